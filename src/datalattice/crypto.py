@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, Protocol, Self
 
@@ -29,6 +29,8 @@ VERIFIED_PER_THREAD = 64
 """Signatures that are worth a thread of their own: starting one costs about as much as two."""
 
 _PROCESSORS = os.cpu_count() or 1
+_verifying = 0  # threads that verify now, of all callers
+_verifying_lock = threading.Lock()
 # Keeps these keys apart from all other uses of the seed.
 _SEAL_CONTEXT = "datalattice 2026 KeyPair.seal"
 
@@ -262,25 +264,48 @@ def verify_strict(public_key: bytes, signature: bytes, message: bytes) -> bool:
 def first_unverified(signed: Sequence[tuple[bytes, bytes, bytes]]) -> int | None:
     """Return the index of the first (public key, signature, message) that is not verified strictly.
 
-    None: all are. Many are shared between this thread and others, one a processor.
+    None: all are. As `first_refused`.
     """
+    return first_refused(len(signed), lambda index: verify_strict(*signed[index]))
+
+
+def first_refused(count: int, accepts: Callable[[int], bool]) -> int | None:
+    """Return the least index below `count` for which `accepts` is false; None: there is none.
+
+    accepts: verifies a signature. Many are shared between this thread and others, so that as many
+    threads verify as there are processors.
+    Raises: what `accepts` raises.
+    """
+    global _verifying  # noqa: PLW0603 - the processors are those of all callers
     # libsodium runs without the interpreter's lock, so the threads do not wait for each other.
     # Few signatures are verified here alone.
-    lanes = min(_PROCESSORS, len(signed) // VERIFIED_PER_THREAD) or 1
+    with _verifying_lock:
+        lanes = max(1, min(_PROCESSORS - _verifying, count // VERIFIED_PER_THREAD))
+        _verifying += lanes
     failed: list[int] = []
+    errors: list[BaseException] = []
 
-    def verify_lane(lane: int) -> None:
-        for index in range(lane, len(signed), lanes):
-            if not verify_strict(*signed[index]):
-                failed.append(index)
-                return  # the first of a lane suffices: the least of all lanes is returned
+    def run(lane: int) -> None:
+        try:
+            for index in range(lane, count, lanes):
+                if not accepts(index):
+                    failed.append(index)
+                    return  # the first of a lane suffices: the least of all lanes is returned
+        except BaseException as error:  # noqa: BLE001 - raised in the thread of the caller
+            errors.append(error)
 
-    helpers = [threading.Thread(target=verify_lane, args=(lane,)) for lane in range(1, lanes)]
-    for helper in helpers:
-        helper.start()
-    verify_lane(0)  # this thread does a share, too
-    for helper in helpers:
-        helper.join()
+    helpers = [threading.Thread(target=run, args=(lane,)) for lane in range(1, lanes)]
+    try:
+        for helper in helpers:
+            helper.start()
+        run(0)  # this thread does a share, too
+        for helper in helpers:
+            helper.join()
+    finally:
+        with _verifying_lock:
+            _verifying -= lanes
+    if errors:
+        raise errors[0]
     return min(failed, default=None)  # lanes stop at different places
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 
 import pytest
 
@@ -12,6 +13,7 @@ from datalattice.crypto import (
     Blake3,
     KeyPair,
     blake3,
+    first_refused,
     first_unverified,
     verify,
     verify_lenient,
@@ -114,3 +116,41 @@ def test_the_first_bad_signature_is_found_on_any_number_of_threads(
         for index in bad:
             forged[index] = (KEY.public_key, bytes(64), messages[index])
         assert first_unverified(forged) == min(bad)
+
+
+def test_all_callers_together_verify_on_as_many_threads_as_there_are_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crypto, "_PROCESSORS", 3)
+    count = 3 * VERIFIED_PER_THREAD
+    inner: set[int] = set()
+    outer: set[int] = set()
+    both = threading.Barrier(3)
+
+    def lone(_: int) -> bool:
+        inner.add(threading.get_ident())
+        return True
+
+    def accepts(index: int) -> bool:
+        if threading.get_ident() not in outer:
+            outer.add(threading.get_ident())
+            both.wait(60)  # all three verify now
+        if index == 0:
+            assert first_refused(count, lone) is None
+        return True
+
+    assert first_refused(count, accepts) is None
+    assert len(outer) == 3
+    assert inner == {threading.get_ident()}
+    where: list[int] = []
+
+    def fails(index: int) -> bool:
+        if index % 3 == 1:  # a share of another thread, once the first call has ended
+            where.append(threading.get_ident())
+            raise KeyError(index)
+        return True
+
+    with pytest.raises(KeyError):
+        first_refused(count, fails)
+    assert where != [threading.get_ident()]
+    assert first_refused(count, lambda index: index < 5) == 5

@@ -44,6 +44,12 @@ class GroupTxn:
         """The transaction that this piece shares, for a view that only reads."""
         return self._live()
 
+    @property
+    def writer(self) -> WriteTxn:
+        """What changes go through: the transaction itself where no old values are kept."""
+        raw = self._live()
+        return raw if self._undo is None else self
+
     def get(self, table: str, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""
         return self._live().get(table, key)

@@ -39,6 +39,8 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from datalattice.crypto import blake3
 from datalattice.engine.base import (
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
     Engine,
     ReadTxn,
     Snapshot,
@@ -388,8 +390,24 @@ class JournalWriteTxn:
     def put_many(self, table: str, items: Iterable[Entry]) -> None:
         """Set many values; a later pair wins over an earlier one."""
         self._live().check_table(table)
+        if not isinstance(items, list):  # it may be made from a scan, which sees what is put
+            for key, value in items:
+                self._set(table, check_key(key), check_value(value))
+            return
+        changed = self.changes.get(table) or {}
+        added = 0
         for key, value in items:
-            self._set(table, check_key(key), check_value(value))
+            # The conditions repeat those of check_key and check_value to save two calls a pair.
+            if not (type(key) is bytes and len(key) <= KEY_BYTES_MAX):
+                check_key(key)
+            if not (type(value) is bytes and len(value) <= VALUE_BYTES_MAX):
+                check_value(value)
+            changed[key] = value
+            added += len(key) + 8 + len(value)
+        self.size += added
+        if changed:
+            self.changes[table] = changed
+        self._keys.pop(table, None)  # sorted anew when a scan asks for them
 
     def _set(self, table: str, key: bytes, value: bytes | None) -> None:
         changed = self.changes.get(table)

@@ -68,7 +68,7 @@ class _WriteSection(_ReadSection):
 
     def __init__(self, txn: WriteTxn, prefix: bytes) -> None:
         super().__init__(txn, prefix)
-        self._writer = txn
+        self._writer = txn.writer if isinstance(txn, GroupTxn) else txn
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""

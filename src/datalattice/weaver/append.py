@@ -45,8 +45,8 @@ from datalattice.weaver.rows import (
     read_witness,
     seq_at,
     seq_key,
+    witness_content,
 )
-from datalattice.weaver.witness import witness_content
 
 # A node's own bound: a full frontier grows with the authors, a longer chain with every read.
 FRONTIER_DEPTH_MAX: Final = 63
@@ -326,9 +326,10 @@ class Appender:
         self._write_ranges(hashes)
         tips = [(author, self._tips[author]) for author in sorted(self._moved)]
         txn.put_many(AUTHOR_TIPS, [(author, tip.encode()) for author, tip in tips if tip])
-        txn.put_many(
-            AUTHORS, [(number_key(number), key) for number, key in self._new_authors.items()]
-        )
+        if self._new_authors:
+            txn.put_many(
+                AUTHORS, [(number_key(number), key) for number, key in self._new_authors.items()]
+            )
         # One Appender serves a long rebuild in lots, so tips and sums stay and the rest is dropped.
         self._rows.clear()
         self.appended = []  # the caller may hold the list

@@ -40,8 +40,8 @@ from datalattice.weaver.rows import (
     decode_witness,
     line_key,
     seq_key,
+    witness_content,
 )
-from datalattice.weaver.witness import witness_content
 
 FSCK_LEVELS: Final = (1, 2, 3)  # each level includes the ones below it
 

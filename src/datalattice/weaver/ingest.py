@@ -517,7 +517,7 @@ class Ingest:
             log.fingerprint,
             seal,
         )
-        if head != self._head:
+        if log.seq != self._head.seq or head != self._head:
             # An unchanged head is not written: a call that brought nothing new costs no commit.
             txn.put(LOG_META, HEAD_KEY, head.encode())
 

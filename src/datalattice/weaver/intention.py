@@ -21,7 +21,7 @@ from datalattice.crypto import (
     SIGNATURE_BYTES,
     KeyPair,
     blake3,
-    first_unverified,
+    first_refused,
     verify_strict,
 )
 from datalattice.errors import BadFormat, PeerError, UsageError
@@ -291,18 +291,25 @@ def admit(
         + SIGNATURE_BYTES
         + _ENVELOPE_SLACK
     )
+    found: dict[int, SignedIntention] = {}
+
+    def accepts(index: int) -> bool:
+        # Decoded where it is verified: other threads verify meanwhile.
+        try:
+            signed = _checked(index, envelopes[index], store_id, limits, longest)
+        except IntentionRefused:
+            return False
+        found[index] = signed
+        return signed.verify()
+
     # "any failure refuses the whole call and inserts nothing"
-    found = [
-        _checked(index, envelope, store_id, limits, longest)
-        for index, envelope in enumerate(envelopes)
-    ]
-    # Last, and together: a signature costs ten times what the other checks cost.
-    refused = first_unverified(
-        [(signed.intention.author, signed.signature, signed.hash) for signed in found]
-    )
+    refused = first_refused(len(envelopes), accepts)
     if refused is not None:
+        # A signature is the last check: a refusal for another reason comes before it.
+        for index, envelope in enumerate(envelopes):
+            _checked(index, envelope, store_id, limits, longest)
         raise IntentionRefused(refused, "signature", "the signature does not verify")
-    return found
+    return [found[index] for index in range(len(envelopes))]
 
 
 def _checked(

@@ -60,8 +60,9 @@ from datalattice.weaver.rows import (
     read_witness,
     seq_key,
     waiting,
+    witness_content,
 )
-from datalattice.weaver.witness import WitnessRecord, witness_content
+from datalattice.weaver.witness import WitnessRecord
 
 LISTED_HASHES_MAX: Final = 2048  # a list of 64 KiB, far below a frame
 """Most hashes of a range that are listed: reconciliation splits larger ranges."""

@@ -238,6 +238,17 @@ def body_of(signed: SignedIntention, height: int) -> bytes:
     return b"".join((borsh[32:44], borsh[:32] if height == 1 else borsh[60:92], borsh[92:]))
 
 
+def witness_content(
+    store_id: bytes, intention_hash: bytes, wall_ms: int, prev_hash: bytes
+) -> bytes:
+    """Return the encoding of a `WitnessContent`, without its class: one is hashed an intention."""
+    # proto3: a scalar with its default is left out.
+    wall = b"\x18" + varint(wall_ms) if wall_ms else b""
+    return b"".join(
+        (b"\x0a\x10", store_id, b"\x12\x20", intention_hash, wall, b"\x22\x20", prev_hash)
+    )
+
+
 def decode_witness(data: bytes, seq: int) -> WitnessRow:
     """Return a row of `witness`.
 

@@ -326,11 +326,12 @@ class State:
         has the operations that are appended meanwhile, too. Call `end` once all are in the tables.
         """
         before: Projection | None = None
-        if self.position(txn) != end:
+        position = self.position(txn)
+        if position != end:
             before = self.project(txn)
-        return Folding(
-            txn, self._layer, LogDag(txn, log), self.position(txn).seq, events=True, before=before
-        )
+            position = self.position(txn)
+        dag = LogDag(txn, log)
+        return Folding(txn, self._layer, dag, position.seq, events=True, before=before)
 
     def end(self, txn: WriteTxn, run: Folding, end: Position | None) -> Projection:
         """Write what was applied, and the position; return what was done. end: of the log."""
@@ -348,11 +349,11 @@ class State:
 
     def position(self, txn: ReadTxn) -> Position:
         """Return the last record that was applied, `START` for none."""
-        applied = txn.get(META, _APPLIED)
+        seq, applied = txn.get_many(META, (_APPLIED_SEQ, _APPLIED))
         if applied is None:
             return START
         # Without a number (a snapshot of the reference) no position resolves.
-        return Position(int.from_bytes(txn.get(META, _APPLIED_SEQ) or b"", "big"), applied)
+        return Position(int.from_bytes(seq or b"", "big"), applied)
 
     def rebuild(self, txn: WriteTxn) -> Projection:
         """Drop the state and fold the log again, up to the position, without events."""

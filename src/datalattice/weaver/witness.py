@@ -9,7 +9,6 @@ The log is the node's own: another node's records prove only what that node clai
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 from datalattice.crypto import (
@@ -20,7 +19,7 @@ from datalattice.crypto import (
     verify_lenient,
 )
 from datalattice.errors import BadFormat, PeerError
-from datalattice.protobuf import Field, Message, read_varint, varint
+from datalattice.protobuf import Field, Message, read_varint
 from datalattice.weaver.intention import (
     HASH_BYTES,
     STORE_ID_BYTES,
@@ -28,6 +27,7 @@ from datalattice.weaver.intention import (
     read_envelope,
     write_envelope,
 )
+from datalattice.weaver.rows import witness_content
 
 
 class WitnessContent(Message, name="lattice.weaver.WitnessContent"):
@@ -116,23 +116,6 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
         return verify_lenient(node, self.signature, self.content_hash)
 
 
-def witness_content(
-    store_id: bytes, intention_hash: bytes, wall_ms: int, prev_hash: bytes
-) -> bytes:
-    """Return the encoding of a `WitnessContent`, without its class: one is hashed an intention."""
-    return b"".join(
-        (
-            b"\x0a\x10",
-            store_id,
-            b"\x12\x20",
-            intention_hash,
-            _wall_field(wall_ms),
-            b"\x22\x20",
-            prev_hash,
-        )
-    )
-
-
 def _canonical_content(content: bytes) -> WitnessContent | None:
     """Return what `witness_content` wrote with a time; None: it is written in another way."""
     # Without the general decoder: a copied log has a record for each intention.
@@ -142,12 +125,6 @@ def _canonical_content(content: bytes) -> WitnessContent | None:
     if len(content) != at + 2 + HASH_BYTES or content[at : at + 2] != b"\x22\x20":
         return None
     return WitnessContent(content[2:18], content[20:52], wall_ms, content[at + 2 :])
-
-
-@lru_cache(64)  # all records of one call have one time
-def _wall_field(wall_ms: int) -> bytes:
-    # proto3: a scalar with its default is left out.
-    return b"\x18" + varint(wall_ms) if wall_ms else b""
 
 
 def check_chain(
