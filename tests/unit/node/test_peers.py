@@ -123,8 +123,11 @@ class World:
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self.changed.clear()
+            # Not `wait_for`, which in Python 3.11 wakes a few turns of the loop later: what holds
+            # for a pause only may be over by then.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), 0.01)
+                async with asyncio.timeout(0.01):
+                    await self.changed.wait()
 
     async def pauses(self) -> None:
         """Return when several pauses are over, as somebody who is never there tells."""
