@@ -66,6 +66,8 @@ T = TypeVar("T")
 CONSUMERS: Final = "consumers"
 """Table of the positions of consumers: a name to the hash of a record."""
 
+_ALL_HASHES: Final = bytes(HASH_BYTES), b"\xff" * HASH_BYTES
+
 ACK_DELAY_MS: Final = 5_000  # "resets a 5 s timer"
 """How long after the last foreign intention an acknowledgement is written."""
 
@@ -211,7 +213,12 @@ class StoreView:
     def _sum(self, start: bytes, end: bytes) -> RangeSum:
         # Count and fingerprint of a range are asked for one after the other.
         if self._summed is None or self._summed[:2] != (start, end):
-            self._summed = start, end, self._log.sum_range(self._txn, start, end)
+            if (start, end) == _ALL_HASHES:  # every comparison begins with it, and one row says it
+                head = self.head()
+                total = RangeSum(head.count, int.from_bytes(head.fingerprint, "big"))
+            else:
+                total = self._log.sum_range(self._txn, start, end)
+            self._summed = start, end, total
         return self._summed[2]
 
     def hashes(self, start: bytes, end: bytes) -> Sequence[bytes]:

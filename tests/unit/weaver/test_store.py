@@ -16,6 +16,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import StoreClosed, UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.testing.engine_kit import call_together
+from datalattice.testing.log_kit import FailingTxn
 from datalattice.testing.stores_kit import WeaverNode, envelopes_of, exchange, state_of
 from datalattice.weaver import (
     Dag,
@@ -52,7 +53,7 @@ from datalattice.weaver.kv import (
 )
 from datalattice.weaver.null import WriteRequest
 from datalattice.weaver.state import BATCH_RECORDS
-from datalattice.weaver.store import ACK_DELAY_MS
+from datalattice.weaver.store import ACK_DELAY_MS, StoreView
 from datalattice.weaver.systemops import UniversalOp
 
 
@@ -103,6 +104,21 @@ def test_command_routed_to_handle_command() -> None:
     assert machine.calls == [("command", "ScopedDag")]
     with store.read() as view:
         assert view.find(answer.hash)[0].hash == answer.hash
+
+
+def test_the_sum_of_all_hashes_is_one_row() -> None:
+    store, _ = routes()
+    for text in ("one", "two", "three"):
+        store.execute("Say", Echo(text))
+    first, middle, last = bytes(32), b"\x80" + bytes(31), b"\xff" * 32
+    with store.read() as view:
+        halves = [(first, middle), (middle, last)]
+        xors = [int.from_bytes(view.fingerprint(*half), "big") for half in halves]
+        counting = FailingTxn(view._txn)  # type: ignore[arg-type]
+        seen = StoreView(counting, view._log, view._state)
+        assert seen.count(first, last) == sum(view.count(*half) for half in halves) > 3
+        assert int.from_bytes(seen.fingerprint(first, last), "big") == xors[0] ^ xors[1]
+        assert counting.calls == 1
 
 
 def test_query_routed_to_handle_query() -> None:

@@ -81,11 +81,12 @@ class CountersHost(SimHost):
             self._counts[names[-1]] = name, count
         return names
 
-    def covers(self, name: bytes) -> bool:
-        """Return whether the count of a name has come as far."""
-        counted, count = self._counts[name]
+    def lacking(self, names: Collection[bytes]) -> Collection[bytes]:
+        """Return the names whose count has not come as far."""
+        counts = self._replica.counts
+        made = [(name, *self._counts[name]) for name in names]
         # A greater count replaces a smaller one.
-        return self._replica.counts.get(counted, 0) >= count
+        return [name for name, counted, count in made if counts.get(counted, 0) < count]
 
     def is_durable(self, name: bytes) -> bool:
         """Return whether the disk is sure to have a count that is as great."""

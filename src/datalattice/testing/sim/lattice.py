@@ -206,10 +206,11 @@ class LatticeHost(SimHost):
         """Return the value that a name among `held` stood for, on any node."""
         return self._shared.values[name]
 
-    def covers(self, name: bytes) -> bool:
-        """Return whether merging a value in changes nothing."""
+    def lacking(self, names: Collection[bytes]) -> Collection[bytes]:
+        """Return the names of values that would change something if they were merged in."""
         own = self.data.cursor.get()
-        return value_hash(self.lattice.merge(own, self.acknowledged(name))) == value_hash(own)
+        merged = {name: self.lattice.merge(own, self.acknowledged(name)) for name in names}
+        return [name for name, value in merged.items() if value_hash(value) != value_hash(own)]
 
     def is_durable(self, name: bytes) -> bool:
         data = self.data

@@ -5,7 +5,7 @@ They check signatures, completeness of roots, the privacy of `:local`, and evide
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from datalattice.cells import Signed, Value, Vector, encode, references, same, value_hash
 from datalattice.crypto import verify
@@ -71,8 +71,13 @@ class ForkedDurability(Durability):
                 if not self._holds(node, own, seen):
                     self.fail(f"{node.name} does not have what others had of a restored node")
 
-    def covers(self, node: LatticeHost, name: bytes, writer: str) -> bool:
-        """Return whether a node has data that another one acknowledged, or evidence of it."""
+    def lacking(
+        self, node: LatticeHost, names: Collection[bytes], writer: str
+    ) -> Collection[bytes]:
+        """Return what a writer acknowledged and a node has neither itself nor evidence of."""
+        return [name for name in names if not self._has(node, name, writer)]
+
+    def _has(self, node: LatticeHost, name: bytes, writer: str) -> bool:
         known = node.acknowledged(name)
         if node.name != writer:  # its own `:local` is asked of the writer alone
             known = node.promised(_public(known, node.lattice))

@@ -32,9 +32,10 @@ class Durability(SimChecker):
     def __init__(self) -> None:
         self._acknowledged: dict[str, Collection[bytes]] = {}
 
-    def covers(self, node: Any, name: bytes, writer: str) -> bool:
-        """Return whether a node has a part that a writer acknowledged."""
-        return bool(node.covers(name))
+    def lacking(self, node: Any, names: Collection[bytes], writer: str) -> Collection[bytes]:
+        """Return the parts that a writer acknowledged and a node does not have."""
+        lacking: Collection[bytes] = node.lacking(names)
+        return lacking
 
     def on_restore(self, node: Any, nodes: Sequence[Any]) -> None:
         # A restored disk has lost what it acknowledged since.
@@ -54,9 +55,8 @@ class Durability(SimChecker):
                 self._check(node, writer)
 
     def _check(self, node: Any, writer: str) -> None:
-        for name in self._acknowledged.get(writer, ()):
-            if not self.covers(node, name, writer):
-                self.fail(f"{node.name} does not have what {writer} acknowledged")
+        if self.lacking(node, self._acknowledged.get(writer, ()), writer):
+            self.fail(f"{node.name} does not have what {writer} acknowledged")
 
 
 class SentIsDurable(SimChecker):

@@ -132,8 +132,8 @@ class SimHost(ABC):
         """Names of the parts that the node's user sees, published or not."""
 
     @abstractmethod
-    def covers(self, name: bytes) -> bool:
-        """Return whether the user sees a part that some node held, or what replaced it."""
+    def lacking(self, names: Collection[bytes]) -> Collection[bytes]:
+        """Return those parts of some node that the user sees neither themselves nor replaced."""
 
     @abstractmethod
     def is_durable(self, name: bytes) -> bool:

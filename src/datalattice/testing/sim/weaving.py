@@ -16,7 +16,7 @@ from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.protobuf import read_varint
 from datalattice.sync import Replica, WireProtocol
-from datalattice.sync.reconcile import SKETCH_LIMITS
+from datalattice.sync.reconcile import HASH_END, HASH_START, SKETCH_LIMITS
 from datalattice.sync.weaver import (
     GRAFT_MS,
     PROTOCOL,
@@ -162,12 +162,12 @@ class WeaverHost(SimHost):
     def held(self) -> Collection[bytes]:
         """The hashes of all witnessed intentions."""
         with self._store.read() as view:
-            return [entry.signed.hash for entry in view.entries()]
+            return frozenset(view.iter_hashes(HASH_START, HASH_END))
 
-    def covers(self, name: bytes) -> bool:
-        """Return whether an intention is in the log."""
-        with self._store.read() as view:
-            return view.seq_of(name) is not None
+    def lacking(self, names: Collection[bytes]) -> Collection[bytes]:
+        """Return those of these intentions that are not in the log."""
+        # One look at the log for all of them: they are asked for at every acknowledgement.
+        return frozenset(names).difference(self.held)
 
     def is_durable(self, name: bytes) -> bool:
         """Return whether the disk is sure to have an intention, which its journal names."""
