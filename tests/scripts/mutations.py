@@ -1180,6 +1180,176 @@ MUTATIONS: Final = (
         "        return True\n",
         (LAWS + "test_grid_laws.py::test_a_bad_entry_never_gets_in_and_never_puts_anything_out",),
     ),
+    # --- who asks a service -----------------------------------------------------------------------
+    Mutation(
+        "a caller's token may name any algorithm",
+        "service/access/authenticating.py",
+        'if header.get("alg") not in ALGORITHMS:',
+        'if "alg" not in header:',
+        (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
+    ),
+    Mutation(
+        "a caller's token is for any service",
+        "service/access/authenticating.py",
+        "if self._audiences.isdisjoint(named):",
+        "if not named:",
+        (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
+    ),
+    Mutation(
+        "a caller speaks for another DID",
+        "service/access/authenticating.py",
+        "or (subject != issuer and issuer != self._did)",
+        "or subject is None",
+        (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
+    ),
+    Mutation(
+        "a caller's token lives for ever",
+        "service/access/authenticating.py",
+        "if now_ms >= ends_ms + skew_ms:",
+        "if now_ms < 0:",
+        (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
+    ),
+    Mutation(
+        "a caller's token has an extension that must be understood",
+        "service/access/authenticating.py",
+        'if "crit" in header:',
+        'if "crit" in issuer:',
+        (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
+    ),
+    Mutation(
+        "a caller's token that was revoked is still known",
+        "service/access/authenticating.py",
+        "if (found.principal.key_id, found.token_id) == (did, token_id):",
+        "if found.token_id == did:",
+        (
+            UNIT + "service/test_authenticating.py::"
+            "test_a_revoked_token_is_refused_whether_known_or_not",
+        ),
+    ),
+    Mutation(
+        "a caller's known token does not end",
+        "service/access/authenticating.py",
+        "if not found.begins_ms <= now_ms < ends_ms:",
+        "if not found.begins_ms <= now_ms:",
+        (UNIT + "service/test_authenticating.py::test_a_known_token_ends_when_it_ends",),
+    ),
+    Mutation(
+        "a caller's request to another service is taken",
+        "service/access/authenticating.py",
+        "if _origin(credentials.url) not in self._origins:",
+        "if not credentials.url:",
+        (
+            UNIT
+            + "service/test_authenticating.py::test_a_bad_signed_request_is_refused_with_one_text",
+        ),
+    ),
+    Mutation(
+        "a caller's body need not be the one that was signed",
+        "service/access/authenticating.py",
+        "!= body_sha256:",
+        "!= body_sha256 and not body_sha256:",
+        (
+            UNIT
+            + "service/test_authenticating.py::test_a_bad_signed_request_is_refused_with_one_text",
+        ),
+    ),
+    Mutation(
+        "a caller's body need not be signed",
+        "service/access/authenticating.py",
+        "needed.add(CONTENT_DIGEST)",
+        "needed.add(METHOD)",
+        (
+            UNIT
+            + "service/test_authenticating.py::test_a_bad_signed_request_is_refused_with_one_text",
+        ),
+    ),
+    Mutation(
+        "a caller's nonce passes again",
+        "service/access/spent.py",
+        'if known is not None and int.from_bytes(known, "big") > now_ms:',
+        'if known is not None and int.from_bytes(known, "big") < now_ms:',
+        (
+            UNIT + "service/test_authenticating.py::"
+            "test_a_signed_request_passes_once_and_a_restart_does_not_forget_it",
+        ),
+    ),
+    Mutation(
+        "a full table forgets a caller's nonce",
+        "service/access/spent.py",
+        "if txn.count(SPENT_TABLE) >= 2 * self._ids_max:",
+        "if txn.count(SPENT_TABLE) >= 3 * self._ids_max:",
+        (
+            UNIT + "service/test_spent.py::"
+            "test_a_full_table_refuses_and_takes_more_once_some_have_ended",
+        ),
+    ),
+    Mutation(
+        "a caller's token names a member twice",
+        "client/credentials/forms.py",
+        'if len(found) != len(pairs):\n        raise BadFormat("a JSON',
+        'if len(found) > len(pairs):\n        raise BadFormat("a JSON',
+        (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
+    ),
+    Mutation(
+        "a caller's token has several texts",
+        "client/credentials/forms.py",
+        "if encode_part(data) != text:",
+        "if len(encode_part(data)) != len(text):",
+        (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
+    ),
+    Mutation(
+        "a caller's token does not narrow",
+        "service/access/policy.py",
+        "if allowed and not caller.is_granted(right, scope):",
+        "if not allowed and not caller.is_granted(right, scope):",
+        (
+            UNIT + "service/test_policy.py::test_a_credential_narrows_an_administrator_too",
+            UNIT
+            + "service/test_policy.py::test_a_credential_passes_only_what_its_longest_grant_has",
+        ),
+    ),
+    Mutation(
+        "any caller writes for an owner",
+        "service/access/policy.py",
+        'if right != "r":\n                return False, "policy"',
+        'if right == "a":\n                return False, "policy"',
+        (
+            UNIT + "service/test_policy.py::test_without_rules",
+            UNIT
+            + "service/test_policy.py::test_a_rule_on_a_section_lets_nobody_write_for_an_owner",
+        ),
+    ),
+    Mutation(
+        "a rule reaches a caller by the beginning of a word",
+        "service/access/scopes.py",
+        '["/".join(parts[:count]) for count in range(len(parts), 0, -1)]',
+        "[text[:count] for count in range(len(text), 0, -1)]",
+        (UNIT + "service/test_policy.py::test_a_rule_covers_segments_and_not_beginnings_of_words",),
+    ),
+    Mutation(
+        "the shortest rule about a caller wins",
+        "service/access/scopes.py",
+        "for count in range(len(parts), 0, -1)",
+        "for count in range(1, len(parts) + 1)",
+        (UNIT + "service/test_policy.py::test_the_longest_rule_wins",),
+    ),
+    Mutation(
+        "a caller learns what it may not read",
+        "service/statuses.py",
+        'if isinstance(error, Unauthorized) and right == "r":',
+        'if isinstance(error, Unauthorized) and right == "w":',
+        (
+            UNIT
+            + "service/test_statuses.py::test_a_read_that_is_not_allowed_looks_like_one_of_nothing",
+        ),
+    ),
+    Mutation(
+        "a caller's rule is in force before it is durable",
+        "service/access/policies.py",
+        "replace_file(self._disk, self._path, [data])\n        self._policy = self._with(rules)",
+        "self._policy = self._with(rules)\n        replace_file(self._disk, self._path, [data])",
+        (UNIT + "service/test_policies.py::test_a_disk_that_is_full_keeps_the_old_rules",),
+    ),
     # --- garbage ----------------------------------------------------------------------------------
     Mutation(
         "collect what pins keep",

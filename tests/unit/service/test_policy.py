@@ -242,6 +242,16 @@ def test_narrowing_never_adds_a_right(
     assert narrow <= whole
 
 
+@given(POLICIES, CALLERS, GRANTS, st.sampled_from(RIGHTS), SCOPES)
+def test_a_credential_passes_only_what_its_longest_grant_has(
+    policy: Policy, who: Principal, grants: tuple[Grant, ...], right: str, scope: str
+) -> None:
+    if not decide(policy, who.narrowed(grants), right, scope).is_allowed:
+        return
+    above = [one for one in grants if f"{scope}/".startswith(f"{one.scope}/")]
+    assert right in max(above, key=lambda one: len(one.scope)).rights
+
+
 @given(POLICIES, CALLERS, st.sampled_from(RIGHTS), SCOPES, st.booleans())
 def test_the_longest_rule_wins(
     policy: Policy, who: Principal, right: str, scope: str, opens: bool
