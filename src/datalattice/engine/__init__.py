@@ -65,9 +65,11 @@ def open_engine(
     base = LmdbEngine(folder, (*tables, JOURNAL_TABLE), read_only=read_only, durable=durable)
     try:
         opens = partial(open_journal, folder, create=not read_only)
-        # What is not made durable is not written twice.
-        full_bytes = JOURNAL_BYTES if durable else 0
-        return JournaledEngine(base, opens, boot_id(), full_bytes=full_bytes)
+        boot = boot_id()
+        # What is not made durable is not written twice. Without a boot id nothing says after a
+        # power failure that the header of the journal may be older than its records.
+        full_bytes = JOURNAL_BYTES if durable and boot else 0
+        return JournaledEngine(base, opens, boot, full_bytes=full_bytes)
     except BaseException:
         base.close()
         raise

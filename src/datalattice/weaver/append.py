@@ -289,6 +289,8 @@ class Appender:
 
         One that is not before `seq` is damage, which fsck reports.
         """
+        if not deps:
+            return []
         places = [self.place(dep) for dep in deps if dep != ZERO]
         before = [one for one in places if one is not None and one.seq < seq]
         return sorted(before, key=lambda place: place.seq, reverse=True)

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from datalattice.clock import HLC_ZERO, Hlc, clamp_future, is_future, tick, update
+from datalattice.clock import HLC_DRIFT_MS, HLC_ZERO, Hlc, clamp_future, tick, update
 from datalattice.crypto import KeyPair
 from datalattice.engine import WriteTxn, successor
 from datalattice.errors import BadFormat, Corruption, LimitExceeded, UsageError
@@ -203,7 +203,8 @@ class Ingest:
         # A queue and no recursion: one arrival may wake any number, one after the other.
         fresh = self._insert(signed)
         self._fresh += fresh
-        self._futures += [hash for hash, row in fresh.items() if is_future(_stamp(row), self._now)]
+        latest = self._now + HLC_DRIFT_MS
+        self._futures += [hash for hash, row in fresh.items() if _stamp(row).wall > latest]
         queue = deque(fresh)
         while queue:
             row = self._candidate(queue.popleft())
@@ -285,7 +286,7 @@ class Ingest:
             return signed.hash
         # The usual case: it follows the tip, and nothing can wait for it.
         self._arrival += 1
-        if is_future(signed.intention.stamp, self._now):
+        if signed.intention.stamp.wall > self._now + HLC_DRIFT_MS:
             self._futures.append(signed.hash)
         self._log.append(signed, self._now, local=True)
         return signed.hash

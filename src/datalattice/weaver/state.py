@@ -465,6 +465,8 @@ class Folding:
         self._wants_events = events
         self.start: Final = start
         self.seq = start
+        self.size = 0
+        """An upper bound of the bytes that `write` is going to write."""
         self.before: Final = 0 if before is None else before.applied
         self.events: list[Event] = [] if before is None else list(before.events)
         self.stall: Stall | None = None if before is None else before.stall
@@ -478,11 +480,6 @@ class Folding:
         """Return whether an operation could not be applied."""
         # Asked here: of `stall is None` in a loop the compiler concludes that it stays None.
         return self.stall is not None
-
-    @property
-    def size(self) -> int:
-        """Return an upper bound of the bytes that `write` is going to write."""
-        return sum([below.size for _, below in self._batch])
 
     def apply(self, op: Op) -> bool:
         """Apply the next operation; return False, with the stall, if it cannot be applied."""
@@ -501,6 +498,7 @@ class Folding:
         for table, below in self._batch:
             own = self._own[table]
             if own.changes:
+                self.size += own.size
                 below.absorb(own)
         if self._wants_events:
             self.events += [Event(seq, op.hash, message) for message in messages]
@@ -523,6 +521,7 @@ class Folding:
 
     def write(self) -> None:
         """Write the changes of all applied operations to the tables."""
+        self.size = 0
         for table, below in self._batch:
             if below.changes:
                 below.write_to(self._txn, table)

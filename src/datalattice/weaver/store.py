@@ -374,7 +374,8 @@ class WeaverStore:
             for request in requests:
                 proposal = self.layer.execute(method, request, writing.data, writing.dag)
                 # One after the other: each sees the write before it.
-                answers.append(proposal.answer(writing.write(proposal)))
+                hash = writing.write(proposal.payload, proposal.deps)
+                answers.append(proposal.answer(hash))
             return answers
 
         return self._write_with(make)
@@ -385,11 +386,13 @@ class WeaverStore:
         An intention with an unknown dependency floats until that arrives.
         Raises: PayloadTooLarge, TooManyCausalDeps.
         """
-        return self.write(Proposal(app_envelope(payload), deps))
+        envelope = app_envelope(payload)
+        return self._write_with(lambda writing: writing.write(envelope, deps))
 
     def write(self, proposal: Proposal[Any]) -> bytes:
         """Write a payload that is in its envelope; return the hash once it is durable."""
-        return self._write_with(lambda writing: writing.write(proposal))
+        payload, deps = proposal.payload, proposal.deps
+        return self._write_with(lambda writing: writing.write(payload, deps))
 
     def write_in(self, txn: GroupTxn, proposal: Proposal[Any]) -> bytes:
         """Write a payload that is in its envelope, in a transaction."""
@@ -552,31 +555,31 @@ class WeaverStore:
         self, txn: GroupTxn, makes: Sequence[Callable[[Writing], T]]
     ) -> list[T | Exception]:
         """Let several write as one: one pass over the tables serves all who came together."""
-        found: list[T | Exception] = []
-        with self._writing(txn) as writing:
-            for make in makes:
-                before = writing.count
-                try:
-                    found.append(make(writing))
-                except Exception as error:
-                    # A command that refused has written nothing. Anything else is no one's alone.
-                    if isinstance(error, StoreError) or writing.count != before:
-                        raise
-                    found.append(error)
-        return found
-
-    def _write(self, txn: GroupTxn, proposal: Proposal[Any]) -> bytes:
-        with self._writing(txn) as writing:
-            return writing.write(proposal)
-
-    @contextmanager
-    def _writing(self, txn: GroupTxn) -> Iterator[Writing]:
         check_fence(txn, self.id)
         part = self._section(txn)
         writing = Writing(part, self._log, self._state, self._key)
-        yield writing
+        found: list[T | Exception] = []
+        for make in makes:
+            before = writing.count
+            try:
+                found.append(make(writing))
+            except Exception as error:
+                # A command that refused has written nothing. Anything else is no one's alone.
+                if isinstance(error, StoreError) or writing.count != before:
+                    raise
+                found.append(error)
         own, projection = writing.finish()
         self._announce(txn, part, projection, writing.seq, own)
+        return found
+
+    def _write(self, txn: GroupTxn, proposal: Proposal[Any]) -> bytes:
+        payload, deps = proposal.payload, proposal.deps
+        found: list[bytes | Exception] = self._write_all(
+            txn, [lambda writing: writing.write(payload, deps)]
+        )
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
 
     def _project(
         self, txn: GroupTxn, part: WriteTxn, ingested: Ingested | None = None
@@ -602,8 +605,9 @@ class WeaverStore:
         """Have what was written told after the commit. is_foreign: it needs an ack."""
         # Witness, state and position in one transaction: a crash leaves all of it or nothing. A
         # stall rolls nothing back: the log goes on.
-        messages = [event.message for event in projection.events]
-        record(part, [one for one in messages if not isinstance(one, SystemEvent)])
+        if projection.events:
+            messages = [event.message for event in projection.events]
+            record(part, [one for one in messages if not isinstance(one, SystemEvent)])
         txn.after_commit(lambda: self._deliver(projection, own, seq, is_foreign=is_foreign))
 
     def _deliver(

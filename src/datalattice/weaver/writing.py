@@ -1,7 +1,7 @@
 """Writing: own intentions of one transaction, one after the other, with one pass over the tables.
 
     writing = Writing(part, log, state, key)
-    writing.write(proposal)          # its hash; `data`, `system` and `dag` show it at once
+    writing.write(payload, deps)     # its hash; `data`, `system` and `dag` show it at once
     done = writing.finish()          # signatures, rows, state and position
 
 What costs the same for one intention as for many is done once: head, tips and position are read and
@@ -13,7 +13,8 @@ Source: docs/design/weaver.md "Who calls whom".
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from datalattice.crypto import KeyPair
 from datalattice.engine import ReadTxn, WriteTxn
@@ -21,7 +22,6 @@ from datalattice.weaver.dag import DagNode
 from datalattice.weaver.ingest import Ingest
 from datalattice.weaver.intention import SignedIntention
 from datalattice.weaver.log import IntentionLog
-from datalattice.weaver.machine import Proposal
 from datalattice.weaver.op import Op
 from datalattice.weaver.state import BATCH_BYTES, Position, Projection, State
 from datalattice.weaver.tables import DATA, SYSTEM
@@ -75,13 +75,13 @@ class Writing:
         """The number of the log's last record."""
         return self._call.seq
 
-    def write(self, proposal: Proposal[Any]) -> bytes:
+    def write(self, payload: bytes, deps: Iterable[bytes]) -> bytes:
         """Write a payload that is in its envelope; return the hash of its intention.
 
         Raises: PayloadTooLarge, TooManyCausalDeps, UsageError: as `Ingest.submit`; nothing was
                 changed then.
         """
-        hash = self._call.submit(self._key, proposal.payload, proposal.deps)
+        hash = self._call.submit(self._key, payload, deps)
         folding = self._folding
         # None where it floats, several where others waited for it. A state that has stalled goes on
         # once what it stands before can be applied.

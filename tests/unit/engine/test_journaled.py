@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from datalattice.engine import (
+    JOURNAL_FILE,
     JOURNAL_TABLE,
     Engine,
     JournaledEngine,
@@ -314,4 +315,19 @@ def test_tables_that_need_not_be_durable_go_on_from_the_journal(tmp_path: Path) 
     # Nothing of it is in the journal any more.
     engine = LmdbEngine(tmp_path, ("one",), read_only=True)
     assert contents(engine) == {("one", b"k"): b"1", ("one", b"l"): b"2"}
+    engine.close()
+
+
+def test_where_no_boot_id_is_known_nothing_is_acknowledged_in_the_journal_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datalattice.engine.boot_id", lambda: b"")
+    engine = open_engine(tmp_path, ("t",))
+    with engine.write() as txn:
+        txn.put("t", b"k", b"v")
+    engine.close()
+    (tmp_path / JOURNAL_FILE).unlink()  # a header that was lost, at its worst
+    engine = open_engine(tmp_path, ("t",))
+    with engine.read() as view:
+        assert view.get("t", b"k") == b"v"
     engine.close()
