@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from datalattice.service.registry import Streamed
-from datalattice.service.service import OPERATOR, Service
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from datalattice.service.statuses import FAULT, STATUSES, ErrorAnswer, Status, answer_to, status_of
+
+if TYPE_CHECKING:
+    from datalattice.service.registry import Streamed
+    from datalattice.service.service import OPERATOR, Service
+
+_LATER = {"OPERATOR": "service", "Service": "service", "Streamed": "registry"}
+
+
+def __getattr__(name: str) -> Any:
+    # Every command that fails asks for the statuses: it does not load all handlers for that.
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+
 
 __all__ = [
     "FAULT",

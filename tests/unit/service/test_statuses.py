@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from typing import get_args
 
 import pytest
@@ -138,3 +140,17 @@ def test_a_read_that_is_not_allowed_looks_like_one_of_nothing() -> None:
 
 def test_a_fault_keeps_its_text_to_itself() -> None:
     assert answer_to(ZeroDivisionError("secret")) == ("fault", FAULT_TEXT, FAULT)
+
+
+def test_the_table_is_there_without_the_handlers() -> None:
+    """A command that fails asks for it; loading all actions would take longer than the command."""
+    program = (
+        "import sys; from datalattice.service import status_of; "
+        "print(*[name for name in sys.modules if name.startswith('datalattice.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "datalattice.service.statuses" in loaded
+    assert not loaded & {"datalattice.service.service", "datalattice.client", "datalattice.cells"}
