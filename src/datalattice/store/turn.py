@@ -228,6 +228,7 @@ class WriteTurn:
         """
         with self._changed:
             while self._writers:
+                self._is_leaving = True  # the last writer gives the lock back, which wakes this
                 self._changed.wait()
             self._is_closed = True
             self._is_held = False

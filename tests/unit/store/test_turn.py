@@ -242,3 +242,24 @@ def test_what_is_checked_after_opening_is_checked_until_it_holds(path: Path) -> 
         CellStore.open(path, wait_s=10).close()
     assert len(calls) == 3, "and then only when the store is another one"
     turn.close()
+
+
+def test_a_close_waits_for_a_writer_and_no_longer(path: Path) -> None:
+    turn = WriteTurn(partial(CellStore.open, path), keep_s=1e6)
+    closing, waits = threading.Thread(target=turn.close), threading.Event()
+    wait = turn._changed.wait
+
+    def waiting(timeout: float | None = None) -> bool:
+        if threading.current_thread() is closing:
+            waits.set()
+        return wait(timeout)
+
+    turn._changed.wait = waiting  # type: ignore[method-assign]
+    with turn.write() as store:
+        closing.start()
+        assert waits.wait(PATIENCE_S)
+        add(store, "one")
+        assert closing.is_alive()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert texts(path) == ["one"]
