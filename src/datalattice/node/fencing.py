@@ -186,6 +186,7 @@ class Fence:
         if error is not None:
             self._observer.count("identity-cloned")
             self.refuse(CLONED, error)
+            self._decide()  # no answer of a peer changes that, so no write waits for one
 
     async def close(self) -> None:
         """Stop asking; waiting writers go on, and get the error of a closed node."""
