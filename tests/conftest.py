@@ -22,6 +22,8 @@ settings.load_profile(PROFILE)
 LONG = frozenset({"integration", "laws", "sim"})
 """Folders whose files take many seconds each; a file is the least that a worker takes."""
 
+PROCESSES_S = 300
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let hypothesis draw values whose printed form is long; have processes heed SIGINT."""
@@ -33,8 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first, in their random order, so that no worker has one left at the end."""
+    """Put long files first, in their random order, so that no worker has one left at the end.
+
+    Tests that start processes, some of them dozens, have the time that a busy machine needs.
+    """
     items.sort(key=lambda item: item.path.parent.name not in LONG)
+    for item in items:
+        if item.get_closest_marker("processes") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(PROCESSES_S))
 
 
 def pytest_report_header() -> str:

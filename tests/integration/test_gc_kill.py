@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gc_kill.py"
 def test_a_collecting_store_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, SCRIPT, "--rounds", "4", "--seed", "3", "--folder", tmp_path]
     done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=55, check=False
+        [str(part) for part in command], capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
