@@ -364,6 +364,18 @@ class Stores:
                 self._warn(f"store {store_id_text(info.id)} was not opened: {error}")
         return list(self._open.values())
 
+    @property
+    def has_news(self) -> bool:
+        """Whether any process has committed since the last look. Cost: one number of the engine."""
+        return self._last_commit != self._looked
+
+    @property
+    def _last_commit(self) -> int:
+        try:
+            return self._commits.engine.last_commit
+        except StoreClosed:
+            return self._looked  # closed by another thread meanwhile: no one waits any more
+
     def look(self) -> bool:
         """Wake those who wait for changes of open stores if any process has committed.
 
@@ -372,10 +384,7 @@ class Stores:
         Returns: whether anything was committed since the last look.
         Cost:    one number of the engine if not, however many stores are open.
         """
-        try:
-            number = self._commits.engine.last_commit
-        except StoreClosed:
-            return False  # closed by another thread meanwhile: no one waits any more
+        number = self._last_commit
         if number == self._looked:
             return False
         self._looked = number  # a commit after this line is met by the next look

@@ -14,10 +14,12 @@ from datalattice.cells import decode, encode, make_blob, references, same
 from datalattice.client import parse_address
 from datalattice.client.settings import NodeConfig
 from datalattice.client.weaverfolder import WeaverFolder
+from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
+from datalattice.engine import GroupCommit
 from datalattice.errors import IdentityCloned, StoreFull, Timeout, Unauthorized, UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.node import MemoryTransport, NodeServer, open_node
+from datalattice.node import MemoryTransport, NodeServer, open_node, weaverhosts
 from datalattice.node.fencing import CLONED
 from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import MemoryStore
@@ -131,6 +133,26 @@ def test_an_invited_node_fetches_the_store_and_both_go_on_writing(scheme: str) -
             assert copy.status().name == "notes"
             (peer,) = guest.node.peers
             assert parse_address(str(peer.address)).scheme == scheme
+
+    run(work)
+
+
+def test_what_another_process_writes_is_noticed_by_its_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest:
+            notes = home.stores.create("kv", "notes")
+            copy = await guest.hosts.join(home.invite(notes))
+            put(notes, b"k", b"here")
+            await has(copy, b"k", b"here")
+            monkeypatch.setattr(weaverhosts, "LOOK_S", 10 * TIMEOUT_S)
+            # As in another process: its commits are told to nobody here.
+            commits = GroupCommit(home.stores._commits.engine)
+            other = Stores(commits, home.key, SystemClock(), SystemEntropy()).open(notes.id)
+            for number in range(3):
+                put(other, b"k", b"%d" % number)
+                await has(copy, b"k", b"%d" % number)
 
     run(work)
 

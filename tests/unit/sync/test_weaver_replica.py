@@ -730,6 +730,18 @@ def test_what_waited_here_is_pushed_once_it_is_witnessed() -> None:
     assert [part.hash for offer in found.offers for part in offer.parts] == log_of(source)
 
 
+def test_what_is_not_published_yet_is_not_stated() -> None:
+    _, source, _ = copied(0)
+    begun, peer = source.replica.probe, Peer("q", True, None)
+    source.submit(b"by another process")
+    assert source.replica.news(peer, [begun]) is None
+    source.replica.publish()
+    found = source.replica.news(peer, [begun])
+    assert found is not None
+    (offer,) = found.offers
+    assert (len(offer.parts), offer.probe) == (1, source.replica.probe)
+
+
 def test_what_nobody_has_signed_is_not_pushed_on() -> None:
     _, _, joiner = copied(0)
     begun = joiner.replica.probe
