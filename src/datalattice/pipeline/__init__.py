@@ -8,8 +8,10 @@
     register(spark)                                  # the same by hand
     spark.read.format("lattice.queue").option("store", folder).option("topic", "flights").load()
 
-`spark_session` starts Spark or connects to a cluster. With a Spark session of your own, `register`
-is enough.
+`spark_session` starts Spark or connects to a cluster. For a Spark session of your own, call
+`register`.
+
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

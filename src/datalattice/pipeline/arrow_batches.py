@@ -1,4 +1,7 @@
-"""Rows of Python objects as Arrow batches of bounded size, for formats that are not a hot path."""
+"""Rows of Python objects as Arrow batches of bounded size.
+
+For the formats where speed is less important.
+"""
 
 from __future__ import annotations
 
@@ -112,6 +115,7 @@ def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
 def _array(column: Sequence[object], kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
+    # Spark's TIMESTAMP counts microseconds since 1970 in UTC, as Arrow's `timestamp("us")` does.
     if pa.types.is_timestamp(kind):  # from integer microseconds, without a datetime per entry
         return pa.array(column, pa.int64()).cast(kind)
     return pa.array(column, kind)

@@ -1,4 +1,4 @@
-"""Rows of Arrow batches as maps of their columns, whatever the columns are called.
+"""Rows of Arrow batches as maps of their columns, for any columns.
 
 Columns of numbers, booleans, texts and binaries are encoded straight from Arrow's buffers
 (`cells.Shape`); in columns of other types each distinct entry becomes a value first.
@@ -67,9 +67,9 @@ def maps_of(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]
     """
     names = tuple(rows.schema.names)
     shape = _shape(names)
-    # Only rows with NULLs have another shape than their columns.
+    # If NULLs are left out, rows with NULLs have fewer keys than there are columns.
     dropped = plan.drop_nulls and any(column.null_count for column in rows.columns)
-    # A tree of keys that differs from row to row has no common shape.
+    # Then a map that is larger than one cell has a different tree of keys in each row.
     if shape is None or (dropped and not shape.is_leaf):
         return _one_by_one(rows, plan, cells)
     columns = [column_of(rows, name, plan, cells) for name in names]
@@ -120,7 +120,7 @@ def column_of(rows: pa.RecordBatch, name: str, plan: MapPlan, cells: CellList) -
     field = rows.schema.field(name)
     column = rows.column(name)
     kind = field.type
-    # Unsigned 64-bit integers may not fit the signed columns of a shape; they go one by one.
+    # Unsigned 64-bit integers may not fit into the signed columns of a shape: converted one by one.
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return IntegerColumn(_fixed(column.cast(pa.int64()), _NUMBER_BYTES), _valid(column))
     # Floats widen to Doubles without loss.
@@ -170,7 +170,7 @@ def _any(column: pa.Array, name: str, convert: Convert, cells: CellList) -> Colu
     return KidColumn(kids)
 
 
-# --- entries to what values are made of -----------------------------------------------------
+# --- conversion of entries ------------------------------------------------------------------
 
 
 def converter(kind: pa.DataType) -> Convert:

@@ -1,8 +1,10 @@
-"""One stream of changes for every format: its position is a root, a batch the difference of two.
+"""A stream of changes for every format: a position is a root, a batch the difference of two roots.
 
-Spark keeps the position in its checkpoint, and requests the same pairs of roots again after a
-restart. The roots of the current batch are leased until Spark commits it, so the batch can be read
+Spark keeps the position in its checkpoint, and after a restart requests the same pairs of roots
+again. The roots of the current batch are leased until Spark commits it, so the batch can be read
 even if the store has dropped these roots from its history.
+
+Source: docs/spark-kv.md "Changes"; docs/spark.md "Streams".
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 STAND_MS: Final = 10 * 60 * 1_000
-"""A stream without changes for longer moves on to the current root with an empty batch; otherwise
-its lease would keep collected cells in the store for ever."""
+"""After this time without changes a stream moves to the current root with an empty batch. Otherwise
+its lease would keep cells of an old root in the store for ever."""
 
 POSITION_VERSION: Final = 1
 """Version of the checkpointed form of a position."""
@@ -48,7 +50,7 @@ _log: Final = logging.getLogger("datalattice.pipeline")
 
 def start_option(text: str) -> str:
     """Parse the start of a change stream: `earliest`, `latest`, or the hash of a root."""
-    # In any case of letters, as Spark's own options.
+    # Case-insensitive, like Spark's own options.
     if text.lower() in {EARLIEST, LATEST}:
         return text.lower()
     found = hash_of(text)
@@ -64,8 +66,9 @@ def start_option(text: str) -> str:
 class ReadPosition:
     """The root that was read last; None: before the first root.
 
-    time_ms: when expiry was judged, in Unix milliseconds; None for a format without expiry. It is
-        part of the position, so a batch that Spark runs again has the same rows.
+    time_ms: the time at which expired entries were left out, in Unix milliseconds; None for a
+    format without expiry. It is part of the position, so that a batch that Spark runs again has the
+    same rows.
     """
 
     root_hash: bytes | None
@@ -84,7 +87,8 @@ class ReadPosition:
         Raises: UsageError: the checkpoint is of another version or another source.
         """
         root, time_ms = form.get("root"), form.get("time")
-        # A checkpoint of another format has no time, or has one: it must not be read as ours.
+        # The checkpoint of another format may have no time where this one has one, or the other way
+        # round.
         if form.get("version") == POSITION_VERSION and isinstance(time_ms, int) is has_time:
             found = hash_of(root) if isinstance(root, str) and root.startswith("0x") else None
             if found is not None or (root is None and "root" in form):
@@ -164,7 +168,8 @@ class ChangePlanner(FormatReader[OptionsT]):
         """
         source = self.source()
         try:
-            # A lease says that the root is complete; without one only a look tells.
+            # Taking a lease checks that the root is complete; without a lease only its top cell is
+            # looked up.
             source.load(root_hash)  # with leaseSeconds=0 it may be collected at any time
             return self._leases.hold(source, root_hash)
         except MissingData:
@@ -223,7 +228,7 @@ class ChangeReader(ChangePlanner[OptionsT], DataSourceStreamReader, SupportsTrig
         end = self.at_present() if self._last is None else self._last
         if end.root_hash is None or end.root_hash == begin.root_hash:
             return start
-        # Writes by others make no batch; see `STAND_MS` for the exception.
+        # Changes outside of the selected data make no batch, except after `STAND_MS`.
         if self._are_equal(begin, end) and not self._stands_long(begin):
             return start
         return self._held(end).write()
@@ -238,25 +243,26 @@ class ChangeReader(ChangePlanner[OptionsT], DataSourceStreamReader, SupportsTrig
         Raises: DataLoss: a root of the batch is gone, and failOnDataLoss.
         """
         last = self._read(end)
-        # A store without a commit: there is nothing to read yet.
+        # A store without a commit has nothing to read yet.
         if last.root_hash is None:
             return []
         try:
             snapshot = self.hold(last.root_hash)
         except DataLoss as loss:
-            # Happens after a restart only: a planned batch holds leases on its roots.
+            # Only possible after a restart: a planned batch holds leases on its roots.
             current = None if self.options.fail_on_data_loss else self._hold_current()
             if current is None:
                 raise
             _log.warning("%s; reading the current root instead (failOnDataLoss=false)", loss)
             last = replace(last, root_hash=current)
             snapshot = self.hold(current)
-        # From the same roots as when it was planned first: the same rows.
+        # A restarted stream continues from its checkpoint: the same roots give the same rows.
         return self.difference(self._read(start), last, snapshot)
 
     def commit(self, end: dict[str, object]) -> None:
         """Release the roots before `end`."""
-        # Not at the stop: the next run of the query begins at the committed root.
+        # Not released when the stream stops: the next run of the query begins at the committed
+        # root.
         self._leases.done(self._read(end).root_hash)
 
     def _read(self, form: dict[str, object]) -> ReadPosition:

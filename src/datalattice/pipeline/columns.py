@@ -39,7 +39,7 @@ def column_types(schema: StructType) -> dict[str, DataType]:
         # Spark's column names are case-insensitive, unless a setting says otherwise.
         name = field.name.lower()
         if name in types:
-            raise UsageError(f"column {name} is there twice; names are case-insensitive")
+            raise UsageError(f"there are two columns {name}; names are case-insensitive")
         types[name] = field.dataType
     return types
 
@@ -69,7 +69,7 @@ def slices(rows: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.R
     """Yield slices of 1 to `rows_max` rows and about `bytes_max` bytes each."""
     if not rows.num_rows:
         return
-    # By the average: one slice may be larger if its rows are.
+    # By the average length of a row, so a slice with longer rows may be larger.
     each = max(rows.nbytes // rows.num_rows, 1)
     step = min(max(bytes_max // each, 1), rows_max)
     for first in range(0, rows.num_rows, step):
@@ -85,7 +85,7 @@ def check_known(
     Raises: UsageError: a column is neither.
     """
     for name in types:
-        # "Any other column is an error": a misspelt one would be lost without a word.
+        # "Any other column is an error": the data of a misspelt column would be lost unnoticed.
         if name not in written and name not in ignored:
             raise UsageError(
                 f"column {name} is not one of a {what}: {', '.join(written)}; rename it, or make "
@@ -152,7 +152,7 @@ def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
     if name not in names:
         return None
     column = rows.column(names.index(name))
-    # An all-NULL column is the same as none, so that optional columns cost nothing.
+    # A column of NULLs counts as absent, so that optional columns cost nothing.
     return None if column.null_count == len(column) else column
 
 

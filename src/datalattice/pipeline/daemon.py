@@ -1,8 +1,8 @@
 """The process from which a local Spark forks its Python workers.
 
-Spark runs this module with the argument `pyspark.worker`. It imports what the formats need, then
-forks, so the workers of tasks need not import it. Spark forks the workers that plan queries from
-its own daemon.
+Spark runs this module with the argument `pyspark.worker`. It imports everything that the formats
+need and then forks, so that the workers of tasks start faster. The workers that plan queries are
+forked from Spark's own daemon.
 """
 
 from __future__ import annotations

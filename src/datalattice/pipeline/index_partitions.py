@@ -1,7 +1,7 @@
-"""Cut an Index, or the difference of two, into partitions for tasks.
+"""Divide an Index, or the difference of two, into pieces for tasks.
 
-A piece holds the encodings of its subtrees, so a task reads the root that the planner saw, whatever
-is committed meanwhile.
+A piece has the encodings of its subtrees, so a task reads the root that the planner read, even if
+other roots are committed meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def split(before: Index | None, after: Index | None, entries_max: int) -> Iterat
     Cost:   loads the nodes above the parts; equal subtrees are not loaded.
     Raises: MissingData: a node is not in the store.
     """
-    # Equal hashes, equal trees: nothing is loaded.
+    # Equal hashes mean equal trees, so nothing is loaded.
     if before is not None and after is not None and before.hash == after.hash:
         return
     waiting = [IndexPart(before, after)]

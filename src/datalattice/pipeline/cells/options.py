@@ -110,19 +110,20 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             "store", folder, "it is neither the folder of a node, nor a store, nor a new folder"
         )
     made = read_record(WriteOptions, options, is_node=is_node)
-    # Without the root it is not known when all cells are there.
+    # Only the root tells which cells belong to the value, and whether all are there.
     if not made.root:
         raise UsageError(
             "option root is missing: the hash of the value whose cells are written, 0x and "
             f"{2 * HASH_BYTES} hex digits"
         )
-    # Cells that nothing refers to are garbage from the start.
+    # A collection removes cells that no root reaches.
     if not made.pin and not made.merge:
         raise UsageError(
             "option pin or merge=true is missing: a name that keeps the value, or its merge into "
             "the root; otherwise the next collection would remove it"
         )
-    # Beside a store, not in it: a store's folder has the store's own files only.
+    # Beside the store: "a folder with anything else in it is refused rather than used"
+    # (docs/store.md).
     default = folder / "staging" if is_node else folder.with_name(folder.name + ".staging")
     staging = Path(made.staging).expanduser().absolute() if made.staging else default
     return replace(made, folder=str(folder), staging=str(staging))

@@ -1,4 +1,4 @@
-"""Which segments of a store a task reads, and the cells in them. No Spark."""
+"""Divides a store among tasks by segments, and reads the cells of a task. No Spark."""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""Write the cells of a value into a store, complete, and keep them by a pin or a merge.
+"""Write all cells of a value into a store, and keep the value by a pin or a merge.
 
-A task checks its cells and stores them in a store of its own, in any order. The driver walks the
+A task checks its cells and puts them into a store of its own, in any order. The driver walks the
 value from its root through these stores and notes the cells that the target lacks. If none is
-missing, it copies them, comparing each with its hash again. Beside a running node it writes an
-archive instead, which the node imports like any other. No cell is visible before all are there.
+missing, it copies them, and compares each with its hash again. If a node runs, the driver writes an
+archive instead, and the node imports it like any other archive. No cell is visible before all are
+there.
+
+Source: docs/spark-formats.md "Cells".
 """
 
 from __future__ import annotations
@@ -117,7 +120,7 @@ def check_columns(schema: StructType) -> None:
     """
     types = {field.name: field.dataType for field in schema.fields}
     strange = [name for name in types if name not in COLUMNS]
-    # The encoding is the cell; its hash follows from it.
+    # Only the encoding is needed: the hash is computed from it.
     if strange or "encoding" not in types:
         what = f"no column {strange[0]}" if strange else "always a column encoding"
         raise UsageError(f"rows of cells have {what}; they are encoding, and hash and refs if any")
@@ -132,7 +135,8 @@ def _checked(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
     for said, encoding in zip(listed(batch, "hash"), listed(batch, "encoding"), strict=True):
         if encoding is None:
             raise UsageError("the column encoding has a NULL; every row is a cell")
-        # Computed, never taken from the row: the name decides what the cell is.
+        # The hash is computed, never taken from the row: a wrong hash would put one cell in
+        # place of another.
         hash = sha3_256(encoding)
         if said is not None and said != hash:
             raise BadFormat(f"a cell of a row with the hash 0x{said.hex()} has another hash")
@@ -154,7 +158,8 @@ def load(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
     """
     folder.mkdir(mode=0o700, parents=True)
     try:
-        # A bare store has no key and no intake rules: what is written is pinned or merged as it is.
+        # A store without a node has no key and no intake rules: the value is pinned or merged as it
+        # is.
         if not options.is_node:
             with CellStore.open(options.folder) as store:
                 _take(options, store, staged, folder)
@@ -230,7 +235,8 @@ def _below(
             continue
         locations = ((n, source.location_of(hash)) for n, source in enumerate(sources))
         number, location = next((found for found in locations if found[1] >= 0), (-1, -1))
-        # Below a cell that the target has everything is there already.
+        # A store holds a cell only with all cells below it, so the walk ends at each cell that
+        # the target has.
         if target.has(hash) or (location >= 0 and not seen[number].add(location)):
             continue
         if location < 0:
@@ -245,7 +251,8 @@ def _below(
 
 
 def _copy(notes: BinaryIO, sources: Sequence[CellStore], target: CellStore) -> None:
-    # Scanned by the tasks: what is left to check are the hashes and children before parents.
+    # The tasks have decoded the cells. What is left to check are hashes, and children before
+    # parents.
     checked = CheckedCells(target, scanned=True)
     while found := notes.read(NOTES_MAX * _NOTE.size):
         order = list(_NOTE.iter_unpack(found))
@@ -289,7 +296,7 @@ def _export(options: WriteOptions, together: CellStore, archive: Path) -> None:
         CellStore.open(options.store, read_only=True) as target,
         archive.open("wb") as file,
     ):
-        # Only what the target lacks: the node imports less.
+        # Without the cells that the target has, the node imports less.
         count = export_cells(together, options.root, file.write, receiver=target)
     _log.info("%d new cells below 0x%s", count, options.root.hex())
 

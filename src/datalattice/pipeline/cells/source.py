@@ -1,4 +1,4 @@
-"""The Spark format `lattice.cells`: every cell of a store as a row, and a writer of cells."""
+"""The Spark format `lattice.cells`: reads every cell of a store as a row, and writes cells."""
 
 from __future__ import annotations
 

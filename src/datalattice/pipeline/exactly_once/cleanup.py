@@ -1,7 +1,9 @@
 """Removal of staging folders that no query needs any more.
 
-Only folders named `<query or save>/<batch>/<task>-<attempt>-<random>` are removed, since a user may
-name any folder for staging.
+A user may name any folder for staging, so only folders with names of the form
+`<query or save>/<batch>/<task>-<attempt>-<random>` are removed.
+
+Source: docs/spark-writing.md "Staging".
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 STALE_MS: Final = 7 * 24 * 60 * 60 * 1_000
-"""Age at which staged data is removed, whichever query left it."""
+"""Age at which staged data is removed, of whatever query."""
 
 _QUERY: Final = re.compile(r"(query|save)-[A-Za-z0-9_.:-]+")
 _BATCH: Final = re.compile(r"[0-9]+")
@@ -23,7 +25,7 @@ _MILLIS: Final = 1_000
 
 def remove(folder: Path) -> None:
     """Remove a folder as far as possible; `remove_stale` removes the rest later."""
-    # A commit must not fail because of what it leaves behind.
+    # The data is written: an undeletable folder must not make the commit fail.
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -44,7 +46,7 @@ def remove_stale(staging: Path, now_ms: int) -> None:
             for batch in _listed(query):
                 if _BATCH.fullmatch(batch.name) and _is_stale(batch, now_ms):
                     remove(batch)
-            # A query that stages now has just made its folder: it must find it.
+            # A new folder may belong to a query that stages now.
             if _is_old(query, now_ms):
                 with suppress(OSError):  # not empty
                     query.rmdir()
@@ -52,7 +54,7 @@ def remove_stale(staging: Path, now_ms: int) -> None:
 
 def _is_stale(batch: Path, now_ms: int) -> bool:
     tasks = _listed(batch)
-    # A file with another name belongs to the user: then the folder is not ours.
+    # If there is a file with another name, the folder belongs to the user.
     return all(_TASK.fullmatch(task.name) for task in tasks) and all(
         _is_old(path, now_ms) for path in (batch, *tasks)
     )

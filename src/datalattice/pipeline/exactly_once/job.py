@@ -1,5 +1,6 @@
-"""The save or batch that tasks stage and the driver commits; the package explains the protocol.
+"""One save or batch, which tasks stage and the driver commits; see the package for the protocol.
 
+Source: docs/spark-writing.md "Exactly once", "Staging".
 Length: a stage and its commit agree on the layout of folders, task files and marks.
 """
 
@@ -67,13 +68,13 @@ AGAIN_S: Final = 60.0
 AGAIN_POLL_S: Final = 0.2
 
 MOVED_MAX: Final = 20
-"""How often a commit is prepared again because another writer changed the same value."""
+"""How often a commit is prepared again if another writer changes the same value."""
 
 SAVES_MAX: Final = 64
-"""Unnamed saves that a mark remembers: enough to recognise one that was made just before."""
+"""How many unnamed saves a mark remembers, enough to recognise one that was made just before."""
 
 MAKE_MAX: Final = 5
-"""How often a task tries to make its folder."""
+"""How often a task tries to create its folder."""
 
 PARCELS: Final = "parcels"
 """Name of the task's file in its staging folder."""
@@ -157,8 +158,8 @@ def _no_key(folder: Path) -> str:
 class Mark:
     """Identifies a batch in the data that it wrote.
 
-    The value under `key` is, for a stream or a named save, the greatest number written; for unnamed
-    saves it is a Vector of the latest save names.
+    For a stream or a named save, the value under `key` is the greatest number written. For unnamed
+    saves it is a Vector of the names of the latest saves.
     """
 
     key: str
@@ -196,7 +197,10 @@ class Staged(WriterCommitMessage):
     query: str | None
     """Id of the streaming query, from the task's context."""
     destination: str = ""
-    """One topic that it writes to: shows the mark of a batch whose staged file is gone."""
+    """One topic that the task writes to.
+
+    If the staged file is gone, the mark is looked up there.
+    """
 
     def open(self) -> ParcelReader:
         """Return a reader of the staged file.
@@ -227,10 +231,10 @@ StagedTasks = Sequence[Staged]
 """The messages of all tasks that staged records, in task order."""
 
 Join = Callable[[Editor, StagedTasks, Mark], Change[None] | None]
-"""A format's work on the driver. It runs outside the edit: it reads the present data
-(`editor.root()`) and the staged data, and stores large results ahead (`editor.stage`). It returns
-the change, which is short: check the mark, write, store the mark. None: the mark is already there.
-The change raises `RootMoved` when the data it was prepared for has changed."""
+"""A format's work on the driver. It runs before the edit: it reads the present data
+(`editor.root()`) and the staged data, and stores large results ahead (`editor.stage`). It returns a
+short change: check the mark, write, store the mark; or None if the mark is already there. The
+change raises `RootMoved` if the data for which it was prepared has changed."""
 
 
 def reopened(value: C, loader: Loader) -> C:
@@ -249,7 +253,7 @@ class RootMoved(Exception):
 
 
 class Stage:
-    """What a task writes to: a file of parcels, or a store of cells. Made by `Job.stage`."""
+    """The output of a task: a file of parcels, or a store of cells. Made by `Job.stage`."""
 
     def __init__(self, path: Path, task: int, query: str | None) -> None:
         self._path: Final = path
@@ -291,8 +295,8 @@ class Stage:
 
     def close(self) -> None:
         """Close the files so that other processes can read them; nothing is synced."""
-        # Not synced: "staged files are not synced"; the checksum tells of a crash (docs, Exactly
-        # once).
+        # "Staged files are not synced" (docs/spark-writing.md): the checksum shows a loss by a
+        # crash.
         for made in (self._parcels, self._store):
             if made is not None:
                 made.close()
@@ -386,7 +390,8 @@ class Job:
         if batch is not None:
             if not query:
                 raise UsageError("the tasks of a stream did not report the id of their query")
-            # "The id in its checkpoint identifies a query": a new checkpoint writes all again.
+            # "The id in its checkpoint identifies a query": with a new checkpoint everything is
+            # written again.
             return Mark(f"spark-query/{query}", batch, self.save)
         if self.target.write_id is not None:
             return Mark(f"spark-write/{self.target.write_id}", self.target.version, self.save)
@@ -413,7 +418,7 @@ class Job:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Serialise commits to a folder, so that a quick query cannot starve a slow one."""
-        # Before waiting for up to TURN_WAIT_S: without the key the commit must fail at once.
+        # Read before the wait of up to TURN_WAIT_S: without a key the commit must fail at once.
         read_key(Folder(Path(self.target.folder)).key_path)
         lock = take_turn(
             str(Path(self.target.folder) / "pipeline.lock"), TURN_WAIT_S, "query to commit"
@@ -424,7 +429,8 @@ class Job:
             lock.release()
 
     def _query_folder(self, query: str | None) -> Path:
-        # Not named by writeId: two saves of one name may run at once, to different targets.
+        # Not named by writeId: two saves with one name may run at the same time, to different
+        # targets.
         return Path(self.target.staging) / (f"query-{query}" if query else f"save-{self.save}")
 
     def _batch_name(self, batch: str | int | None) -> str:
@@ -444,8 +450,8 @@ def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> boo
     for _ in range(MOVED_MAX):
         with collector_paused:
             change = join(editor, staged, mark)
-            # Read in this edit, so a driver that wrongly counted as dead finds the mark of the
-            # other one, although its own staged files are gone.
+            # The mark is read in this edit. So a driver that another one has replaced finds the
+            # mark of the other, although its own staged files are gone.
             if change is None:
                 return False
             try:
@@ -468,8 +474,7 @@ def _in_new_folder(folder: Path, make: Callable[[Path], T]) -> T:
             folder.mkdir(parents=True, exist_ok=True)
             return make(folder)
         except OSError as error:
-            # A commit's cleanup may remove the folder or its parent at this moment, also that of a
-            # query that wrongly counts as dead.
+            # The cleanup of a commit may remove the folder or its parent at this moment.
             if not left or not isinstance(error, FileNotFoundError):
                 what = f"tasks cannot write to it ({error.strerror})"
                 raise bad_option("staging", str(folder.parents[2]), what) from None

@@ -1,7 +1,7 @@
-"""Stores that live as long as one job.
+"""Stores for the time of one job.
 
 They are never synced: after a crash of the machine the job runs again, and most of their data is
-removed before it reaches the disk.
+removed before it would reach the disk.
 """
 
 from __future__ import annotations

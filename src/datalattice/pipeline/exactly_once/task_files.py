@@ -8,9 +8,9 @@
             ...
 
 A parcel is a head, which describes it, and a sequence of byte items. Its checksum is SHA-256 over
-the previous checksum and the parcel, so the last checksum, which the task's commit message carries,
-covers the file: contents, completeness and order. Files are not synced; a batch lost in a crash of
-the machine is computed again.
+the previous checksum and the parcel. So the last checksum covers the contents, completeness and
+order of the whole file; the task's commit message contains it. Files are not synced: a batch that a
+crash of the machine loses is computed again.
 
     kind 4 | head length H 4 | item count N 4 | items length L 4      little-endian
     head H | end of each item in the items, N times 4 | items L | checksum 32
@@ -41,8 +41,8 @@ CELLS_BYTES: Final = 1024 * 1024
 """Approximate size of a parcel of cells."""
 
 PARCEL_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Largest parcel without its header, twice the size that any sink makes. It bounds what a damaged
-header can make the reader allocate."""
+"""Largest parcel without its header, twice the size that any sink makes. It bounds the memory that
+the reader allocates for a damaged header."""
 
 HASH_BYTES: Final = 32
 FIRST: Final = bytes(32)
@@ -202,7 +202,8 @@ class ParcelReader(_TaskFile):
         return parcel, digest, at + _HEADER.size + rest + HASH_BYTES
 
     def _bytes(self, count: int, at: int) -> bytes:
-        # Size at the opening: a file that grows is not what its task reported.
+        # The size when the file was opened: a file that grows is not the one that its task
+        # reported.
         if at + count > self._size:
             raise self._damaged()
         parts: list[bytes] = []

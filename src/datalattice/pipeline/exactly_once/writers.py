@@ -1,7 +1,7 @@
 """Spark's writer classes, shared by every format that stages rows in tasks.
 
-A format supplies a `RowStager` for its tasks and a `Join` for the driver; `pipeline.exactly_once`
-does the rest.
+A format supplies a `RowStager` for its tasks and a `Join` for the driver; the rest is the same for
+every format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Patterns of paths, and which directories can contain a match."""
+"""Patterns of paths, which also decide which directories can contain a match."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ States = frozenset[int]
 class Glob:
     """A pattern of paths: `*`, `?` and `[abc]` within a name, `**` for any number of names.
 
-    The complete path must match. A pattern without these that names a directory matches all files
-    below it.
+    The complete path must match. A pattern without wildcards that names a directory matches all
+    files below it.
     """
 
     def __init__(self, text: str) -> None:

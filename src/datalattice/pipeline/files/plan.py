@@ -1,8 +1,10 @@
-"""Which files of which drives to read, and in how many tasks. No Spark.
+"""Plans which files of which drives to read, and in which tasks. No Spark.
 
 The planner lists directories itself, up to `LOOKED_MAX` entries, so it knows how much each task
-reads. Beyond that, tasks get parts of directories with everything below them. The planner never
-holds more than a share of the names.
+reads. After that, tasks get parts of directories with everything below them. So the planner never
+holds all names of a large drive.
+
+Source: docs/spark-formats.md "Files".
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ def plan(root: Value, options: FilesOptions) -> Iterator[FilesTask]:
     found = 0
     drives = _chosen(root, options)
     for owner, drive, value in drives:
-        # The literal front of the glob names a directory: nothing beside it is read.
+        # The names before the first wildcard lead to one directory: nothing outside of it is read.
         start = _begin(value, options.glob)
         if start is None:
             continue
@@ -141,7 +143,7 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
             f"option drive is missing, and there are {len(found)} drives ({known}): name one or "
             "several, separated by commas"
         )
-    # The order of a plan must not depend on hashes: the same drive gives the same tasks.
+    # Sorted, because Maps are ordered by hash: the same drive must give the same tasks.
     return sorted(found, key=lambda one: one[:2])
 
 
@@ -174,7 +176,7 @@ def _entry(node: DriveNode, name: str) -> Value:
     return value if found is not None and found.is_live else None
 
 
-# --- what there is to read ----------------------------------------------------------------------
+# --- the parts to read --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

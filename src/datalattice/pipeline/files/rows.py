@@ -71,8 +71,7 @@ class _FileRows:
                         break
                 elif after is None or glob.is_end(after):
                     assert node.data is not None
-                    # Long files have tasks of their own, unless the planner did not list this
-                    # directory.
+                    # Long files have tasks of their own, if the planner has listed this directory.
                     if is_deep or not is_long(blob_length(node.data), self._options):
                         yield from self.file((*here, name), child)
             else:

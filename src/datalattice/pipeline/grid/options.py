@@ -106,7 +106,7 @@ def parse_options(given: Mapping[str, str]) -> GridOptions:
     stream_only = tuple(name for name in _STREAM_ONLY if name in options)
     target = read_target_option(options)
     made = read_record(GridOptions, options, target=target, stream_only=stream_only)
-    # The table has the texts of all venues together.
+    # `meta` has the texts of all venues together.
     if made.venues and made.table is GridTable.META:
         venues = ",".join(made.venues)
         raise bad_option("venue", venues, "the table meta is not divided by venues")

@@ -1,4 +1,7 @@
-"""Which entries of the grid a task reads, and the rows made of them. No Spark."""
+"""Plans which entries of the grid a task reads, and makes rows of them. No Spark.
+
+Source: docs/spark-formats.md "Grid".
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def plan(root: Value, options: GridOptions, before: Value = None) -> Iterator[Gr
     Raises: BadSignature: a venue's state is not signed by its key. MissingData.
     """
     hidden: tuple[bytes, ...] = ()
-    # Texts of assets in `meta` are those of all venues: hiding concerns one venue's list.
+    # `meta` has the texts of all venues, but a venue hides entries of its own list only.
     if not options.include_hidden and options.table is not GridTable.META:
         hidden = tuple(encode(listed) for listed in hidden_entries(root))
     many = ENTRIES_PER_TASK_MAX
@@ -239,7 +242,7 @@ def _content(venue: str, key: bytes, value: Value, options: GridOptions) -> _Col
     size = blob_length(value)
     columns: _Columns = {"venue": venue, "hash": key.hex(), "size": size}
     if "content" in options.columns:
-        # Before it is loaded: a few cells may represent a content of any length.
+        # Checked before it is loaded: a few cells may represent a content of any length.
         check_size(f"the content {key.hex()}", size, options.content_bytes_max)
         columns["content"] = _whole(key, part_of(value, 0, size))
     return columns

@@ -3,15 +3,18 @@
     report = audit(spark, "data/store")
     report.faults.show()
 
-The store is divided into partitions of segments, one task each. A task reads its packs as an
-opening store does, and inspects each of their cells that the index leads to (`jobs.inspecting`). If
-that meets every entry of the index, and no pack is damaged or missing, the audit is done. Otherwise
-tasks read the index by slices of hashes. Entries that lead into damaged packs are inspected; a
-damaged place that no entry leads to is a scar, not a fault. If the counts of entries still do not
-add up, every entry is inspected.
+The store is divided into partitions of segments, one for each task. A task reads its packs as an
+opening store does, and inspects those of their cells that the index refers to (`jobs.inspecting`).
+If the packs have every entry of the index, and no pack is damaged or missing, the audit is done.
+Otherwise tasks read the index by ranges of hashes, and inspect the entries that refer to damaged
+packs. A damaged place that no entry refers to is a scar, not a fault. If the counts of entries
+still
+do not add up, every entry is inspected.
 
 The store may be written to meanwhile; newer cells are left out. A collection that removes cells
 meanwhile fails the job.
+
+Source: docs/spark-jobs.md "Audit".
 """
 
 from __future__ import annotations
@@ -178,7 +181,7 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
     # Packs in order have consecutive numbers: a gap in them is a missing pack.
     damaged = _damaged(counts, reader, work)
     slices = min(SLICES_MAX, 1 << len(work.plan).bit_length())
-    # Every entry met and no damage: then nothing can be wrong that packs do not show.
+    # If the packs have every entry and none is damaged, the index needs no look of its own.
     if damaged or sums.cells < entry_count(reader):
         spans: tuple[Span, ...] | None = tuple(one.span for one in damaged)
         # The list of spans goes to every task, so it is bounded.
@@ -187,7 +190,8 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
             for one in damaged:
                 one.is_needed = True
         inside = run("index", IndexTask(work, spans, slices), slices)
-        # More entries outside the damage than cells in the packs: some lead to nothing.
+        # There are more entries outside of the damage than cells in the packs, so some refer to no
+        # cell.
         if spans is not None and _outside(inside, damaged) > sums.cells:
             spans = None
             inside = run("whole index", IndexTask(work, None, slices), slices)

@@ -3,10 +3,12 @@
     compact(spark, store="data/node", topic="orders", into_topic="orders-latest")
     compact(spark, store="data/node", topic="orders", into_database="orders")
 
-Within a partition the record with the greatest offset is the latest. For a key in several
-partitions (their number may have changed) it is the one with the latest time, and of equal times
-that of the greatest partition. A record with value nil deletes its key. Keys are equal if their
-encodings are.
+Within a partition the record with the greatest offset is the latest. A key may be in several
+partitions, because their number may have changed: then the record with the latest time is the
+latest, and of equal times that of the greatest partition. A record with value nil deletes its key.
+Keys are equal if their encodings are equal.
+
+Source: docs/spark-jobs.md "Compact".
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ def compact(
         topic=topic, owner=owner, includeHeaders="true", valueFormat="cell", **source_options
     )
     reader = reader.option("keyFormat", "cell" if into_database is None else "string")
-    # Kept, because the counts and the write each read it: the second must not shuffle again.
+    # Persisted, because the counts and the write both read it, and only one shuffle is needed.
     latest = latest_records(reader.load(), keyless).persist(_disk_only())
     try:
         with watching_tasks(spark, "latest records", progress):

@@ -1,8 +1,8 @@
 """Compare two roots: the keys that differ, found by walking both along their lattices.
 
-A row is a key of the application: a key of a database, a partition of a topic, a file of a drive,
-an entry of any other lattice with named or keyed children. Equal subtrees are not read. `planned`
-divides the top among tasks, `rows_of` walks the pairs of a task.
+A row is a key as applications see it: a key of a database, a partition of a topic, a file of a
+drive, or an entry of any other lattice with named or keyed children. Equal subtrees are not read.
+`planned` divides the top among tasks, `rows_of` walks the pairs of a task.
 """
 
 from __future__ import annotations
@@ -104,17 +104,17 @@ def planned(before: Value, after: Value) -> Iterator[ValuePair]:
     Raises: MissingData: a visited cell is missing.
     Cost:   the differing cells above the pairs.
     """
-    # What a node keeps for itself (`:local`) is not compared.
+    # `:local` is the node's own and is not compared.
     waiting = [iter([ValuePair((), replicable(before), replicable(after), root_lattice())])]
     while waiting:
         pair = next(waiting[-1], None)
         if pair is None:
             waiting.pop()
             continue
-        # Few keys with large values: their entries are divided, not they themselves.
+        # These have few keys with large values, so the values are divided.
         if isinstance(pair.lattice, _TOP) and (below := _below(pair)) is not None:
             waiting.append(below)
-        # Only an Index divides by keys without reading all of its entries.
+        # Only an Index can be divided by keys without reading all of its entries.
         elif pair.size > PART_KEYS and _is_index(pair.before) and _is_index(pair.after):
             for part in split(_index(pair.before), _index(pair.after), PART_KEYS):
                 own, other = part.own or EMPTY_INDEX, part.other or EMPTY_INDEX
@@ -162,7 +162,7 @@ def _below(pair: ValuePair) -> Iterator[ValuePair] | None:
     first = next(found, None)
     if first is None:
         return iter(())
-    # A register that contains a Map is one row: its lattice has no keys.
+    # The lattice of a register has no keys, so a Map in it is one row.
     if not isinstance(lattice, _KEYED) and lattice.child(first[0]) is None:
         return None
     return (
@@ -194,7 +194,7 @@ def _signed(
     signers = Signers(
         None if mine is None else mine.public_key,
         None if theirs is None else theirs.public_key,
-        # That of the later side: it decides what other nodes take.
+        # The signature of the later side, which other nodes check.
         last is not None and last.verify(),
     )
     # The same value under two signatures is one row: nothing below it differs.

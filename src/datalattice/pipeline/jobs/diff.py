@@ -3,8 +3,10 @@
     frame = diff(spark, "backup/store", "data/node@HEAD~1")
     frame.groupBy("section", "change").count().show()
 
-The driver compares the tops of both trees by hash and divides the rest among tasks. Subtrees that
-both sides share are not read.
+The driver compares the upper cells of both trees by hash and divides the rest among tasks. Subtrees
+that both sides share are not read.
+
+Source: docs/spark-jobs.md "Diff".
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def diff(spark: SparkSession, before: str, after: str) -> DataFrame:
 
 def _leased(name: str) -> JobInput:
     found = resolve_input(name)
-    # Its cells are in a stream: a comparison needs them by hash.
+    # A comparison looks cells up by hash; an archive has them in a stream.
     if found.is_archive:
         raise UsageError(f"{name}: an archive cannot be compared; import it into a store first")
     with CellStore.open(found.path, read_only=True, cache_bytes=CACHE_BYTES) as store:
@@ -103,7 +105,7 @@ def _leased(name: str) -> JobInput:
 
 def plan(before: JobInput, after: JobInput) -> list[list[_DiffItem]]:
     """Return the pairs that each task compares. Raises: as `diff`."""
-    # Equal hashes, equal trees: neither store is opened.
+    # Equal hashes mean equal trees, so neither store is opened.
     if before.root == after.root:
         return []
     with (
@@ -115,7 +117,7 @@ def plan(before: JobInput, after: JobInput) -> list[list[_DiffItem]]:
         for count, pair in enumerate(planned(own.load(before.root), other.load(after.root))):
             if count == PAIRS_MAX:
                 raise UsageError(f"the roots differ in more than {PAIRS_MAX} owners and databases")
-            # Beyond the limit of tasks the last one takes the rest.
+            # When there are as many tasks as allowed, the last one takes the rest.
             if size + pair.size > PART_KEYS and len(tasks) < PAYLOADS_MAX:
                 tasks.append([])
                 size = 0

@@ -2,18 +2,22 @@
 
     report = gc(spark, "data/store", "data/sweep.list")      # then: lattice disk sweep
 
-The driver marks the top of the trees and stops when many cells wait. The store is divided into
-partitions of segments, one part each. In a round, every part follows the *leads* that other parts
-found (hashes of its cells that stay) as the store's own mark does (`store.gc.marking`), as long as
-they stay in the part; references to other parts are leads for the next round. When no leads
-are left, the marks are complete. The number of rounds is the most often that a path from a root
-changes parts: about the depth of the trees, independent of the number of cells.
+The driver marks the upper cells of the trees and stops when many cells wait. The store is divided
+into parts, each with some consecutive segments. A *lead* is the hash of a cell that stays and that
+another part has to mark. In each round every part follows its leads as the store's own mark does
+(`store.gc.marking`). References to cells of other parts become leads of the next round. When no
+leads are left, the marks are complete. The number of rounds is how often a path from a root changes
+parts: at most about the depth of the trees, however many cells there are.
 
-Marks stay with their part from round to round. Few leads go through the driver, which follows them
-first and hands out what is left; many are shuffled together with the marks. The state of a round is
-a few bytes for each cell, kept by Spark; the driver holds one segment or a short list. The store is
-only read and may be written to meanwhile: a sweep follows what is new since. A collection that
-removes cells meanwhile fails the job.
+Marks stay with their part from round to round. If there are few leads, they go through the driver,
+which follows them first and sends out what is left. If there are many, they are shuffled together
+with the marks. Spark keeps the state of a round, a few bytes for each cell; the driver holds one
+segment or a short list.
+
+The store is only read. It may be written to meanwhile: a sweep follows everything new. A collection
+that removes cells meanwhile fails the job.
+
+Source: docs/spark-jobs.md "Garbage"; docs/store.md "Garbage".
 """
 
 from __future__ import annotations
@@ -70,9 +74,9 @@ SEGMENTS_COLLECTED: Final = 64
 """Results of up to this many segments are collected at once: 32 MB with segments of 64 MiB."""
 
 STATE: Final = "part INT, segment INT, marks BINARY, hash BINARY"
-"""A row of a part: the marks of one segment; or leads, as concatenated hashes; or the empty row by
-which a part says that it exists. Leads for the driver have `marks` NULL; leads to be shuffled have
-empty `marks`, and then the part's empty row has an empty `hash`."""
+"""A row of a part: the marks of one segment; or leads, as concatenated hashes; or one empty row, so
+that every part has a row. Leads for the driver have `marks` NULL. Leads to be shuffled have empty
+`marks`, and then the part's empty row has an empty `hash`."""
 
 COUNTS: Final = ("cells_live", "cells_dead", "bytes_dead")
 FOUND: Final = "segment INT, live BINARY, dead BINARY, " + ", ".join(f"{n} BIGINT" for n in COUNTS)
@@ -210,11 +214,11 @@ class Handed:
     leads: dict[int, bytes]
     """Concatenated hashes."""
     marked: dict[int, list[int]]
-    """Marked places."""
+    """Locations of marked cells."""
 
     @staticmethod
     def of(frontier: MarkFrontier, parts: PartitionPlan) -> Handed:
-        """Return what the driver found, divided by parts."""
+        """Return the marks and leads that the driver found, divided by parts."""
         marked: dict[int, list[int]] = {}
         for location in frontier.marked:
             marked.setdefault(parts.number(location), []).append(location)
@@ -264,7 +268,7 @@ def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Itera
         columns = [column.to_pylist() for column in batch.columns]
         nothing = [None] * batch.num_rows  # the first round's rows have part numbers only
         for number, segment, marks, hashes in zip(*[*columns, *[nothing] * 3][:4], strict=True):
-            # The driver has followed these; it hands out what is left.
+            # The driver has followed these leads, and sends what is left.
             if handed is not None and hashes is not None:
                 continue
             if part is None or part.number != number:
@@ -321,7 +325,7 @@ class _Marking:
         self._parts = PartitionPlan(task.folder, task.plan)
         self._marker: StorePartitionMarker | None = None
         self._has_many = False
-        """Whether leads have been yielded to be shuffled."""
+        """Whether some leads were yielded already, to be shuffled."""
 
     def _open(self) -> StorePartitionMarker:
         if self._marker is None:
@@ -363,7 +367,7 @@ class _Marking:
         """Yield the remaining leads, and the marks."""
         marker, packed = self._marker, self.part.packed
         leads = [] if marker is None else marker.take_leads()
-        # One way for all leads of a part: those that were yielded already are shuffled.
+        # All leads of a part go the same way: if some were yielded already, all are shuffled.
         is_much = self._has_many or len(leads) > self._task.most
         kind = b"" if is_much else None
         rows = [(to, None, kind, hashes) for to, hashes in by_part(leads, self._parts).items()]
@@ -404,7 +408,8 @@ class SortTask:
                 locations = [location for _, location in reader.cells(pack)]
                 if not locations:
                     continue
-                # Only cells that the index leads to: "cells that the list does not mention stay".
+                # `cells` has only cells that the index refers to: "cells that the list does not
+                # mention stay".
                 gone = [location for location in locations if not live.has(location)]
                 count = counts.setdefault(locations[0] >> 42, [0, 0, 0])
                 count[0] += len(locations) - len(gone)

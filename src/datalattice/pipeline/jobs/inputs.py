@@ -4,8 +4,10 @@
     data/store@release   a pin of a store; any reference of `lattice show` may follow the @
     backup.archive       a file of `lattice disk export`
 
-A resolved input names its root by hash, so the driver and all tasks read the same root, whatever is
-committed meanwhile.
+A resolved input names its root by hash, so the driver and all tasks read the same root, even if
+others are committed meanwhile.
+
+Source: docs/spark-jobs.md; docs/history.md.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ STAGED_MAX: Final = 16
 """Most stores of tasks that are kept open in addition."""
 
 CACHE_BYTES: Final = 4 * 1024 * 1024
-"""Cache of decoded cells of each of them."""
+"""Cache of decoded cells of each open store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def resolve_input(name: str) -> JobInput:
     if found.is_file():
         return JobInput(name, path)
     with CellStore.open(path, read_only=True) as store:
-        # An empty store would merge as nothing, which hides a wrong path.
+        # An empty store would merge without an effect, which would hide a wrong path.
         if store.root_hash() is None:
             raise UsageError(f"{name}: nothing was ever committed there")
         return JobInput(name, path, root_named(store, ref))
@@ -97,9 +99,9 @@ def _find(name: str) -> Path | None:
 
 @contextmanager
 def leased(inputs: Sequence[JobInput]) -> Iterator[None]:
-    """Keep the roots of inputs during the block, whatever their writers collect.
+    """Keep the roots of inputs from being collected during the block.
 
-    A folder that is not writable has no writer either, so it needs no lease.
+    A folder that is not writable has no writer that collects, so it needs no lease.
     Raises: MissingData: a root is incomplete.
     """
     with ExitStack() as held:

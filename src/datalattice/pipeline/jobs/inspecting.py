@@ -1,7 +1,9 @@
 """Check single cells, for the tasks of an audit.
 
-A cell is read once and checked for its hash, its canonical form, its signatures, and the presence
-of the cells that it refers to. References of many cells are looked up together, in index order.
+A cell is read once. Its hash, canonical form and signatures are checked, and whether the cells that
+it refers to are there. References of many cells are looked up together, in index order.
+
+Source: docs/spark-jobs.md "Audit".
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ INSPECTED_BYTES: Final = 4 * 1024 * 1024
 
 _sha3: Final = hashlib.sha3_256
 _MAYBE_SIGNED: Final = re.compile(rb"\x90.{97}", re.DOTALL)
-"""A candidate for a signed value: tag, key, signature and a value. May match other bytes."""
+"""May be a signed value: tag, key, signature and a value. Other bytes may match too."""
 
 
 class CellFault(Enum):
@@ -101,7 +103,7 @@ class Inspector:
             return (self._found(CellFault.HASH, hash, location, str(error)),)
         self.bytes += len(data)
         self._waiting_bytes += len(data)
-        # A cell is named by the SHA3-256 of its encoding (docs/cells.md).
+        # A cell is identified by the SHA3-256 of its encoding (docs/cells.md).
         if _sha3(data).digest() != hash:
             return (self._found(CellFault.HASH, hash, location, "the cell does not fit its hash"),)
         try:

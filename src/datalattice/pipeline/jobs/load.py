@@ -3,8 +3,10 @@
     load(spark, ["flights.csv"], store="data/node", topic="flights", key="tailnum")
     load(spark, ["planes.parquet"], store="data/node", database="planes", key="tailnum")
 
-Spark parses CSV and Parquet. JSON lines are parsed by `cells.from_json`, so numbers keep all
-digits. The sinks of `lattice.queue` and `lattice.kv` write all rows in one edit, or none.
+Spark parses CSV and Parquet. `cells.from_json` parses JSON lines, so numbers keep all digits. The
+sinks of `lattice.queue` and `lattice.kv` write all rows in one edit, or none.
+
+Source: docs/spark-jobs.md "Load".
 """
 
 from __future__ import annotations
@@ -275,7 +277,7 @@ def _messages(values: list[bytes], cells: CellList) -> list[bytes]:
 def _lines(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]]:
     for row in rows.to_pylist():
         made = _line(row)
-        # An empty line, as at the end of a file, is no row.
+        # An empty line, as at the end of a file, gives no row.
         if made is None:
             continue
         if plan.drop_nulls:
@@ -293,7 +295,7 @@ def _line(row: dict[str, Any]) -> Map | None:
         made = from_json(line)
     except DataLatticeError as error:
         raise UsageError(f"a line is not JSON: {error}, in {line[:200]!r}") from None
-    # Rows become maps of columns; another value has no columns.
+    # A row is a map of columns, and only an object has columns.
     if not isinstance(made, Map):
         raise UsageError(f"a line of JSON is an object, got {line[:200]!r}")
     return made

@@ -3,9 +3,11 @@
     report = merge(spark, ["a.archive", "b/node", "c/store@release"], into="data/hq")
 
 The result has the hash that one process gets by merging the inputs in their order. A node's folder
-takes it like data from a peer, and its key signs joins of what devices of its owner wrote
-concurrently. A new store or archive is signed by a key if one is given. Without the owner's key,
-concurrent values of an owner are treated as any other node treats them, and counted.
+takes it like data from a peer, and the node's key signs the joins of values that devices of its
+owner wrote concurrently. In a new store or archive a given key signs them. Without the owner's key,
+concurrent values of an owner are treated as on any other node, and counted.
+
+Source: docs/spark-jobs.md "Merge".
 """
 
 from __future__ import annotations
@@ -153,7 +155,7 @@ def merge(
     """
     began = time.monotonic()
     output = Output.of(into, store, archive)
-    # With one input a task, rounds would never end.
+    # With one input for each task the number of inputs would never shrink.
     if not 2 <= fan_in <= FAN_IN:
         raise UsageError(f"fan_in is a number of 2 to {FAN_IN}, got {fan_in!r}")
     if not inputs:
@@ -162,7 +164,7 @@ def merge(
     if output.folder is not None:
         if key is not None:
             raise UsageError("into names a node's folder, whose own key signs: leave out key")
-        # The node's own key signs joins of its owner's devices, as its own merge does.
+        # The node's own keys sign joins of its owners' devices, as in its own merges.
         keys = read_keys(output.folder)
         ring = KeyRing(*keys.ring, keys.identity, keys.owner)
     elif key is not None:
@@ -191,7 +193,7 @@ def _staging_folder(parent: Path) -> Iterator[str]:
     finally:
         open_stores.close()
         staged_stores.close()
-        # Also after an error: nothing of an unfinished merge is of use.
+        # Also after an error: the staged data of an unfinished merge is useless.
         shutil.rmtree(folder, ignore_errors=True)
         if is_new:
             shutil.rmtree(parent, ignore_errors=True)
@@ -221,7 +223,7 @@ class _Merge:
             self.has_root = True
             # The node's own root comes first, as in its merge of data from a peer.
             sources = [resolve_input(str(self.output.folder.path)), *sources]
-        # Until the result is written: a collection of an input's store must not remove its cells.
+        # Leased until the result is written, so that no collection removes cells of an input.
         with leased(sources):
             sources = self._admitted(sources)
             ranges = self._ranges(sources)
@@ -261,7 +263,7 @@ class _Merge:
         The target node's store counts as sound.
         Raises: UsageError: no input can be merged.
         """
-        # Its intake has checked it already.
+        # The node's intake has checked the cells of its own store.
         own = sources[:1] if self.has_root else []
         sound = own[0].path if own else ""
         payloads = [json.dumps(input_document(one)).encode() for one in sources[len(own) :]]

@@ -1,9 +1,12 @@
 """The output of a merge: a node, a new store, or a new archive.
 
-A node takes the result like data from a peer: it checks and merges it. Its own root was the first
-input, so that merge would read every change only to find that the result covers it. A large
-database that has not changed since planning is therefore replaced by the merged one directly, if
-the store has no other writer; only the rest is merged.
+A node takes the result like data from a peer: it checks and merges it. The node's root was the
+first
+input, so this merge would read every change only to find that the result contains it. Therefore, if
+the store has no other writer, a large database that has not changed since planning is replaced by
+the merged one directly; only the rest is merged.
+
+Source: docs/spark-jobs.md "Merge".
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ class Output:
         path = Path(given[0]).expanduser().absolute()
         if into is not None:
             return cls(path, folder_of(path), False)
-        # A result never overwrites data: only a node takes it into what it has.
+        # A result never overwrites data; only a node merges it into its own.
         if path.exists():
             raise UsageError(f"{path} is there already; name a new path for the result")
         if not path.parent.is_dir():
@@ -105,7 +108,7 @@ class Output:
                 hash = _commit(store, root)
                 _write_archive(store, hash, unfinished)
         else:
-            # Left by a merge that was killed; it has nothing that the inputs lack.
+            # A killed merge has left it; the inputs still have all its data.
             shutil.rmtree(unfinished, ignore_errors=True)
             with CellStore.open(unfinished) as store:
                 count = stage(root, store, None, on_progress)
@@ -154,7 +157,7 @@ def adopted(own: Value, result: MergeResult) -> Value:
             result.merger.databases(one, slot)
             for one in (get_in(result.origin, slot), get_in(own, slot), cell)
         )
-        # A side that intake would reject goes through the ordinary merge.
+        # If intake would reject one of the three, the ordinary merge handles it.
         if was is None or now is None or made is None:
             continue
         taken: dict[Value, Index] = {}
@@ -162,7 +165,7 @@ def adopted(own: Value, result: MergeResult) -> Value:
             before, after = was.get(name), made.get(name)
             if not isinstance(before, Index) or not isinstance(after, Index):
                 continue
-            # A database written since planning goes through the ordinary merge instead.
+            # A database that was written since planning is left to the ordinary merge.
             if same(before, now.get(name)):
                 taken[name] = after
         if taken and isinstance(cell, Signed):

@@ -8,11 +8,14 @@ keys. Units do not overlap, so each is merged alone and the results need no merg
 *Groups.* A task merges some inputs into a `Partial`; further tasks merge partials until one is left
 for each unit. Joins are associative, so grouping does not change the result.
 
-*Signatures.* A join of values of one owner must be signed again; private keys never leave the
-driver. In tasks a `Deputy` signs with zeros; the driver replaces these signatures. If an owner's
-key is not available, a node keeps its own one of two concurrent values, so the order of merging
-matters: such values are carried as `forks` in the order of the inputs, and the driver decides them
-in that order.
+*Signatures.* A join of values of one owner must be signed again, but private keys never leave the
+driver. In tasks a `Deputy` signs with zeros, and the driver replaces these signatures. If an
+owner's
+key is not available, a node keeps its own of two concurrent values, so the order of merging
+matters.
+Partials carry such values as `forks` in the order of the inputs, and the driver decides them in
+that
+order.
 
 *Staging.* A task writes the cells that it made, and those that the `base` lacks, into a store of
 its own. Cells that all inputs share are neither read nor written.

@@ -490,7 +490,7 @@ def test_keys_that_share_32_bytes_are_written_beside_one_another(sink: Sink) -> 
     [
         ("key string", {}, "column value is missing"),
         ("value string", {}, "column key is missing"),
-        ("key string, value string, KEY string", {}, "column key is there twice"),
+        ("key string, value string, KEY string", {}, "there are two columns key"),
         ("key string, value string", {"database": "d" * 4_097}, "at most 4096 bytes of UTF-8"),
         ("key string, value string, topic string", {}, "column topic is not one of a key"),
         ("key binary, value string", {}, "column key has the type BINARY; it takes STRING"),

@@ -339,7 +339,7 @@ def test_long_and_nested_values_come_through_whole(sink: Sink) -> None:
     [
         ("value string, colour string", {}, "column colour is not one of a record: value, key"),
         ("key string", {}, "column value is missing: rows of a queue have value, key, headers"),
-        ("value string, VALUE string", {}, "column value is there twice"),
+        ("value string, VALUE string", {}, "there are two columns value"),
         ("value string", {"topic": ""}, "no topic is named: give the option topic, or a column"),
         ("value string, topic int", {}, "column topic has the type INT; it takes STRING"),
         (
