@@ -4,7 +4,7 @@ Spark keeps the position in its checkpoint, and after a restart requests the sam
 again. The roots of the current batch are leased until Spark commits it, so the batch can be read
 even if the store has dropped these roots from its history.
 
-Source: docs/spark-kv.md "Changes"; docs/spark.md "Streams".
+Source: docs/spark-kv.md "Changes as a stream"; docs/spark.md "Streaming".
 """
 
 from __future__ import annotations
