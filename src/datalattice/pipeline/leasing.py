@@ -1,8 +1,10 @@
 """Leases on the roots that plans, tasks and streams read.
 
-A planner leases the root it chose. Spark does not report the end of the last task, so that lease
-simply expires; a task that still runs then takes a lease of its own. A stream learns when a batch
-is committed and releases the batch's lease.
+A planner leases the root that it chose. Spark does not report the end of the last task, so this
+lease is never released; it expires. A task that still runs then takes a lease of its own. A stream
+learns when a batch is committed, and then releases the batch's lease.
+
+Source: docs/spark.md "Where to read", "Streaming"; docs/store.md.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from typing import Final, Protocol, Self
 from datalattice.clock import Clock
 
 TASK_LEASE_SECONDS: Final = 600
-"""Duration of a task's lease, counted from the batch of rows it was renewed at."""
+"""Duration of a task's lease, counted from its last renewal."""
 
 LEASE_LEFT_MS: Final = 60_000
-"""A task takes or renews its own lease when the current one ends within this time."""
+"""A task takes or renews its own lease if the current lease ends within this time."""
 
 
 class RootLease(Protocol):
@@ -26,7 +28,7 @@ class RootLease(Protocol):
     expires_ms: int
 
     def renew(self, seconds: float) -> None:
-        """Set the end to `seconds` from now."""
+        """Let the lease end `seconds` from now."""
 
     def release(self) -> None:
         """End the lease."""
@@ -67,9 +69,9 @@ class LeasedRoot:
 
 
 class Keeper:
-    """Context of a task that keeps its root leased; `touch` is called after every batch of rows.
+    """Keeps a root leased while a task reads it; the task calls `touch` after each batch.
 
-    It does nothing while the planner's lease lasts, so a short task costs nothing.
+    It does nothing while the planner's lease lasts, so a short task writes nothing to the store.
     """
 
     def __init__(self, taker: LeaseTaker, snapshot: LeasedRoot, clock: Clock) -> None:
@@ -84,21 +86,22 @@ class Keeper:
 
         Raises: MissingData: the lease had expired and the root was collected.
         """
-        # No lease from the planner (a node, or leaseSeconds=0): the task takes none either.
+        # If the planner took no lease (it read a node, or leaseSeconds=0), the task takes none
+        # either.
         if not self._expires_ms or self._root_hash is None:
             return
-        # While the planner's lease lasts a task writes nothing to the store.
+        # "A task that still runs when the lease expires takes one of its own" (docs/spark.md).
         if self._expires_ms - self._clock.now_ms() >= LEASE_LEFT_MS:
             return
         if self._lease is None:
-            # Its own: the planner's lease may end at any time now.
+            # A lease of its own, because the planner's lease may end at any time now.
             self._lease = self._taker.lease(self._root_hash, TASK_LEASE_SECONDS)
         else:
             self._lease.renew(TASK_LEASE_SECONDS)
         self._expires_ms = self._lease.expires_ms
 
     def __enter__(self) -> Self:
-        # At the start, too: the task may have waited in Spark's queue for long.
+        # Checked at the start as well: the task may have waited long in Spark's queue.
         self.touch()
         return self
 
@@ -108,9 +111,9 @@ class Keeper:
 
 
 class StreamLeases:
-    """The leases of a stream, in the order in which its roots were leased.
+    """The leases of a stream, in the order in which they were taken.
 
-    Each holds the root of a batch until the batch is committed.
+    Each keeps the root of a batch until the batch is committed.
     """
 
     def __init__(self, seconds: float, clock: Clock) -> None:
@@ -126,7 +129,8 @@ class StreamLeases:
         lease = self._held.get(root_hash)
         if lease is None:
             lease = self._held[root_hash] = taker.lease(root_hash, self._seconds)
-        # Renew at half time: polls are frequent, and each renewal writes to the store.
+        # Renewed after half of the time only: each renewal writes to the store, and polls are
+        # frequent.
         elif lease.expires_ms - self._clock.now_ms() < self._seconds * 500:
             lease.renew(self._seconds)
         return LeasedRoot(root_hash, lease.expires_ms)
@@ -136,8 +140,8 @@ class StreamLeases:
         self._held.pop(root_hash, None)
 
     def done(self, root_hash: bytes | None) -> None:
-        """Release the roots that were leased before a committed one."""
-        # After a restart Spark commits a batch whose root this process has not leased.
+        """Release the leases that were taken before that of a committed batch."""
+        # After a restart Spark may commit a batch whose root this process never leased.
         if root_hash is None or root_hash not in self._held:
             return
         for other in list(self._held):

@@ -1,7 +1,9 @@
 """Options of Spark formats: how a format declares them, and the parsers that formats share.
 
-Options arrive as strings under case-insensitive names. Every error names the option, its value and
-the accepted values.
+Spark passes options as strings with case-insensitive names. Every error names the option, its value
+and the accepted values.
+
+Source: docs/spark.md "Where to read", "Options".
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ class Option:
 def option(name: str, parse: Callable[[str], _T], default: _T, *, exact: bool = False) -> _T:
     """Declare the option of a record's field.
 
-    The record's docstring describes it in a row of a table: option, meaning, default. What accepts,
-    parses and documents the option is made from the record: `Given.of`, `read_record`,
-    `documents` and `option_rows`.
+    The record's docstring describes the option in a row of a table: option, meaning, default. From
+    the record `Given.of` takes the accepted names, `read_record` the parsers, and `documents` and
+    `option_rows` the documentation.
     """
-    # A dataclass makes a field of it; for the type checker it is the default value.
+    # `dataclass` makes a field of it. For the type checker it has the type of the default.
     made: Any = field(default=default, metadata={_DECLARED: Option(name, parse, exact)})
     return cast("_T", made)
 
@@ -122,11 +124,11 @@ class Given:
         Raises: UsageError: `parse` does not accept the value.
         """
         text = self._values.get(name.lower())
-        # Absent is not empty: an empty text is an error of its parser.
+        # An empty text is not an absent option; most parsers refuse it.
         if text is None:
             return default
         try:
-            # Blanks around a value come from configuration files; they matter for a prefix only.
+            # Blanks around a value usually come from configuration files. Only a prefix keeps them.
             return parse(text if exact else text.strip())
         except Refused as refused:
             raise bad_option(name, text, str(refused)) from None
@@ -167,7 +169,7 @@ def check_agreed(option: str, flag: bool | None, column: str, columns: Sequence[
 
     Raises: UsageError: they disagree.
     """
-    # Either may be given alone; together they must say the same.
+    # Each may be given alone. If both are given, they must agree.
     if flag is not None and flag != (column in columns):
         accepted = f"columns={','.join(columns)!r} contradicts it; give one of them"
         raise bad_option(option, str(flag).lower(), accepted)
@@ -184,7 +186,7 @@ def check_there(option: str, named: Sequence[str], there: Collection[str]) -> No
     """
     # An empty result would hide a misspelt name.
     for name in named:
-        # All that exist are listed, up to a limit, so that the user sees the right one.
+        # The error lists the existing names, up to a limit, so that the user finds the right one.
         if name not in there:
             known = sorted(there)
             listed = ", ".join(known[:NAMED_MAX]) or "none"
@@ -231,7 +233,7 @@ def columns_option(columns: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 def owner_name(text: str) -> str:
     """Return an owner as rows show it: a public key as 0x and lower-case hex, other names as is."""
-    # Rows show `0x` and lower case, so that owners compare as text.
+    # Rows show owners as `0x` and lower-case hex, so that they can be compared as text.
     found = re.fullmatch(r"(?:0x)?([0-9a-f]{64})", text, re.IGNORECASE)
     return "0x" + found[1].lower() if found else text
 
@@ -271,7 +273,7 @@ def count_option(accepted: str, least: int = 0, most: int = COUNT_MAX) -> Callab
     """Return the parser of an integer from `least` to `most`; `accepted` describes it in errors."""
 
     def parse(text: str) -> int:
-        # ASCII digits only: int() would take other scripts' digits, signs and underscores.
+        # Only ASCII digits: int() also takes the digits of other scripts, signs and underscores.
         if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= most:
             raise Refused(accepted)
         return int(text)
@@ -285,8 +287,8 @@ def positive_option(most: int = COUNT_MAX) -> Callable[[str], int]:
 
 
 MIN_PARTITIONS_MAX: Final = 262_144
-"""Largest `minPartitions`: the driver holds an object for each task and starts each of them, so
-more tasks only make a job slower."""
+"""Largest `minPartitions`. The driver holds an object for each task and starts each of them, so
+more tasks would only make a job slower."""
 
 min_partitions_option: Final = positive_option(MIN_PARTITIONS_MAX)
 """Parses `minPartitions`."""
@@ -311,7 +313,7 @@ def json_option(text: str, accepted: str) -> object:
     """Parse JSON; `accepted` describes the expected document in errors."""
     try:
         found: object = json.loads(text)
-    # Python's parser recurses: a deep nesting is malformed as well.
+    # Python's parser recurses, so deeply nested JSON raises RecursionError; it is refused as well.
     except (ValueError, RecursionError):
         raise Refused(accepted) from None
     return found

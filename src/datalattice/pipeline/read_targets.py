@@ -1,12 +1,14 @@
 """Read targets: the store or node that a format reads from, and the root that it reads.
 
 A `ReadTarget` is a store's folder, a node's folder or the address of a running node, parsed once
-from the options; tasks receive a copy. `open_target` opens it and caches up to `OPEN_MAX` open
-stores and connections per process: a Spark worker runs many tasks one after another, and opening a
-store costs more than a small task.
+from the options; tasks receive a copy. `open_target` opens it. Each process keeps up to `OPEN_MAX`
+stores and connections open, because a Spark worker runs many tasks one after another, and opening a
+store takes longer than a small task.
 
-The planner chooses a root once (`OpenTarget.snapshot`). Tasks address cells below it by hash and
-keep its lease alive inside `OpenTarget.keeping` (see `leasing`).
+The planner chooses a root once (`OpenTarget.snapshot`). Tasks read cells below it by hash, and keep
+it leased inside `OpenTarget.keeping` (see `leasing`).
+
+Source: docs/spark.md "Where to read".
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ LEASE_SECONDS: Final = 3_600
 """Default of `leaseSeconds`: how long a batch read leases its root."""
 
 MOVED_MAX: Final = 10
-"""How often a planner asks for the current root again after losing one to a collection."""
+"""How often a planner tries again with the current root, if a collection removed the last one."""
 
 OPEN_MAX: Final = 8
 """Stores and connections that one process keeps open; the least recently used is closed first."""
@@ -134,13 +136,13 @@ class OpenTarget:
         Raises: UsageError: `asOf` names no root. StoreError, PeerUnavailable.
         """
         as_of = self.target.as_of
-        # Without asOf each plan reads what is current at its time.
+        # Without asOf each plan reads the root that is current when it is made.
         if not as_of:
             return self._cells.root_hash()
         if isinstance(self._cells, CellStore):
             # Times and pins are in the store's history, which a node does not serve.
             return root_named(self._cells, as_of)
-        # A hash is not looked up here: the planner reads the root's cell next.
+        # The hash is not looked up here, because the planner reads the root's cell next.
         self._cells.reach()  # fail in the planner, before any task starts
         return hash_of(as_of)
 
@@ -211,14 +213,14 @@ class OpenTarget:
             try:
                 return work(hash)
             except MissingData:
-                # The same root again: its cells are lost, a retry cannot help.
+                # The root is the same as before, so its cells are lost and a retry cannot help.
                 if tries == MOVED_MAX or self.root_hash() == hash:
                     raise
 
     def _held(self, hash: bytes | None) -> LeasedRoot:
         if hash is None:
             return LeasedRoot(None, 0)
-        # Not released: Spark does not report the end of the last task, so it expires.
+        # Never released: Spark does not report the end of the last task. The lease expires.
         return LeasedRoot(hash, self.lease(hash, self.target.lease_seconds).expires_ms)
 
     def keeping(self, snapshot: LeasedRoot) -> Keeper:
@@ -232,7 +234,10 @@ class OpenTarget:
 
 @dataclass(frozen=True, slots=True)
 class _OpenCells:
-    """An open store or connection; `identity` tells apart folders of one path."""
+    """An open store or connection.
+
+    `identity` differs for a store that was put at the same path later.
+    """
 
     pid: int
     identity: tuple[int, ...]
@@ -240,22 +245,23 @@ class _OpenCells:
 
 
 _open: dict[str, _OpenCells] = {}
-"""What this process has open, by folder or address; the most recently used stands last."""
+"""Open stores and connections of this process, by folder or address; the last used is the last."""
 
 
 def open_target(target: ReadTarget, clock: Clock | None = None) -> OpenTarget:
     """Return the target open for reading, from this process's cache if it is there.
 
     Raises: UsageError: there is no store, or no key of `nodeKey`. StoreError: the store cannot be
-            read. A node is called with the first read, not here.
+            read. A node is contacted with the first read, not here.
     """
     folder = "" if target.node else _store_folder(target.store)
     name = folder or f"{target.node} {target.node_key}"
-    # A connection has none: it is to whatever listens at the address.
+    # A connection has no identity: any node may listen at the address.
     identity = _identity(folder, target.store) if folder else ()
-    # Popped and put back: the order of the dictionary is that of use.
+    # Removed and put back, so that the dictionary has the order of use.
     found = _open.pop(name, None)
-    # A fork shares descriptors and locks with its parent; another store may be at the path.
+    # After a fork the descriptors and locks belong to the parent. And another store may have
+    # been put at the path.
     if found is not None and (found.pid, found.identity) != (os.getpid(), identity):
         _close(found)
         found = None
@@ -307,12 +313,12 @@ def _store_folder(path: str) -> str:
 
 
 def _identity(folder: str, given: str) -> tuple[int, ...]:
-    """Return numbers that differ between a store and another one put at the same path later."""
+    """Return numbers that change if another store is put at the same path."""
     try:
         found = (Path(folder) / STORE_FILE).stat()
     except OSError as error:
         raise _no_store(given, error) from None
-    # A copy at the same path may reuse the inode and keep its mtime; its ctime still differs.
+    # A copy may have the inode and the mtime of the store that it replaces, but not its ctime.
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 

@@ -1,7 +1,9 @@
 """The Spark reader of a format: planning under a lease, and reading one task's share of the plan.
 
-A planner leases a root and cuts the work into parts. Each task receives one part in a `Planned`
-and reads it from the same root, whatever is committed meanwhile.
+A planner leases a root and divides the work into parts. Each task receives one part in a `Planned`
+and reads it from that root, even if others are committed meanwhile.
+
+Source: docs/spark.md "Where to read".
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Planned(InputPartition):
 
 
 NamedPart = tuple[str, Any]
-"""What one task reads, after its name in error texts."""
+"""The name of a part, as error texts have it, and what its task reads."""
 
 
 class ColumnOptions(Protocol):
@@ -81,7 +83,10 @@ class Format(DataSource, Generic[ColumnOptionsT]):
 
     @cached_property
     def parsed(self) -> ColumnOptionsT:
-        """The options of reading; a sink has others, so they are parsed when something is read."""
+        """The options for reading.
+
+        Parsed when something is read, because a sink has other options.
+        """
         return self.parse(dict(self.options))
 
     def schema(self) -> str:
@@ -98,7 +103,7 @@ class FormatReader(Generic[OptionsT]):
 
     format: ClassVar[str]
     shaping_options: ClassVar[str]
-    """The options that choose columns and types, as an error names them."""
+    """The names of the options that choose columns and types, for an error text."""
 
     def __init__(self, options: OptionsT, schema: StructType, clock: Clock | None = None) -> None:
         # Spark passes a schema that a user may have given to `load`.
@@ -119,7 +124,7 @@ class FormatReader(Generic[OptionsT]):
 
         Raises: MissingData: the root's cell is not in the store.
         """
-        # None is a store without a commit; it reads as an empty root.
+        # A store without a commit has no root; it is read like an empty root.
         return None if root_hash is None else self.source().load(root_hash)
 
     def rows(self, part: Any, source: OpenTarget) -> Iterable[Row]:
@@ -149,8 +154,8 @@ class BatchReader(FormatReader[OptionsT], DataSourceReader):
 
     def partitions(self) -> Sequence[Planned]:
         """Return the tasks. Raises: as `OpenTarget.planned` and `parts`."""
-        # "A batch sees exactly one root, whatever is committed meanwhile" (docs/spark.md): chosen
-        # here, once.
+        # "A batch sees exactly one root, whatever is committed meanwhile" (docs/spark.md). The root
+        # is chosen here, once.
         return self.source().planned(self.planned)
 
 
@@ -171,7 +176,7 @@ def read_part(
     settle()
     try:
         with source.keeping(partition.snapshot) as keeper:
-            # The lease is renewed between batches: a batch is short, a task may be long.
+            # The lease is renewed between batches: a task may take long, but a batch does not.
             for batch in make(partition.part, source, arrow_schema(schema)):
                 yield batch
                 keeper.touch()

@@ -4,8 +4,10 @@
 
     delays = read_queue(spark, "data/node", topic="flights", value_format="variant")
 
-Each function registers the formats if necessary and sets the options of one of them. The records of
-options (`pipeline.queue.options.QueueOptions` and so on) describe them with their defaults.
+Each function registers the formats if necessary and sets the options of one format. The classes of
+options (such as `pipeline.queue.options.QueueOptions`) describe the options with their defaults.
+
+Source: docs/spark.md, docs/spark-kv.md, docs/spark-formats.md, docs/spark-weaver.md.
 """
 
 from __future__ import annotations
@@ -258,7 +260,7 @@ def _frame(
     store: Where | None,
     options: Mapping[str, object],
 ) -> DataFrame:
-    # Once a session: registering sends every class to Spark's planner again.
+    # Done once for each session, because registering sends every class to Spark's planner.
     if spark not in _registered:
         register(spark)
         _registered.add(spark)

@@ -1,8 +1,10 @@
 """Cells of a running node, fetched by hash over one connection.
 
-A reader requests one cell after another, in depth-first order, and a round trip for each would take
-longer than the reading. So a request also names the cells that are likely to be needed next: the
-cell's siblings, later those below them. Every cell is compared with its hash.
+A reader needs one cell after another, in depth-first order. A round trip for each would take longer
+than the reading. So a request also names the cells that are likely to be needed next: the siblings
+of the cell, and later the cells below them. Every received cell is compared with its hash.
+
+Source: docs/spark.md "Where to read"; docs/node.md.
 """
 
 from __future__ import annotations
@@ -39,34 +41,34 @@ from datalattice.wire import (
 )
 
 ANSWER_TIMEOUT_S: Final = 30.0
-"""How long a connected node may take for an answer, or a part of one."""
+"""Longest time without a byte from a connected node while an answer is expected."""
 
 WHOLE_ANSWER_S: Final = 120.0
-"""How long an answer may take from the request to its last byte."""
+"""Longest time from a request to the last byte of its answer."""
 
 PATIENCE_S: Final = 20.0
-"""How long an unreachable node is retried, long enough for a restart."""
+"""How long a reader retries an unreachable node; long enough for a restart of the node."""
 
 FIRST_PATIENCE_S: Final = 1.5
-"""The same for a planner that has never reached the node; its address may well be wrong."""
+"""The same for a planner that has never reached the node: the address may be wrong."""
 
 FIRST_PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
 
 ANSWER_BYTES_MAX: Final = (REQUEST_HASHES_MAX + 64) * (CELL_BYTES_MAX + 64)
-"""Longest accepted frame: a full answer with its cells."""
+"""Longest accepted frame: an answer with as many cells as one request may name."""
 
 RECENT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Largest cache of fetched cells, in charged bytes."""
+"""Largest cache of fetched cells, in bytes of encodings and `RECENT_OVERHEAD_BYTES` for each."""
 
 RECENT_OVERHEAD_BYTES: Final = 200
-"""Charged for a cell in addition to its encoding."""
+"""Memory counted for a cached cell in addition to its encoding."""
 
 AHEAD_MIN: Final = 16
-"""Cells of a request that may be a single look-up: the number of siblings in a node."""
+"""Most cells of a request for what may be a single look-up: the fan-out of a tree node."""
 
 EXPECTED_MAX: Final = 65_536
-"""Most hashes remembered as likely to be requested; the furthest ones are dropped."""
+"""Most hashes that are remembered as likely to be needed; those needed last are dropped."""
 
 _log: Final = logging.getLogger("datalattice.pipeline")
 
@@ -74,7 +76,7 @@ _log: Final = logging.getLogger("datalattice.pipeline")
 class ReadAhead:
     """Predicts the next requests of a reader that goes depth first.
 
-    A batch doubles while the predictions are right, and starts over when one is wrong.
+    The size of a batch doubles with each right prediction, and is reset by a wrong one.
     """
 
     def __init__(self) -> None:
@@ -85,7 +87,7 @@ class ReadAhead:
     def batch(self, hash: bytes) -> list[bytes]:
         """Return the hashes to request together with `hash`, itself first."""
         if hash not in self._expected:
-            # Not predicted: a look-up, so a guess at what comes next would be wasted.
+            # The hash was not predicted, so this is a look-up: what it needs next is unknown.
             self._size = AHEAD_MIN
             return [hash]
         while self._pop() != hash:
@@ -93,7 +95,7 @@ class ReadAhead:
         batch = [hash]
         while self._stack and len(batch) < self._size:
             batch.append(self._pop())
-        # A right prediction means a scan rather than a look-up: fetch more with each request.
+        # After a right prediction a scan is likely, so the next request names more cells.
         self._size = min(2 * self._size, REQUEST_HASHES_MAX)
         return batch
 
@@ -103,14 +105,14 @@ class ReadAhead:
         return hash
 
     def came(self, encodings: Sequence[bytes]) -> None:
-        """Note received cells: the cells below them are expected next."""
+        """Record received cells: the reader will need the cells below them next."""
         # Pushed in reverse, so that the first child is requested first.
         for encoding in reversed(encodings):
             for hash in reversed(branch_hashes(encoding)):
                 if hash not in self._expected:
                     self._expected.add(hash)
                     self._stack.append(hash)
-        # The bottom of the stack is what a depth-first reader needs last.
+        # A depth-first reader needs the bottom of the stack last.
         excess = len(self._stack) - EXPECTED_MAX
         if excess > 0:
             self._expected.difference_update(self._stack[:excess])
@@ -129,9 +131,9 @@ def connection_problem(host: str, port: int, seconds: float) -> OSError | None:
 class RemoteCells:
     """The cells of the node at an address. Blocking; connects at the first request.
 
-    Over TLS it authenticates with `key_pair`, by default a temporary one. It must not be the key of
-    a running node: other nodes would take this connection for that node.
-    A disconnected node is retried for `patience_s`, so that it may be restarted while it is read.
+    Over TLS it authenticates with `key_pair`, by default a temporary one. Do not give the key pair
+    of a running node: other nodes would take this connection for that node.
+    If the node disconnects, requests are retried for `patience_s`, so the node may be restarted.
     """
 
     def __init__(
@@ -167,14 +169,14 @@ class RemoteCells:
             if not self._was_reached:
                 patience_s = min(FIRST_PATIENCE_S, patience_s)
             answer, _ = self._ask(lambda id: encode_query(id, (), 0), patience_s)
-            # A node serves the root that it announces; one that does not is of no use.
+            # A node must serve the root that it announces.
             if answer.absent is not None:
                 raise PeerUnavailable(f"node {self._address} names a root and does not send it")
             if answer.value is None:
                 return None
             encoding = encode(answer.value)
             hash = value_hash(answer.value)
-            # Kept apart from the cache: every plan needs the root again.
+            # Not kept in the cache, which might drop it: every plan needs the root again.
             self._root = hash, encoding
             self._ahead.came([encoding])
             return hash
@@ -194,7 +196,7 @@ class RemoteCells:
             found = self._find(hash)
             if found is not None:
                 return found
-            # A cell may be referenced from several places; fetch only those not in the cache.
+            # A cell may be referenced several times, so some of the batch may be in the cache.
             batch = [one for one in self._ahead.batch(hash) if one not in self._recent]
             return self._fetch(batch).get(hash)
 
@@ -288,7 +290,8 @@ class RemoteCells:
             had_stream = self._stream is not None
             try:
                 return self._exchange(question)
-            # A malformed answer: another try would get the same, and the stream is out of step.
+            # A malformed answer would come again with another try. The connection is closed because
+            # nobody knows where its next frame begins.
             except PeerError as error:
                 self._hang_up()
                 raise PeerUnavailable(
@@ -296,8 +299,7 @@ class RemoteCells:
                 ) from error
             except OSError as error:
                 self._hang_up()
-                # The first failure of an open connection costs no patience: it is opened again at
-                # once.
+                # If a connection was open, it is opened again at once.
                 if had_stream:
                     continue  # the node closed an idle connection, or is restarting
                 now_s = time.monotonic()

@@ -1,4 +1,7 @@
-"""Signatures of owners: whether a value is signed by its owner, and which key may sign for one."""
+"""Signatures of owners: whether an owner signed a value, and which key may sign for an owner.
+
+Source: docs/spark.md "Errors".
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ _KEY_TEXT: Final = re.compile(r"0x[0-9a-fA-F]{64}")
 
 
 def name_text(name: Value) -> str:
-    """Return a name as text: a String as it is, everything else as it prints.
+    """Return a name as text: a String unchanged, any other value as it is printed.
 
-    A public key prints as 0x and hex. A String that is not UTF-8 is printed as well: a column
-    cannot hold it, and its printed form differs from every other name.
+    A public key is printed as 0x and hex. A String that is not UTF-8 is printed as well, because a
+    column cannot hold it. Its printed form differs from every other name.
     """
-    # ASCII first: it is nearly every name, and the check is a flag of the string.
+    # Nearly every name is ASCII, and Python checks that without reading the string.
     if isinstance(name, str) and (name.isascii() or _is_text(name)):
         return name
     return to_text(name)
@@ -36,8 +39,9 @@ def _is_text(name: str) -> bool:
 def check_signed(owner: Value, signed: Signed, what: str) -> None:
     """Check that a value is signed by the owner under whom it is stored.
 
-    For an owner whose name does not contain a key, intake has already decided which keys may sign;
-    the documents needed for that are not available here.
+    If an owner's name does not contain a key, the node has already decided, when it merged the
+    value,
+    which keys may sign. The documents for that decision are not available here.
 
     what: names what is signed, such as "queues".
     Raises: BadSignature: the signature is missing or by another key, or the owner is a String that
@@ -45,11 +49,11 @@ def check_signed(owner: Value, signed: Signed, what: str) -> None:
     """
     text = name_text(owner)
     is_key = is_public_key(owner)
-    # Rows show owners as text, so a String that prints like a key would pass for that owner.
+    # Rows show owners as text, so a String that looks like a key would be taken for that owner.
     if not is_key and (_KEY_TEXT.fullmatch(text) or (_is_did(text) and not isinstance(owner, str))):
         raise BadSignature(f"the {what} of owner {text!r}: a text that looks like a public key")
-    # An owner that is a key must have signed itself; a DID names the key; others are left to
-    # intake.
+    # An owner that is a key must have signed with it. A DID names the key. Other owners were
+    # checked when their values were merged.
     if is_key:
         is_theirs = owner == signed.public_key
     elif isinstance(owner, str) and _is_did(owner):

@@ -1,7 +1,9 @@
 """Conversion between values and columns, the same in every format.
 
-`render` is for formats with few or large rows. The queue's rows are made from encodings
-(`pipeline.queue.leaves`), with the same result.
+`render` is for formats with few or large rows. `pipeline.queue.leaves` makes the queue's rows
+directly from encodings, with the same result.
+
+Source: docs/spark.md "Values as columns".
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest VARIANT, set by Spark; longer values are refused."""
 
 CONTENT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Default of `maxContentBytes`. A row is in memory several times, in Python and in Java, so longer
+"""Default of `maxContentBytes`. Memory holds a row several times, in Python and in Java, so longer
 contents are refused or read in chunks."""
 
 CONTENT_BYTES_LIMIT: Final = 1024 * 1024 * 1024
@@ -77,7 +79,10 @@ def accepted_types(format: ValueFormat) -> tuple[str, ...]:
 
 
 class NotBytes(Exception):
-    """A value is neither Blob nor String, so it has no bytes; callers add where it was."""
+    """A value is neither Blob nor String, so it has no bytes.
+
+    The caller adds where the value was.
+    """
 
 
 def render(value: Value, format: ValueFormat) -> object:
@@ -142,7 +147,7 @@ def _unaccepted(column: object, format: ValueFormat) -> UsageError:
 
 def _utf8(text: str | Text) -> bytes:
     """Return the bytes of a String; other implementations may store some that are not UTF-8."""
-    # The bytes as they are stored, also those that are not UTF-8.
+    # The stored bytes, even those that are not UTF-8.
     return str(text).encode("utf-8", "surrogateescape")
 
 
@@ -192,7 +197,7 @@ def plain(item: Any) -> object:
     if isinstance(item, list):
         return [plain(inner) for inner in item]
     if isinstance(item, decimal.Decimal):
-        # By exponent, not by value: 1.0 stays a Double.
+        # The exponent decides, not the value: 1.0 becomes a Double.
         return int(item) if item.as_tuple().exponent == 0 else float(item)
     if isinstance(item, (dt.date, dt.time)):
         return item.isoformat()

@@ -1,4 +1,7 @@
-"""Options of reading `lattice.kv`, parsed into a frozen record."""
+"""The options for reading `lattice.kv`, parsed into a frozen record.
+
+Source: docs/spark-kv.md "Options for reading".
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ COLUMNS: Final = ("owner", "database", "key", "type", "value", "updated", "expir
 """Every column, in order."""
 
 HIDDEN_DATABASE: Final = ".pipeline"
-"""Where sinks store their marks; it is read only if the option `database` names it."""
+"""The database in which sinks store their marks; read only if the option `database` names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVOptions:
-    """The options of reading `lattice.kv`.
+    """The options for reading `lattice.kv`.
 
     | option | meaning | default |
     |---|---|---|

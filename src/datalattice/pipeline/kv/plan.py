@@ -1,8 +1,10 @@
-"""Which subtrees of which databases each task reads. Pure: no Spark, no store.
+"""Which subtrees of which databases each task reads. Uses neither Spark nor a store.
 
-Equal subtrees are skipped on the way down. The number of differing keys below a pair of subtrees is
-unknown until they are read, so pairs are cut finer than the subtrees of one database: a few changes
-in a large database then make few and small tasks.
+The planner skips equal subtrees on the way down. It does not know how many keys differ below a pair
+of subtrees until a task reads them. So it cuts such pairs finer than the subtrees of a single root:
+a few changes in a large database then make few and small tasks.
+
+Source: docs/spark-kv.md.
 """
 
 from __future__ import annotations
@@ -20,19 +22,19 @@ KEYS_PER_TASK_MAX: Final = 131_072
 """A database with more keys becomes several tasks, so that it uses all cores."""
 
 PIECES_PER_TASK: Final = 8
-"""Least subtrees per task, approximately; with finer subtrees the tasks are of more equal size."""
+"""Least number of subtrees for a task, approximately; finer subtrees make more equal tasks."""
 
 PIECES_MAX: Final = 262_144
-"""Most subtrees of a plan; beyond it they are not cut further."""
+"""Most subtrees of a plan. When it has as many, the planner stops cutting."""
 
 FINE_PIECES_MAX: Final = 4_096
 """Up to this many subtrees, pairs are cut finer than their size requires."""
 
 FINE_KEYS_MIN: Final = 512
-"""Pairs with at most this many keys are not cut that way."""
+"""Pairs with at most this many keys are not cut finer."""
 
 _ONE_KEY: Final = 2
-"""Size of a part with one key on both sides; it cannot be cut."""
+"""Size of a part that has the same single key on both sides; it cannot be cut."""
 
 _REF: Final = b"\x20"
 """Tag of a reference to a cell, as in an encoding."""

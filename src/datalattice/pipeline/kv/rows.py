@@ -1,4 +1,7 @@
-"""The rows of a task: one for each key, as readers see it."""
+"""The rows of a task: one for each key, as readers see it.
+
+Source: docs/spark-kv.md "Columns", "Changes as a stream".
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,11 @@ _log: Final = logging.getLogger("datalattice.pipeline")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When expiry is judged, for the entries before and now, in Unix milliseconds.
+    """Two times in Unix milliseconds: an entry whose expiry is earlier counts as absent.
 
-    Both belong to the stream's position, so a batch that Spark runs again has the same rows.
+    `before_ms` is for the entries before the changes, `after_ms` for those after them.
+
+    Both are part of the stream's position, so a batch that Spark runs again has the same rows.
     """
 
     before_ms: int
@@ -43,12 +48,12 @@ def rows(task: Task, options: KVOptions, times: Times, loader: Loader) -> Iterat
     for piece in task:
         makers = [_maker(name, piece, options) for name in options.columns]
         for key, was, now in _named(piece, loader, forgiving=not options.fail_on_data_loss):
-            # Subtrees are cut by the first bytes of keys, so a few other keys come along.
+            # A subtree is chosen by the first bytes of its keys, so it may have some other keys.
             if not key.startswith(options.prefix):
                 continue
             entry = live_entry(now, times.after_ms)
-            # "If it was live before" (docs/spark-kv.md): readers never saw a key that came and
-            # went.
+            # "If it was live before" (docs/spark-kv.md): readers never saw a key that was
+            # written and deleted between the two roots.
             if entry is None and live_entry(was, times.before_ms) is None:
                 continue
             row = _KeyRow(key, entry, now)
@@ -67,8 +72,8 @@ class _KeyRow:
 def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[str, Value, Value]]:
     """Yield (name, entry before, entry now) of the names that differ, each once.
 
-    A name of more than 32 bytes may be stored both as itself and under its short key; it is
-    reported with the short key if that differs as well.
+    An entry whose name is longer than 32 bytes may be stored twice, under the name and under its
+    short key. If both differ, only the short key is reported.
     """
     after: Index | None = None
     for cell, was, now in _changes(piece, loader, forgiving=forgiving):
@@ -76,7 +81,7 @@ def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[s
         # "Keys that are not text are skipped" (docs/spark-kv.md, Columns).
         if name is None:
             continue
-        # The usual case: the key in the index is the name itself.
+        # The usual case: the name is also the key in the index.
         if is_short(name):
             yield name, was, now
             continue
@@ -89,7 +94,7 @@ def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[s
         except MissingData:
             if not forgiving:
                 raise
-        # Reported once: with its short key if that differs, else with the long one.
+        # Reported once: at its short key if that entry differs, otherwise at the long one.
         if same(cell, key) or same(made_was, after.get(key)):
             yield name, old, ENTRIES.get(after, name)
 
@@ -131,8 +136,8 @@ def _changes(
 def _other_key(before: Index | None, key: Value) -> Value:
     """Return the key that `key` has replaced in the index; None if it is the same key.
 
-    An Index holds one of the keys that share its first bytes: once the first is cleaned up, another
-    may replace it.
+    An Index holds only one key of those that begin with the same 32 bytes. When that key's entry is
+    cleaned up, another such key may take its place.
     """
     prefix = key_bytes(key)
     # Shorter keys are complete in the index: no other key can take their entry.

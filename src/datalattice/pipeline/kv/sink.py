@@ -72,7 +72,7 @@ class KVSink(FormatSink):
         join = partial(
             upserting, clock=SystemClock(), database=plan.database, overwrite=plan.overwrite
         )
-        # Begun at planning, so that all tasks stage under the same name.
+        # The job begins when Spark plans, so that all tasks stage under the same name.
         job = Job.begin(options.target, streaming=streaming)
         return RowWriter(job, partial(KeyStager, plan), join)
 
@@ -89,7 +89,7 @@ def check_columns(schema: StructType, options: KVSinkOptions) -> ValueFormat | N
             raise UsageError(
                 f"column {name} is missing: rows of a database have {', '.join(SINK_COLUMNS)}"
             )
-    # At planning: a row without a database would fail in a task.
+    # Checked at planning; otherwise the first row would fail in a task.
     if options.database is None and "database" not in types:
         raise UsageError("no database is named: give the option database, or a column database")
     # Keys and names of databases are Strings; other types would need a rule for their text.

@@ -56,8 +56,8 @@ class KVSource(Format[KVOptions], KVSink):
     since the previous batch, with its last value.
 
     A batch with `startingOffsets` at a root has the changes since then. A restarted stream
-    continues from its checkpoint. `KVSinkOptions` describes the options of writing. Those of
-    reading are:
+    continues from its checkpoint. `KVSinkOptions` describes the options for writing. The options
+    for reading are:
     """
 
     format = FORMAT
@@ -89,7 +89,7 @@ class KVSource(Format[KVOptions], KVSink):
 
 
 class _KVPlanner(ChangePlanner[KVOptions]):
-    """What both readers share: the tasks for a difference of two roots, and their rows."""
+    """What both readers share: the tasks for the difference of two roots, and their rows."""
 
     format = FORMAT
     shaping_options = "columns and valueFormat"
@@ -99,7 +99,7 @@ class _KVPlanner(ChangePlanner[KVOptions]):
     def differences(
         self, before: Value, after: Value, start: ReadPosition, end: ReadPosition
     ) -> Iterable[NamedPart]:
-        """Return what each task reads, with the times at which expiry is judged."""
+        """Return what each task reads, with the times that decide which entries have expired."""
         assert start.time_ms is not None
         assert end.time_ms is not None
         times = Times(start.time_ms, end.time_ms)
@@ -130,9 +130,9 @@ class KVReader(_KVPlanner, BatchReader[KVOptions]):
         """
         check_named(self.root(snapshot.root_hash), self.options)
         starting = self.options.starting
-        # The same difference as a stream's, between that root and the chosen one.
+        # A batch since a root is computed as a stream's batch: as the difference of two roots.
         since = None if starting == EARLIEST else hash_of(starting)
-        # One time for both sides: only entries that differ, not those that expired, make rows.
+        # Both sides have the same time, so an entry that only expired since then makes no row.
         now_ms = self.clock.now_ms()
         start, end = ReadPosition(since, now_ms), ReadPosition(snapshot.root_hash, now_ms)
         return self.difference(start, end, snapshot)

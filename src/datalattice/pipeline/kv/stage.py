@@ -1,9 +1,11 @@
 """Task side of the kv sink: stage rows as the new values of keys, by database.
 
-A task stages runs: the keys of one database in order, each once, with the value of its last row. A
-run is a sequence of parcels with the head `[database run]`; the items are encodings of
-`[key type value expires]`, where type nil deletes the key. Referenced cells come before the items.
-Times of writing are not staged: the driver sets them.
+A task stages *runs*. A run has keys of one database in order, each once, with the value of its last
+row. It is a sequence of parcels with the head `[database run]`, where `run` counts the runs of the
+task. Its items are encodings of `[key type value expires]`; the type nil deletes the key. Cells
+that items reference come before them. The driver sets the times of writing.
+
+Source: docs/spark-kv.md "Writing", "Exactly once".
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ ROWS_MAX: Final = 4_096
 """Most rows taken from a batch at a time."""
 
 RUN_KEYS_MAX: Final = 65_536
-"""Most keys held in memory before they are staged."""
+"""Most keys that a task holds in memory before it stages them."""
 
 RUN_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Approximate most bytes of such rows."""
+"""Approximate most bytes of rows that a task holds in memory before it stages them."""
 
 ITEMS: Final = 2
 """Kind of the parcels of a run."""
 
 ITEMS_BYTES: Final = 128 * 1024
-"""Approximate size of a parcel's items; the driver holds one parcel of each run that it reads."""
+"""Approximate size of a parcel's items. The driver holds one parcel of each run that it merges."""
 
 DATABASES_MAX: Final = 1_024
-"""Most databases that one task writes to, since the top of each stays in memory."""
+"""Most databases that one task writes to: the driver keeps the top node of each in memory."""
 
 Wanted = tuple[Value, Value, Value]
 """The new type, value and expiry of a key."""
@@ -69,7 +71,7 @@ class KeyPlan:
     has_type: bool
     """Whether there is a column type; otherwise all values are plain."""
     overwrite: bool
-    """Whether the keys of the databases written to are deleted first, even if no row names one."""
+    """Whether all keys of the written databases are deleted first; also without any row."""
 
 
 class KeyStager:
@@ -103,7 +105,7 @@ class KeyStager:
 
     @property
     def records(self) -> int:
-        """Rows taken, and databases to be emptied."""
+        """Number of rows taken and of databases to be emptied."""
         return self.count + len(self._databases)
 
     def _note(self, rows: pa.RecordBatch) -> None:
@@ -138,11 +140,11 @@ class KeyStager:
                 )
             tag = found
         held = cell(value, "value", self._plan.value_format)
-        # The text `null` of a JSON column deletes, too.
+        # The text `null` in a JSON column deletes the key as well.
         if held is None:
             return DELETED
         try:
-            # Checked in the task: an error on the driver would fail all rows after all work.
+            # Checked in the task: on the driver the error would come after all tasks have run.
             return tag, checked_shown(tag, held), expire
         except DataLatticeError as error:
             raise UsageError(f"key {key[:_SHOWN_CHARS]!r} of type {type_name}: {error}") from None

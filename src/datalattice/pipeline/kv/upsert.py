@@ -1,10 +1,12 @@
 """Driver side of the kv sink: write the keys that tasks staged, in key order.
 
-The runs of all tasks are merged, so that neighbouring keys are written together; of rows with one
-key, that of the later task and run is written last. The new databases are built and stored ahead,
-some keys at a time, which bounds memory. The change itself puts them into the root, with the
-batch's mark in a database of its own, as one signed update. If other writers changed a database
-meanwhile, the change reads the keys that they wrote and no others.
+The driver merges the runs of all tasks, so that it writes neighbouring keys together. Of several
+rows with one key it writes the row of the later task and run last. It builds and stores the new
+databases before the edit, some keys at a time, which bounds memory. The edit itself is short: it
+puts the databases into the root and the batch's mark into a database of its own, as one signed
+update. If other writers changed a database meanwhile, the edit reads only the keys that they wrote.
+
+Source: docs/spark-kv.md "Writing", "Exactly once".
 """
 
 from __future__ import annotations
@@ -70,32 +72,32 @@ from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.kv.stage import ITEMS, store_order
 
 KEYS_MAX: Final = 8_192
-"""Most keys that are written before the database is stored."""
+"""Most keys that the driver writes before it stores the database."""
 
 RUNS_MAX: Final = 64
-"""Most runs merged at a time, since a parcel of each is in memory; more are merged in groups."""
+"""Most runs that are merged at a time: a parcel of each is in memory."""
 
 REBASE_KEYS_MAX: Final = 65_536
-"""If other writers changed more keys meanwhile, the batch is prepared again."""
+"""If other writers changed more keys meanwhile, the driver prepares the batch again."""
 
 _NAME_CHARS: Final = 15
 _PLAIN: Final = TYPE_TAGS["value"]
 
 
 class Writes:
-    """Writes entries with one time, and one replica name for counters."""
+    """Writes entries, all with the same time and, for counters, the same replica name."""
 
     def __init__(self, replica: str, now_ms: int) -> None:
         self._replica: Final = replica
         self._now_ms: Final = now_ms
 
     def over(self, stored: Value, item: Vector) -> Value:
-        """Return the entry that a staged item makes of the stored one.
+        """Return the stored entry as a staged item changes it.
 
         Raises: BadFormat: the item is malformed.
         """
         _, tag, value, expire = item
-        # NULL deletes; the tombstone outweighs what other replicas still have.
+        # NULL deletes. The tombstone wins over older entries that other replicas still have.
         if tag is None:
             return delete(stored, self._now_ms)[0]
         if not isinstance(tag, int) or not (expire is None or isinstance(expire, int)):
@@ -164,7 +166,7 @@ class _BatchDatabases:
         """Store the cells of a task, and record the positions of its runs."""
         last: bytes | None = None
         for ref, parcel in parcels.all(digest):
-            # Large values are stored now, before the edit, which must be short.
+            # Large values are stored before the edit, because the edit must be short.
             if parcel.kind == CELLS:
                 self._editor.stage_cells(cells_of(parcel))
                 continue
@@ -172,7 +174,7 @@ class _BatchDatabases:
                 raise misshapen()
             name = _database_of(parcel)
             found = runs.setdefault(name, [])
-            # The head numbers the runs of a task; a change of it begins the next one.
+            # Each run of a task has another head, so a new head begins a run.
             if parcel.head != last:
                 found.append([])
                 last = parcel.head
@@ -210,10 +212,10 @@ class _BatchDatabases:
         made: dict[str, Value] = {}
         for key, item in piece:
             assert isinstance(item, Vector)
-            # A key of two runs in one piece: the second is written over the first.
+            # A key may be in two runs of one piece; the second is written over the first.
             stored = made[key] if key in made else ENTRIES.get(store, key)
             entry = self._writes.over(stored, item)
-            # An equal value is no write, so it keeps its time.
+            # An equal value changes nothing, so the entry keeps its time.
             if entry is not stored:
                 made[key] = entry
         self._put(name, list(made.items()))
@@ -221,7 +223,7 @@ class _BatchDatabases:
     def _clear(self, name: str) -> None:
         """Delete every key of a database before the rows are written."""
         live = (pair for pair in self.before[name].entries() if self._writes.is_live(pair[1]))
-        # In pieces: the tombstones of a large database do not fit into memory.
+        # In pieces, because the tombstones of a large database may not fit into memory.
         for piece in _pieces(live):
             gone = [(key, self._writes.again(stored, None)) for key, stored in piece]
             self._keep(name, self.after[name].put_many(gone))
@@ -246,8 +248,9 @@ def upserting(
 ) -> Change[None] | None:
     """Prepare the change that writes what tasks staged; a `Join` of `exactly_once`.
 
-    database: the database of all rows; the mark names it, so that saves of one name to several
-        databases are separate.
+    database: the database of all rows. The mark names it, so that saves with one `writeId` to
+    several
+    databases are separate.
     overwrite: delete all keys of the databases that are written to first.
     """
     writes = Writes(replica_name(editor.context), clock.now_ms())
@@ -262,7 +265,7 @@ def upserting(
     def change(cursor: RootLattice, keys: KeyPair) -> None:
         databases = cursor.path(KV_SECTION, keys.public_key, VALUE)
         present = as_databases(databases.get())
-        # Again inside of the edit: another driver may have committed since `join` looked.
+        # Checked again inside the edit: another driver may have committed meanwhile.
         if has_mark(present, mark):
             return
         made = present
@@ -275,20 +278,20 @@ def upserting(
 
 
 def as_databases(value: Value) -> Map:
-    """Return databases by name; anything other than a Map reads as none."""
+    """Return databases by name; a value that is not a Map counts as no databases."""
     return value if isinstance(value, Map) else EMPTY_MAP
 
 
 def as_store(value: Value) -> Index:
-    """Return a store; anything other than an Index reads as an empty one."""
+    """Return a store; a value that is not an Index counts as an empty store."""
     return value if isinstance(value, Index) else EMPTY_INDEX
 
 
 def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
     """Return `there` with the changes from `before` to `after` applied.
 
-    That is `after` if `there` is still `before`. Otherwise it is `after` with the other writers'
-    changes; a key that both wrote gets our value, as if written just now.
+    If `there` is still `before`, that is `after`. Otherwise it is `after` with the changes of the
+    other writers. A key that both wrote gets our value, as if it were written just now.
 
     Raises: RootMoved: others wrote more than `REBASE_KEYS_MAX` keys.
     """
@@ -316,7 +319,7 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
             theirs.append((after.key_cell(key), entry))
     made = after.put_many(theirs)
     for key in gone:
-        # A removed tombstone: the other writer has cleaned it up.
+        # The other writer cleaned up a tombstone, and so removed the key.
         made = made.remove(key)
     return made
 
@@ -325,8 +328,8 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
 
 
 def mark_key(mark: Mark) -> str:
-    """Return a mark's key, shortened by a hash to the bytes that an Index distinguishes."""
-    # An Index tells keys apart by their first bytes only; longer keys would share an entry.
+    """Return a mark's key; a long one is cut and ends with a hash, to at most 32 bytes."""
+    # An Index compares only the first 32 bytes of keys, so two longer keys could share an entry.
     if len(mark.key.encode()) <= INDEX_KEY_BYTES:
         return mark.key
     # "Under a key of at most 32 bytes that names the query" (docs/spark-kv.md, Exactly once).
@@ -360,7 +363,7 @@ def _pieces(entries: Iterator[tuple[_K, Value]]) -> Iterator[list[tuple[_K, Valu
         piece.append((key, value))
         encoding = encode(value)
         size += len(encoding) + len(key_bytes(key))
-        # Only such values have cells of their own, which count towards the piece.
+        # Only a large value, or one with references, has cells of its own; they count as well.
         if len(encoding) > EMBEDDED_BYTES_MAX or may_refer(encoding):
             size += sum(len(below) for _, below, _ in novelty(value))
         if size >= STAGE_BYTES_MAX or len(piece) >= KEYS_MAX:

@@ -1,4 +1,7 @@
-"""Find the databases in a root, or those that differ between two roots."""
+"""Find the databases in a root, or those that differ between two roots.
+
+Source: docs/spark-kv.md.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class DatabasePair(NamedTuple):
     before: Index | None
     after: Index | None
     stores: tuple[Index | None, Index | None] | None = None
-    """The stores that `before` and `after` are parts of; None: they are complete."""
+    """The whole databases, if `before` and `after` are parts of them; otherwise None."""
 
 
 def differing(before: Value, after: Value, options: KVOptions) -> Iterator[DatabasePair]:
@@ -47,8 +50,8 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Datab
     """
     owners = _unlike(_section(before), _section(after), Signed, options.selects_owner, "owners")
     for owner, cell, was, now in owners:
-        # What was before was checked when it was read; without an owner's value there is none to
-        # check.
+        # The value before was checked when it was read. If the owner's value is gone, there is
+        # nothing to check.
         if now is not None:
             check_signed(cell, now, "databases")
         databases = _unlike(
@@ -62,7 +65,7 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Datab
             name = DatabaseName(owner, database)
             sides = zip(_below(old, options.prefix), _below(new, options.prefix), strict=True)
             for part, other in sides:
-                # Below a prefix both sides may be equal although the stores differ elsewhere.
+                # The parts with the prefix may be equal although the databases differ elsewhere.
                 if not same(part, other):
                     yield DatabasePair(name, part, other, (old, new))
 
@@ -72,19 +75,19 @@ def _unlike(
 ) -> list[tuple[str, Value, T | None, T | None]]:
     """Return (text, name, value before, value after) of the differences of two maps, by text.
 
-    If a name replaced another one with the same text, the row carries the later name.
+    If a name replaced another name with the same text, the later one is returned.
     """
     found: dict[str, tuple[Value, T | None, T | None]] = {}
     sides = [value if isinstance(value, Map) else Map.of(()) for value in (before, after)]
     for cell, _, old, _, new in sides[0].differences(sides[1]):
         name = name_text(cell)
         was, now = old if isinstance(old, kind) else None, new if isinstance(new, kind) else None
-        # Deselected names are not looked at further: they may be malformed.
+        # A name that is not selected may hold anything, so it is not examined further.
         if not selects(name) or (was is None and now is None):
             continue
         if name in found:  # either one name replaced the other, or both exist
             first, first_was, first_now = found[name]
-            # Both exist on one side: rows could not tell them apart.
+            # Both exist in the same root: rows could not tell them apart.
             if (was is None) == (first_was is None) or (now is None) == (first_now is None):
                 raise _ambiguous(name, what)
             if now is None:

@@ -1,5 +1,5 @@
 """Queue: the Spark format `lattice.queue`, the records of queues.
 
-What reads (`leaves`, `rows`, `plan`, `view`) does not import Spark, so that it can be used and
-tested without it.
+The modules that read (`leaves`, `rows`, `plan`, `view`) do not import Spark, so that they can be
+used and tested without it.
 """

@@ -1,9 +1,12 @@
 """Driver side of the queue sink: append the records that tasks staged, in task order.
 
-The driver divides records into leaves without decoding them; the cells they reference are stored
-unchanged. The new logs are built and stored ahead in pieces, which bounds memory. The change itself
-only replaces the logs, if they are still those that were continued and no topic has the batch's
-mark. It stores the mark in each topic's metadata, so logs, mark and signature are one update.
+The driver divides records into leaves without decoding them, and stores the cells that they
+reference unchanged. It builds and stores the new logs before the edit, in pieces, which bounds
+memory. The edit itself only replaces each log by the longer one, if nobody else appended to the log
+and no topic has the batch's mark. It also puts the mark into each topic's metadata. So logs, marks
+and signature change in one update.
+
+Source: docs/spark-writing.md "Exactly once", "Staging".
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from datalattice.pipeline.queue.stage import RECORDS
 
 
 class _GrowingLog:
-    """One partition's log: before the batch, and as it grows."""
+    """The log of one partition, before the batch and with the records appended so far."""
 
     __slots__ = ("before", "entries")
 
@@ -56,12 +59,12 @@ class _BatchLogs:
         self._pending = 0
 
     def has(self, tasks: StagedTasks) -> bool:
-        """Return whether the batch is already written, as far as the messages alone show it.
+        """Return whether the batch is already written, as far as the tasks' messages show it.
 
-        A driver that wrongly counted as dead would find the staged files gone: another driver wrote
-        the batch and removed them.
+        If this driver was wrongly taken for dead, another one wrote the batch and removed the
+        staged files, so this one must not open them.
         """
-        # One topic of each task suffices: the edit marks all topics of a batch or none.
+        # One topic of each task is enough: an edit marks all topics of a batch, or none.
         names = {staged.destination for staged in tasks}
         return any(self._is_marked(self._present.topic(name)) for name in names if name)
 
@@ -81,13 +84,15 @@ class _BatchLogs:
                 raise misshapen()
             name, partition, count = _head_of(parcel)
             topic = self._present.topic(name)
-            # At a topic's first records, once.
+            # Done once for each topic, at its first records.
             if name not in self.logs:
-                # Another driver wrote the batch; its staged files may be gone half-way.
+                # Another driver wrote the batch, and may be removing the staged files just now.
                 if self._is_marked(topic):
                     return False
                 self.logs[name] = {}
-            # Keys were placed by this number; with another one they would be in wrong partitions.
+            # Tasks chose partitions by this number. With another number the same key would be
+            # looked
+            # for in another partition.
             if count is not None and name not in self.counts:
                 check_count(topic, name, count)
                 self.counts[name] = count
@@ -104,11 +109,11 @@ class _BatchLogs:
             parcel.data, parcel.ends, self._editor.loader
         )
         if cells:
-            # The extended vector refers to these leaves: children are stored before parents.
+            # The extended vector references these leaves, so they are stored first.
             self._editor.stage_cells(cells)
         self._changed.append(log)
         self._pending += len(parcel.data)
-        # Bounds the driver's memory, whatever the size of the batch.
+        # Bounds the driver's memory for a batch of any size.
         if self._pending >= STAGE_BYTES_MAX:
             self.settle()
 
@@ -116,7 +121,7 @@ class _BatchLogs:
         """Store the grown logs and free their memory."""
         for log in dict.fromkeys(self._changed):
             self._editor.stage(log.entries)
-            # Loaded again on access, so that the cells built here can be freed.
+            # Its cells are loaded again on access, so the ones built here can be freed.
             log.entries = reopened(log.entries, self._editor.loader)
         self._changed.clear()
         self._pending = 0
@@ -153,7 +158,8 @@ def appending(
             elif count is not None and not topic.num_partitions:
                 topic.set_num_partitions(count)
             for partition, log in logs.items():
-                # Only over the log that was continued: records appended meanwhile must not vanish.
+                # Refused if the log is not the one that was continued: records that others appended
+                # meanwhile must not vanish.
                 if not topic.partition(partition).advance(log.before, log.entries):
                     raise RootMoved
             topic.set_meta(mark.key, mark.over(stored))
@@ -163,7 +169,7 @@ def appending(
 
 
 def check_count(topic: Topic, name: str, count: int) -> None:
-    """Check that a topic's number of partitions is not set, or is the one that keys were placed by.
+    """Check that a topic's number of partitions is unset, or the one by which tasks placed keys.
 
     Raises: UsageError: it is another number.
     """

@@ -1,9 +1,11 @@
 """Read a range of a log into columns, straight from the encodings of its cells.
 
 No record becomes a Python object. `cells.element_runs` finds the leaves of the log's vector. A leaf
-is one encoding with up to 16 records; this module notes the byte ranges of each record's parts, and
-`cells.EncodedReader` reads parts that are cells of their own or become text. Pure and compiled: no
-Spark, no Arrow.
+is one encoding with up to 16 records. This module notes the byte ranges of each record's parts.
+`cells.EncodedReader` reads the parts that are cells of their own, or that become text. The module
+is compiled, and uses neither Spark nor Arrow.
+
+Source: docs/spark.md "Columns", "Values as columns"; docs/queue.md.
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ class Columns:
     """Records taken from runs, column by column; a column of mode SKIP stays empty.
 
     `keys` and `values` are ranges of `sheet`, as bytes or UTF-8 by mode; `stamps` are Unix
-    microseconds; `headers` are dicts of texts. None stands for nil, and for every part of an entry
-    that is not a record. `first` is the offset of the first record. String contents are copied
-    unchanged, also if they are not UTF-8.
+    microseconds; `headers` are dicts of texts. A nil is None; so is every part of an entry that is
+    not a record. `first` is the offset of the first record. Strings are copied unchanged, even if
+    they are not UTF-8.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Columns:
 
     @property
     def byte_count(self) -> int:
-        """Bytes taken from runs and from cells below them."""
+        """Number of bytes taken so far, from runs and from the cells below them."""
         return self._own_bytes + self.cells.byte_count
 
     def take(self, run: ElementRun) -> None:
@@ -161,7 +163,7 @@ class Columns:
         return end
 
     def _time(self, data: bytes, at: i64, end: i64) -> None:
-        """Append the time whose milliseconds stand at `at` .. `end`; none if out of range."""
+        """Append the time whose milliseconds are at `at` .. `end`, or nil if it is out of range."""
         stamp: i64 = 0
         if at < end:
             stamp = data[at]

@@ -1,4 +1,7 @@
-"""Options of `lattice.queue`, parsed into a frozen record."""
+"""The options for reading `lattice.queue`, parsed into a frozen record.
+
+Source: docs/spark.md "Options", "Offsets".
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ Position = Edge | int
 class Positions:
     """Positions by partition: that of the longest matching name, else the default.
 
-    A name is the tail of (owner, topic, partition): three parts, two or one.
+    A name is (owner, topic, partition), (topic, partition) or (partition,).
     """
 
     default: Edge
@@ -140,7 +143,7 @@ _VALUES: Final = choice_option(ValueFormat)
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """The options of reading `lattice.queue`.
+    """The options for reading `lattice.queue`.
 
     | option | meaning | default |
     |---|---|---|
@@ -214,7 +217,7 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
     # "Every cell is compared with its hash" (docs/spark.md): a node may send anything.
     if made.target.node and not made.verify:
         raise bad_option("verify", "false", "cells from a node are always compared with their hash")
-    # Each says where every partition begins.
+    # Both say where every partition begins, so they could contradict each other.
     if "startingTimestamp" in options and "startingOffsets" in options:
         raise UsageError(
             "options startingOffsets and startingTimestamp exclude each other; give one"

@@ -1,9 +1,11 @@
-"""Which offsets of which partitions to read, in how many tasks. Pure: no Spark, no store.
+"""Which offsets of which partitions to read, in how many tasks. Uses neither Spark nor a store.
 
 A *view* lists the queue partitions of one root, a `PartitionLog` each. A stream's position is an
-absolute offset for each partition. It stays valid when records are appended or truncated and when
-partitions appear. If a log loses records that the stream has not read yet, the stream fails with
+absolute offset for each partition. It stays valid when records are appended or truncated, and when
+partitions are added. If a log loses records that the stream has not read yet, the stream fails with
 `DataLoss`, or reports the loss and skips them.
+
+Source: docs/spark.md "Offsets", "Streaming", "Data loss".
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ from datalattice.pipeline.queue.options import Edge, Positions
 
 RECORDS_PER_TASK_MAX: Final = 262_144
 """A longer range is divided into several tasks, so that one long partition uses all cores. A task
-of small records then takes a quarter of a second, ten times as long as Spark takes to start it."""
+of so many small records takes a quarter of a second; starting it takes Spark a tenth of that."""
 
 TASKS_MAX: Final = 262_144
-"""Approximate most tasks; beyond it tasks get longer. A log of a few cells may claim to hold 2**62
-records, and a driver cannot plan more tasks."""
+"""Approximate most tasks that a driver can plan; if there would be more, tasks get longer. A log
+of a few cells may claim to hold 2**62 records."""
 
 ALIGNED_RECORDS_MIN: Final = 4 * FAN_OUT
-"""Ranges of this length are cut at leaf boundaries, so that no two tasks read the same leaf."""
+"""Ranges of at least this length are cut at leaf boundaries, so that two tasks never read the same
+leaf."""
 
 OFFSETS_VERSION: Final = 1
 """Version of the checkpointed form of a stream's position."""
@@ -61,7 +64,10 @@ Offsets = dict[PartitionName, int]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A range of one partition: what one task reads. It stands for itself: no root is looked up."""
+    """The range of one partition that one task reads.
+
+    It has the log's encoding, so the task needs no root.
+    """
 
     name: PartitionName
     log: PartitionLog
@@ -97,7 +103,7 @@ def ordered(names: Iterable[PartitionName]) -> list[PartitionName]:
     """Return names sorted by owner, topic and partition, numeric partitions by value."""
 
     def key(name: PartitionName) -> tuple[str, str, int, str]:
-        # A topic of a foreign owner may name its partitions as it likes; such names come last.
+        # Another owner may name the partitions of a topic with any value; such names come last.
         number = int(name.partition) if name.partition.isdecimal() else COUNT_MAX
         return name.owner, name.topic, number, name.partition
 
@@ -153,9 +159,9 @@ def usable_start(
 ) -> Offsets:
     """Return the offset from which each partition can be read, given a stream's position `start`.
 
-    Truncated records are reported to `lost` and skipped. A log that is gone or shorter than its
-    position keeps the position, so it continues with the records after it. A new partition starts
-    at its first record.
+    Truncated records are reported to `lost` and skipped. If a log is gone, or shorter than its
+    position, the position stays, and only later records will be read. A new partition starts at its
+    first record.
     """
     usable: Offsets = {}
     for name in ordered({*view, *start}):
@@ -163,7 +169,8 @@ def usable_start(
         at = start.get(name)
         if log is None:
             usable[name] = start[name]
-            # An option that changed since the checkpoint deselects topics; that loses nothing.
+            # Topics may be missing because the user changed an option since the checkpoint; then
+            # nothing is lost.
             if selects(name.owner, name.topic) and start[name] > 0:
                 lost(LostRecords(name, 0, start[name], "the partition is no longer in the store"))
         # "A new partition joins with its first records and is read from its start".
@@ -186,10 +193,10 @@ def usable_start(
 def advance(
     view: View, start: Offsets, limit: int | None = None, target: Offsets | None = None
 ) -> Offsets:
-    """Return where the next batch ends, from a usable start: at the ends, or after `limit` records.
+    """Return where the next batch ends: at the ends of the logs, or after `limit` records.
 
-    Partitions share the limit in proportion to their new records. With a target, the batch stops
-    there, and partitions that the target lacks wait.
+    start: as `usable_start` returns it. Partitions share the limit in proportion to their new
+    records. target: where the batch stops at the latest; partitions that it lacks are not read.
     """
     sizes: list[int] = []
     for name, at in start.items():
@@ -211,9 +218,10 @@ def next_offsets(
     limit: int | None = None,
     target: Offsets | None = None,
 ) -> Offsets:
-    """Return where the next batch of a stream at `start` ends; `start` itself for no batch.
+    """Return where the next batch of a stream at `start` ends; `start` itself if there is none.
 
-    A partition joins the position with its first record; an empty one would cause an empty batch.
+    A new partition becomes part of the position with its first record. An empty one would change
+    the position and so cause an empty batch.
     """
     usable = usable_start(view, start, selects, lost)
     ends = advance(view, usable, limit, target)
@@ -223,7 +231,7 @@ def next_offsets(
 def share(sizes: list[int], limit: int | None) -> list[int]:
     """Return shares of `sizes` that add up to `limit`, in proportion to the sizes.
 
-    The remainder of the rounding goes to the largest fractions, the first of equals.
+    What rounding down leaves goes to the shares with the largest remainders, one for each.
     """
     total = sum(sizes)
     if limit is None or total <= limit:
@@ -250,7 +258,7 @@ def slices(
 
     Records missing from a log that is gone or ends before `end` are reported to `lost`.
 
-    selects: whether an owner and topic is selected; others report no loss. Default: all are.
+    selects: tells whether an owner and topic is selected; others report no loss. Default: all are.
     """
     ranges: list[Slice] = []
     for name in ordered(end):
@@ -263,15 +271,15 @@ def slices(
             continue
         stop = min(end[name], log.end)
         first = start.get(name, log.start)
-        # Otherwise `usable_start` has reported the loss already.
+        # If `first` is past the end, `usable_start` has already reported the loss.
         if stop < end[name] and first <= log.end:
             lost(LostRecords(name, stop, end[name], f"the log ends at {log.end}"))
         if first < stop:
             ranges.append(Slice(name, log, first, stop))
     total = sum(part.stop - part.first for part in ranges)
-    # More tasks than records would be empty ones.
+    # With more tasks than records, some tasks would be empty.
     wanted = min(min_partitions or 1, total, TASKS_MAX)
-    # Longer tasks only if there would be more than `TASKS_MAX`.
+    # Tasks get longer only if there would be more than `TASKS_MAX`.
     longest = max(RECORDS_PER_TASK_MAX, -(-total // TASKS_MAX))
     return [piece for part in ranges for piece in _cut(part, wanted, total, longest)]
 
@@ -286,7 +294,7 @@ def _cut(whole: Slice, wanted: int, total: int, longest: int) -> Iterator[Slice]
     first = whole.first
     for i in range(1, count + 1):
         stop = whole.first + size * i // count
-        # Back to the last leaf boundary: a cut inside a leaf makes two tasks read it.
+        # Moved back to a leaf boundary: if the cut is inside a leaf, two tasks read that leaf.
         if i < count and size >= count * ALIGNED_RECORDS_MIN:
             stop -= (stop - whole.log.start) % FAN_OUT
         yield Slice(whole.name, whole.log, first, stop)
@@ -296,7 +304,7 @@ def _cut(whole: Slice, wanted: int, total: int, longest: int) -> Iterator[Slice]
 def write_offsets(offsets: Offsets) -> dict[str, object]:
     """Return offsets in the form that Spark keeps as JSON; equal offsets give equal text."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
-    # Spark compares offsets as text: the order must not depend on the view.
+    # Spark compares offsets as text, so the order must not depend on the view.
     for name in ordered(offsets):
         topics = tree.setdefault(name.owner, {})
         topics.setdefault(name.topic, {})[name.partition] = offsets[name]

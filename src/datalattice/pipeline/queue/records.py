@@ -1,8 +1,10 @@
 """Convert Arrow rows to records in the form that the leaves of a log contain.
 
-If all records of some rows are small and plain, the common case, Arrow joins them from columns: the
-encoding of a string is a head that depends on its length, followed by its bytes. Other rows are
+In the common case all records are small and plain. Then Arrow joins them from the columns: the
+encoding of a string is a head, which depends on its length, followed by its bytes. Other rows are
 encoded one by one (`splice`).
+
+Source: docs/spark-writing.md "Columns"; docs/queue.md.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def values_of(
     given = listed_column(rows, name)
     if given is None:
         return None
-    # `splice` encodes Python's own strings and numbers without a value in between.
+    # `splice` encodes Python's strings and numbers directly, without making cells of them.
     if format in (None, ValueFormat.STRING):
         return given
     some = next(item for item in given if item is not None)

@@ -1,4 +1,7 @@
-"""Ranges of a log as Arrow batches with the columns of the source."""
+"""Ranges of a log as Arrow batches with the columns of the source.
+
+Source: docs/spark.md "Columns", "Values as columns".
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a slice as Arrow batches with this schema (that of `options.types`).
 
-    many: fetches neighbouring leaves together.
+    many: fetches several neighbouring leaves at once.
     Cost:   one fetch for each leaf of 16 records, and for each record or value with its own cell.
     Raises: UsageError: a value does not fit its format, or a partition id is not an integer.
             BadFormat. MissingData.
@@ -83,7 +86,7 @@ def batches(
     except Unfit as unfit:
         raise _refused(part, options, unfit) from None
     except (IndexError, UsageError) as error:  # UsageError: a reference is cut off
-        # Verified cells fit their hashes, so this is an error of the program.
+        # A verified cell has its hash, so the cause is an error of this program.
         if options.verify:
             raise
         raise BadFormat(
@@ -140,10 +143,10 @@ def _column_makers(part: Slice, options: QueueOptions, schema: pa.Schema) -> lis
 
 
 def _constant(value: object, kind: pa.DataType) -> _Maker:
-    """Return a maker of a column with one value, which is built once and sliced for each batch."""
+    """Return the maker of a column with the same value in every row."""
     import pyarrow as pa
 
-    # One value for all rows of a task: owner, topic and partition.
+    # The column is built once, and each batch gets a slice of it.
     scalar = pa.scalar(value, kind)
     longest = pa.repeat(scalar, 0)
 
@@ -175,7 +178,8 @@ def _strings(spans: Spans, columns: Columns, kind: pa.DataType) -> pa.Array:
     count = len(spans.marks)
     if spans.absent == count:
         return pa.nulls(count, kind)
-    # The bounds also delimit the bytes between entries: every other string belongs to the column.
+    # The bounds delimit the entries and the bytes between them. So only every second string is
+    # an entry.
     bounds = _native(spans.bounds.getvalue(), 4)
     text = pa.py_buffer(columns.sheet.text())
     strings = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, bounds, text])
@@ -226,7 +230,7 @@ def _name_value(part: Slice, options: QueueOptions, name: str) -> str | int:
     text = str(getattr(part.name, name))
     if name != "partition" or options.partition_format is PartitionFormat.STRING:
         return text
-    # Another node may name its partitions as it likes; a BIGINT cannot hold every name.
+    # Another node may use any value as a partition's id; a BIGINT holds integers only.
     if not _LONG.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
         raise bad_option(
             "partitionFormat",

@@ -1,7 +1,9 @@
 """Write rows to queues of a node's folder, each batch once.
 
-`pipeline.exactly_once` explains the protocol. Tasks stage records (`stage`); the driver appends
+`pipeline.exactly_once` explains the protocol. Tasks stage records (`stage`), and the driver appends
 them in the order of the tasks (`append`).
+
+Source: docs/spark-writing.md.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ SINK_COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "timesta
 """Columns that are written."""
 
 IGNORED_COLUMNS: Final = ("owner", "offset")
-"""Columns of the source that a write determines anew."""
+"""Columns of the source that a write ignores: the queue sets them."""
 
 _INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _HEADERS: Final = (
@@ -78,7 +80,7 @@ class RowsAs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSinkOptions:
-    """The options of writing to `lattice.queue`; docs/spark-writing.md describes the rows.
+    """The options for writing to `lattice.queue`; docs/spark-writing.md describes the rows.
 
     | option | meaning | default |
     |---|---|---|
@@ -115,7 +117,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> QueueSinkOptio
 
 
 def _check_agreed(options: Given, rows: RowsAs) -> None:
-    # Options that would have no effect are errors: a user expects them to have one.
+    # An option that would have no effect is an error, because the user expects an effect.
     if rows is RowsAs.COLUMNS:
         for name in ("keyColumn", "dropNulls"):
             if name in options:
@@ -151,7 +153,7 @@ class QueueSink(FormatSink):
             options.topic,
             formats["value"],
             formats.get("key"),
-            # Read at planning: the driver refuses the batch if the number changes meanwhile.
+            # Read when Spark plans. If the number changes meanwhile, the driver refuses the batch.
             partition_counts(options.target.folder, options.topic),
             options.num_partitions or 1,
             job.stamp_ms,
@@ -165,7 +167,7 @@ def partition_counts(folder: str, topic: str | None) -> dict[str, int]:
     """Return the set numbers of partitions by topic; `topic` None means all topics."""
     home = Folder(Path(folder))
     keys = read_key(home.key_path)
-    # The first write makes the store.
+    # There is no store before the first write.
     if not home.store_path.exists():
         return {}
     with open_reader(home) as store:
@@ -185,7 +187,7 @@ def map_plan(schema: StructType, options: QueueSinkOptions) -> MapPlan:
     Raises: UsageError: two columns have the same name, or the column of keys does not exist.
     """
     types = {field.name: type_name(field.dataType) for field in schema.fields}
-    # A map has each key once: one of the two would be lost.
+    # A map has each key only once, so one of the two would be lost.
     if len(types) < len(schema.fields):
         raise UsageError("two columns have the same name; rename one of them")
     if options.key_column is not None and options.key_column not in types:

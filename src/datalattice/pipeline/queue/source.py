@@ -2,7 +2,9 @@
 
 The planner reads a root and divides the offsets into ranges; each task reads one range. Both open
 the store read-only beside its writer, or fetch cells from a running node. A task receives the
-encoding of its log, so it reads the same records whatever is committed meanwhile.
+encoding of its log, so it reads the same records even if others are committed meanwhile.
+
+Source: docs/spark.md.
 """
 
 from __future__ import annotations
@@ -75,8 +77,8 @@ class QueueSource(Format[QueueOptions], QueueSink):
 
     Offsets in JSON are by partition: `{"0": 5}`, `{"topic": {"0": 5}}`,
     `{"owner": {"topic": {"0": 5}}}`, where -2 is earliest and -1 latest. A restarted stream
-    continues from its checkpoint. `QueueSinkOptions` describes the options of writing. Those of
-    reading are:
+    continues from its checkpoint. `QueueSinkOptions` describes the options for writing. The options
+    for reading are:
     """
 
     format = FORMAT
@@ -153,7 +155,7 @@ class QueueReader(_QueueReader, BatchReader[QueueOptions]):
         view = read_view(root, self.options, must_exist=True)
         end = resolve(view, self.options.ending, "endingOffsets")
         start = self.start(view)
-        # Offsets found by time may be past a given end: such a range is empty.
+        # An offset found by time may be past a given end; then the range is empty.
         if self.options.starting_timestamp_ms is None:
             check_range(view, self.options.starting, start, end)
         return self.ranges(view, start, end)
@@ -226,7 +228,7 @@ class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAva
             limit=limit,
             target=self._target,
         )
-        # Only a batch needs its root: an idle stream holds no lease.
+        # Only a batch needs its root, so an idle stream holds no lease.
         if ends != begin:
             self._hold(seen)  # partitions() logs the losses
         elif losses != self._reported:
@@ -247,7 +249,7 @@ class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAva
         if seen is not None and seen.covers(ends):
             try:
                 snapshot = self._hold(seen)
-            # Happens with leaseSeconds=0, or if the driver stood still for longer than the lease.
+            # Happens with leaseSeconds=0, or if the driver was suspended for longer than the lease.
             except MissingData:
                 seen = None  # the lease expired; the current root has what was not truncated
         else:
@@ -270,7 +272,7 @@ class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAva
         """Return `work` of the current root. Raises: as `OpenTarget.settled`."""
 
         def look(root_hash: bytes | None) -> T:
-            # Streams poll: a root that was read last is not read again.
+            # The partitions of the last root are kept.
             # "While nothing changes, a poll reads only the root's hash" (docs/spark.md, Streaming).
             if self._last is None or self._last.root_hash != root_hash:
                 view = self._views.read(self.root(root_hash))

@@ -1,8 +1,8 @@
 """Columns in Arrow's layout, written without an object for each entry.
 
-Byte strings are ranges of one text, which is concatenated from leaves. That copies a leaf once;
-copying each byte string would cost more than all other work on a record. Pure and compiled: no
-Arrow.
+Byte strings are ranges of one long text, which is joined from leaves. So each leaf is copied once.
+Copying each byte string would take longer than all other work on a record. The module is compiled
+and does not use Arrow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TEXT_BYTES_MAX: Final = 2**31 - 1
 
 
 class Longs:
-    """64-bit integers, little-endian, and a mark for each: 1, or 0 for an absent one."""
+    """64-bit integers, little-endian, each with a mark: 1, or 0 if it is absent."""
 
     def __init__(self) -> None:
         self.numbers: Final = BytesWriter()
@@ -34,17 +34,17 @@ class Longs:
 
     def add_none(self) -> None:
         """Append an absent entry."""
-        # Arrow wants a number for every entry; the mark says that it is absent.
+        # Arrow has a number for every entry; the mark 0 says that the entry is absent.
         write_i64_le(self.numbers, 0)
         self.marks.append(0)
         self.absent += 1
 
 
 class Spans:
-    """Byte strings as ranges of a text, and a mark for each as in `Longs`.
+    """Byte strings as ranges of a text, each with a mark as in `Longs`.
 
-    Bounds are 4 bytes each, little-endian, in ascending order; bytes between one end and the next
-    begin belong to no entry of this column.
+    Bounds are 4 bytes each, little-endian, in ascending order. The bytes between the end of one
+    entry and the beginning of the next belong to no entry of this column.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Spans:
 
 
 class Sheet:
-    """The text that spans are ranges of, kept as a list of pieces."""
+    """The text whose ranges are `Spans`, kept as a list of pieces."""
 
     def __init__(self, byte_max: int = TEXT_BYTES_MAX) -> None:
         self._byte_max: i64 = byte_max
@@ -81,7 +81,7 @@ class Sheet:
         self._leaf_at: i64 = -1
 
     def turn_to(self, leaf: bytes) -> None:
-        """Set the leaf of the next ranges; the first range makes it a piece of the text."""
+        """Set the leaf of the next ranges. It becomes a piece of the text with its first range."""
         self._leaf = leaf
         self._leaf_at = -1
 
@@ -90,14 +90,14 @@ class Sheet:
 
         Raises: LimitExceeded: the text is too long. BadFormat: the cell ends before `end`.
         """
-        # A foreign or damaged cell may claim a longer string than it has.
+        # A cell of another node, or a damaged one, may claim a longer string than it has.
         if end > len(data):
             raise BadFormat(f"a cell of {len(data)} bytes ends inside a text or blob")
         if data is self._leaf:
-            # The leaf becomes a piece of the text with its first range; most columns skip leaves.
+            # A leaf without any range is not copied.
             if self._leaf_at < 0:
                 self._leaf_at = self._lay(data)
-            # Bounds ascend: an earlier range, as of a key after its value, is copied.
+            # Bounds must ascend, so an earlier range, such as a key after its value, is copied.
             if self._leaf_at + first >= spans.last:
                 spans.add(self._leaf_at + first, self._leaf_at + end)
                 return
@@ -117,7 +117,7 @@ class Sheet:
         Raises: LimitExceeded: they do not.
         """
         whole: i64 = self._size + size
-        # Below 0: the sum of two 63-bit counts overflows.
+        # It is below 0 if the sum of two 63-bit counts overflows.
         if whole > self._byte_max or whole < 0:
             raise LimitExceeded(
                 f"keys and values of one batch of rows take {int(self._size) + int(size)} bytes, "

@@ -1,7 +1,10 @@
 """Records in the form that the leaves of a log contain, made without an object for each.
 
-A task concatenates them; the driver divides them into leaves, since leaf boundaries depend on how
-many records the log already has. Pure and compiled: no Spark, no Arrow.
+A task concatenates them. The driver divides them into leaves, because leaf boundaries depend on the
+number of records that the log already has. The module is compiled, and uses neither Spark nor
+Arrow.
+
+Source: docs/queue.md.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
 
 NIL: Final = encode(None)
 ENTRY_HEAD: Final = encode(Vector.of([None] * 4))[: -4 * len(NIL)]
-"""What stands before the four elements of a record."""
+"""The bytes before the four elements of a record."""
 
 _PLAIN: Final = frozenset({int, float, bool})
 
@@ -27,7 +30,7 @@ def records(
 ) -> list[bytes]:
     """Return records `[key value stamp headers]` in the form that a leaf contains.
 
-    That is the encoding, or a reference if the encoding is long; referenced cells are appended to
+    That is the encoding, or a reference if the encoding is long. Referenced cells are appended to
     `cells`.
     Shapes: all columns are as long as `values`; keys and headers may be None in a row.
     """
@@ -52,11 +55,11 @@ def _kid(given: object, cells: CellList) -> bytes:
     if kind in _PLAIN:
         value = to_cell(given)
         encoding = encode(value)
-        # Integers of any size: a long one is a cell of its own.
+        # An Integer may have any size; a long one is a cell of its own.
         if len(encoding) <= EMBEDDED_BYTES_MAX:
             return encoding
     elif (isinstance(given, bytes) and len(given) <= CHUNK_BYTES) or (
-        # At most four bytes of UTF-8 a character, so it is one cell without counting.
+        # A character has at most four bytes of UTF-8, so the text is one cell.
         isinstance(given, str) and len(given) <= CHUNK_BYTES // 4
     ):
         encoding = encode(given)  # at most CHUNK_BYTES of UTF-8, so one cell

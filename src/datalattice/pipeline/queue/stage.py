@@ -1,10 +1,12 @@
 """Task side of the queue sink: stage rows as records by topic and partition.
 
-Records are equal to those that offering them one by one to the queue would make, with one time for
-the job. A task does not build logs: leaf boundaries depend on the records already there, which only
-the driver knows. It stages parcels of cells, and parcels of records in the form that leaves
-contain. The head of the latter is the Vector `[topic partition count]`; `count` is the number of
-partitions assumed when partitions were chosen by key, otherwise nil.
+The records are the same as if each were offered to the queue, except that all have the job's time.
+A task does not build logs, because leaf boundaries depend on the records that are already there,
+and only the driver knows those. A task stages parcels of cells, and parcels of records in the form
+that leaves contain. The head of a parcel of records is the Vector `[topic partition count]`. If
+keys chose the partitions, `count` is the number of partitions that the task assumed, otherwise nil.
+
+Source: docs/spark-writing.md "Columns", "Staging".
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ RECORDS_MAX: Final = 16_384
 """Most rows converted at a time."""
 
 LOGS_MAX: Final = 65_536
-"""Most partitions that one task writes to, since a piece of each log may wait in memory."""
+"""Most partitions that one task writes to: a piece of each log may be in memory."""
 
 RECORDS: Final = 2
 """Kind of parcels that contain records."""
@@ -69,7 +71,7 @@ class RecordPlan:
     """How each row becomes a map that is the value; None: the column `value` has the values."""
 
     def count_of(self, topic: str) -> int:
-        """Return over how many partitions the keys of a topic are spread."""
+        """Return the number of partitions among which keys choose in a topic."""
         return self.counts.get(topic, self.default_count)
 
 
@@ -186,7 +188,7 @@ class RecordStager:
         return found
 
     def _only_partition(self, topic: str, rows: _Routing) -> int | None:
-        """Return the partition that all rows of a topic go to; None if rows must be looked at."""
+        """Return the partition of all rows of a topic; None if each row chooses its own."""
         # Without keys, or with one partition, all rows of a batch go to the same partition.
         if not rows.has_keys or self._plan.count_of(topic) == 1:
             return self._routed(topic, None)

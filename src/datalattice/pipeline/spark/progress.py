@@ -1,8 +1,9 @@
 """Progress of a job's tasks, reported while Spark runs them.
 
-A job takes `progress`, a function called with the name of a step, the number of tasks done and
-their total. Spark reports task counts in two ways, one for a driver in this process and one for
-Spark Connect; both are used here behind one function.
+A job takes a function `progress`, and calls it with the name of a step, the number of finished
+tasks
+and the number of all. Spark reports task counts in two ways, one for a driver in this process and
+one for Spark Connect. This module offers one function for both.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def watching_tasks(spark: SparkSession, step: str, progress: Progress | None) ->
     """Report to `progress` the tasks that Spark runs for this thread inside the block."""
     if progress is None:
         yield
-    # By name: importing Connect needs packages that a local Spark does not.
+    # Recognized by name: importing Connect needs packages that a local Spark does not need.
     elif type(spark).__module__.startswith("pyspark.sql.connect"):
         with _watching_remote(spark, step, progress):
             yield
@@ -53,7 +54,7 @@ def _watching_remote(spark: SparkSession, step: str, progress: Progress) -> Iter
             done = sum(stage.num_completed_tasks for stage in found)
             progress(step, done, sum(stage.num_tasks for stage in found))
 
-    # Connect calls it for every operation of the session, so it is removed after the block.
+    # Connect calls the handler for every operation of the session, so it is removed afterwards.
     spark.registerProgressHandler(report)  # type: ignore[arg-type]  # called as it is here
     try:
         yield
@@ -64,7 +65,7 @@ def _watching_remote(spark: SparkSession, step: str, progress: Progress) -> Iter
 @contextmanager
 def _watching_local(context: SparkContext, step: str, progress: Progress) -> Iterator[None]:
     """Poll the state of a job group in a thread of its own."""
-    # A job group of its own: other threads' jobs on the same session are not counted.
+    # A new job group, so that jobs of other threads are not counted.
     group = f"datalattice-{next(_groups)}"
     before = context.getLocalProperty(_GROUP)
     context.setLocalProperty(_GROUP, group)

@@ -1,9 +1,9 @@
 """The folder for temporary files of a driver's JVM.
 
-Spark puts sockets, shuffled data and native libraries into Java's temporary folder and leaves them
-there if it is killed. So each driver gives its JVM a folder of its own, which is removed with the
-session. A driver that is killed leaves its folder unlocked; the next driver on this machine removes
-unlocked folders.
+Spark puts sockets, shuffled data and native libraries into Java's temporary folder, and leaves them
+there if it is killed. So each driver gives its JVM a folder of its own, locks it, and removes it
+with the session. If a driver is killed, the system releases the lock. The next driver on this
+machine removes all unlocked folders.
 
 The path is short, because the path of a Unix socket in it is limited to about a hundred bytes.
 """
@@ -38,11 +38,11 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._/-]+")
 class _ScratchFolder:
     path: Path
     lock: int
-    """Descriptor that holds the lock; the system releases it however the process ends."""
+    """Descriptor that holds the lock; the system releases it when the process ends."""
 
 
 _own: dict[int, _ScratchFolder] = {}
-"""This process's folder by process id, so that a fork gets its own."""
+"""The folder of this process, by process id, so that a fork makes its own."""
 
 
 def scratch_folder() -> Path | None:
@@ -52,7 +52,7 @@ def scratch_folder() -> Path | None:
     Raises: UsageError: no temporary folder is writable; Spark does not start without one.
     """
     found = _own.get(os.getpid())
-    # A cleaner of temporary files may have removed it: then a new one is made.
+    # If a cleaner of temporary files has removed it, a new one is made.
     if found is not None and found.path.is_dir():
         return found.path
     try:
@@ -84,7 +84,8 @@ def remove_scratch() -> None:
 
 
 def _made(root: Path) -> _ScratchFolder:
-    # One process at a time: a new folder that is not locked yet would look abandoned.
+    # Only one process at a time does this: a new folder is not locked yet, and another process
+    # would take it for abandoned.
     turn = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT, _MODE)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX)

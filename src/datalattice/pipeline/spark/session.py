@@ -1,8 +1,11 @@
 """Start Spark on this machine, on a cluster or through Spark Connect.
 
-With a Spark session of your own, `register(spark)` is enough. `spark_session` adds a quick, quiet
-start: it finds Java (also in a wheel), makes workers run this interpreter, listens on the loopback
-interface unless the cluster is remote, and prefers a start within seconds to peak JVM speed.
+If you have a Spark session, `register(spark)` is enough. `spark_session` starts one quickly and
+quietly. It finds Java, also in a wheel. It lets workers run this interpreter, and listens on the
+loopback interface only, unless the cluster is remote. It starts within seconds, at the price of a
+slower JVM.
+
+Source: docs/spark.md; docs/spark-cluster.md.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 
 JVM_END_SECONDS_MAX: Final = 30
-"""A JVM that takes longer to end is killed."""
+"""If the JVM takes longer to end, it is killed."""
 
 ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz", ".tar", ".zip")
 """Suffixes of the archives that Spark unpacks."""
@@ -38,8 +41,8 @@ PACKAGE_FOLDER: Final = "datalattice-package"
 
 _MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
-# The serial collector: two cores have no room for collector threads. No bounds checks in Arrow:
-# Spark reads its vectors by index from 0 to their length only.
+# The serial collector, because collector threads would take time from tasks if there are few cores.
+# No bounds checks in Arrow, because Spark reads vectors only by index from 0 to their length.
 _JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:-UsePerfData -Darrow.enable_unsafe_memory_access=true"
 
 _QUICK_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
@@ -75,7 +78,7 @@ CONNECT_PORT: Final = 15_002
 PORT_MAX: Final = 65_535
 
 REACH_SECONDS_MAX: Final = 5.0
-"""Connection timeout; a server that takes longer counts as unreachable."""
+"""If connecting to a server takes longer, the server counts as unreachable."""
 
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "[::1]"})
 
@@ -112,8 +115,8 @@ def spark_session(
         whose executors get `memory` each, or "sc://host:15002" for a Spark Connect server, which
         has its own cores and memory.
     package: archive of this package, for a cluster whose workers lack it (`package_settings`).
-    quick_start: disable the JVM's second compiler. It starts in half the time and processes large
-        data more slowly.
+    quick_start: disable the JVM's second compiler. The JVM then starts in half the time, and
+    processes large data more slowly.
     config: adds to or replaces the settings made here.
     log_level: "off" prints nothing; errors are raised in any case.
 
@@ -296,9 +299,10 @@ def end_session(spark: SparkSession) -> None:
     try:
         spark.stop()
     except (ConnectionError, Py4JError):
-        # The JVM has been killed: nothing is left to stop, but PySpark still takes it for running.
+        # The JVM was killed. Nothing is left to stop, but PySpark believes that it runs.
         _forget_session()
-    # PySpark sets this for a Connect session; left set, every later session would use Connect.
+    # PySpark sets this for a Connect session. It is removed, because otherwise every later session
+    # would use Connect.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     if gateway is None:
         return
@@ -307,7 +311,7 @@ def end_session(spark: SparkSession) -> None:
     process = getattr(gateway, "proc", None)  # None for a JVM that PySpark did not start
     if process is None:
         return
-    # Waited for, so that its temporary files can be removed.
+    # Its temporary files can be removed only after it has ended.
     process.stdin.close()  # the JVM ends when its standard input closes
     try:
         process.wait(JVM_END_SECONDS_MAX)
@@ -344,7 +348,7 @@ _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJa
 
 _WORKER_SETTINGS: Final = {
     "spark.python.daemon.module": "datalattice.pipeline.daemon",
-    # Over TCP a task's first messages wait for delayed acknowledgements, 40 ms each.
+    # Over TCP each of a task's first messages waits 40 ms for a delayed acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
@@ -396,7 +400,7 @@ def session_settings(
     if where.kind == "cluster" and where.loopback:  # elsewhere the log settings file is missing
         settings["spark.executor.extraJavaOptions"] = settings["spark.driver.extraJavaOptions"]
     if cores is not None:
-        # Spark's 200 partitions are tasks without work on a few cores.
+        # With Spark's default of 200 partitions most tasks would have no work on a few cores.
         settings["spark.sql.shuffle.partitions"] = str(cores)
         settings["spark.default.parallelism"] = str(cores)
     if where.kind == "cluster" and cores is not None:

@@ -13,14 +13,14 @@ _settled: set[int] = set()
 
 
 def settle() -> None:
-    """Exclude everything loaded so far from garbage collection, once in each worker.
+    """Exclude all present objects from garbage collection, once in each worker.
 
-    PySpark collects garbage after every task, which walks all modules: 20 to 40 ms, as long as a
-    small task. Does nothing outside of a Spark task, as in a driver.
+    PySpark collects garbage after every task and so visits all modules. That takes 20 to 40 ms, as
+    long as a small task. Outside of a Spark task, as in a driver, the function does nothing.
     """
     from pyspark import TaskContext
 
-    # A driver's collector works for the user's own program.
+    # In a driver the objects belong to the user's program.
     if TaskContext.get() is None or os.getpid() in _settled:
         return
     _settled.add(os.getpid())
@@ -36,21 +36,22 @@ def quiet_when_unheard(daemon: ModuleType) -> None:
     """
 
     def print_exc() -> None:
-        # No process reads what this worker writes, so its end is not a failure.
+        # Spark closed the connection on purpose, so this is not a failure.
         if not isinstance(sys.exception(), BrokenPipeError):
             traceback.print_exc()
 
-    # The daemon looks this name up in its own module; the standard module stays as it is.
+    # The daemon looks `traceback` up in its own module. The standard module is not changed.
     vars(daemon)["traceback"] = SimpleNamespace(
         print_exc=print_exc, format_exc=traceback.format_exc
     )
 
 
 def quiet_own_daemon() -> None:
-    """Do that in a worker that Spark's own daemon forked; nothing in any other process.
+    """Call `quiet_when_unheard` if Spark's own daemon forked this process; else do nothing.
 
-    Spark 4 forks the workers that plan queries from `pyspark.daemon` whatever
-    `spark.python.daemon.module` says, and sessions of a user fork all workers from it.
+    Spark 4 always forks the workers that plan queries from `pyspark.daemon`, even if
+    `spark.python.daemon.module` names another module. In a user's own session it forks all workers
+    from `pyspark.daemon`.
     """
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)

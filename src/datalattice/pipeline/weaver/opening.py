@@ -1,4 +1,4 @@
-"""The weaver stores of a folder, opened for one plan or task, beside the processes that write."""
+"""The weaver stores of a folder, opened for one plan or task while other processes write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datalattice.weaver import Stores
 
 @contextmanager
 def open_stores(folder: str) -> Iterator[Stores]:
-    """Give the weaver stores of a node's folder, to read.
+    """Return the context with the weaver stores of a node's folder, for reading.
 
     Raises: NoSuchPath: there are none.
     """

@@ -1,4 +1,7 @@
-"""Options of `lattice.weaver`, parsed into a frozen record."""
+"""The options for reading `lattice.weaver`, parsed into a frozen record.
+
+Source: docs/spark-weaver.md "Options".
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ FORMAT: Final = "lattice.weaver"
 
 
 class WeaverTable(Enum):
-    """What of a store becomes rows."""
+    """The tables of a store."""
 
     INTENTIONS = "intentions"
     STATE = "state"
@@ -59,7 +62,7 @@ _TYPES: Final = {
     "condition": "ARRAY<STRING>",
     "payload": "BINARY",
 }
-"""Types of columns that are not STRING; `key` and `value` are as options say."""
+"""Types of the columns that are not STRING; options choose the types of `key` and `value`."""
 
 _ANY: Final = "any"
 
@@ -87,14 +90,14 @@ _FIRST: Final[int | None] = 1
 
 
 def _start_option(text: str) -> int | None:
-    """Parse the first record to read, counted from 1; None: the first one to come."""
+    """Parse the number of the first record to read, from 1; None: the next record to be written."""
     if text.lower() in (EARLIEST, LATEST):
         return _FIRST if text.lower() == EARLIEST else None
     return _record_option(text)
 
 
 def _end_option(text: str) -> int | None:
-    """Parse the record before which to stop; None: none."""
+    """Parse the number of the record before which to stop; None: read to the end."""
     return None if text.lower() == LATEST else _record_option(text)
 
 
@@ -157,7 +160,7 @@ class WeaverOptions:
 
     @property
     def is_change(self) -> bool:
-        """Whether rows say what changed since a record, so that deleted keys have a row."""
+        """Whether rows are changes since a record, so that deleted keys have rows."""
         return self.is_stream or self.starting != 1
 
     def __str__(self) -> str:

@@ -1,8 +1,12 @@
 """Which records of a witness log a task reads, and the rows made of them. No Spark.
 
-Every table is cut by the numbers of records, since an entry of the state stands at one record: a
-key at that of the last write to it, whichever write counts. So tasks need not know of each other,
-and a row is the same whenever it is read: the state of then is found from that of now.
+Tasks divide every table by the numbers of records. Each row belongs to one record: the row of a key
+to the last record that wrote the key, even if another write gave its value. So each task makes its
+rows alone. The state after the last record of the read is computed back from the present state, so
+a
+row does not depend on the time at which a task runs.
+
+Source: docs/spark-weaver.md "Records, tasks and the past".
 """
 
 from __future__ import annotations
@@ -37,18 +41,18 @@ from datalattice.weaver import (
 )
 
 RECORDS_PER_TASK_MAX: Final = 32_768
-"""A log with more records becomes several tasks, so that it uses all cores."""
+"""A log with more records is divided into several tasks, so that it uses all cores."""
 
 RECORDS_AT_ONCE: Final = 1_024
-"""Most records read of one snapshot: the engine keeps old pages for as long as it is open."""
+"""Most records read from one snapshot: while it is open, the engine must keep old pages."""
 
 KEYS_KEPT_MAX: Final = 65_536
-"""Most keys of which a task keeps where they were written last."""
+"""Most keys for which a task remembers the record of the last write."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsTask:
-    """The records behind `start` up to `end`, of a read that ends at record `last`."""
+    """The records after `start` up to `end`, of a read whose last record is `last`."""
 
     start: Position
     end: Position
@@ -59,7 +63,7 @@ class RecordsTask:
 
 
 def reach(view: StoreView, options: WeaverOptions) -> Position:
-    """Return how far a table can be read: to the end of the log, or of what the state has."""
+    """Return the last position that a table has: of the log, or of what the state has applied."""
     if options.table is not WeaverTable.INTENTIONS:
         return view.applied()
     found = view.position(view.last_seq())
@@ -68,12 +72,12 @@ def reach(view: StoreView, options: WeaverOptions) -> Position:
 
 
 def plan(view: StoreView, start: Position, end: Position, min_tasks: int = 1) -> list[RecordsTask]:
-    """Return the tasks that read the records behind `start` up to `end`, in order.
+    """Return the tasks that read the records after `start` up to `end`, in order.
 
     Cost:   reads one record for each task.
     """
     count = end.seq - start.seq
-    # At least as many as asked for, but none without a record.
+    # At least as many tasks as the option says, but no task without a record.
     tasks = max(-(-count // RECORDS_PER_TASK_MAX), min(min_tasks, count))
     cuts = [start]
     for number in range(1, tasks):
@@ -103,15 +107,16 @@ def rows(task: RecordsTask, options: WeaverOptions) -> Iterator[Row]:
     at = task.start
     with open_stores(options.folder) as stores:
         while at.seq < task.end.seq:
-            # Records do not change, so each part has a snapshot of its own, closed before its rows
-            # are used: a slow query must not make the store grow.
+            # Each part is read from its own snapshot, because records never change. The snapshot is
+            # closed before Spark takes the rows: a slow query must not make the store grow.
             with stores.view(options.id) as view:
                 made, after = _read_some(view, at, task, make)
             if after == at:
                 break
             yield from made
             at = after
-    # The hash of the last record names all before it, so they are those that were planned.
+    # The hash of the last record depends on all records before it. If it is the planned one, so
+    # are all others.
     if at != task.end:
         raise rebuilt(options, task.end)
 
@@ -119,14 +124,14 @@ def rows(task: RecordsTask, options: WeaverOptions) -> Iterator[Row]:
 def _read_some(
     view: StoreView, at: Position, task: RecordsTask, make: _Maker
 ) -> tuple[list[Row], Position]:
-    """Return the rows of the next records, and the last of these."""
+    """Return the rows of the next records, and the position of the last of them."""
     made: list[Row] = []
     size = 0
     for entry in view.entries(at.seq + 1, min(RECORDS_AT_ONCE, task.end.seq - at.seq)):
         made += make.rows(view, entry)
         at = Position(entry.seq, entry.content_hash)
         size += entry.signed.size
-        # Bounds the memory: an intention may have a megabyte.
+        # Bounds the memory: an intention may be as large as a megabyte.
         if size >= BATCH_BYTES_MAX:
             break
     return made, at
@@ -135,7 +140,7 @@ def _read_some(
 class _Written(NamedTuple):
     """What an intention wrote: to a key, or as an entry of a log.
 
-    rank: place among the heads of the key, from 0. conflicts: other heads of the key.
+    rank: position among the heads of the key, from 0. conflicts: number of the other heads.
     """
 
     key: bytes
@@ -166,7 +171,7 @@ class _Maker:
         self._columns = [columns[name] for name in options.columns]
 
     def rows(self, view: StoreView, entry: WitnessEntry) -> Iterator[Row]:
-        """Yield the rows that stand at a record."""
+        """Yield the rows that belong to a record."""
         signed = entry.signed
         if self.options.table is WeaverTable.INTENTIONS:
             self._check(signed)
@@ -188,10 +193,10 @@ class _Maker:
             return
         heads = heads_at(view, key, self._last)
         seqs = {op.hash: view.seq_of(op.hash) or 0 for op in heads}
-        # The last write is a head, as no later one has replaced it.
+        # The last write is a head, because no later write replaced it.
         newest = max(seqs.values())
         if entry.seq < newest:
-            # Kept, as to search the heads of a key that is written often takes long.
+            # Remembered, because finding the heads of a key with many writes takes long.
             if len(self._newest) < KEYS_KEPT_MAX:
                 self._newest[key] = newest
             return
@@ -199,8 +204,8 @@ class _Maker:
         if not is_state and len(heads) == 1:
             return
         for rank, op in enumerate(heads[:1] if is_state else heads):
-            # "The value comes out of the signed intention" (docs/spark-weaver.md): the rows of the
-            # state say only which intentions count.
+            # "A value of the state comes out of the signed intention" (docs/spark-weaver.md). The
+            # state is used only to find which intentions count.
             signed = entry.signed if op.hash == entry.signed.hash else view.get(op.hash)
             assert signed is not None, "a head is in the log"
             self._check(signed)
@@ -209,12 +214,13 @@ class _Maker:
             written = _Written(
                 key, value, op.author, op.stamp, op.hash, seqs[op.hash], rank, others
             )
-            # A key that was deleted has a row where it may have been read before.
+            # A deleted key has a row if an earlier read may have had one for it.
             if value is not None or not is_state or self.options.is_change:
                 yield [make(written) for make in self._columns]
 
     def _check(self, signed: SignedIntention) -> None:
-        # "`false` skips the signatures of the authors": the hash is made anew of the bytes anyway.
+        # "`verify=false` skips the signatures only" (docs/spark-weaver.md): the hash is always
+        # computed from the bytes.
         if self.options.verify and not signed.verify():
             raise BadSignature(
                 f"the intention {signed.hash.hex()} of {self.options} is not signed by its author; "
@@ -255,7 +261,7 @@ def _prev(hash: bytes) -> str | None:
 
 
 def _kind(payload: bytes) -> str | None:
-    """Return what an intention is for; None: its payload is not in an envelope."""
+    """Return the kind of an intention; None: its payload is not in an envelope."""
     if not payload:
         return "ack"
     try:
@@ -277,7 +283,7 @@ def _op(entry: WitnessEntry, machine: Machine | None) -> str:
 
 
 def _key(written: _Written, format: KeyFormat) -> object:
-    # Bytes that are not UTF-8 have no text of their own; `bytes` takes every key.
+    # Two keys that are not UTF-8 may become the same text; with `bytes` every key is exact.
     return written.key if format is KeyFormat.BYTES else written.key.decode("utf-8", "replace")
 
 

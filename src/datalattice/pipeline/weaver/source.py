@@ -1,8 +1,11 @@
 """The Spark format `lattice.weaver`: tables of a weaver store in batches, new records in streams.
 
-A position is the number of a record of the witness log with the hash of its content, which names
-all records before it too. The planner divides the records behind a position into ranges; each task
-reads one, and finds the same records whatever is written meanwhile.
+A position is the number of a record in the witness log, with the hash of its content. That hash
+also
+depends on all earlier records. The planner divides the records after a position into ranges. Each
+task reads one range, and finds the same records even if others are written meanwhile.
+
+Source: docs/spark-weaver.md.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class WeaverSource(Format[WeaverOptions]):
     Hashes and authors are lower-case hex. `time` and `counter` are the author's stamp.
 
     Intentions and state can be read as a stream. Each batch of the state has the keys that were
-    written since the previous batch, with what they held at its end, or the new entries of a log. A
+    written since the previous batch, with their values at its end, or the new entries of a log. A
     restarted stream continues from its checkpoint. The options are:
     """
 
@@ -141,7 +144,7 @@ class WeaverReader(_WeaverReader, DataSourceReader):
     """Reads a table once."""
 
     def partitions(self) -> Sequence[RecordsPartition]:
-        """Return the tasks. Raises: UsageError: a given record is behind the end of the log."""
+        """Return the tasks. Raises: UsageError: a given record is after the end of the log."""
         options = self._options
         with open_stores(options.folder) as stores, stores.view(options.id) as view:
             start, end = START, reach(view, options)
@@ -155,8 +158,8 @@ class WeaverReader(_WeaverReader, DataSourceReader):
 class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the records of a log, batch by batch.
 
-    Spark keeps the position. After a restart it requests the same records again, and their hash
-    shows whether they are the same.
+    Spark keeps the position. After a restart it requests the same records again, and the hash in
+    the position shows whether the log still has them.
     """
 
     def __init__(self, options: WeaverOptions, schema: StructType) -> None:
@@ -212,7 +215,9 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
         with open_stores(options.folder) as stores, stores.view(options.id) as view:
             last = self._read(end)
             if view.position(last.seq) != last:
-                # The batch after it begins there, meets the same, and reads all of the log.
+                # This batch is empty. The next one begins at the same lost position, and so reads
+                # the
+                # whole log.
                 self._lost(last)
                 return []
             return self._planned(view, self._begin(view, self._read(start)), last)
