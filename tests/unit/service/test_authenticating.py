@@ -272,10 +272,14 @@ def test_a_header_is_bounded() -> None:
     )
 
 
-def reason_of(asked: Credentials) -> str:
+def tell_reason(tell: Authenticator, asked: Credentials) -> str:
     with pytest.raises(BadCredential) as caught:
-        authenticator().authenticate(asked, NOW_MS)
+        tell.authenticate(asked, NOW_MS)
     return caught.value.reason
+
+
+def reason_of(asked: Credentials) -> str:
+    return tell_reason(authenticator(), asked)
 
 
 def test_the_headers_of_a_signature_are_bounded() -> None:
@@ -385,6 +389,19 @@ def test_a_revoked_token_is_refused_whether_known_or_not() -> None:
         assert caught.value.reason == "revoked"
     same_id = forged({"iss": BOB_DID, "sub": BOB_DID, "jti": "gone"}, key=BOB)
     assert restarted.authenticate(bearer(same_id), NOW_MS).did == BOB_DID
+
+
+def test_a_token_that_is_revoked_while_it_is_verified_is_not_known() -> None:
+    class Revoking(SpentIds):
+        def is_revoked(self, did: str, token_id: str) -> bool:
+            found = super().is_revoked(did, token_id)
+            if not found:  # another thread, right after this one has looked
+                tell.revoke(did, token_id, NOW_MS + 660_000, NOW_MS)
+            return found
+
+    tell = Authenticator(NODE_DID, [URL], Revoking(MemoryEngine([SPENT_TABLE])))
+    tell.authenticate(bearer(token_of()), NOW_MS)
+    assert tell_reason(tell, bearer(token_of())) == "revoked"
 
 
 # --- signed requests ----------------------------------------------------------------------------

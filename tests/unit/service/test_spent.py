@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,21 @@ def test_a_full_table_refuses_and_takes_more_once_some_have_ended() -> None:
     spent.spend(DID, "3", 5_000, 1_000)
     with pytest.raises(RateLimited):
         spent.spend(DID, "4", 5_000, 1_000)
+
+
+def test_of_many_threads_one_spends_a_nonce() -> None:
+    spent, together = SpentIds(engine()), threading.Barrier(8)
+
+    def try_it(_: int) -> bool:
+        together.wait()
+        try:
+            spent.spend(DID, "n", 1_000, 0)
+        except BadCredential:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(try_it, range(8))) == 1
 
 
 def test_what_has_ended_is_removed() -> None:
