@@ -728,6 +728,24 @@ def test_what_waited_here_is_pushed_once_it_is_witnessed() -> None:
     found = joiner.replica.news(Peer("q", True, None), [begun])
     assert found is not None
     assert [part.hash for offer in found.offers for part in offer.parts] == log_of(source)
+    # Who brought it has it.
+    found = joiner.replica.news(Peer("p", True, None), [begun])
+    assert found is not None
+    assert not any(offer.parts for offer in found.offers)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_who_brought_what_waits_is_known_of_so_many(more: int) -> None:
+    _, source, joiner = copied(SMALL.arrivals + 1 + more)
+    with source.store.read() as log:
+        first, *waiting = [Part(one.signed.hash, one.signed.encode()) for one in log.entries()]
+    joiner.replica.absorb(Offer(None, tuple(waiting)), Peer("p"), asked=True)
+    begun = joiner.replica.probe
+    joiner.replica.absorb(Offer(None, (waiting[-1],)), Peer("p"), asked=True)
+    assert joiner.replica.probe == begun
+    assert len(joiner.replica._brought) == SMALL.arrivals + min(more, 0)
+    joiner.replica.absorb(Offer(None, (first,)), Peer("p"), asked=True)
+    assert not joiner.replica._brought
 
 
 def test_what_is_not_published_yet_is_not_stated() -> None:

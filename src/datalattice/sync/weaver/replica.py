@@ -58,7 +58,8 @@ class SendLimits(NamedTuple):
     """Bounds of what one store sends."""
 
     arrivals: int = 4_096  # bounds memory for peers that read slowly
-    """Newest intentions that are kept to be pushed; a peer further behind is compared."""
+    """Newest intentions that are kept to be pushed; a peer further behind is compared. And waiting
+    ones of which it is known who brought them."""
     arrival_bytes: int = 16 * 1024 * 1024  # an intention may have a MiB
     """Most bytes of them."""
     batch: int = 50  # "batches of at most 50 intentions"
@@ -202,11 +203,12 @@ class WeaverReplica:
             self._brought.update((one.hash, peer.connection) for one in fresh)
             self.gaps.filled([one.hash for one in fresh])
             self.gaps.add(ingested.missing)
-            for hash in ingested.floating:
-                # It is news once it is witnessed, to whoever brought it, too.
-                self._brought.pop(hash, None)
             before = self._arrived
             self._read_log(ingested.appended, fresh)
+            # What waits was brought by its connection, too: pushed back, it would be redundant
+            # there, and intentions would be announced from then on. Of the oldest it is forgotten.
+            while len(self._brought) > self.limits.arrivals:
+                del self._brought[next(iter(self._brought))]
             absorbed.changed = self._arrived > before
             # "For each missing dependency run gap repair with the sender."
             absorbed.missing += [one.prev for one in ingested.missing]
