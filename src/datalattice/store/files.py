@@ -44,7 +44,9 @@ def read_file(disk: Disk, path: str, count: int | None = None) -> bytes | None:
     except FileNotFoundError:
         return None
     try:
-        return file.read(0, file.size() if count is None else count)
+        # Memory is taken for what is asked for, and a limit is far above what a file has.
+        size = file.size()
+        return file.read(0, size if count is None else min(size, count))
     finally:
         file.close()
 

@@ -404,7 +404,7 @@ def test_a_signal_that_comes_in_a_finalizer_is_not_lost(number: int, code: int) 
         "main.main(work)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
     )
     assert (ran.returncode, ran.stderr) == (code, "")
 

@@ -11,6 +11,7 @@ from datalattice.cells import Map, Value, Vector, novelty, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import Corruption, MissingData, StoreLocked, UsageError
 from datalattice.store import CellStore
+from datalattice.store.disk import RealFile
 from datalattice.store.files import checked
 from datalattice.store.kept import Pin, pins
 from datalattice.store.kept.pins import (
@@ -216,3 +217,20 @@ def test_a_file_of_another_kind_with_a_good_checksum_is_refused(tmp_path: Path) 
             store.pins.all()
         write_pins(store._folder, [])
         assert store.pins.all() == []
+
+
+def test_no_more_is_read_of_the_file_than_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CellStore.open(tmp_path / "s") as store:
+        store.pins.pin(store.commit(1).root_hash, "one")
+        asked: list[int] = []
+        read = RealFile.read
+
+        def noting(file: RealFile, offset: int, count: int) -> bytes:
+            asked.append(count)
+            return read(file, offset, count)
+
+        monkeypatch.setattr(RealFile, "read", noting)
+        assert [pin.name for pin in store.pins.all()] == ["one"]
+        assert asked == [(tmp_path / "s" / "pins").stat().st_size]
