@@ -27,7 +27,7 @@ import dataclasses
 import struct
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar, dataclass_transform
 
@@ -147,6 +147,15 @@ class Message:
 
 
 _M = TypeVar("_M", bound=Message)
+
+
+class RpcMethod(NamedTuple):
+    """A method of a service. is_stream: it answers with any number of messages."""
+
+    name: str
+    request: type[Message]
+    answer: type[Message]
+    is_stream: bool = False
 
 
 class _Layout:
@@ -472,6 +481,32 @@ def descriptor_set(*classes: type[Message]) -> bytes:
             out += _entry(1, _file(package, packages[package]))
             del uses[package]
     return out
+
+
+def service_descriptor(service: str, methods: Iterable[RpcMethod]) -> bytes:
+    """Return a FileDescriptorSet with one file, which declares a service by its full name.
+
+    It depends on the files that `descriptor_set` makes of the messages. Two sets one after the
+    other are the set of all their files.
+    """
+    package, _, name = service.rpartition(".")
+    known = list(methods)
+    used = {
+        message.full_name.rpartition(".")[0]
+        for method in known
+        for message in (method.request, method.answer)
+    }
+    declared = _entry(1, name.encode())
+    for method in known:
+        # A leading dot: full names in descriptors do not depend on their package.
+        body = _entry(1, method.name.encode())
+        body += _entry(2, f".{method.request.full_name}".encode())
+        body += _entry(3, f".{method.answer.full_name}".encode())
+        declared += _entry(2, body + (_int_entry(6, 1) if method.is_stream else b""))
+    file = _entry(1, f"{service.replace('.', '/')}.service.proto".encode())
+    file += _entry(2, package.encode())
+    file += b"".join(_entry(3, _file_name(one)) for one in sorted(used))
+    return _entry(1, file + _entry(6, declared) + _entry(12, b"proto3"))
 
 
 def _used_by(package: str, classes: list[type[Message]]) -> set[str]:

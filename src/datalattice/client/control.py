@@ -100,7 +100,7 @@ class ControlClient:
         if not isinstance(message, Result) or message.id != self._last_id:
             raise ProtocolViolation(f"the node's answer to {operation} is not a Result")
         if message.error is not None:
-            raise _error(message.error.name, str(message.value))
+            raise error_of(message.error.name, str(message.value))
         return message.value
 
     def finish(self, operation: str, progress: Progress, **arguments: object) -> Value:
@@ -158,7 +158,7 @@ class ControlClient:
         self.close()
 
 
-def _error(code: str, text: str) -> DataLatticeError:
+def error_of(code: str, text: str) -> DataLatticeError:
     """Return the error that has this code; an unknown one is a plain failure."""
     for kind in _kinds(DataLatticeError):
         # It takes hashes, which the text does not have.

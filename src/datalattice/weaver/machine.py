@@ -39,7 +39,7 @@ from enum import IntEnum
 from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from datalattice.errors import UnsupportedOperation, UsageError
-from datalattice.protobuf import Field, Message, descriptor_set
+from datalattice.protobuf import Field, Message, RpcMethod, descriptor_set, service_descriptor
 from datalattice.weaver.op import Op
 from datalattice.weaver.sexpr import SExpr, message_to_sexpr
 
@@ -452,49 +452,13 @@ def _camel(name: str) -> str:
 # --- descriptors --------------------------------------------------------------------------------
 
 
-class _MethodDescriptor(Message, name="google.protobuf.MethodDescriptorProto"):
-    method_name: Annotated[str, Field(1)] = ""
-    input_type: Annotated[str, Field(2)] = ""
-    output_type: Annotated[str, Field(3)] = ""
-    server_streaming: Annotated[bool, Field(6)] = False
-
-
-class _ServiceDescriptor(Message, name="google.protobuf.ServiceDescriptorProto"):
-    service: Annotated[str, Field(1)] = ""
-    methods: Annotated[tuple[_MethodDescriptor, ...], Field(2)] = ()
-
-
-class _FileDescriptor(Message, name="google.protobuf.FileDescriptorProto"):
-    file: Annotated[str, Field(1)] = ""
-    package: Annotated[str, Field(2)] = ""
-    dependencies: Annotated[tuple[str, ...], Field(3)] = ()
-    services: Annotated[tuple[_ServiceDescriptor, ...], Field(6)] = ()
-    syntax: Annotated[str, Field(12)] = ""
-
-
-class _FileDescriptorSet(Message, name="google.protobuf.FileDescriptorSet"):
-    files: Annotated[tuple[_FileDescriptor, ...], Field(1)] = ()
-
-
 def _describe(cls: type[Machine]) -> bytes:
     """Return the messages of a machine, and its service in a file of its own."""
-    calls = [(one.name, one.request, one.response, False) for one in cls.methods()]
-    calls += [(_camel(one.attribute), one.params, one.event, True) for one in cls.streams()]
-    messages = [message for _, request, answer, _ in calls for message in (request, answer)]
+    calls = [RpcMethod(one.name, one.request, one.response) for one in cls.methods()]
+    calls += [
+        RpcMethod(_camel(one.attribute), one.params, one.event, is_stream=True)
+        for one in cls.streams()
+    ]
+    messages = [message for call in calls for message in (call.request, call.answer)]
     messages += [] if cls.payload is None else [cls.payload]
-    package, _, name = cls.service_name().rpartition(".")
-    # A leading dot: full names in descriptors do not depend on their package.
-    methods = tuple(
-        _MethodDescriptor(call, f".{request.full_name}", f".{answer.full_name}", streaming)
-        for call, request, answer, streaming in calls
-    )
-    packages = {message.full_name.rpartition(".")[0] for message in messages}
-    file = _FileDescriptor(
-        f"{cls.service_name().replace('.', '/')}.service.proto",
-        package,
-        tuple(f"{one.replace('.', '/')}.proto" for one in sorted(packages)),
-        (_ServiceDescriptor(name, methods),),
-        "proto3",
-    )
-    # Two encodings one after the other are the set of all their files.
-    return descriptor_set(*messages) + _FileDescriptorSet((file,)).encode()
+    return descriptor_set(*messages) + service_descriptor(cls.service_name(), calls)

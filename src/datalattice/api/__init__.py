@@ -1,0 +1,1 @@
+"""Doors: how a service is reached from outside; each turns bytes into requests and results back."""

@@ -1,0 +1,401 @@
+"""Door: an asyncio gRPC server for every action of a service.
+
+    door = GrpcDoor(service)
+    await door.listen_socket(folder / "grpc.sock")
+    ...
+    await door.stop()
+
+gRPC hands over the bytes of a message and takes bytes: requests are decoded here, so that bytes
+that are no request are the caller's mistake. Authentication, decoding, the handler and encoding run
+in one of a few threads, since handlers wait for the disk; the event loop only moves bytes.
+
+A stream holds no thread while it waits. Its next items are taken when gRPC has accepted the last
+one, so a slow reader holds nothing but its position.
+
+Source: docs/design/service.md; docs/grpc.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import unquote
+
+import grpc
+from grpc import aio
+
+from datalattice.actions import ACTIONS, Action, ActionKind
+from datalattice.api.grpc.reflection import REFLECTION_METHODS, Reflection
+from datalattice.client.grpc import AUTHORIZATION, CODE_KEY, RETRY_KEY
+from datalattice.clock import Clock, SystemClock
+from datalattice.errors import (
+    Backpressure,
+    DataLatticeError,
+    Draining,
+    LimitExceeded,
+    Timeout,
+    Unauthenticated,
+    UsageError,
+)
+from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.service import Service, Streamed, answer_to
+from datalattice.service.access import Principal
+
+T = TypeVar("T")
+
+TEXT_BYTES_MAX: Final = 2_000
+"""Longest text of an error. gRPC sends it in a header, where some bytes take three; it drops
+answers whose headers are longer than 8 kB."""
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""Longest path of a Unix socket on Linux."""
+
+FOLDER_MODE: Final = 0o700
+"""Mode of a folder that only its owner can enter. gRPC tells nothing of the process at the other
+end of a socket, and makes the socket itself with the modes of the umask."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """Bounds of one door.
+
+    threads: handlers that run at once. calls: calls that run or wait for a thread. streams: open
+    streams. request_bytes, answer_bytes: longest message. stall_s: longest that a reader of a
+    stream may take nothing.
+    """
+
+    threads: int = 16
+    calls: int = 256
+    streams: int = 1_024
+    request_bytes: int = MESSAGE_BYTES_MAX
+    answer_bytes: int = MESSAGE_BYTES_MAX
+    stall_s: float = 30.0
+
+
+GrpcAuthenticate = Callable[[Mapping[str, str], str | None], Principal]
+"""Returns who asks, from the metadata and the address, which is None for a socket. It may wait for
+the disk. Raises: Unauthenticated, RateLimited, UsageError."""
+
+
+def socket_caller(metadata: Mapping[str, str], _address: str | None) -> Principal:
+    """Return the caller of a socket that only our user can open.
+
+    Raises: Unauthenticated: it shows a credential, which nothing here can check.
+    """
+    # "A credential that is shown and not valid is refused everywhere ... on sockets too".
+    if AUTHORIZATION in metadata:
+        raise Unauthenticated("this socket takes no credentials: it belongs to its user")
+    return Principal(None, "socket")
+
+
+class _Room:
+    """Room for a number of things at once, each in `with`. Raises: Backpressure: there is none."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most: Final = most
+        self._what: Final = what
+        self.used = 0
+
+    def __enter__(self) -> None:
+        if self.used >= self._most:
+            raise Backpressure(f"{self._most} {self._what} are open here; try again")
+        self.used += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self.used -= 1
+
+
+class GrpcDoor:
+    """The gRPC door of a service. All methods belong to one event loop.
+
+    authenticate: who asks; without it the door is for a socket alone.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        authenticate: GrpcAuthenticate = socket_caller,
+        *,
+        limits: GrpcLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._service: Final = service
+        self._authenticate: Final = authenticate
+        self._limits: Final = limits or GrpcLimits()
+        self._clock: Final = clock or SystemClock()
+        self._pool: Final = ThreadPoolExecutor(self._limits.threads, "grpc-door")
+        self._reflection: Final = Reflection(service)
+        self._waiting: Final[set[asyncio.Event]] = set()
+        self._server: aio.Server | None = None
+        self._is_draining = False
+        self._calls: Final = _Room(self._limits.calls, "calls")
+        self._streams: Final = _Room(self._limits.streams, "streams")
+
+    @property
+    def calls(self) -> int:
+        """Calls that run or wait for a thread."""
+        return self._calls.used
+
+    @property
+    def streams(self) -> int:
+        """Open streams."""
+        return self._streams.used
+
+    # --- start and stop -------------------------------------------------------------------------
+
+    async def listen_socket(self, path: str | os.PathLike[str]) -> None:
+        """Serve on a Unix socket; its folder must be ours, with the mode `FOLDER_MODE`.
+
+        Raises: UsageError: the folder is open to others, or the path is too long. OSError.
+        """
+        target = _socket_target(path)
+        await self._listen(lambda server: server.add_insecure_port(target), target)
+
+    async def listen_tcp(
+        self, address: str, key_and_certificate: tuple[bytes, bytes] | None = None
+    ) -> int:
+        """Serve on `host:port` and return the port; port 0 takes a free one.
+
+        key_and_certificate: of TLS, as PEM; the key is not Ed25519. Without it the address must be
+        a loopback address given as a number.
+        Raises: UsageError: the door has no `authenticate`, or TLS is needed. OSError.
+        """
+        if self._authenticate is socket_caller:
+            raise UsageError("a door on TCP needs `authenticate`: anybody can connect to it")
+        if key_and_certificate is not None:
+            credentials = grpc.ssl_server_credentials([key_and_certificate])
+            return await self._listen(
+                lambda server: server.add_secure_port(address, credentials), address
+            )
+        host = address.rpartition(":")[0].strip("[]")
+        if host != "::1" and not host.startswith("127."):
+            raise UsageError(f"{address}: tokens would cross the network in the clear; use TLS")
+        return await self._listen(lambda server: server.add_insecure_port(address), address)
+
+    async def _listen(self, bind: Callable[[aio.Server], int], where: str) -> int:
+        server = aio.server(
+            options=(
+                ("grpc.max_receive_message_length", self._limits.request_bytes),
+                ("grpc.max_send_message_length", self._limits.answer_bytes),
+                # Else a second daemon on the same port would take half of the calls.
+                ("grpc.so_reuseport", 0),
+            ),
+            # Refused before the message is read; the finer bounds are our own.
+            maximum_concurrent_rpcs=self._limits.calls + self._limits.streams,
+        )
+        server.add_generic_rpc_handlers((_Methods(self),))
+        try:
+            port = bind(server)
+        except RuntimeError as error:
+            raise OSError(f"{where}: {error}") from error
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """Take no new calls, end the streams, and give calls `grace_s` seconds to finish."""
+        self._is_draining = True
+        for news in self._waiting:
+            news.set()
+        if self._server is not None:
+            await self._server.stop(grace_s)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    async def unary(self, action: Action, data: bytes, context: Any) -> bytes:
+        """Answer a call of an action that answers once."""
+        try:
+            with self._calls:
+                return await self._run(self._call, action, data, *_shown(context))
+        except Exception as error:  # noqa: BLE001 - told to the caller; a fault is logged
+            await self._refuse(context, error, action.right)
+
+    async def _run(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a function in a thread of this door."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+    def _call(
+        self, action: Action, data: bytes, metadata: Mapping[str, str], address: str | None
+    ) -> bytes:
+        caller = self._authenticate(metadata, address)
+        return self._encoded(self._service.call(action.request.decode(data), caller).encode())
+
+    def _encoded(self, answer: bytes) -> bytes:
+        if len(answer) > self._limits.answer_bytes:
+            raise LimitExceeded(
+                f"the answer has {len(answer)} bytes, {self._limits.answer_bytes} at most; ask for "
+                "less"
+            )
+        return answer
+
+    # --- streams --------------------------------------------------------------------------------
+
+    async def stream(self, action: Action, data: bytes, context: Any) -> None:
+        """Answer a call of an action that answers with a stream."""
+
+        def begin() -> tuple[Streamed[Any], Principal]:
+            caller = self._authenticate(metadata, address)
+            return self._service.stream(action.request.decode(data), caller), caller
+
+        metadata, address = _shown(context)
+        await self._streaming(context, action.right, lambda: self._pump(begin, context))
+
+    async def _streaming(
+        self, context: Any, right: str, serve: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Serve something that stays open, if there is room for it."""
+        try:
+            with self._streams:
+                await serve()
+        except Exception as error:  # noqa: BLE001 - told to the caller; a fault is logged
+            await self._refuse(context, error, right)
+
+    async def _pump(
+        self, begin: Callable[[], tuple[Streamed[Any], Principal]], context: Any
+    ) -> None:
+        opening = asyncio.ensure_future(self._run(begin))
+        try:
+            stream, caller = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_begun)  # the thread cannot be stopped
+            raise
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            # A writer must not fail because this door's loop has ended.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(news.set)
+
+        stream.on_wake(wake)
+        self._waiting.add(news)
+        try:
+            while not stream.closed:
+                if self._is_draining:
+                    raise Draining("the service is being stopped")
+                caller.check_live(self._clock.now_ms())
+                # Cleared before looking: a change after this sets it again, so none is missed.
+                news.clear()
+                items = await self._run(lambda: [one.encode() for one in stream.take()])
+                for item in items:
+                    await self._write(context, self._encoded(item))
+                if not items:
+                    await self._until(news, caller)
+        finally:
+            self._waiting.discard(news)
+            stream.close()
+
+    async def _write(self, context: Any, item: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._limits.stall_s):
+                await context.write(item)
+        except TimeoutError:
+            raise Timeout(f"the reader took nothing for {self._limits.stall_s} s") from None
+
+    async def _until(self, news: asyncio.Event, caller: Principal) -> None:
+        """Wait for news, at most until the caller's credential ends."""
+        left_s = None
+        if caller.expires_ms is not None:
+            left_s = max(0, caller.expires_ms - self._clock.now_ms()) / 1_000
+        try:
+            async with asyncio.timeout(left_s):
+                await news.wait()
+        except TimeoutError:
+            caller.check_live(self._clock.now_ms())
+
+    async def reflect(self, requests: Any, context: Any) -> None:
+        """Answer what a client asks about the services."""
+        metadata, address = _shown(context)
+
+        def answer(data: bytes) -> bytes:
+            caller = self._authenticate(metadata, address)
+            return self._encoded(self._reflection.answer(data, caller))
+
+        async def serve() -> None:
+            async for data in requests:
+                await self._write(context, await self._run(answer, data))
+
+        await self._streaming(context, "r", serve)
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    async def _refuse(self, context: Any, error: Exception, right: str) -> NoReturn:
+        """End a call with an error."""
+        if isinstance(error, aio.AbortError):
+            raise error
+        if not isinstance(error, DataLatticeError):
+            _log.error("a call by gRPC failed", exc_info=error)
+        code, text, status = answer_to(error, right)
+        trailing = [(CODE_KEY, code)]
+        if status.retry_s is not None:
+            trailing.append((RETRY_KEY, str(round(status.retry_s * 1_000))))
+        short = text.encode(errors="replace")[:TEXT_BYTES_MAX].decode(errors="ignore")
+        await context.abort(grpc.StatusCode[status.grpc], short, tuple(trailing))
+        raise AssertionError("abort raises")
+
+
+def _socket_target(path: str | os.PathLike[str]) -> str:
+    """Return where to listen. Raises: as `listen_socket`."""
+    found = Path(path).absolute()
+    if len(os.fsencode(found)) > SOCKET_PATH_BYTES_MAX:
+        raise UsageError(f"the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes: {found}")
+    about = found.parent.stat()
+    if stat.S_IMODE(about.st_mode) != FOLDER_MODE or about.st_uid != os.getuid():
+        raise UsageError(f"{found.parent}: the folder of a socket has the mode 0700 and is ours")
+    return f"unix:{found}"
+
+
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The methods of a door, by their full names."""
+
+    def __init__(self, door: GrpcDoor) -> None:
+        self._known: Final = {f"/{one.method}": _handler(door, one) for one in ACTIONS.values()}
+        for method in REFLECTION_METHODS:
+            self._known[f"/{method}"] = grpc.stream_stream_rpc_method_handler(door.reflect)
+
+    def service(self, details: Any) -> Any:
+        """Return what handles a method; None: UNIMPLEMENTED."""
+        return self._known.get(details.method)
+
+
+def _handler(door: GrpcDoor, action: Action) -> Any:
+    # Without functions that decode and encode, gRPC hands over bytes: what its own raise would be
+    # UNKNOWN to the caller.
+    if action.kind is ActionKind.STREAM:
+
+        async def stream(data: bytes, context: Any) -> None:
+            await door.stream(action, data, context)
+
+        return grpc.unary_stream_rpc_method_handler(stream)
+
+    async def unary(data: bytes, context: Any) -> bytes:
+        return await door.unary(action, data, context)
+
+    return grpc.unary_unary_rpc_method_handler(unary)
+
+
+def _close_begun(opening: asyncio.Future[tuple[Streamed[Any], Principal]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[0].close()
+
+
+def _shown(context: Any) -> tuple[dict[str, str], str | None]:
+    """Return what a caller shows: its metadata that is text, and its address."""
+    metadata: dict[str, str] = {}
+    for key, value in context.invocation_metadata() or ():
+        if isinstance(value, str):
+            # As a header that came twice: two credentials must not look like one.
+            metadata[key] = f"{metadata[key]}, {value}" if key in metadata else value
+    kind, _, rest = unquote(context.peer()).partition(":")
+    if kind == "unix":
+        return metadata, None
+    return metadata, rest.rpartition(":")[0].strip("[]")

@@ -1,0 +1,169 @@
+"""Reflection: the services of a door and of its stores, described to clients that ask.
+
+The packaged servicer has one list of services, fixed at its start. Here the services of the state
+machines of the node's stores are there as soon as a store is, each kind with a pool of its own,
+since two kinds may declare messages of the same name. A caller sees the stores that it may read.
+
+Source: docs/grpc.md "Reflection".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.message import DecodeError
+from grpc_reflection.v1alpha import reflection_pb2 as wire
+
+from datalattice.actions import ACTIONS, ActionKind, GetDescriptor, ListStores, StoreRef
+from datalattice.errors import BadFormat, NoSuchPath, Unauthenticated, Unauthorized
+from datalattice.protobuf import RpcMethod, descriptor_set, service_descriptor
+from datalattice.service import Service
+from datalattice.service.access import Principal
+
+REFLECTION_METHODS: Final = (
+    "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+)
+"""Both versions of the protocol: their messages differ in the package's name alone."""
+
+STORES_MAX: Final = 1_000
+"""Stores that are looked at for their kinds."""
+
+KINDS_MAX: Final = 64
+"""Descriptions of state machines that are kept."""
+
+_NOT_FOUND: Final = 5
+_INVALID: Final = 3
+
+
+class _Described:
+    """Some services with all files that they need."""
+
+    def __init__(self, files: bytes, services: tuple[str, ...]) -> None:
+        self.services: Final = services
+        self._pool: Final = descriptor_pool.DescriptorPool()
+        for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
+            self._pool.AddSerializedFile(file.SerializeToString())
+
+    def files(self, name: str, *, is_symbol: bool) -> list[bytes] | None:
+        """Return the file of this name or symbol, and behind it those that it needs."""
+        pool = self._pool
+        try:
+            found = pool.FindFileContainingSymbol(name) if is_symbol else pool.FindFileByName(name)
+        except KeyError:
+            return None
+        files: dict[str, bytes] = {}
+        pending: list[Any] = [found]
+        while pending:
+            file = pending.pop()
+            if file.name not in files:
+                files[file.name] = file.serialized_pb
+                pending += file.dependencies
+        return list(files.values())
+
+
+def _actions() -> _Described:
+    methods: dict[str, list[RpcMethod]] = {}
+    for action in ACTIONS.values():
+        service, _, name = action.method.partition("/")
+        is_stream = action.kind is ActionKind.STREAM
+        methods.setdefault(service, []).append(
+            RpcMethod(name, action.request, action.result, is_stream)
+        )
+    messages = [cls for calls in methods.values() for one in calls for cls in one[1:3]]
+    files = descriptor_set(*messages)
+    for service, calls in methods.items():
+        files += service_descriptor(service, calls)
+    return _Described(files, tuple(sorted(methods)))
+
+
+class Reflection:
+    """Answers questions about services. Any thread may use it."""
+
+    def __init__(self, service: Service) -> None:
+        self._service: Final = service
+        self._own: Final = _actions()
+        self._kinds: Final[OrderedDict[bytes, _Described]] = OrderedDict()
+        self._lock: Final = threading.Lock()
+
+    def answer(self, data: bytes, caller: Principal) -> bytes:
+        """Return the encoded answer to an encoded request.
+
+        Raises: BadFormat: it is no request. What the actions on stores raise.
+        """
+        try:
+            request = wire.ServerReflectionRequest.FromString(data)
+        except DecodeError as error:
+            raise BadFormat(f"the bytes are no ServerReflectionRequest: {error}") from error
+        found = wire.ServerReflectionResponse(
+            valid_host=request.host, original_request=request, **self._found(request, caller)
+        )
+        encoded: bytes = found.SerializeToString()
+        return encoded
+
+    def _found(self, request: Any, caller: Principal) -> dict[str, Any]:
+        asked = request.WhichOneof("message_request")
+        if asked == "list_services":
+            names = {name for one in self._all(caller) for name in one.services}
+            services = [wire.ServiceResponse(name=name) for name in sorted(names)]
+            return {"list_services_response": wire.ListServiceResponse(service=services)}
+        if asked in ("file_containing_symbol", "file_by_filename"):
+            name = getattr(request, asked)
+            for one in self._all(caller):
+                files = one.files(name, is_symbol=asked == "file_containing_symbol")
+                if files is not None:
+                    return {
+                        "file_descriptor_response": wire.FileDescriptorResponse(
+                            file_descriptor_proto=files
+                        )
+                    }
+            return _refused(_NOT_FOUND, f"nothing here is called {name[:80]!r}")
+        if asked is None:
+            return _refused(_INVALID, "the request asks nothing that this service knows")
+        return _refused(_NOT_FOUND, "proto3 has no extensions")
+
+    def _all(self, caller: Principal) -> Iterator[_Described]:
+        """Yield our own services, then those of the stores' machines, one for each kind."""
+        yield self._own
+        kinds: set[str] = set()
+        for store in self._stores(caller):
+            if store.store_type in kinds:
+                continue
+            kinds.add(store.store_type)
+            try:
+                found = self._service.call(GetDescriptor(id=store.id), caller)
+            except (NoSuchPath, Unauthorized, Unauthenticated):
+                continue  # a kind that this program does not have, or a store that is not shown
+            yield self._described(found.file_descriptor_set, found.service_name)
+
+    def _stores(self, caller: Principal) -> Iterator[StoreRef]:
+        """Yield the stores that a caller may list, those without a parent first."""
+        parents: list[bytes | None] = [None]
+        seen: set[bytes] = set()
+        while parents and len(seen) < STORES_MAX:
+            try:
+                found = self._service.call(ListStores(parent_id=parents.pop(0)), caller).items
+            except (Unauthorized, Unauthenticated):
+                return  # the stores are not shown to this caller
+            for store in found:
+                if store.id not in seen:
+                    seen.add(store.id)
+                    parents.append(store.id)
+                    yield store
+
+    def _described(self, files: bytes, service: str) -> _Described:
+        with self._lock:
+            found = self._kinds.get(files)
+            if found is None:
+                found = self._kinds[files] = _Described(files, (service,))
+                if len(self._kinds) > KINDS_MAX:
+                    self._kinds.popitem(last=False)
+            return found
+
+
+def _refused(code: int, text: str) -> dict[str, Any]:
+    return {"error_response": wire.ErrorResponse(error_code=code, error_message=text)}

@@ -1,0 +1,40 @@
+"""gRPC: the actions of a service, called over its gRPC door.
+
+    with GrpcClient("data/doors/grpc.sock") as client:
+        client.call(OfferRecords(topic="log", values=("hello",)))
+        client.store(store_id).put(key=b"a", value=b"b")
+
+It needs the extra `doors`. Source: docs/grpc.md.
+"""
+
+try:
+    import grpc  # noqa: F401 - asked for here, so that the error names the extra
+except ImportError as error:
+    raise ImportError(
+        f"gRPC is not usable ({error}): pip install 'datalattice[doors]'", name=error.name
+    ) from error
+
+from datalattice.client.grpc.blocking import GrpcClient, GrpcStream
+from datalattice.client.grpc.channels import (
+    AUTHORIZATION,
+    CODE_KEY,
+    MESSAGE_SIZES,
+    RETRY_KEY,
+    STORE_KEY,
+    Token,
+)
+from datalattice.client.grpc.methods import RemoteStore
+from datalattice.client.grpc.waiting import AsyncGrpcClient
+
+__all__ = [
+    "AUTHORIZATION",
+    "CODE_KEY",
+    "MESSAGE_SIZES",
+    "RETRY_KEY",
+    "STORE_KEY",
+    "AsyncGrpcClient",
+    "GrpcClient",
+    "GrpcStream",
+    "RemoteStore",
+    "Token",
+]
