@@ -8,11 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
@@ -377,6 +382,31 @@ def test_a_door_on_tcp_needs_authentication_and_beyond_this_machine_tls(service:
     for address in ("0.0.0.0:0", "[::]:0", "localhost:0"):
         with pytest.raises(UsageError, match="use TLS"):
             asyncio.run(GrpcDoor(service, by_token).listen_tcp(address))
+
+
+def test_a_door_with_a_certificate_is_called_by_who_has_it(service: Service) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "door")])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), 7)
+        .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(9999, 1, 1, tzinfo=UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    certificate = made.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    with serving(service, authenticate=by_token) as served:
+        port = served.run(served.door.listen_tcp("127.0.0.1:0", (private, certificate)))
+        address = f"localhost:{port}"
+        with GrpcClient(address, token="good", certificate=certificate) as client:
+            assert client.call(ListTopics()).topics == ()
+        with GrpcClient(address, token="good") as client, pytest.raises(PeerUnavailable):
+            client.call(ListTopics())
 
 
 def test_a_port_that_is_taken_is_an_error(service: Service, tcp: str) -> None:

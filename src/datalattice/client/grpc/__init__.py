@@ -20,7 +20,6 @@ from datalattice.client.grpc.channels import (
     CODE_KEY,
     MESSAGE_SIZES,
     RETRY_KEY,
-    STORE_KEY,
     Token,
 )
 from datalattice.client.grpc.methods import RemoteStore
@@ -31,7 +30,6 @@ __all__ = [
     "CODE_KEY",
     "MESSAGE_SIZES",
     "RETRY_KEY",
-    "STORE_KEY",
     "AsyncGrpcClient",
     "GrpcClient",
     "GrpcStream",

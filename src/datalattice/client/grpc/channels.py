@@ -30,9 +30,6 @@ CODE_KEY: Final = "lattice-code"
 RETRY_KEY: Final = "lattice-retry-ms"
 """Trailing metadata of a failed call: milliseconds after which the same call may succeed."""
 
-STORE_KEY: Final = "lattice-store"
-"""Metadata of a call of a state machine's service: the id of the store, in hex."""
-
 AUTHORIZATION: Final = "authorization"
 
 MESSAGE_SIZES: Final = (
