@@ -211,6 +211,7 @@ async def follow(where: str, lattice: str, address: str) -> None:
                 news.set()
                 await node.changed()
 
+        gc.collect()  # as the writer does: what starting the process left behind is not measured
         watcher = asyncio.ensure_future(watch())
         reader = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(

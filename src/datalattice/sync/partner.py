@@ -292,15 +292,17 @@ class Partner:
         self.lost_patch = self.has_news = True
         return True
 
-    def changed(self, now_ms: int, *, crowded: bool = False) -> None:
+    def changed(self, now_ms: int, *, crowded: bool = False) -> bool:
         """Note that there is something to push: at the end of the window, or of the burst.
 
         crowded: strangers changed it and more of them wait, so it may wait `CROWDED_MS`.
+        Returns: whether it may be due at another time than before.
         """
-        had_news, self.has_news = self.has_news, True
-        self.agrees(now_ms, is_equal=False)
+        had_news, self.has_news, before_ms = self.has_news, True, self.push_after_ms
+        if self.is_agreed:
+            self.agrees(now_ms, is_equal=False)
         if self.is_plain:
-            return
+            return not had_news
         # "What strangers changed is told half a second later while more of them wait, or with what
         # others change" (docs/design/foreign-data.md, Order of work).
         if crowded:
@@ -310,6 +312,7 @@ class Partner:
             self.push_after_ms = min(self.window_ms, now_ms + QUIET_MS)
         else:
             self.push_after_ms = min(self.push_after_ms, self.window_ms)
+        return not had_news or self.push_after_ms != before_ms
 
     def doubt(self, now_ms: int, pace: Pace, *, at_once: bool = False) -> None:
         """Note that something may have been lost; plan to compare again, after a rest."""

@@ -541,16 +541,17 @@ class Replicator:
 
     def _changed(self, now_ms: int) -> None:
         self._effects.changed = True
-        self._touched.update(self._partners)
         for partner in self._partners.values():
-            partner.changed(now_ms, crowded=self.crowded)
-        for partner in self._partners.values():
+            # In a burst most changes make nothing due at another time.
+            if partner.changed(now_ms, crowded=self.crowded):
+                self._touched.add(partner.id)
             self._flush(partner, now_ms)
 
     def _flush(self, partner: Partner, now_ms: int) -> None:
         """Push the difference to a peer that may lack something, once its window is over."""
         if not partner.has_news or now_ms < partner.push_after_ms or not partner.may_push:
             return
+        self._touched.add(partner.id)
         partner.is_refused = not self._admits(partner)
         if partner.is_refused:
             return

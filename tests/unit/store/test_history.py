@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from datalattice.cells import Value, Vector, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import UsageError
-from datalattice.store import CellStore
+from datalattice.store import CellStore, MemoryStore
 from datalattice.store.kept import NOTHING, Moment, Retention, history
 from datalattice.store.kept.history import (
     DAY_MS,
@@ -46,6 +47,19 @@ def open_store(
 def commit(store: CellStore, clock: StoppedClock, number: int, after_ms: int = 1_000) -> Moment:
     clock.now += after_ms
     return Moment(clock.now, store.commit(Vector.of([number])).root_hash)
+
+
+def test_remembered_roots_are_no_work_for_the_cycle_collector() -> None:
+    def count() -> int:
+        gc.collect()
+        return sum(isinstance(one, Moment) for one in gc.get_objects())
+
+    before = count()
+    store = MemoryStore()
+    for number in range(100):
+        store.commit(Vector.of([number]))
+    assert count() == before
+    assert len(store.history.entries()) == 100
 
 
 def test_each_durable_root_is_remembered_with_its_time() -> None:
@@ -130,7 +144,7 @@ def test_one_flipped_bit_costs_one_entry_and_is_told() -> None:
 
 
 def test_entries_out_of_order_are_left_out() -> None:
-    slots = [history._slot(Moment(ms, bytes([ms]) * 32)) for ms in (5, 9, 7, 9, 11)]
+    slots = [history._slot(history._ENTRY.pack(ms, bytes([ms]) * 32)) for ms in (5, 9, 7, 9, 11)]
     entries, bad = parse_history(history._HEAD + b"".join(slots))
     assert [one.time_ms for one in entries] == [5, 9, 9, 11]
     assert bad == [16 + 2 * SLOT_BYTES]

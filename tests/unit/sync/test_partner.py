@@ -47,6 +47,15 @@ def test_a_burst_that_does_not_end_is_told_at_the_end_of_the_window() -> None:
     assert one.push_after_ms == 1_000 + DELAY_MS
 
 
+def test_a_change_says_whether_it_makes_the_push_due_at_another_time() -> None:
+    one = partner(alike=True)
+    tell(one, 1_000)
+    for now_ms in range(1_001, 1_000 + 2 * DELAY_MS):
+        before_ms = one.due_ms
+        assert one.changed(now_ms) == (one.due_ms != before_ms)
+        assert not one.changed(now_ms)
+
+
 def test_other_peers_are_told_once_in_a_window() -> None:
     one = partner(alike=False)
     tell(one, 1_000)

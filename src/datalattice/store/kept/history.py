@@ -28,7 +28,6 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from datalattice.errors import StoreError, UsageError
-from datalattice.limits import HASH_BYTES
 from datalattice.store.disk import DiskFile, write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.records import Damage
@@ -49,8 +48,8 @@ COMPACT_ENTRIES: Final = 8_192
 """After this many new entries the file is thinned and replaced."""
 
 _HEAD: Final = b"DLHI\0\1" + bytes(10)
-_SLOT: Final = struct.Struct(">q32sI")
-SLOT_BYTES: Final = _SLOT.size
+_ENTRY: Final = struct.Struct(">q32s")  # Unix milliseconds, root hash
+SLOT_BYTES: Final = _ENTRY.size + 4
 
 
 class Moment(NamedTuple):
@@ -131,7 +130,8 @@ class History:
         self._now_ms = now_ms
         self._retention = retention
         self._lock = threading.Lock()
-        self._entries: list[Moment] = []
+        # In bytes as in the file: Python's cycle collector would visit a `Moment` for each commit.
+        self._entries: list[bytes] = []
         self._since = 0  # entries since the history was thinned
 
     @property
@@ -147,7 +147,7 @@ class History:
     def entries(self) -> list[Moment]:
         """Return the entries, the oldest first; the last is the present root."""
         with self._lock:
-            return list(self._entries)
+            return _moments(self._entries)
 
     def roots(self) -> list[bytes]:
         """Return the hashes of the roots to keep, each once.
@@ -171,17 +171,17 @@ class History:
         with self._lock:
             self._note(root)
 
-    def _note(self, root: bytes) -> Moment | None:
+    def _note(self, root: bytes) -> bytes | None:
         """Add a root and return its entry; None: it is the last one already."""
         now_ms = self._now_ms()
         if self._entries:
-            last = self._entries[-1]
+            last_ms, last = _ENTRY.unpack(self._entries[-1])
             # A collection writes a pack that repeats the root, which is not a new entry.
-            if last.root_hash == root:
+            if last == root:
                 return None
             # Times never decrease, so a bisection finds the root at a time.
-            now_ms = max(now_ms, last.time_ms)
-        entry = Moment(now_ms, root)
+            now_ms = max(now_ms, last_ms)
+        entry = _ENTRY.pack(now_ms, root)
         self._entries.append(entry)
         self._since += 1
         return entry
@@ -203,14 +203,15 @@ class History:
         with self._lock:
             entries = self._entries
             # An entry ends where the next begins, so the last one, the present root, always stays.
-            count = sum(1 for one in entries[1:] if one.time_ms <= before_ms)
+            count = sum(1 for one in _moments(entries[1:]) if one.time_ms <= before_ms)
             self._entries = entries[count:]
             self._compact()
             return count
 
     def _compact(self) -> None:
         """Thin the history; the lock is held."""
-        self._entries = self._retention.thin(self._entries, self._now_ms())
+        kept = self._retention.thin(_moments(self._entries), self._now_ms())
+        self._entries = _in_bytes(kept)
         self._since = 0
 
 
@@ -231,11 +232,11 @@ class FolderHistory(History):
         self._writable = writable
         self._file: DiskFile | None = None
         self._offset = 0  # where the next slot goes
-        self._fresh: list[Moment] = []  # not in the file yet
+        self._fresh: list[bytes] = []  # not in the file yet
         self._failure: StoreError | None = None
         self._damage: tuple[Damage, ...] = ()
         if writable:
-            self._entries, self._offset = self._read()
+            self._load()
 
     @property
     def damage(self) -> tuple[Damage, ...]:
@@ -250,7 +251,7 @@ class FolderHistory(History):
     def entries(self) -> list[Moment]:
         """Return the entries, the oldest first; the last is the present root."""
         with self._lock:
-            return list(self._entries) if self._writable else self._read()[0]
+            return _moments(self._entries) if self._writable else self._read()[0]
 
     def roots(self) -> list[bytes]:
         """Return the hashes of the roots to keep, each once, as `History.roots`."""
@@ -266,7 +267,8 @@ class FolderHistory(History):
         with self._lock:
             entries = self._entries
             # A collection by another process may have removed the cells of a root.
-            self._entries = [one for one in entries if is_here(one.root_hash)]
+            kept = [one for one in _moments(entries) if is_here(one.root_hash)]
+            self._entries = _in_bytes(kept)
             is_whole = self._offset == len(_HEAD) + len(self._entries) * SLOT_BYTES
             if root is not None:
                 self._note(root)
@@ -305,7 +307,7 @@ class FolderHistory(History):
         if has_followed:
             self.flush()
         else:
-            self._entries, self._offset = self._read()
+            self._load()
             self.begin(root, is_here)
 
     def _follow(self) -> bool:
@@ -321,7 +323,7 @@ class FolderHistory(History):
         appended, bad = parse_history(_HEAD + data)
         if bad or len(data) % SLOT_BYTES:
             return False
-        self._entries = entries + appended[1:]
+        self._entries = entries + _in_bytes(appended[1:])
         self._offset = start + len(data) - SLOT_BYTES
         self._since += len(appended) - 1
         return True
@@ -338,7 +340,7 @@ class FolderHistory(History):
     def _open_file(self) -> None:
         self._file = self._folder.open(HISTORY_FILE, write=True)
 
-    def _note(self, root: bytes) -> Moment | None:
+    def _note(self, root: bytes) -> bytes | None:
         entry = super()._note(root)
         if entry is not None:
             self._fresh.append(entry)
@@ -387,6 +389,10 @@ class FolderHistory(History):
         self._fresh = []
         self._failure = None
 
+    def _load(self) -> None:
+        entries, self._offset = self._read()
+        self._entries = _in_bytes(entries)
+
     def _read(self) -> tuple[list[Moment], int]:
         """Return the entries in the file, and its length."""
         data = self._folder.read(HISTORY_FILE) or b""
@@ -398,10 +404,17 @@ class FolderHistory(History):
         return entries, len(data)
 
 
-def _slot(entry: Moment) -> bytes:
-    body = _SLOT.pack(entry.time_ms, entry.root_hash, 0)[:-4]
+def _moments(entries: list[bytes]) -> list[Moment]:
+    return [Moment(*_ENTRY.unpack(one)) for one in entries]
+
+
+def _in_bytes(moments: list[Moment]) -> list[bytes]:
+    return [_ENTRY.pack(*one) for one in moments]
+
+
+def _slot(entry: bytes) -> bytes:
     # [Unix milliseconds 8][root hash 32][CRC-32 4, begun with 1, so that zeros never fit].
-    return body + zlib.crc32(body, 1).to_bytes(4, "big")
+    return entry + zlib.crc32(entry, 1).to_bytes(4, "big")
 
 
 def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
@@ -416,8 +429,9 @@ def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
     if not data.startswith(_HEAD):
         return [], [0] if data else []
     for offset in range(len(_HEAD), len(data) - SLOT_BYTES + 1, SLOT_BYTES):
-        time_ms, root_hash, crc = _SLOT.unpack_from(data, offset)
-        fits = zlib.crc32(data[offset : offset + 8 + HASH_BYTES], 1) == crc
+        entry, slot = data[offset : offset + _ENTRY.size], data[offset : offset + SLOT_BYTES]
+        fits = slot == _slot(entry)
+        time_ms, root_hash = _ENTRY.unpack(entry)
         # Times never decrease, so an earlier time than the one before it is damage.
         if not fits or (entries and time_ms < entries[-1].time_ms):
             bad.append(offset)
