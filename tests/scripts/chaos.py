@@ -183,6 +183,9 @@ class ChaosNode:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
+                # One arena of malloc. With one for each thread of the node 12 MB of 37 were free
+                # and not returned after 78,000 writes to stores, which hid what was in use.
+                env={**os.environ, "MALLOC_ARENA_MAX": "1"},
             )
         assert self.process.stdout is not None
         line = b""

@@ -9,7 +9,7 @@ from datalattice.clock import Hlc, SystemClock
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.protobuf import read_varint, varint
-from datalattice.sync import Offer, Part, Peer, Want
+from datalattice.sync import Offer, Part, Peer, Want, Why
 from datalattice.sync.weaver import (
     CHAIN_MAX,
     CHAINS_OPEN,
@@ -114,9 +114,6 @@ class Asking:
 
     def ask(self, *hashes: bytes) -> list[PeerMessage]:
         self.own.send(talk.Request(Want(hashes)), 0)
-        return self.said()
-
-    def said(self) -> list[PeerMessage]:
         return [PeerMessage.decode(f[read_varint(f, 0)[1] :]) for f in self.own.frames()]
 
     def hear(self, exchange: int, body: bytes) -> list[talk.Event]:
@@ -163,19 +160,38 @@ def test_a_chain_has_no_more_intentions_than_may_be_asked_for() -> None:
     assert len(delivered.parts) == CHAIN_MAX
 
 
-def test_of_a_chain_that_a_peer_refuses_the_last_intention_is_asked_of_it_at_once() -> None:
-    (made,) = chain(1)
-    asking = Asking(MissingPrev(made.hash, ZERO, AUTHOR.public_key))
-    for exchange in (1, 3):  # another peer may still have the chain
-        (message,) = asking.ask(made.hash)
+def test_a_chain_that_two_peers_refuse_is_fetched_by_its_last_hash() -> None:
+    prev = bytes(31) + b"p"
+    asking = Asking(MissingPrev(prev, ZERO, AUTHOR.public_key))
+    for exchange in (1, 2):
+        (message,) = asking.ask(prev)
         assert message.fetch_chain is not None
-        (doubted,) = asking.hear(-exchange, b"")
+        _, delivered, doubted = asking.hear(-exchange, b"")
+        assert delivered == talk.Delivered(Want((prev,)), ())
         assert isinstance(doubted, talk.Doubted)  # so the two are compared
-        (message,) = asking.said()
-        assert message.fetch_intentions is not None
-        assert message.fetch_intentions.hashes == (made.hash,)
-        delivered = asking.hear(-exchange - 1, answer())[-1]
-        assert delivered == talk.Delivered(Want((made.hash,)), ())
+    (message,) = asking.ask(prev)
+    assert message.fetch_intentions is not None
+
+
+def test_what_a_comparison_lists_is_not_asked_for_as_the_end_of_a_chain() -> None:
+    made = chain(CHAIN_MAX + 3)
+    full, behind = replica_with(made), replica_with(made[:1])
+    newest = Part(made[-1].hash, made[-1].encode())
+    behind.absorb(Offer(None, (newest,)), Peer("full"), asked=True)
+    target = made[-2].hash
+    assert behind.gaps.since(target) == made[0].hash  # a longer chain than anybody gives
+    asking = behind.compare(Peer("full", dialled=True), Why.MEETING)
+    answering = full.compare(Peer("behind"), Why.ASKED)
+    assert asking is not None
+    assert answering is not None
+    step, needs = asking.start(), set[bytes]()
+    while step.say:
+        step = asking.receive(answering.receive(step.say).say)
+        needs.update(step.need)
+    asking.ended()
+    answering.ended()
+    assert needs == {one.hash for one in made[1:-1]}
+    assert behind.gaps.since(target) is None
 
 
 @pytest.mark.parametrize("count", [CHAINS_OPEN - 1, CHAINS_OPEN, CHAINS_OPEN + 1])

@@ -203,11 +203,13 @@ class RangeComparison:
         store: ReplicatedStore,
         arrived: int,
         cut: bytes | None,
+        on_need: Callable[[Sequence[bytes]], None],
         on_end: Callable[[RangeComparison], None],
     ) -> None:
         self._store = store
         self._arrived = arrived
         self._cut = cut
+        self._on_need = on_need
         self._on_end = on_end
         # "A side answers a whole session from the witnessed set as it was when the session began."
         self._view = store.read()
@@ -240,7 +242,9 @@ class RangeComparison:
         """Return those of the peer's hashes that are not stored."""
         self._needs.update(hashes)  # what the union will hold, if all of it comes
         # "A hash that is stored, floating or as the loser of a fork, is not fetched again."
-        return tuple([one for one in hashes if self._held.get(one) is None])
+        lacking = tuple([one for one in hashes if self._held.get(one) is None])
+        self._on_need(lacking)
+        return lacking
 
     def ended(self) -> Probe | None:
         """Return what both sides have: the union; None when some range was left out."""
@@ -283,11 +287,12 @@ class SketchComparison(RangeComparison):
         store: ReplicatedStore,
         arrived: int,
         cut: bytes | None,
+        on_need: Callable[[Sequence[bytes]], None],
         on_end: Callable[[RangeComparison], None],
         nonce: bytes,
         limits: SketchLimits = SKETCH_LIMITS,
     ) -> None:
-        super().__init__(store, arrived, cut, on_end)
+        super().__init__(store, arrived, cut, on_need, on_end)
         self._nonce = nonce
         self._limits = limits
         self._sketch: SketchSender | SketchReceiver | None = None

@@ -242,13 +242,10 @@ class WeaverConversation:
             chain = FetchChain(self._store_id, hash, b"" if since == ZERO else since)
             self._write(exchange, PeerMessage(fetch_chain=chain))
         if single:
-            self._request_each(tuple(single), now_ms)
-
-    def _request_each(self, hashes: tuple[bytes, ...], now_ms: int) -> None:
-        """Ask for intentions by hash."""
-        exchange = self._next_exchange()
-        self._fetches[exchange] = _Fetch(dict.fromkeys(hashes), now_ms + SILENCE_MS)
-        self._write(exchange, PeerMessage(fetch_intentions=FetchIntentions(self._store_id, hashes)))
+            exchange = self._next_exchange()
+            self._fetches[exchange] = _Fetch(dict.fromkeys(single), deadline_ms)
+            request = FetchIntentions(self._store_id, tuple(single))
+            self._write(exchange, PeerMessage(fetch_intentions=request))
 
     def _next_exchange(self) -> int:
         # Numbers are never reused: a late message of another exchange would fit.
@@ -341,24 +338,25 @@ class WeaverConversation:
             if exchange == 0:
                 self._take_push(NewsMessage.decode(payload[at:]), now_ms)
             elif at == len(payload):
-                self._refused(exchange, now_ms)
+                self._refused(exchange)
             else:
                 self._take(exchange, NodeMessage.decode(payload[at:]), now_ms)
         except BadFormat as error:
             self._events.append(talk.Fault(MALFORMED, str(error)))
 
-    def _refused(self, exchange: int, now_ms: int) -> None:
+    def _refused(self, exchange: int) -> None:
         """Note that the peer refuses an exchange, or has given it up."""
         fetch = self._fetches.get(exchange)
         if fetch is None or fetch.since is None:
             self._over(exchange, "the peer refuses or has given up")
             return
-        # "Errors (unknown, fork, too long) close the stream.": of a chain that is too long the peer
-        # has the last intention all the same.
+        # A chain that the peer lacks is a proper answer; it is not silent.
         del self._fetches[exchange]
-        self._request_each(tuple(fetch.wanted), now_ms)
+        self._delivered(Want(tuple(fetch.wanted)), ())
+        for target in fetch.wanted:
+            self._gaps.refused(target)
         # "On failure: full reconciliation with the sender."
-        self._events.append(talk.Doubted("a peer refused a chain that it built on"))
+        self._events.append(talk.Doubted("a peer lacks a chain that it built on"))
 
     def _delivered(self, want: Want, parts: tuple[Part, ...]) -> None:
         self._events += [talk.Answered(talk.Request(want)), talk.Delivered(want, parts)]

@@ -16,12 +16,16 @@ CHAIN_MAX: Final = 32
 GAPS_MAX: Final = 4_096
 """Gaps that are remembered; a predecessor beyond them is fetched by its hash alone."""
 
+REFUSALS_MAX: Final = 2
+"""Peers that may refuse a chain before its last intention is asked for by its hash alone."""
+
 
 class ChainGaps:
     """The missing predecessors of one store, and where what is here of each chain ends."""
 
     def __init__(self) -> None:
         self._since: dict[bytes, bytes] = {}
+        self._refusals: dict[bytes, int] = {}
 
     def add(self, missing: Iterable[MissingPrev]) -> None:
         """Note that these are missing."""
@@ -29,7 +33,7 @@ class ChainGaps:
             self._since.pop(one.prev, None)
             self._since[one.prev] = one.since
         while len(self._since) > GAPS_MAX:
-            self.filled((next(iter(self._since)),))
+            self.forget((next(iter(self._since)),))
 
     def since(self, prev: bytes) -> bytes | None:
         """Return behind which intention the chain to `prev` begins, ZERO for the author's first.
@@ -38,7 +42,14 @@ class ChainGaps:
         """
         return self._since.get(prev)
 
-    def filled(self, hashes: Iterable[bytes]) -> None:
-        """Forget gaps whose predecessors are here."""
+    def refused(self, prev: bytes) -> None:
+        """Note that a peer does not have the chain, or that it is longer than `CHAIN_MAX`."""
+        self._refusals[prev] = self._refusals.get(prev, 0) + 1
+        if self._refusals[prev] >= REFUSALS_MAX:
+            self.forget((prev,))
+
+    def forget(self, hashes: Iterable[bytes]) -> None:
+        """Forget gaps whose predecessors are here, or are asked for one by one."""
         for hash in hashes:
             self._since.pop(hash, None)
+            self._refusals.pop(hash, None)

@@ -201,7 +201,7 @@ class WeaverReplica:
             # What was asked for may wait beyond the bound.
             ingested = self._store.take(fresh, bounded=not asked)
             self._brought.update((one.hash, peer.connection) for one in fresh)
-            self.gaps.filled([one.hash for one in fresh])
+            self.gaps.forget([one.hash for one in fresh])
             self.gaps.add(ingested.missing)
             before = self._arrived
             self._read_log(ingested.appended, fresh)
@@ -425,7 +425,10 @@ class WeaverReplica:
             return None
         # "cut at 8 random bytes": only where this side opens.
         cut = first_cut(self._entropy) if begins else None
-        begun = (self._store, self._arrived, cut, partial(self._compared, peer.connection))
+        # The peer lists all that is lacking, so none of it is asked for as the end of a chain: the
+        # peer may refuse that as too long.
+        on_need, on_end = self.gaps.forget, partial(self._compared, peer.connection)
+        begun = (self._store, self._arrived, cut, on_need, on_end)
         comparison: RangeComparison
         if SKETCHES in peer.features:
             nonce = self._entropy.bytes(SKETCH_NONCE_BYTES)
