@@ -346,7 +346,7 @@ def test_a_crash_at_any_call_leaves_the_fold_of_a_prefix(work: Crash) -> None:
         else:
             break
         folds.check(replica)
-    assert crashes > 15
+    assert crashes >= 15
 
 
 @pytest.mark.parametrize("power_failure", [False, True])
