@@ -21,7 +21,14 @@ from datalattice.actions.action import (
     action_named,
 )
 from datalattice.actions.common import OWN, PAGE, PAGE_MAX, PIECE_BYTES_MAX, Empty
-from datalattice.actions.documents import from_document, read_text, schema_of, to_document
+from datalattice.actions.documents import (
+    field_schema,
+    from_document,
+    read_text,
+    schema_of,
+    to_document,
+    write_text,
+)
 from datalattice.actions.drive import (
     CopyFile,
     DriveList,
@@ -322,8 +329,10 @@ __all__ = [
     "WriteResults",
     "action",
     "action_named",
+    "field_schema",
     "from_document",
     "read_text",
     "schema_of",
     "to_document",
+    "write_text",
 ]

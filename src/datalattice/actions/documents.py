@@ -6,6 +6,7 @@ from_document(OfferRecords, {"topic": "t", ...})  # checked; the error names the
 
 from __future__ import annotations
 
+import json
 import typing
 from collections.abc import Callable, Mapping
 from enum import IntEnum
@@ -73,9 +74,23 @@ def read_text(field: FieldInfo, text: str) -> Any:
             document = float(text)
         except ValueError as error:
             raise UsageError(f"{field.name} is a number, got {text!r:.80}") from error
+    elif field.codec is CELL:
+        # As JSON where it reads so: `7` is a number, `"7"` a text, and `seven` needs no quotes.
+        try:
+            document = json.loads(text)
+        except ValueError:
+            document = text
     else:
         document = text
     return _reader(field)(document, field.name)
+
+
+def write_text(field: FieldInfo, value: Any) -> str:
+    """Return a value of a field as text that `read_text` reads."""
+    document = _writer(field)(value)
+    if field.codec is CELL or type(document) is bool:
+        return json.dumps(document)
+    return str(document)
 
 
 def schema_of(cls: type[Message], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +100,7 @@ def schema_of(cls: type[Message], definitions: dict[str, Any]) -> dict[str, Any]
         definitions[name] = {}  # before its fields: a message may contain itself
         properties: dict[str, Any] = {}
         for field in cls.declared():
-            one = _schema_of_field(field, definitions)
+            one = field_schema(field, definitions)
             properties[field.name] = {"type": "array", "items": one} if field.repeated else one
         definitions[name] = {
             "type": "object",
@@ -95,7 +110,8 @@ def schema_of(cls: type[Message], definitions: dict[str, Any]) -> dict[str, Any]
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _schema_of_field(field: FieldInfo, definitions: dict[str, Any]) -> dict[str, Any]:
+def field_schema(field: FieldInfo, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a field, or of one item of a repeated one."""
     if field.codec is not None:
         return dict(_format(field).schema)
     if field.kind == "message":

@@ -93,7 +93,13 @@ class ReadFile(ActionRequest[FilePiece], name="datalattice.v1.ReadFileRequest"):
     owner: Annotated[str, Field(6)] = OWN
 
 
-@action("drive.write", ActionKind.EFFECT, "w", _DRIVE, PUT("/drives/{drive}/pieces/{path...}"))
+@action(
+    "drive.write",
+    ActionKind.EFFECT,
+    "w",
+    _DRIVE,
+    PUT("/drives/{drive}/pieces/{path...}", body="data"),
+)
 class WriteFile(ActionRequest[FileInfo], name="datalattice.v1.WriteFileRequest"):
     """Write a file whose content is 1 MiB at most, as a whole. On disk when it returns.
 

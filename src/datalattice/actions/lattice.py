@@ -19,7 +19,7 @@ class Stored(Message, name="datalattice.v1.Stored"):
     missing: Annotated[tuple[bytes, ...], Field(3, codec=HASH)] = ()
 
 
-@action("values.put", ActionKind.EFFECT, "w", "values", POST("/values", 201))
+@action("values.put", ActionKind.EFFECT, "w", "values", POST("/values", 201, "value"))
 class PutValue(ActionRequest[Stored], name="datalattice.v1.PutValueRequest"):
     """Store a value, so that it can be read by its hash, and pin it for the caller.
 
@@ -66,7 +66,7 @@ class Encoding(Message, name="datalattice.v1.Encoding"):
     hash: Annotated[bytes, Field(2, codec=HASH)] = b""
 
 
-@action("values.encode", ActionKind.QUERY, "r", "", POST("/encode"))
+@action("values.encode", ActionKind.QUERY, "r", "", POST("/encode", body="value"))
 class EncodeValue(ActionRequest[Encoding], name="datalattice.v1.EncodeValueRequest"):
     """Return the encoding and hash of a value; nothing is stored."""
 

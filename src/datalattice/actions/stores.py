@@ -544,7 +544,7 @@ class ExecResult(Message, name="lattice.daemon.v1.ExecResponse"):
     ActionKind.KEYED,
     "w",
     "stores/{store_id}",
-    POST("/stores/{store_id}/methods/{method}"),
+    POST("/stores/{store_id}/methods/{method}", body="payload"),
     method=f"{_DYNAMIC}/Exec",
 )
 class ExecMethod(ActionRequest[ExecResult], name="lattice.daemon.v1.ExecRequest"):

@@ -10,6 +10,7 @@ import typer
 
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.render import CommandResult, listed
+from datalattice.cli.units import duration_s
 from datalattice.client import (
     Folder,
     OwnKeys,
@@ -23,8 +24,11 @@ from datalattice.client import (
     renew_identity,
     write_key,
 )
+from datalattice.client.credentials import make_token
+from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
+from datalattice.lattice import did_of
 
 app = typer.Typer(help="Make and show key pairs. A public key names an owner in the lattice.")
 identity_app = typer.Typer(help="The key that proves this node to others, and tells it apart.")
@@ -121,6 +125,32 @@ def names(call: Call) -> CommandResult:
     found = sorted(read_names(call.folder).items())
     rows = [{"name": name, "public_key": key.hex()} for name, key in found]
     return listed(rows, ("name", "public_key"))
+
+
+@command(app, "token", ANY)
+def token(
+    call: Call,
+    service: Annotated[str, typer.Argument(help="Whom it is for: the DID of a node, or the URL.")],
+    name: NameArgument = None,
+    grant: Annotated[
+        list[str] | None,
+        typer.Option("--grant", help="Narrow it: rights and a scope, 'rw lattice/kv'. Repeatable."),
+    ] = None,
+    life: Annotated[str, typer.Option("--for", help="How long it is valid, 1h at most.")] = "10m",
+) -> CommandResult:
+    """Print a token with which the owner of a key calls the service of a node.
+
+    Send it as `Authorization: Bearer TOKEN`. It is a secret until it ends.
+    """
+    pair = read_key(call.folder.key_path if name is None else _key_file(call.folder, name))
+    text = make_token(
+        pair,
+        service,
+        SystemClock().now_ms(),
+        scopes=grant or None,
+        life_s=round(duration_s(life)),
+    )
+    return CommandResult({"token": text, "did": did_of(pair.public_key)}, [text])
 
 
 @command(identity_app, "show", ANY)

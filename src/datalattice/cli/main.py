@@ -68,6 +68,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("key", "init"),
     "key": ("key", "app"),
     "node": ("node.commands", "app"),
+    "daemon": ("node.daemon", "daemon"),
     "queue": ("queue.commands", "app"),
     "db": ("db", "app"),
     "fs": ("fs.commands", "app"),

@@ -193,6 +193,8 @@ class Running:
     """Which folder it runs in (`folder_id`): the file means nothing in a copy of that."""
     ticket: str | None = None
     """Its addresses with its key, from which another node can connect to it."""
+    doors: dict[str, str] | None = None
+    """Where its users reach it: a URL or the path of a socket, by the name of the door."""
 
 
 def folder_id(folder: Path) -> str:

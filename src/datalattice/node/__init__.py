@@ -1,7 +1,8 @@
 """Node: replication between processes, with sockets, timers and threads."""
 
 from datalattice.node.backup import Backup
-from datalattice.node.daemon import Daemon
+from datalattice.node.control import bind_socket, remove_socket
+from datalattice.node.daemon import Beside, Daemon
 from datalattice.node.decisions import (
     decide,
     hosting_document,
@@ -22,6 +23,7 @@ from datalattice.node.transport import (
 __all__ = [
     "AuthorityWatch",
     "Backup",
+    "Beside",
     "Daemon",
     "MemoryTransport",
     "NodeServer",
@@ -30,10 +32,12 @@ __all__ = [
     "TcpTransport",
     "Transport",
     "WebResolver",
+    "bind_socket",
     "decide",
     "hosting_document",
     "open_node",
     "refuse_for_good",
+    "remove_socket",
     "resolve_fork",
     "serve",
     "web_keys",

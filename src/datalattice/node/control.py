@@ -59,7 +59,7 @@ class ControlServer:
 
         The caller holds the store's lock, so a socket that exists already is a dead node's.
         """
-        listening, path, owned_folder = _bind(folder)
+        listening, path, owned_folder = bind_socket(folder, SOCKET_NAME)
         control = cls(path, owned_folder, operations)
         try:
             control._server = await asyncio.start_unix_server(
@@ -87,16 +87,19 @@ class ControlServer:
         for client in list(self._clients):
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
-        _remove(self.path, self._owned_folder)
+        remove_socket(self.path, self._owned_folder)
 
 
-def _bind(folder: Path) -> tuple[socket.socket, str, str | None]:
-    """Return (bound socket, its path, the private folder made for it or None)."""
-    path = str(folder.absolute() / SOCKET_NAME)
+def bind_socket(folder: Path, name: str) -> tuple[socket.socket, str, str | None]:
+    """Return (bound socket, its path, the private folder made for it or None).
+
+    Only our user can open it. If the path is too long, it is in a private short folder.
+    """
+    path = str(folder.absolute() / name)
     owned_folder = None
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
         owned_folder = _short_folder(path)
-        path = str(Path(owned_folder) / SOCKET_NAME)
+        path = str(Path(owned_folder) / name)
     Path(path).unlink(missing_ok=True)  # bind refuses a path that exists
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -107,8 +110,8 @@ def _bind(folder: Path) -> tuple[socket.socket, str, str | None]:
     except OSError as error:
         listening.close()
         if owned_folder is not None:
-            _remove(path, owned_folder)
-        raise UsageError(f"cannot make the control socket {path}: {error.strerror}") from error
+            remove_socket(path, owned_folder)
+        raise UsageError(f"cannot make the socket {path}: {error.strerror}") from error
     return listening, path, owned_folder
 
 
@@ -129,12 +132,13 @@ def _short_folder(path: str) -> str:
         Path(made).rmdir()
         reasons.append(f"{made} is too long too")
     raise UsageError(
-        f"the path of the control socket {path} has more than {SOCKET_PATH_BYTES_MAX} bytes, and "
+        f"the path of the socket {path} has more than {SOCKET_PATH_BYTES_MAX} bytes, and "
         f"no short one can be had ({'; '.join(reasons)}): set TMPDIR to a folder with a short path"
     )
 
 
-def _remove(path: str, owned_folder: str | None) -> None:
+def remove_socket(path: str, owned_folder: str | None) -> None:
+    """Remove what `bind_socket` made."""
     Path(path).unlink(missing_ok=True)
     if owned_folder is not None:
         shutil.rmtree(owned_folder, ignore_errors=True)

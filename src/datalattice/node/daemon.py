@@ -22,9 +22,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final, Protocol, Unpack
 
 from datalattice.client import RUNNING_NAME, Folder, Running, WeaverFolder, folder_id, parse_ticket
 from datalattice.client.settings import NodeConfig
@@ -45,10 +45,27 @@ STORE_NAME: Final = "store"
 SIGNAL_REST_S: Final = 1.0
 
 
+class Beside(Protocol):
+    """What a daemon serves besides its peers: doors for users of the folder."""
+
+    def bind(self) -> dict[str, str]:
+        """Take the addresses, and return them by the names of the doors."""
+        ...
+
+    def start(self) -> None:
+        """Begin to serve. Raises: DataLatticeError: it cannot."""
+        ...
+
+    def stop(self) -> None:
+        """End what is being served, and give the addresses back; also if it did not start."""
+        ...
+
+
 class Daemon:
     """One node over one folder, until a signal, `stop` or the operation `node.stop` ends it.
 
     ready:  called once it serves.
+    beside: serves others than peers while the node runs, and ends before it.
     reload: reads the settings again on SIGHUP; without it SIGHUP is not handled.
     """
 
@@ -58,12 +75,14 @@ class Daemon:
         config: NodeConfig,
         *,
         ready: Callable[[Running, NodeServer], None] | None = None,
+        beside: Beside | None = None,
         reload: Callable[[], NodeConfig] | None = None,
         **parts: Unpack[NodeParts],
     ) -> None:
         self._folder = Path(folder)
         self._config = config
         self._ready = ready
+        self._beside = beside
         self._reload = reload
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
@@ -111,7 +130,12 @@ class Daemon:
             )
             try:
                 running = self._describe(node, control)
+                if self._beside is not None:
+                    running = replace(running, doors=self._beside.bind())
                 _write(self._folder / RUNNING_NAME, running)
+                if self._beside is not None:
+                    # Behind the file: it opens the folder, and finds the node there.
+                    await asyncio.to_thread(self._beside.start)
                 self._take_signals(loop)
                 self._loop = loop
                 log_event(
@@ -127,6 +151,9 @@ class Daemon:
                     self._ready(running, node)
                 await self._stopping.wait()
             finally:
+                if self._beside is not None:
+                    # "New requests get 503; requests in flight get some seconds."
+                    await asyncio.to_thread(self._beside.stop)
                 # Before the socket closes: whoever finds this file must find a listening node.
                 (self._folder / RUNNING_NAME).unlink(missing_ok=True)
                 await control.close()

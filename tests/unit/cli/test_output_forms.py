@@ -37,6 +37,7 @@ CALLS: dict[str, str] = {
     "key list": "key list",
     "key name": f"key name north {OTHER}",
     "key names": "key names",
+    "key token": "key token http://127.0.0.1:18080",
     "key identity show": "key identity show",
     "key identity new": "key identity new",
     "node init": "node init --dir {tmp}/other",
@@ -158,6 +159,7 @@ CALLS: dict[str, str] = {
 
 ELSEWHERE = {
     "node start": "tests/integration/test_cli_processes.py",
+    "daemon": "tests/integration/test_doors.py",
     "forks show": "tests/unit/cli/test_forks_commands.py",
     "forks resolve": "tests/unit/cli/test_forks_commands.py",
     "forks export": "tests/unit/cli/test_forks_commands.py",

@@ -176,7 +176,7 @@ def test_a_socket_that_cannot_be_made_leaves_no_folder_behind(
 
     monkeypatch.setattr(tempfile, "mkdtemp", noted)
     monkeypatch.setattr(socket.socket, "bind", Mock(side_effect=OSError(28, "no room")))
-    with pytest.raises(UsageError, match=r"cannot make the control socket .*: no room"):
+    with pytest.raises(UsageError, match=r"cannot make the socket .*: no room"):
         asyncio.run(Daemon(long, NodeConfig(port=-1)).serve())
     assert made
     assert not [folder for folder in made if Path(folder).exists()]

@@ -1,4 +1,7 @@
-"""Commands `lattice node ...`: run a node in a folder, ask how it is, take over what peers have."""
+"""Commands `lattice node ...`: run a node in a folder, ask how it is, take over what peers have.
+
+Length: one function for each command, and the options that they share.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,18 @@ from datalattice.client import (
     write_key,
 )
 from datalattice.crypto import KeyPair
-from datalattice.errors import AlreadyExists, PeerUnavailable, StoreLocked, UsageError
+from datalattice.errors import (
+    AlreadyExists,
+    PeerUnavailable,
+    StoreLocked,
+    UsageError,
+)
 from datalattice.store import RealDisk
 
 if TYPE_CHECKING:
     from datalattice.client import ControlClient, Running
-    from datalattice.client.settings import Settings
-    from datalattice.node import NodeServer
+    from datalattice.client.settings import NodeConfig, Settings
+    from datalattice.node import Beside, NodeServer
 
 app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
 
@@ -159,16 +167,6 @@ def start(
     from `node.toml` in the folder; `lattice node config` shows all settings.
     Makes a key in a folder that has none. Prints where it listens once it serves.
     """
-    from datalattice.client import running
-    from datalattice.client.settings import NodeConfig
-    from datalattice.node import Daemon
-
-    folder = call.folder
-    other = running(folder.path)
-    if other is not None:
-        raise UsageError(  # two nodes of one folder: the second could not write
-            f"a node runs in {folder.path} already: process {other.pid} at {other.address}"
-        )
     given = {
         "port": port,
         "bind": bind,
@@ -179,6 +177,27 @@ def start(
         "log_format": log_format,
         "accept_unfenced": accept_unfenced,
     }
+    run_node(call, given, config, attached=attached)
+
+
+def run_node(
+    call: Call,
+    given: Mapping[str, object],
+    config: Path | None,
+    *,
+    attached: bool,
+    doors: Callable[[Path, NodeConfig, KeyPair], Beside] | None = None,
+) -> None:
+    """Run a node until it is told to end. doors: makes what it serves besides its peers."""
+    from datalattice.client import running
+    from datalattice.node import Daemon
+
+    folder = call.folder
+    other = running(folder.path)
+    if other is not None:
+        raise UsageError(  # two nodes of one folder: the second could not write
+            f"a node runs in {folder.path} already: process {other.pid} at {other.address}"
+        )
 
     def load() -> NodeConfig:
         return settings_of(folder, config, given).config
@@ -205,6 +224,7 @@ def start(
         keys=keys.in_order(),
         ready=ready,
         reload=reload,
+        beside=None if doors is None else doors(folder.path, settings, keys.identity),
     )
     if attached:
         work = functools.partial(_end_with_input, daemon.stop)
@@ -288,6 +308,7 @@ def _ready(running: Running, node: NodeServer) -> CommandResult:
         print_notice(f"{damage}; what was there is missing")
     document = {
         "address": running.address,
+        "doors": running.doors,
         "http": running.http,
         "pid": running.pid,
         "public_key": running.public_key,
@@ -296,6 +317,7 @@ def _ready(running: Running, node: NodeServer) -> CommandResult:
     lines = [f"listening at {running.address}" if running.address else "listening at no port"]
     if running.http is not None:
         lines.append(f"health and metrics at http://{running.http}")
+    lines += [f"{name} at {where}" for name, where in (running.doors or {}).items()]
     return CommandResult(document, lines)
 
 

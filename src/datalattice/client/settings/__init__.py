@@ -7,6 +7,7 @@ from datalattice.client.settings.config import (
     ConnectionBounds,
     NodeConfig,
     partial_paths,
+    split_listen,
 )
 from datalattice.client.settings.policyfile import parse_owner, parse_size, policy_document
 from datalattice.client.settings.settings import Settings, load_settings, settings_text
@@ -24,4 +25,5 @@ __all__ = [
     "partial_paths",
     "policy_document",
     "settings_text",
+    "split_listen",
 ]

@@ -10,7 +10,7 @@ from datalattice.cells import Value
 from datalattice.client.addresses import PORT_MAX, parse_address, parse_key, parse_ticket
 from datalattice.client.settings.policyfile import parse_owner
 from datalattice.errors import UsageError
-from datalattice.lattice import Lattice, canonical_path
+from datalattice.lattice import Lattice, canonical_path, is_bare_did
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.store import CACHE_BYTES_MAX
 from datalattice.sync import (
@@ -37,12 +37,14 @@ ADDRESS_CONNECTIONS_MAX: Final = 64  # many nodes may share one address behind a
 """Inbound connections from one address."""
 
 DEFAULT_PORT: Final = 18_888
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 CONNECTIONS_MAX: Final = 1_024
 COLLECT_AFTER_BYTES: Final = 256_000_000  # a collection costs as much as the store is large
 READ_TIMEOUT_MS: Final = 30_000  # an idle peer still sends a sign of life
 DISCOVER: Final = ("none", "p2p", "mdns", "all")
 DID_WEB: Final = ("none", "https", "loopback")
 IROH_MODES: Final = ("off", "direct", "relay")
+READING: Final = ("public", "authenticated")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 # Below this a message could not carry one full cell with its path.
@@ -64,6 +66,24 @@ def split_partial(text: str) -> tuple[bytes, list[str]]:
             f"partial is the key of a peer and a path, such as KEY/queue/OWNER, got {text!r}"
         )
     return parse_key(key), keys
+
+
+def split_listen(text: str) -> tuple[str, int]:
+    """Return (host, port) of `host:port` or `[host]:port`."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _check_listen(name: str, text: str) -> None:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > PORT_MAX or not host:
+        raise UsageError(f"{name} is host:port, got {text!r}")
+    # "A non-loopback bind needs TLS": a token in plain text is anybody's on the way.
+    if host.strip("[]") not in LOOPBACK:
+        raise UsageError(
+            f"{name} is served without TLS, so on this machine alone: {', '.join(LOOPBACK)}, got "
+            f"{host!r}; put a proxy that has TLS in front of it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +131,10 @@ class NodeConfig:
     collect_after_bytes: growth of the store before garbage is collected; 0: only on request.
     hosting: whose data is stored, and how much of it.
     watched_owners: keys in hex and DIDs whose forks degrade this node, beside its own owners'.
+    rest: where `lattice daemon` serves REST besides its socket, `host:port`; None: not at all.
+    grpc: the same for gRPC.
+    reading: who may read values and the lattice through these: `public` or `authenticated`.
+    admins: DIDs that may do everything there.
     cache_bytes: memory for decoded cells of a store that the node opens.
     log_level, log_format: for a node process; a program with a node in it sets up its own logging.
     Units: all times in milliseconds.
@@ -149,6 +173,10 @@ class NodeConfig:
     collect_after_bytes: int = COLLECT_AFTER_BYTES
     hosting: HostingPolicy = HostingPolicy()  # noqa: RUF009 - it is never changed
     watched_owners: tuple[str, ...] = ()
+    rest: str | None = None
+    grpc: str | None = None
+    reading: str = "public"
+    admins: tuple[str, ...] = ()
     cache_bytes: int = CACHE_BYTES_MAX
     http_port: int | None = None
     http_bind: str = "127.0.0.1"
@@ -166,13 +194,11 @@ class NodeConfig:
             if not getattr(self, name):
                 # An empty text binds to all addresses.
                 raise UsageError(f"{name} is a local address such as 127.0.0.1, got an empty text")
-        for host in self.http_hosts:
-            if not _HOST_NAME.fullmatch(host):  # a monitor's Host header is compared with these
-                raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
         for peer in self.peers:
             parse_ticket(peer)  # every address is checked at the start, not when it is dialled
         for key in self.allow:
             parse_key(key)
+        self._check_doors()
         for text in self.partial:
             split_partial(text)
         for owner in self.watched_owners:
@@ -184,6 +210,7 @@ class NodeConfig:
             ("did_web", DID_WEB),
             ("iroh", IROH_MODES),
             ("ping_reply", PING_REPLIES),
+            ("reading", READING),
             ("log_level", LOG_LEVELS),
             ("log_format", LOG_FORMATS),
         ):
@@ -225,6 +252,17 @@ class NodeConfig:
                 f"peer_bytes_max is at least twice message_bytes_max "
                 f"({2 * self.message_bytes_max}), got {self.peer_bytes_max}"
             )
+
+    def _check_doors(self) -> None:
+        for host in self.http_hosts:
+            if not _HOST_NAME.fullmatch(host):  # a monitor's Host header is compared with these
+                raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
+        for name in ("rest", "grpc"):
+            if getattr(self, name) is not None:
+                _check_listen(name, getattr(self, name))
+        for did in self.admins:
+            if not is_bare_did(did):
+                raise UsageError(f"admins are DIDs such as did:key:z6Mk..., got {did!r}")
 
     @property
     def bounds(self) -> ConnectionBounds:

@@ -42,9 +42,9 @@ from datalattice.cells import (
     to_text,
     value_hash,
 )
-from datalattice.client import canonical_path, parse_path_key, value_at
+from datalattice.client import canonical_path, kind_of, parse_path_key, value_at
 from datalattice.cursors import Changes
-from datalattice.errors import MissingData, NoSuchPath, Unauthorized, UsageError
+from datalattice.errors import BadFormat, MissingData, NoSuchPath, Unauthorized, UsageError
 from datalattice.service.registry import Call, Streamed, handles, page
 from datalattice.store.kept import Pin
 
@@ -118,8 +118,14 @@ def merge_path(call: Call, request: MergePath) -> Merged:
     lacking = missing(request.value, HASHES_MAX)
     if lacking:
         raise MissingData(lacking)
+    cursor = call.node.cursor(*keys)
+    # A merge drops what does not fit; a caller is told.
+    if cursor.lattice is not None and not cursor.lattice.check_foreign(request.value):
+        raise BadFormat(
+            f"a {kind_of(request.value)} cannot be merged at {request.path or 'the root'}"
+        )
     before = value_hash(call.node.cursor().get())
-    call.node.cursor(*keys).merge(request.value)
+    cursor.merge(request.value)
     after = value_hash(call.node.cursor().get())
     return Merged(root_hash=after, changed=after != before)
 

@@ -1,0 +1,169 @@
+"""Doors: the ways in which users reach the service of a running node, in a thread of their own.
+
+    rest.sock     REST, for our own user
+    grpc/         gRPC, in a folder that only our user can enter
+    host:port     both, on request, for callers with credentials
+
+They have an event loop of their own: requests of users do not delay the node's peers.
+
+Source: docs/design/service.md "Doors".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import uvicorn
+
+from datalattice.api.rest import LOCAL_HOSTS, rest_app
+from datalattice.client import Node
+from datalattice.client import open as open_node
+from datalattice.client.settings import NodeConfig, split_listen
+from datalattice.clock import SystemClock
+from datalattice.engine import Engine, open_engine
+from datalattice.errors import UsageError
+from datalattice.lattice import did_of
+from datalattice.node import bind_socket, remove_socket
+from datalattice.service import Service
+from datalattice.service.access import (
+    SPENT_TABLE,
+    AccessControl,
+    Audit,
+    Authenticator,
+    Policies,
+    Policy,
+    RateLimits,
+    SpentIds,
+)
+
+_log = logging.getLogger("datalattice.access")
+
+ACCESS_FOLDER: Final = "access"
+"""The folder of the ids that credentials have used up, below that of the node."""
+
+REST_SOCKET: Final = "rest.sock"
+
+DRAIN_S: Final = 10.0
+"""How long requests in flight may take when the doors close."""
+
+BACKLOG: Final = 512
+"""Connections that wait to be taken."""
+
+
+class Doors:
+    """The doors of one node. Call `bind`, `start` once the node serves, and `stop`."""
+
+    def __init__(self, folder: Path, config: NodeConfig, public_key: bytes) -> None:
+        self._folder = folder
+        self._config = config
+        self._did = did_of(public_key)
+        self._sockets: list[tuple[socket.socket, Literal["socket"] | None]] = []
+        self._made: tuple[str, str | None] | None = None
+        self._addresses: dict[str, str] = {}
+        self._node: Node | None = None
+        self._engine: Engine | None = None
+        self._servers: list[uvicorn.Server] = []
+        self._thread: threading.Thread | None = None
+
+    def bind(self) -> dict[str, str]:
+        """Take the addresses, and return them by the names of the doors.
+
+        Raises: UsageError: one is taken.
+        """
+        listening, path, owned = bind_socket(self._folder, REST_SOCKET)
+        self._made = (path, owned)
+        self._sockets.append((listening, "socket"))
+        self._addresses["socket"] = path
+        if self._config.rest is not None:
+            self._sockets.append((_bound(self._config.rest), None))
+            host, port = self._sockets[-1][0].getsockname()[:2]
+            self._addresses["rest"] = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        for one, _ in self._sockets:
+            one.listen(BACKLOG)  # whoever reads the address can connect at once
+        return dict(self._addresses)
+
+    def start(self) -> None:
+        """Open the folder and serve. Raises: UsageError: the rules of access cannot be read."""
+        self._node = open_node(self._folder)
+        access = self._access()
+        service = Service(self._node, policy=access.policy, witness=access.witness)
+        for _, local in self._sockets:
+            hosts = () if local else LOCAL_HOSTS
+            app = rest_app(service, access.enter, local=local, hosts=hosts)
+            self._servers.append(_server(app))
+        work = [
+            server.serve(sockets=[one])
+            for server, (one, _) in zip(self._servers, self._sockets, strict=True)
+        ]
+        self._thread = threading.Thread(target=asyncio.run, args=(_all(work),), name="doors")
+        self._thread.start()
+
+    def _access(self) -> AccessControl:
+        clock, limits = SystemClock(), RateLimits()
+        reading: Any = self._config.reading
+        policies = Policies(self._folder, Policy(frozenset(self._config.admins), reading))
+        # On disk: a request that was signed once is not taken again after a restart.
+        self._engine = open_engine(self._folder / ACCESS_FOLDER, (SPENT_TABLE,))
+        spent = SpentIds(self._engine)
+        urls = [url for url in self._addresses.values() if "://" in url]
+        # All names under which the door may be asked for.
+        ports = {url.rpartition(":")[2] for url in urls}
+        urls += [f"http://{host}:{port}" for port in ports for host in LOCAL_HOSTS]
+        authenticator = Authenticator(self._did, urls, spent, limits)
+        audit = Audit(lambda record: _log.info("%s", record.line()))
+        return AccessControl(authenticator, policies, limits, audit, clock)
+
+    def stop(self) -> None:
+        """End what is being served; requests in flight get some seconds."""
+        for server in self._servers:
+            server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+        for one, _ in self._sockets:
+            one.close()
+        if self._made is not None:
+            remove_socket(*self._made)
+        if self._node is not None:
+            self._node.close()
+        if self._engine is not None:
+            self._engine.close()
+
+
+async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*work)
+
+
+def _server(app: Any) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=round(DRAIN_S),
+        backlog=BACKLOG,
+    )
+    return uvicorn.Server(config)
+
+
+def _bound(text: str) -> socket.socket:
+    """Return a socket that is bound to `host:port`."""
+    host, port = split_listen(text)
+    with contextlib.ExitStack() as stack:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        made = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((host, port))
+        except OSError as error:
+            raise UsageError(f"cannot listen at {text}: {error.strerror}") from error
+        stack.pop_all()
+        return made

@@ -1,0 +1,24 @@
+"""REST: the service over HTTP, described by OpenAPI."""
+
+from __future__ import annotations
+
+from datalattice.api.rest.app import (
+    BASE,
+    BODY_BYTES_MAX,
+    HEARTBEAT_S,
+    LOCAL_HOSTS,
+    Enter,
+    rest_app,
+)
+from datalattice.api.rest.bodies import JSON_DEPTH_MAX, JSON_ELEMENTS_MAX
+
+__all__ = [
+    "BASE",
+    "BODY_BYTES_MAX",
+    "HEARTBEAT_S",
+    "JSON_DEPTH_MAX",
+    "JSON_ELEMENTS_MAX",
+    "LOCAL_HOSTS",
+    "Enter",
+    "rest_app",
+]

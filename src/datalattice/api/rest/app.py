@@ -1,0 +1,449 @@
+"""App: the REST door, an ASGI application over a service.
+
+    app = rest_app(service, authenticate)
+
+Every action with a route is served below `/api/v1`. A request runs in one of a few threads, because
+handlers wait for the disk; the event loop only moves bytes.
+
+Source: docs/rest.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any, Final, Literal
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route as HttpRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from datalattice.actions import ACTIONS, CELL, Action, ActionKind, ActionRequest, to_document
+from datalattice.api.rest.bodies import (
+    JSON,
+    OCTETS,
+    RAW,
+    REPRESENTATIONS,
+    NotAcceptable,
+    UnknownType,
+    accepted,
+)
+from datalattice.api.rest.description import describe, page_of
+from datalattice.api.rest.requests import Arguments
+from datalattice.errors import DataLatticeError, LimitExceeded, NoSuchPath, UsageError
+from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.protobuf import Message
+from datalattice.service import Service, Streamed, answer_to
+from datalattice.service.access import Credentials, Origin, Principal
+
+BASE: Final = "/api/v1"
+
+BODY_BYTES_MAX: Final = MESSAGE_BYTES_MAX
+"""Bytes of one body."""
+
+HEARTBEAT_S: Final = 15.0
+"""Longest silence of a stream of events: proxies cut connections that are silent for longer."""
+
+THREADS: Final = 16
+"""Handlers that run at once."""
+
+LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
+"""Names under which a door on a loopback address is asked for."""
+
+IMMUTABLE: Final = "max-age=31536000, immutable"
+"""A value that is named by its hash never changes."""
+
+_log = logging.getLogger(__name__)
+
+
+Enter = Callable[[Credentials], Principal]
+"""Returns who asks. Raises: Unauthenticated, RateLimited, UsageError."""
+
+
+def rest_app(
+    service: Service,
+    enter: Enter,
+    *,
+    local: Literal["socket"] | None = None,
+    hosts: tuple[str, ...] = (),
+    body_bytes_max: int = BODY_BYTES_MAX,
+    heartbeat_s: float = HEARTBEAT_S,
+) -> ASGIApp:
+    """Return the application.
+
+    enter: tells who asks. local: `socket` where only our user can open the listener.
+    hosts: names under which it may be asked for; () for any. body_bytes_max: of one body.
+    """
+    door = _Door(service, enter, local, body_bytes_max, heartbeat_s)
+    by_path: dict[str, dict[str, _Resource]] = {}
+    for action in ACTIONS.values():
+        if action.route is not None:
+            template = f"{BASE}{action.route.path}".replace("...}", ":path}")
+            by_path.setdefault(template, {})[action.route.verb] = _Resource(action)
+    # A fixed word before a field, and the longer path before the shorter one.
+    order = sorted(by_path, key=lambda path: ("{" in path, ":path" in path, -path.count("/"), path))
+    routes = [
+        HttpRoute(path, door.endpoint(by_path[path]), methods=list(by_path[path])) for path in order
+    ]
+    document = describe(BASE)
+    text = json.dumps(document).encode()
+    shown = page_of(document).encode()
+    routes += [
+        HttpRoute(f"{BASE}/openapi.json", lambda _: Response(text, media_type=JSON)),
+        HttpRoute(f"{BASE}/", lambda _: Response(shown, media_type="text/html; charset=utf-8")),
+    ]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={404: _no_resource, 405: _no_verb},
+    )
+    app.router.redirect_slashes = False
+    return _HostCheck(app, hosts) if hosts else app
+
+
+class _HostCheck:
+    """Refuses requests under a foreign name: a page of the web may have led a browser here."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            host = headers.get(b"host", b"").decode("latin-1")
+            origin = headers.get(b"origin", b"").decode("latin-1")
+            named = [host, *([origin.partition("://")[2]] if origin else [])]
+            if not all(_name_of(one) in self._hosts for one in named):
+                problem = _problem(UsageError(f"no service is called {host[:80]!r} here"), "r")
+                problem.status_code = 421
+                await problem(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _name_of(host: str) -> str:
+    """Return a host without its port."""
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host
+
+
+class _Resource:
+    """One action at its route."""
+
+    def __init__(self, action: Action) -> None:
+        self.action: Final = action
+        self.arguments: Final = Arguments(action)
+        fields = {field.name: field for field in action.result.declared()}
+        value = fields.get("value")
+        # A result that is a value with its hash is given as that value.
+        self.is_value: Final = (
+            action.kind is ActionKind.QUERY
+            and value is not None
+            and value.codec is CELL
+            and "hash" in fields
+        )
+        self.is_piece: Final = "data" in fields and "size" in fields
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _Door:
+    def __init__(
+        self,
+        service: Service,
+        enter: Enter,
+        local: Literal["socket"] | None,
+        body_bytes_max: int,
+        heartbeat_s: float,
+    ) -> None:
+        self._service = service
+        self._enter = enter
+        self._local: Final = local
+        self._numbers = count(1)
+        self._body_bytes_max = body_bytes_max
+        self._heartbeat_s = heartbeat_s
+        self._pool = ThreadPoolExecutor(THREADS, "rest")
+
+    def endpoint(self, resources: dict[str, _Resource]) -> Endpoint:
+        """Return what answers the verbs of one path."""
+
+        async def answer(request: Request) -> Response:
+            verb = "GET" if request.method == "HEAD" else request.method
+            resource = resources[verb]
+            right = resource.action.right
+            try:
+                return await self._answer(request, resource)
+            except ClientDisconnect:
+                return Response(status_code=499)  # nobody reads it
+            except DataLatticeError as error:
+                return _problem(error, right, if_match="if-match" in request.headers)
+            except Exception as error:  # noqa: BLE001 - a fault of ours ends one request, not the door
+                _log.exception("a fault of the service in %s", resource.action.name)
+                return _problem(error, right)
+
+        return answer
+
+    async def _answer(self, request: Request, resource: _Resource) -> Response:
+        body = await self._body(request)
+        asked = Credentials(
+            request.method,
+            _written_url(request),
+            _headers(request),
+            hashlib.sha256(body).digest() if body else None,
+            local=self._local,
+            origin=Origin(
+                "rest",
+                next(self._numbers),
+                None if request.client is None else request.client.host,
+            ),
+        )
+        run = asyncio.get_running_loop().run_in_executor
+        if resource.action.kind is ActionKind.STREAM:
+            stream = await run(self._pool, self._begin, resource, request, asked, body)
+            return StreamingResponse(
+                self._events(stream),
+                media_type="text/event-stream",
+                headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+            )
+        return await run(self._pool, self._call, resource, request, asked, body)
+
+    async def _body(self, request: Request) -> bytes:
+        """Return the body. Raises: LimitExceeded: as soon as it is known to be too large."""
+        most = self._body_bytes_max
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > most:
+            raise LimitExceeded(f"a body has at most {most} bytes, got {declared}")
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise LimitExceeded(f"a body has at most {most} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    # --- in a thread ---
+
+    def _read(
+        self, resource: _Resource, request: Request, asked: Credentials, body: bytes
+    ) -> tuple[ActionRequest[Any], Principal]:
+        # Who asks comes first: a bad credential learns nothing of what it asked for.
+        caller = self._enter(asked)
+        path = {name: unquote(text) for name, text in _raw_path(request, resource).items()}
+        return (
+            resource.arguments.read(
+                path,
+                request.query_params.multi_items(),
+                body,
+                request.headers.get("content-type", ""),
+            ),
+            caller,
+        )
+
+    def _begin(
+        self, resource: _Resource, request: Request, asked: Credentials, body: bytes
+    ) -> Streamed[Any]:
+        made, caller = self._read(resource, request, asked, body)
+        return self._service.stream(made, caller)
+
+    def _call(
+        self, resource: _Resource, request: Request, asked: Credentials, body: bytes
+    ) -> Response:
+        made, caller = self._read(resource, request, asked, body)
+        result = self._service.call(made, caller)
+        if resource.is_value:
+            return _value_answer(result, request)
+        if resource.is_piece and request.headers.get("accept", "").startswith(OCTETS):
+            return Response(
+                result.data, media_type=OCTETS, headers={"etag": f'"{result.hash.hex()}"'}
+            )
+        return _document_answer(resource, result)
+
+    # --- streams ---
+
+    async def _events(self, stream: Streamed[Any]) -> AsyncIterator[bytes]:
+        """Yield server-sent events: the items as documents, and comments in silence."""
+        loop, rung = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            # A writer must not fail because this door has ended.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(rung.set)
+
+        stream.on_wake(wake)
+        try:
+            while not stream.closed:
+                rung.clear()
+                # In a thread: it reads from the store.
+                items = await loop.run_in_executor(self._pool, stream.take)
+                if items:
+                    yield b"".join(
+                        b"data: " + json.dumps(to_document(item)).encode() + b"\n\n"
+                        for item in items
+                    )
+                    continue
+                try:
+                    async with asyncio.timeout(self._heartbeat_s):
+                        await rung.wait()
+                except TimeoutError:
+                    yield b": alive\n\n"
+        except DataLatticeError as error:
+            yield b"event: error\ndata: " + _problem_body(error, "r")[1] + b"\n\n"
+        finally:
+            stream.close()
+
+
+def _written_url(request: Request) -> str:
+    """Return the URL as the caller wrote it: a signature covers its percent-escapes, too."""
+    url = request.url
+    raw: bytes | None = request.scope.get("raw_path")
+    path = url.path if raw is None else raw.partition(b"?")[0].decode("latin-1")
+    query = f"?{url.query}" if url.query else ""
+    return f"{url.scheme}://{url.netloc}{path}{query}"
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """Return the headers; one that came twice has its values with commas between."""
+    found: dict[str, str] = {}
+    for name, value in request.headers.items():
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def _raw_path(request: Request, resource: _Resource) -> dict[str, str]:
+    """Return the fields of the path as they were written, each still percent-encoded.
+
+    Starlette matches decoded text, in which a `/` of a name is one of the path.
+    """
+    raw: bytes | None = request.scope.get("raw_path")
+    template = f"{BASE}{resource.arguments.route.path}".split("/")
+    if raw is None:
+        return dict(request.path_params)
+    parts = raw.partition(b"?")[0].decode("latin-1").split("/")
+    found: dict[str, str] = {}
+    for at, name in enumerate(template):
+        if name.endswith("...}"):
+            found[name[1:-4]] = "/".join(parts[at:])
+        elif name.startswith("{"):
+            found[name[1:-1]] = parts[at]
+    return found
+
+
+def _value_answer(result: Any, request: Request) -> Response:
+    kind = accepted(request.headers.get("accept", ""), RAW, tuple(REPRESENTATIONS))
+    shown = REPRESENTATIONS[kind]
+    hash = result.hash.hex()
+    tag = f'"{hash}{shown.mark}"'
+    # Only a value that is named by its hash is the same for ever.
+    is_fixed = request.path_params.get("hash") == hash and not request.query_params.get("path")
+    headers = {
+        "etag": tag,
+        "vary": "Accept",
+        "x-value-id": hash,
+        "cache-control": f"private, {IMMUTABLE}" if is_fixed else "no-cache",
+    }
+    root = getattr(result, "root_hash", None)
+    if root is not None:
+        headers["x-root-hash"] = root.hex()
+    if tag in [one.strip() for one in request.headers.get("if-none-match", "").split(",")]:
+        return Response(status_code=304, headers=headers)
+    body = shown.write(result.value)
+    if kind != OCTETS:
+        return Response(body, media_type=kind, headers=headers)
+    headers["accept-ranges"] = "bytes"
+    return _ranged(body, request, headers, tag)
+
+
+def _ranged(body: bytes, request: Request, headers: dict[str, str], tag: str) -> Response:
+    """Answer one range of bytes; several ranges, or those of another version, are the whole."""
+    asked = request.headers.get("range", "")
+    fits = request.headers.get("if-range", tag) == tag
+    span = _span(asked, len(body)) if asked.startswith("bytes=") and fits else None
+    if span is None:
+        return Response(body, media_type=OCTETS, headers=headers)
+    if span.start >= len(body):
+        return Response(
+            status_code=416, headers={**headers, "content-range": f"bytes */{len(body)}"}
+        )
+    headers["content-range"] = f"bytes {span.start}-{span.stop - 1}/{len(body)}"
+    return Response(body[span.start : span.stop], 206, headers, OCTETS)
+
+
+def _span(header: str, size: int) -> range | None:
+    """Return the positions of a Range header; None where it is to be ignored."""
+    first, dash, last = header.removeprefix("bytes=").partition("-")
+    if not dash or not all(
+        part == "" or (part.isascii() and part.isdigit()) for part in (first, last)
+    ):
+        return None
+    if first == "":
+        return range(max(0, size - int(last)), size) if last else None
+    end = min(int(last) + 1, size) if last else size
+    return range(int(first), end) if not last or int(last) >= int(first) else None
+
+
+def _document_answer(resource: _Resource, result: Message) -> Response:
+    status = resource.arguments.route.success
+    headers = {}
+    # "201; 200 if already there".
+    if status == 201 and getattr(result, "is_new", True) is False:
+        status = 200
+    hash = getattr(result, "hash", None)
+    if resource.action.name == "values.put" and isinstance(hash, bytes):
+        headers = {"location": f"{BASE}/values/{hash.hex()}", "x-value-id": hash.hex()}
+    if status == 204 or (not result.declared() and status == 200):
+        return Response(status_code=204)
+    return Response(json.dumps(to_document(result)), status, headers, JSON)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def _problem_body(error: BaseException, right: str, *, if_match: bool = False) -> tuple[Any, bytes]:
+    answer = answer_to(error, right, if_match=if_match)
+    status = answer.status
+    if isinstance(error, UnknownType):
+        status = status._replace(http=415)
+    elif isinstance(error, NotAcceptable):
+        status = status._replace(http=406)
+    document = {
+        "type": f"urn:datalattice:error:{answer.code}",
+        "title": answer.code.replace("-", " "),
+        "status": status.http,
+        "detail": answer.text,
+        "code": answer.code,
+        "error": answer.text,
+    }
+    hashes = getattr(error, "hashes", None)
+    if hashes:
+        document["missing"] = [hash.hex() for hash in hashes]
+    return status, json.dumps(document).encode()
+
+
+def _problem(error: BaseException, right: str, *, if_match: bool = False) -> Response:
+    status, body = _problem_body(error, right, if_match=if_match)
+    headers = {}
+    if status.retry_s is not None:
+        headers["retry-after"] = str(max(1, round(status.retry_s)))
+    if status.http == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(body, status.http, headers, "application/problem+json")
+
+
+async def _no_resource(request: Request, _error: Exception) -> Response:
+    return _problem(NoSuchPath(f"there is no resource {request.url.path[:200]}; see {BASE}/"), "w")
+
+
+async def _no_verb(request: Request, error: Any) -> Response:
+    problem = _problem(UsageError(f"{request.method} is not done here"), "w")
+    problem.status_code = 405
+    problem.headers.update(error.headers or {})
+    return problem

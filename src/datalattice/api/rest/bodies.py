@@ -1,0 +1,198 @@
+"""Bodies: values and documents as HTTP has them, in each representation.
+
+| media type | what it is |
+|---|---|
+| application/cvx-raw | the complete encoding of a value; `cells=1`: its top cell alone |
+| application/json | marked JSON of a value; the document of a request or result |
+| application/cvx | the printed form of a value |
+| application/octet-stream | the bytes of a blob or string |
+
+Source: docs/rest.md "Representations".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from datalattice.actions import CELL
+from datalattice.cells import (
+    Blob,
+    Text,
+    Value,
+    decode_message,
+    encode,
+    encode_message,
+    from_text,
+    to_text,
+)
+from datalattice.errors import BadFormat, LimitExceeded, UsageError
+
+RAW: Final = "application/cvx-raw"
+TOP: Final = "application/cvx-raw; cells=1"
+JSON: Final = "application/json"
+PRINTED: Final = "application/cvx"
+OCTETS: Final = "application/octet-stream"
+
+JSON_DEPTH_MAX: Final = 32
+"""Levels of arrays and objects in a JSON body."""
+
+JSON_ELEMENTS_MAX: Final = 100_000
+"""Members and elements in a JSON body, in all."""
+
+_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])|(,)', re.DOTALL)
+
+
+class UnknownType(UsageError):
+    """A body has a media type that is not taken here. HTTP: 415."""
+
+    code = "unsupported-media-type"
+
+
+class NotAcceptable(UsageError):
+    """No media type that is asked for is given here. HTTP: 406."""
+
+    code = "not-acceptable"
+
+
+class Representation(NamedTuple):
+    """One way to write a value. mark: what the entity tag has behind the hash."""
+
+    type: str
+    mark: str
+    write: Callable[[Value], bytes]
+
+
+def _octets(value: Value) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, Blob, Text)):
+        return bytes(value)
+    raise NotAcceptable(f"{OCTETS} is for blobs and strings; ask for {RAW} or {JSON}")
+
+
+def _json(value: Value) -> bytes:
+    return json.dumps(CELL.document(value), ensure_ascii=False).encode()
+
+
+REPRESENTATIONS: Final = {
+    one.type: one
+    for one in (
+        Representation(RAW, "", encode_message),
+        Representation(TOP, ";top", encode),
+        Representation(JSON, ";json", _json),
+        Representation(PRINTED, ";cvx", lambda value: to_text(value).encode()),
+        Representation(OCTETS, ";bytes", _octets),
+    )
+}
+
+
+def accepted(header: str, default: str, offered: tuple[str, ...]) -> str:
+    """Return the media type of `offered` that an Accept header likes best; ties go to the first.
+
+    Raises: NotAcceptable: it likes none.
+    """
+    if not header:
+        return default
+    best, best_quality = "", 0.0
+    for part in header.split(","):
+        kind, *parameters = [one.strip() for one in part.split(";")]
+        named = "; ".join([kind, *(one for one in parameters if not one.startswith("q="))])
+        quality = next((_quality(one[2:]) for one in parameters if one.startswith("q=")), 1.0)
+        if quality <= best_quality:
+            continue
+        if named in ("*/*", "application/*"):
+            best, best_quality = default, quality
+        elif named in offered:
+            best, best_quality = named, quality
+    if not best:
+        raise NotAcceptable(f"Accept: {header[:80]}; there are: {', '.join(offered)}")
+    return best
+
+
+def _quality(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        return 0.0
+    return found if 0.0 <= found <= 1.0 else 0.0
+
+
+def media_type(header: str) -> str:
+    """Return the media type of a Content-Type header, without parameters, in lower case."""
+    return header.partition(";")[0].strip().lower()
+
+
+def read_value(body: bytes, content_type: str) -> Value:
+    """Return the value of a body.
+
+    Raises: BadFormat: it is not what its type says. UnknownType. LimitExceeded.
+    """
+    kind = media_type(content_type)
+    if kind == RAW:
+        return decode_message(body)
+    if kind == JSON:
+        return CELL.read(read_json_body(body))
+    if kind == PRINTED:
+        return from_text(_text(body))
+    if kind == OCTETS:
+        return body
+    raise UnknownType(
+        f"Content-Type: {content_type[:80]!r}; there are: {RAW}, {JSON}, {PRINTED}, {OCTETS}"
+    )
+
+
+def read_document(body: bytes, content_type: str) -> Any:
+    """Return the JSON of a body. Raises: as `read_value`."""
+    if media_type(content_type) != JSON:
+        raise UnknownType(f"Content-Type: {content_type[:80]!r}; a request is {JSON}")
+    return read_json_body(body)
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise BadFormat("the body is not UTF-8") from error
+
+
+def read_json_body(body: bytes) -> Any:
+    """Return what a JSON text from a stranger stands for.
+
+    Raises: BadFormat: it is no JSON, or an object has a name twice. LimitExceeded: it is deeper, or
+            has more elements, than is taken.
+    """
+    text = _text(body)
+    depth = count = 0
+    # Before it is parsed: the cost of a refused body is one pass.
+    for match in _BRACKETS.finditer(text):
+        opening, closing, comma = match.groups()
+        if opening:
+            depth += 1
+            count += 1
+            if depth > JSON_DEPTH_MAX:
+                raise LimitExceeded(f"JSON is nested deeper than {JSON_DEPTH_MAX} levels")
+        elif closing:
+            depth -= 1
+        elif comma:
+            count += 1
+        if count > JSON_ELEMENTS_MAX:
+            raise LimitExceeded(f"JSON has more than {JSON_ELEMENTS_MAX} elements")
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadFormat(f"the body is no JSON: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    # "duplicate names refused": readers differ in which of the two counts.
+    if len(made) != len(pairs):
+        raise ValueError("an object has a name twice")
+    return made
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,196 @@
+"""Description: the REST door as OpenAPI 3.1, and as a page for people.
+
+Both are made from the declarations of the actions, so they cannot say anything else than what is
+served.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any, Final
+
+from datalattice.actions import ACTIONS, Action, ActionKind, field_schema, schema_of
+from datalattice.api.rest.bodies import JSON, OCTETS, REPRESENTATIONS
+from datalattice.api.rest.requests import Arguments
+from datalattice.protobuf import FieldInfo
+from datalattice.version import VERSION
+
+PROBLEM: Final = "application/problem+json"
+
+_PROBLEM_SCHEMA: Final = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "code"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string"},
+        "error": {"type": "string"},
+        "missing": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+_REASONS: Final = {
+    400: "the request is wrong",
+    401: "a credential is required, or the one that was shown is not valid",
+    403: "the caller may not do this",
+    404: "there is nothing here, or the caller may not read it",
+    406: "none of the accepted media types is given",
+    409: "it is not in the state that the call expects",
+    410: "what was asked for is gone",
+    412: "it is not the version that the call expects",
+    413: "the request is too large",
+    415: "the body has a media type that is not taken",
+    416: "the range is behind the end",
+    421: "no service has this name here",
+    422: "cells are missing",
+    429: "too many calls",
+    499: "the caller went away",
+    500: "a fault of the service, or of its store",
+    502: "a peer failed",
+    503: "not now",
+    504: "no answer in time",
+    507: "the store is full",
+}
+
+
+def describe(base: str) -> dict[str, Any]:
+    """Return the OpenAPI document of all routes below `base`."""
+    schemas: dict[str, Any] = {"Problem": _PROBLEM_SCHEMA}
+    paths: dict[str, dict[str, Any]] = {}
+    for action in ACTIONS.values():
+        if action.route is not None:
+            path = f"{base}{action.route.path}".replace("...}", "}")
+            paths.setdefault(path, {})[action.route.verb.lower()] = _operation(action, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "datalattice", "version": VERSION},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
+            },
+        },
+        "security": [{}, {"bearer": []}],
+    }
+
+
+def _operation(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
+    arguments = Arguments(action)
+    route = arguments.route
+    fields = {field.name: field for field in action.request.declared()}
+    in_query = not arguments.has_body or arguments.body is not None
+    parameters = [_parameter(fields[name], "path", schemas, required=True) for name in route.fields]
+    if in_query:
+        parameters += [
+            _parameter(field, "query", schemas)
+            for name, field in fields.items()
+            if name not in route.fields and name != route.body
+        ]
+    operation: dict[str, Any] = {
+        "operationId": action.name,
+        "summary": action.summary,
+        "description": action.doc,
+        "tags": [action.name.partition(".")[0]],
+        "parameters": parameters,
+        "responses": {**_success(action, schemas), **_failures()},
+    }
+    if arguments.has_body:
+        operation["requestBody"] = _request_body(action, arguments, schemas)
+    return operation
+
+
+def _parameter(
+    field: FieldInfo, place: str, schemas: dict[str, Any], *, required: bool = False
+) -> dict[str, Any]:
+    schema = _field_schema(field, schemas)
+    return {"name": field.name, "in": place, "required": required, "schema": schema}
+
+
+def _field_schema(field: FieldInfo, schemas: dict[str, Any]) -> Any:
+    """Return the schema of one field, as that of its message has it."""
+    one = field_schema(field, schemas)
+    return {"type": "array", "items": one} if field.repeated else one
+
+
+def _request_body(action: Action, arguments: Arguments, schemas: dict[str, Any]) -> dict[str, Any]:
+    if arguments.is_value:
+        content: dict[str, Any] = {kind: {} for kind in REPRESENTATIONS if "cells" not in kind}
+    elif arguments.is_octets:
+        content = {OCTETS: {}}
+    elif arguments.body is not None:
+        content = {JSON: {"schema": _field_schema(arguments.body, schemas)}}
+    else:
+        full = schemas[schema_of(action.request, schemas)["$ref"].rpartition("/")[2]]
+        inside = {
+            name: one
+            for name, one in full["properties"].items()
+            if name not in arguments.route.fields
+        }
+        content = {
+            JSON: {
+                "schema": {"type": "object", "properties": inside, "additionalProperties": False}
+            }
+        }
+    return {"content": content, "required": arguments.body is not None}
+
+
+def _success(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
+    assert action.route is not None
+    fields = {field.name for field in action.result.declared()}
+    schema = schema_of(action.result, schemas)
+    if action.kind is ActionKind.STREAM:
+        return {
+            "200": {
+                "description": f"events; the data of each is a {action.result.__name__}",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            }
+        }
+    if not fields or action.route.success == 204:
+        return {"204": {"description": "done"}}
+    if action.kind is ActionKind.QUERY and {"value", "hash"} <= fields:
+        content: dict[str, Any] = {kind: {} for kind in REPRESENTATIONS}
+        answer = {"description": "the value; its hash is in X-Value-Id", "content": content}
+        return {"200": answer, "206": answer, "304": {"description": "it is the same"}}
+    content = {JSON: {"schema": schema}}
+    if "data" in fields:
+        content[OCTETS] = {}
+    answer = {"description": action.result.__doc__ or "", "content": content}
+    found = {str(action.route.success): answer}
+    if action.route.success == 201:
+        found["200"] = answer
+    return found
+
+
+def _failures() -> dict[str, Any]:
+    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        str(status): {"description": reason, "content": content}
+        for status, reason in _REASONS.items()
+    }
+
+
+def page_of(document: dict[str, Any]) -> str:
+    """Return the page: each action with its route, its words and its parameters."""
+    rows = []
+    for path, operations in document["paths"].items():
+        for verb, one in operations.items():
+            given = ", ".join(parameter["name"] for parameter in one["parameters"]) or "none"
+            rows.append(
+                f"<section><h2><code>{verb.upper()} {html.escape(path)}</code></h2>"
+                f"<p>{html.escape(one['description'])}</p>"
+                f"<p>Parameters: {html.escape(given)}. "
+                f"Action <code>{one['operationId']}</code>.</p>"
+                "</section>"
+            )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>datalattice REST</title>"
+        "<style>body{font:16px sans-serif;max-width:50em;margin:2em auto;padding:0 1em}"
+        "h2{font-size:1em;margin-top:2em}p{white-space:pre-line}</style>"
+        f"<h1>datalattice {html.escape(VERSION)}: REST</h1>"
+        '<p>Machine readable: <a href="openapi.json">openapi.json</a>.</p>'
+        + "".join(rows)
+        + "</html>"
+    )

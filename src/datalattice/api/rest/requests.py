@@ -1,0 +1,96 @@
+"""Requests of HTTP: from path, query and body to the request of an action.
+
+Source: docs/rest.md "Requests".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from datalattice.actions import CELL, Action, ActionRequest, Route, from_document, read_text
+from datalattice.api.rest.bodies import (
+    JSON,
+    OCTETS,
+    UnknownType,
+    media_type,
+    read_document,
+    read_value,
+)
+from datalattice.errors import UsageError
+from datalattice.protobuf import FieldInfo
+
+FIELDS_MAX: Final = 1_000
+"""Values in one query string."""
+
+
+class Arguments:
+    """How one action is asked for: which fields stand where."""
+
+    def __init__(self, action: Action) -> None:
+        assert action.route is not None
+        self._request: Final[type[ActionRequest[Any]]] = action.request
+        self.route: Final[Route] = action.route
+        self._fields: Final[dict[str, FieldInfo]] = {
+            field.name: field for field in action.request.declared()
+        }
+        self.body: Final[FieldInfo | None] = self._fields.get(self.route.body)
+        self.has_body: Final = self.route.verb in ("POST", "PUT")
+
+    @property
+    def is_value(self) -> bool:
+        """Whether the body is one value of the lattice, in any representation."""
+        body = self.body
+        return body is not None and body.codec is CELL and not body.repeated
+
+    @property
+    def is_octets(self) -> bool:
+        """Whether the body is bytes as they are."""
+        return self.body is not None and self.body.kind == "bytes" and self.body.codec is None
+
+    def read(
+        self, path: dict[str, str], query: list[tuple[str, str]], body: bytes, content_type: str
+    ) -> ActionRequest[Any]:
+        """Return the request. Raises: UsageError, BadFormat, LimitExceeded, UnknownType."""
+        if len(query) > FIELDS_MAX:
+            raise UsageError(f"a query string has at most {FIELDS_MAX} values, got {len(query)}")
+        values: dict[str, Any] = {}
+        for name, text in path.items():
+            values[name] = read_text(self._fields[name], text)
+        # Without a field of its own, the body has all fields, and the query string none.
+        in_query = not self.has_body or self.body is not None
+        for name, text in query:
+            field = self._fields.get(name)
+            if not in_query or field is None or name in path or name == self.route.body:
+                known = [one for one in self._fields if in_query and one not in path]
+                raise UsageError(
+                    f"{name[:80]}: no value of the query; {', '.join(known) or 'none'}"
+                )
+            one = read_text(field, text)
+            if field.repeated:
+                values[name] = (*values.get(name, ()), one)
+            elif name in values:
+                raise UsageError(f"{name}: given twice")
+            else:
+                values[name] = one
+        if self.body is not None:
+            values[self.body.name] = self._body(body, content_type)
+        elif self.has_body and body:
+            document = read_document(body, content_type)
+            if isinstance(document, dict) and not document.keys().isdisjoint(path):
+                raise UsageError("a field that stands in the path is not in the body")
+            given = from_document(self._request, document)
+            for name in document:
+                values[name] = getattr(given, name)
+        return self._request(**values)
+
+    def _body(self, body: bytes, content_type: str) -> Any:
+        field = self.body
+        assert field is not None
+        if self.is_value:
+            return read_value(body, content_type or JSON)
+        if self.is_octets:
+            if media_type(content_type) not in ("", OCTETS):
+                raise UnknownType(f"Content-Type: {content_type[:80]!r}; the body is {OCTETS}")
+            return body
+        document = {field.name: read_document(body, content_type or JSON)}
+        return getattr(from_document(self._request, document), field.name)

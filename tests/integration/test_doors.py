@@ -1,0 +1,130 @@
+"""A daemon's doors between real processes: sockets, tokens, kill -9, the end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datalattice
+from datalattice.actions import AddPeer, GetNodeStatus, ListPeers, OfferRecords, ReadRecords
+from datalattice.client import running
+from datalattice.client.credentials import make_token
+from datalattice.client.rest import RestClient
+from datalattice.clock import SystemClock
+from datalattice.crypto import KeyPair
+from datalattice.errors import PeerUnavailable, Unauthenticated, Unauthorized
+from datalattice.lattice import did_of
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+WAIT_S = 120
+
+
+class Process:
+    """`lattice daemon` on a folder."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "datalattice.cli", "--dir", str(folder), "--json", "daemon",
+             "--port", "0", "--attached", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        lines = list(takewhile(lambda line: line != "}\n", self.process.stdout))
+        self.ready: dict[str, Any] = json.loads("".join([*lines, "}"]))
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(WAIT_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+        return code
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Process]:
+    made = Process(tmp_path / "node", "--rest", "127.0.0.1:0")
+    yield made
+    if made.process.poll() is None:
+        made.end(signal.SIGKILL)
+
+
+def test_our_own_user_does_all_through_the_socket(daemon: Process) -> None:
+    path = daemon.ready["doors"]["socket"]
+    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+    with RestClient(path) as client:
+        client.call(OfferRecords(topic="log", values=("a", "b")))
+        assert client.call(GetNodeStatus()).data_path == str(daemon.folder)
+        assert client.call(ListPeers()).peers == ()
+        client.call(AddPeer(address="127.0.0.1:1"))
+        assert [peer.address for peer in client.call(ListPeers()).peers] == ["127.0.0.1:1"]
+    with datalattice.open(daemon.folder) as node:
+        assert list(node.queue("log")) == ["a", "b"]
+    assert daemon.end() in (0, 143)
+    assert not Path(path).exists()
+    assert running(daemon.folder) is None
+
+
+def test_others_read_and_write_what_their_credential_allows(tmp_path: Path) -> None:
+    admin, other = KeyPair.generate(), KeyPair.generate()
+    daemon = Process(
+        tmp_path / "node", "--rest", "127.0.0.1:0", "--admin", did_of(admin.public_key)
+    )
+    url = daemon.ready["doors"]["rest"]
+
+    def client(pair: KeyPair | None, audience: str = url) -> RestClient:
+        if pair is None:
+            return RestClient(url)
+        return RestClient(url, token=lambda: make_token(pair, audience, SystemClock().now_ms()))
+
+    offer = OfferRecords(topic="log", values=("x",))
+    with client(admin) as allowed, client(other) as narrow, client(None) as nobody:
+        assert allowed.call(offer).spans[0].end == 1
+        assert nobody.call(ReadRecords(topic="log")).end == 1
+        with pytest.raises(Unauthenticated):
+            nobody.call(offer)
+        with pytest.raises(Unauthorized):
+            narrow.call(offer)
+        assert nobody.call(GetNodeStatus()).data_path == ""
+    with client(admin, "http://elsewhere") as wrong, pytest.raises(Unauthenticated):
+        wrong.call(GetNodeStatus())
+    daemon.end()
+
+
+def test_what_was_answered_survives_kill_9(daemon: Process) -> None:
+    path = daemon.ready["doors"]["socket"]
+    with RestClient(path) as client:
+        for number in range(20):
+            client.call(OfferRecords(topic="log", values=(number,)))
+        daemon.end(signal.SIGKILL)
+        with pytest.raises(PeerUnavailable):
+            client.call(OfferRecords(topic="log", values=(99,)))
+    again = Process(daemon.folder)
+    with RestClient(again.ready["doors"]["socket"]) as client:
+        found = client.call(ReadRecords(topic="log")).records
+        assert [one.value for one in found] == list(range(20))
+    again.end()
+
+
+def test_a_foreign_name_is_not_served_on_loopback(daemon: Process) -> None:
+    host, port = daemon.ready["doors"]["rest"].removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), WAIT_S) as connection:
+        connection.sendall(
+            b"GET /api/v1/status HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
+        )
+        assert connection.makefile("rb").readline().split()[1] == b"421"

@@ -1,0 +1,462 @@
+"""One good and one bad case for each action; the suite runs them on every way to a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import datalattice
+from datalattice import actions as a
+from datalattice.actions import ActionRequest, KeyOperation, KeyWrite
+from datalattice.cells import Keyword, Map, Value, encode_message, value_hash
+from datalattice.client import Node
+from datalattice.errors import (
+    AlreadyExists,
+    BadFormat,
+    Conflict,
+    DataLatticeError,
+    DirectoryNotEmpty,
+    IsADirectory,
+    LimitExceeded,
+    MissingData,
+    NoSuchPath,
+    PeerUnavailable,
+    TypeMismatch,
+    UsageError,
+    WrongType,
+)
+from datalattice.service import Service
+from datalattice.weaver.kv import GetRequest, GetResponse, WatchParams
+
+NO_HASH = b"\x07" * 32
+NO_STORE = b"\x07" * 16
+
+
+class World:
+    """A node in memory with something of everything in it."""
+
+    def __init__(self) -> None:
+        self.node: Node = datalattice.open(":memory:")
+        node = self.node
+        self.service = Service(node)
+        node.queue("log").offer_many(["a", "b"])
+        node.database("shop")["tea"] = 3
+        node.database("shop").sadd("set", "x")
+        drive = node.drive("files")
+        drive.ensure()
+        drive.write("/a.txt", b"hello")
+        drive.mkdir("/full")
+        drive.write("/full/b.txt", b"b")
+        self.hash = node.keep("kept", {"deep": [1, 2, 3]})
+        notes = node.store("notes", "kv")
+        notes["k"] = "v"
+        child = node.store("below", "kv", parent=notes)
+        self.store, self.child = notes.store.id, child.store.id
+        owner = node.owner_key("own")
+        assert isinstance(owner, bytes)
+        self.owner = owner
+
+    def tips(self) -> tuple[bytes, ...]:
+        """Return two witnessed intentions of the store."""
+        with self.node.weaver.view(self.store) as view:
+            return tuple(entry.signed.hash for entry in view.entries())[-2:]
+
+    def close(self) -> None:
+        self.node.close()
+
+
+class Backend(Protocol):
+    """A way to a service."""
+
+    def call(self, request: ActionRequest[Any]) -> Any: ...
+    def take(self, request: ActionRequest[Any], count: int, act: Callable[[], object]) -> list[Any]:
+        """Begin a stream, do `act`, and return the first `count` items."""
+
+
+Make = Callable[[World], ActionRequest[Any]]
+
+
+@dataclass(frozen=True)
+class Good:
+    make: Make
+    check: Callable[[Any, World], bool]
+
+
+@dataclass(frozen=True)
+class Bad:
+    make: Make
+    error: type[DataLatticeError]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Of a stream: what is done while it is open makes `count` items, of which `check` holds."""
+
+    make: Make
+    act: Callable[[World], object]
+    count: int
+    check: Callable[[list[Any], World], bool]
+
+
+def foreign_databases() -> Value:
+    """Return the databases of another owner, as another node has them."""
+    with datalattice.open(":memory:") as other:
+        other.database("theirs")["k"] = 1
+        return other.cursor(Keyword("kv")).get()
+
+
+def put(world: World) -> None:
+    world.node.store("notes", "kv")["k"] = "w"
+
+
+GOOD: dict[str, Good | Flow] = {
+    "queue.topics": Good(
+        lambda w: a.ListTopics(),
+        lambda r, w: (
+            [(t.topic, t.owner, t.partitions[0].end) for t in r.topics] == [("log", w.owner, 2)]
+        ),
+    ),
+    "queue.create": Good(
+        lambda w: a.CreateTopic(topic="new", partitions=3),
+        lambda r, w: w.node.topic("new").num_partitions == 3,
+    ),
+    "queue.offer": Good(
+        lambda w: a.OfferRecords(topic="log", values=("c", 7, Map.of({"x": None})), partition=0),
+        lambda r, w: (
+            [(s.partition, s.start, s.end) for s in r.spans] == [(0, 2, 5)]
+            and w.node.queue("log")[4] == Map.of({"x": None})
+        ),
+    ),
+    "queue.range": Good(
+        lambda w: a.ReadRecords(topic="log", start=-1),
+        lambda r, w: [(one.offset, one.value) for one in r.records] == [(1, "b")] and r.end == 2,
+    ),
+    "queue.follow": Flow(
+        lambda w: a.FollowTopic(topic="log", start="1"),
+        lambda w: w.node.queue("log").offer("c"),
+        2,
+        lambda items, w: [one.value for one in items] == ["b", "c"],
+    ),
+    "queue.truncate": Good(
+        lambda w: a.TruncateTopic(topic="log", start=1),
+        lambda r, w: r.count == 1 and w.node.queue("log").start_offset() == 1,
+    ),
+    "kv.databases": Good(
+        lambda w: a.ListDatabases(),
+        lambda r, w: [(one.database, one.keys) for one in r.databases] == [("shop", 2)],
+    ),
+    "kv.get": Good(
+        lambda w: a.GetKey(database="shop", key="tea"),
+        lambda r, w: (r.key, r.type, r.value, r.ttl_ms) == ("tea", "value", 3, None),
+    ),
+    "kv.range": Good(
+        lambda w: a.ReadKeys(database="shop", count=1, after="set"),
+        lambda r, w: [one.key for one in r.entries] == ["tea"] and not r.has_more,
+    ),
+    "kv.write": Good(
+        lambda w: a.WriteKeys(
+            database="shop",
+            writes=(
+                KeyWrite(key="tea", value="green", ttl_ms=60_000),
+                KeyWrite(key="n", operation=KeyOperation.INCR, amount=4),
+                KeyWrite(key="h", operation=KeyOperation.HSET, field="f", value=b"\x00"),
+                KeyWrite(key="z", operation=KeyOperation.ZADD, score=0.5, value="m"),
+            ),
+        ),
+        lambda r, w: (
+            r.results == (None, 4, True, True) and w.node.database("shop")["tea"] == "green"
+        ),
+    ),
+    "kv.watch": Flow(
+        lambda w: a.WatchKeys(database="shop", prefix="t"),
+        lambda w: w.node.database("shop").set("tea", 9),
+        1,
+        lambda items, w: [(one.key, one.value) for one in items] == [("tea", 9)],
+    ),
+    "drive.drives": Good(lambda w: a.ListDrives(), lambda r, w: r.drives == ("files",)),
+    "drive.stat": Good(
+        lambda w: a.StatFile(drive="files", path="/a.txt"),
+        lambda r, w: (r.path, r.size, r.is_directory) == ("/a.txt", 5, False),
+    ),
+    "drive.list": Good(
+        lambda w: a.ListDirectory(drive="files"),
+        lambda r, w: [one.path for one in r.entries] == ["/a.txt", "/full"],
+    ),
+    "drive.read": Good(
+        lambda w: a.ReadFile(drive="files", path="/a.txt", start=1, count=3),
+        lambda r, w: (r.data, r.start, r.size) == (b"ell", 1, 5),
+    ),
+    "drive.write": Good(
+        lambda w: a.WriteFile(
+            drive="files",
+            path="/a.txt",
+            data=b"\x00new",
+            if_match=w.node.drive("files").stat("/a.txt").hash,
+        ),
+        lambda r, w: r.size == 4 and w.node.drive("files").read("/a.txt") == b"\x00new",
+    ),
+    "drive.mkdir": Good(
+        lambda w: a.MakeDirectory(drive="files", path="/dir"),
+        lambda r, w: w.node.drive("files").is_dir("/dir"),
+    ),
+    "drive.remove": Good(
+        lambda w: a.RemoveFile(drive="files", path="/full", is_recursive=True),
+        lambda r, w: not w.node.drive("files").exists("/full"),
+    ),
+    "drive.move": Good(
+        lambda w: a.MoveFile(drive="files", path="/a.txt", target="/c d.txt"),
+        lambda r, w: w.node.drive("files").read("/c d.txt") == b"hello",
+    ),
+    "drive.copy": Good(
+        lambda w: a.CopyFile(drive="files", path="/full", target="/again"),
+        lambda r, w: w.node.drive("files").read("/again/b.txt") == b"b",
+    ),
+    "values.put": Good(
+        lambda w: a.PutValue(value=Map.of({"a": 1}), label="mine"),
+        lambda r, w: r.is_new and w.node.value(r.hash) == Map.of({"a": 1}),
+    ),
+    "values.get": Good(
+        lambda w: a.GetValue(hash=w.hash, path="deep/1"),
+        lambda r, w: r.value == 2 and r.hash == value_hash(2),
+    ),
+    "values.missing": Good(lambda w: a.FindMissing(hash=w.hash), lambda r, w: r.missing == ()),
+    "values.encode": Good(
+        lambda w: a.EncodeValue(value="x"),
+        lambda r, w: r.data == encode_message("x") and r.hash == value_hash("x"),
+    ),
+    "values.decode": Good(
+        lambda w: a.DecodeValue(data=encode_message(Map.of({1: "x"}))),
+        lambda r, w: r.value == Map.of({1: "x"}),
+    ),
+    "lattice.get": Good(
+        lambda w: a.GetPath(path=f"kv/0x{w.owner.hex()}/value/shop"),
+        lambda r, w: (
+            r.hash == value_hash(r.value) and r.root_hash == value_hash(w.node.cursor().get())
+        ),
+    ),
+    "lattice.merge": Good(
+        lambda w: a.MergePath(path="kv", value=foreign_databases()),
+        lambda r, w: r.changed and len(w.node.owners()) == 2,
+    ),
+    "lattice.root": Good(
+        lambda w: a.GetRoot(),
+        lambda r, w: r.hash == value_hash(w.node.cursor().get()) and ":kv" in r.sections,
+    ),
+    "lattice.watch": Flow(
+        lambda w: a.WatchRoot(),
+        lambda w: w.node.queue("log").offer("c"),
+        2,
+        lambda items, w: items[0].hash != items[1].hash == value_hash(w.node.cursor().get()),
+    ),
+    "lattice.history": Good(
+        lambda w: a.ListRoots(count=2),
+        lambda r, w: [one.ref for one in r.roots] == ["HEAD", "HEAD~1"],
+    ),
+    "pins.list": Good(
+        lambda w: a.ListPins(),
+        lambda r, w: [(p.label, p.hash) for p in r.pins] == [("kept", w.hash)],
+    ),
+    "pins.put": Good(
+        lambda w: a.PutPin(label="again", hash=w.hash), lambda r, w: len(w.node.pins()) == 2
+    ),
+    "pins.delete": Good(lambda w: a.DeletePin(label="kept"), lambda r, w: w.node.pins() == []),
+    "node.status": Good(
+        lambda w: a.GetNodeStatus(),
+        lambda r, w: (
+            r.owner == w.owner and r.mesh_count == 1 and r.version == datalattice.__version__
+        ),
+    ),
+    "node.store_types": Good(lambda w: a.ListStoreTypes(), lambda r, w: "core:kvstore" in r.items),
+    "stores.create": Good(
+        lambda w: a.CreateStore(name="more", store_type="core:logstore", parent_id=w.store),
+        lambda r, w: (
+            [info.id for info in w.node.weaver.list(w.store) if info.name == "more"] == [r.id]
+        ),
+    ),
+    "stores.list": Good(
+        lambda w: a.ListStores(),
+        lambda r, w: (
+            [(s.id, s.store_type, s.name, s.archived) for s in r.items]
+            == [(w.store, "core:kvstore", "notes", False)]
+        ),
+    ),
+    "stores.get": Good(
+        lambda w: a.GetStore(id=w.store),
+        lambda r, w: (r.id, r.store_type, r.schema_version) == (w.store, "core:kvstore", 1),
+    ),
+    "stores.details": Good(
+        lambda w: a.GetStoreDetails(id=w.store),
+        lambda r, w: (
+            r.author_count == 1
+            and r.intention_count == r.witness_head_seq == r.last_applied_seq
+            and r.last_applied_hash == r.witness_head_hash
+        ),
+    ),
+    "stores.archive": Good(
+        lambda w: a.ArchiveStore(store_id=w.store, child_id=w.child),
+        lambda r, w: w.node.stores(w.node.store("notes")) == [],
+    ),
+    "stores.rebuild": Good(
+        lambda w: a.RebuildStore(id=w.store), lambda r, w: w.node.store("notes", "kv")["k"] == "v"
+    ),
+    "stores.get_name": Good(lambda w: a.GetStoreName(id=w.store), lambda r, w: r.name == "notes"),
+    "stores.set_name": Good(
+        lambda w: a.NameStore(store_id=w.store, name="other"),
+        lambda r, w: w.node.stores() == ["other"],
+    ),
+    "stores.tips": Good(
+        lambda w: a.GetAuthorTips(id=w.store),
+        lambda r, w: [(t.hash, t.peer_status) for t in r.items] == [(w.tips()[-1], "active")],
+    ),
+    "stores.witness_log": Good(
+        lambda w: a.ReadWitnessLog(store_id=w.store, start_seq=2, limit=2),
+        lambda r, w: [one.seq for one in r.items] == [2, 3] and len(r.items[0].signature) == 64,
+    ),
+    "stores.intention": Good(
+        lambda w: a.GetIntention(store_id=w.store, hash_prefix=w.tips()[0][:8]),
+        lambda r, w: r.intention.hash == w.tips()[0],
+    ),
+    "stores.history": Good(
+        lambda w: a.ReadHistory(id=w.store, limit=2),
+        lambda r, w: len(r.items) == 2 and r.next_seq == 3 and r.items[0].operations,
+    ),
+    "stores.system": Good(
+        lambda w: a.ListSystem(id=w.store), lambda r, w: b"name" in [one.key for one in r.items]
+    ),
+    "stores.peers": Good(
+        lambda w: a.ListStorePeers(id=w.store),
+        lambda r, w: [(p.status, p.online) for p in r.items] == [("active", True)],
+    ),
+    "stores.revoke": Good(
+        lambda w: a.RevokePeer(store_id=w.store, peer_key=NO_HASH),
+        lambda r, w: len(w.node.store("notes").peers()) == 2,
+    ),
+    "stores.strategy": Good(
+        lambda w: a.GetStrategy(id=w.child), lambda r, w: r.strategy == "inherited"
+    ),
+    "stores.branch": Good(
+        lambda w: a.InspectBranch(store_id=w.store, heads=w.tips()[-1:] * 2),
+        lambda r, w: len(r.branches) == 2,
+    ),
+    "stores.invite": Good(lambda w: a.InvitePeer(id=w.store), lambda r, w: r.token != ""),
+    "stores.exec": Good(
+        lambda w: a.ExecMethod(
+            store_id=w.store, method="get", payload=GetRequest(key=b"k").encode()
+        ),
+        lambda r, w: r.error_code == 0 and GetResponse.decode(r.result).value == b"v",
+    ),
+    "stores.descriptor": Good(
+        lambda w: a.GetDescriptor(id=w.store),
+        lambda r, w: len(r.file_descriptor_set) > 100 and "." in r.service_name,
+    ),
+    "stores.methods": Good(
+        lambda w: a.ListMethods(id=w.store),
+        lambda r, w: ("Put", 0) in [(one.name, one.kind) for one in r.items],
+    ),
+    "stores.streams": Good(
+        lambda w: a.ListStreams(id=w.store), lambda r, w: [one.name for one in r.items] == ["watch"]
+    ),
+    "stores.subscribe": Flow(
+        lambda w: a.SubscribeStream(
+            store_id=w.store, stream_name="watch", params=WatchParams(prefix=b"k").encode()
+        ),
+        put,
+        1,
+        lambda items, w: b"w" in items[0].payload,
+    ),
+}
+
+BAD: dict[str, Bad] = {
+    "queue.topics": Bad(lambda w: a.ListTopics(owner="nobody!"), UsageError),
+    "queue.create": Bad(lambda w: a.CreateTopic(topic="log", partitions=5), AlreadyExists),
+    "queue.offer": Bad(lambda w: a.OfferRecords(topic="log"), UsageError),
+    "queue.range": Bad(lambda w: a.ReadRecords(topic="log", count=1_001), LimitExceeded),
+    "queue.follow": Bad(lambda w: a.FollowTopic(topic="log", start="middle"), UsageError),
+    "queue.truncate": Bad(lambda w: a.TruncateTopic(topic="log", start=1, partition=9), NoSuchPath),
+    "kv.databases": Bad(lambda w: a.ListDatabases(owner="nobody!"), UsageError),
+    "kv.get": Bad(lambda w: a.GetKey(database="shop", key="absent"), NoSuchPath),
+    "kv.range": Bad(lambda w: a.ReadKeys(database="shop", count=0), UsageError),
+    "kv.write": Bad(
+        lambda w: a.WriteKeys(
+            database="shop",
+            writes=(
+                KeyWrite(key="new", value=1),
+                KeyWrite(key="set", operation=KeyOperation.INCR),
+            ),
+        ),
+        WrongType,
+    ),
+    "kv.watch": Bad(lambda w: a.WatchKeys(database=""), UsageError),
+    "drive.drives": Bad(lambda w: a.ListDrives(owner="nobody!"), UsageError),
+    "drive.stat": Bad(lambda w: a.StatFile(drive="files", path="/absent"), NoSuchPath),
+    "drive.list": Bad(lambda w: a.ListDirectory(drive="files", path="/none"), NoSuchPath),
+    "drive.read": Bad(lambda w: a.ReadFile(drive="files", path="/full"), IsADirectory),
+    "drive.write": Bad(
+        lambda w: a.WriteFile(drive="files", path="/a.txt", data=b"x", if_match=NO_HASH), Conflict
+    ),
+    "drive.mkdir": Bad(lambda w: a.MakeDirectory(drive="files", path="/full"), AlreadyExists),
+    "drive.remove": Bad(lambda w: a.RemoveFile(drive="files", path="/full"), DirectoryNotEmpty),
+    "drive.move": Bad(
+        lambda w: a.MoveFile(drive="files", path="/a.txt", target="/full/b.txt"), AlreadyExists
+    ),
+    "drive.copy": Bad(lambda w: a.CopyFile(drive="files", path="/none", target="/x"), NoSuchPath),
+    "values.put": Bad(lambda w: a.PutValue(value=1, label="kept"), UsageError),
+    "values.get": Bad(lambda w: a.GetValue(hash=NO_HASH), NoSuchPath),
+    "values.missing": Bad(lambda w: a.FindMissing(hash=b"short"), UsageError),
+    "values.encode": Bad(lambda w: a.EncodeValue(value=object()), TypeMismatch),
+    "values.decode": Bad(lambda w: a.DecodeValue(data=b"\xff"), BadFormat),
+    "lattice.get": Bad(lambda w: a.GetPath(path="kv/none"), NoSuchPath),
+    "lattice.merge": Bad(lambda w: a.MergePath(path="kv", value=5), DataLatticeError),
+    "lattice.root": Bad(lambda w: a.GetPath(path="nowhere"), NoSuchPath),
+    "lattice.watch": Bad(lambda w: a.GetPath(path='"'), UsageError),
+    "lattice.history": Bad(lambda w: a.ListRoots(count=0), UsageError),
+    "pins.list": Bad(lambda w: a.DeletePin(label="none"), NoSuchPath),
+    "pins.put": Bad(lambda w: a.PutPin(label="x", hash=NO_HASH), MissingData),
+    "pins.delete": Bad(lambda w: a.DeletePin(label="none"), NoSuchPath),
+    "node.status": Bad(lambda w: a.ListPeers(), PeerUnavailable),
+    "node.store_types": Bad(lambda w: a.ListPeers(), PeerUnavailable),
+    "peers.list": Bad(lambda w: a.ListPeers(), PeerUnavailable),
+    "peers.put": Bad(lambda w: a.AddPeer(address="127.0.0.1:1"), PeerUnavailable),
+    "peers.remove": Bad(lambda w: a.RemovePeer(address="127.0.0.1:1"), PeerUnavailable),
+    "stores.create": Bad(lambda w: a.CreateStore(store_type="no:kind"), UsageError),
+    "stores.list": Bad(lambda w: a.ListStores(parent_id=NO_STORE), NoSuchPath),
+    "stores.archive": Bad(
+        lambda w: a.ArchiveStore(store_id=w.store, child_id=NO_STORE), NoSuchPath
+    ),
+    "stores.set_name": Bad(lambda w: a.NameStore(store_id=NO_STORE, name="x"), NoSuchPath),
+    "stores.sync": Bad(lambda w: a.SyncStore(id=w.store), PeerUnavailable),
+    "stores.witness_log": Bad(lambda w: a.ReadWitnessLog(store_id=w.store, limit=0), UsageError),
+    "stores.intention": Bad(
+        lambda w: a.GetIntention(store_id=w.store, hash_prefix=NO_HASH), NoSuchPath
+    ),
+    "stores.revoke": Bad(lambda w: a.RevokePeer(store_id=w.child, peer_key=NO_HASH), UsageError),
+    "stores.branch": Bad(
+        lambda w: a.InspectBranch(store_id=w.store, heads=w.tips()[:1]), UsageError
+    ),
+    "stores.join": Bad(lambda w: a.JoinStore(token="x"), DataLatticeError),
+    "stores.subscribe": Bad(
+        lambda w: a.SubscribeStream(store_id=w.store, stream_name="none"), UsageError
+    ),
+}
+
+# These differ in the id alone.
+for _name, _request in (
+    ("stores.get", a.GetStore),
+    ("stores.details", a.GetStoreDetails),
+    ("stores.rebuild", a.RebuildStore),
+    ("stores.get_name", a.GetStoreName),
+    ("stores.tips", a.GetAuthorTips),
+    ("stores.history", a.ReadHistory),
+    ("stores.system", a.ListSystem),
+    ("stores.peers", a.ListStorePeers),
+    ("stores.strategy", a.GetStrategy),
+    ("stores.invite", a.InvitePeer),
+    ("stores.descriptor", a.GetDescriptor),
+    ("stores.methods", a.ListMethods),
+    ("stores.streams", a.ListStreams),
+):
+    BAD[_name] = Bad(lambda w, request=_request: request(id=NO_STORE), NoSuchPath)  # type: ignore[misc]
+
+UNRUN = {"peers.list", "peers.put", "peers.remove", "stores.sync", "stores.join"}
+"""Good cases that need a running node and a peer: the daemon's tests have them."""

@@ -1,0 +1,172 @@
+"""The suite of all actions, on each way to a service."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+from tests.unit.service.cases import BAD, GOOD, NO_STORE, UNRUN, Backend, Flow, Good, World
+
+from datalattice.actions import ACTIONS, ActionKind, ActionRequest, ExecMethod
+from datalattice.client.rest import RestClient
+from datalattice.errors import DataLatticeError
+from datalattice.service import OPERATOR
+from datalattice.service.access import Principal
+
+SOCKET = Principal(None, "socket")
+
+
+class InProcess:
+    """The service itself."""
+
+    def __init__(self, world: World) -> None:
+        self._service = world.service
+
+    def call(self, request: ActionRequest[Any]) -> Any:
+        return self._service.call(request, OPERATOR)
+
+    def take(self, request: ActionRequest[Any], count: int, act: Callable[[], object]) -> list[Any]:
+        with self._service.stream(request, OPERATOR) as stream:
+            items = iter(stream)
+            act()
+            return [next(items) for _ in range(count)]
+
+
+class OverRest:
+    """REST over loopback."""
+
+    def __init__(self, client: RestClient, streams_begun: threading.Semaphore) -> None:
+        self._client = client
+        self._begun = streams_begun
+
+    def call(self, request: ActionRequest[Any]) -> Any:
+        return self._client.call(request)
+
+    def take(self, request: ActionRequest[Any], count: int, act: Callable[[], object]) -> list[Any]:
+        items = self._client.stream(request)
+        taken: list[Any] = []
+
+        failed: list[DataLatticeError] = []
+
+        def read() -> None:
+            try:
+                taken.extend(next(items) for _ in range(count))
+            except DataLatticeError as error:
+                failed.append(error)
+                self._begun.release()
+            items.close()  # type: ignore[attr-defined]
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert self._begun.acquire(timeout=60)
+        act()
+        reader.join(60)
+        assert not reader.is_alive()
+        if failed:
+            raise failed[0]
+        return taken
+
+
+@contextmanager
+def over_rest(world: World) -> Iterator[OverRest]:
+    uvicorn = pytest.importorskip("uvicorn")
+    from datalattice.api.rest import rest_app
+
+    begun = threading.Semaphore(0)
+    begin = world.service.stream
+
+    def stream(request: ActionRequest[Any], caller: Principal) -> Any:
+        found = begin(request, caller)
+        begun.release()
+        return found
+
+    world.service.stream = stream  # type: ignore[method-assign]
+    app = rest_app(world.service, lambda _: SOCKET)
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()  # a client may connect before the server runs
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        with RestClient(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+            yield OverRest(client, begun)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        listening.close()
+        assert not thread.is_alive()
+
+
+@contextmanager
+def in_process(world: World) -> Iterator[InProcess]:
+    yield InProcess(world)
+
+
+BACKENDS: dict[str, Callable[[World], AbstractContextManager[Backend]]] = {
+    "process": in_process,
+    "rest": over_rest,
+}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=list(BACKENDS))
+def backend(request: pytest.FixtureRequest, world: World) -> Iterator[Backend]:
+    with BACKENDS[request.param](world) as made:
+        yield made
+
+
+def test_every_action_has_a_good_and_a_bad_case() -> None:
+    assert set(GOOD) | UNRUN == set(ACTIONS)
+    assert not set(GOOD) & UNRUN
+    assert set(BAD) | {"stores.exec"} == set(ACTIONS)  # its failures are in the answer
+
+
+@pytest.mark.parametrize("name", list(GOOD))
+def test_a_good_request_is_done(name: str, backend: Backend, world: World) -> None:
+    case = GOOD[name]
+    request = case.make(world)
+    assert request.action.name == name
+    if isinstance(case, Flow):
+        items = backend.take(request, case.count, lambda: case.act(world))
+        assert case.check(items, world), items
+    else:
+        result = backend.call(request)
+        assert type(result) is request.action.result
+        assert case.check(result, world), result
+
+
+@pytest.mark.parametrize("name", list(BAD))
+def test_a_bad_request_raises_the_same_error(name: str, backend: Backend, world: World) -> None:
+    case = BAD[name]
+    request = case.make(world)
+    is_stream = request.action.kind is ActionKind.STREAM
+    with pytest.raises(case.error):
+        backend.take(request, 1, lambda: None) if is_stream else backend.call(request)
+
+
+def test_failures_of_a_method_are_in_its_answer(backend: Backend, world: World) -> None:
+    for store, method, payload, code in (
+        (NO_STORE, "get", b"", 1),
+        (world.store, "gett", b"", 2),
+        (world.store, "get", b"\xff", 3),
+    ):
+        answer = backend.call(ExecMethod(store_id=store, method=method, payload=payload))
+        assert (answer.error_code, answer.error != "") == (code, True)
+
+
+def test_a_repeated_effect_has_the_effect_of_one(backend: Backend, world: World) -> None:
+    for name, case in GOOD.items():
+        if ACTIONS[name].kind is ActionKind.QUERY and isinstance(case, Good):
+            request = case.make(world)
+            assert backend.call(request) == backend.call(request), name
