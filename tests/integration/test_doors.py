@@ -75,6 +75,9 @@ def test_our_own_user_does_all_through_the_socket(daemon: Process) -> None:
         assert [peer.address for peer in client.call(ListPeers()).peers] == ["127.0.0.1:1"]
     with datalattice.open(daemon.folder) as node:
         assert list(node.queue("log")) == ["a", "b"]
+    grpc = pytest.importorskip("datalattice.client.grpc")
+    with grpc.GrpcClient(f"unix:{daemon.ready['doors']['grpc socket']}") as client:
+        assert [one.value for one in client.call(ReadRecords(topic="log")).records] == ["a", "b"]
     assert daemon.end() in (0, 143)
     assert not Path(path).exists()
     assert running(daemon.folder) is None

@@ -14,31 +14,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import shutil
 import socket
+import tempfile
 import threading
-from collections.abc import Coroutine
+from collections.abc import Mapping
+from concurrent.futures import Future
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import uvicorn
 
+from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor
 from datalattice.api.rest import LOCAL_HOSTS, rest_app
 from datalattice.client import Node
 from datalattice.client import open as open_node
 from datalattice.client.settings import NodeConfig, split_listen
 from datalattice.clock import SystemClock
 from datalattice.engine import Engine, open_engine
-from datalattice.errors import UsageError
+from datalattice.errors import DataLatticeError, UsageError
 from datalattice.lattice import did_of
-from datalattice.node import bind_socket, remove_socket
+from datalattice.node import SOCKET_PATH_BYTES_MAX, bind_socket, remove_socket
 from datalattice.service import Service
 from datalattice.service.access import (
     SPENT_TABLE,
     AccessControl,
     Audit,
     Authenticator,
+    Credentials,
+    Origin,
     Policies,
     Policy,
+    Principal,
     RateLimits,
     SpentIds,
 )
@@ -49,6 +58,8 @@ ACCESS_FOLDER: Final = "access"
 """The folder of the ids that credentials have used up, below that of the node."""
 
 REST_SOCKET: Final = "rest.sock"
+GRPC_FOLDER: Final = "grpc"
+GRPC_SOCKET: Final = "grpc.sock"
 
 DRAIN_S: Final = 10.0
 """How long requests in flight may take when the doors close."""
@@ -67,6 +78,8 @@ class Doors:
         self._sockets: list[tuple[socket.socket, Literal["socket"] | None]] = []
         self._made: tuple[str, str | None] | None = None
         self._addresses: dict[str, str] = {}
+        self._grpc_path = ""
+        self._temporary: list[str] = []
         self._node: Node | None = None
         self._engine: Engine | None = None
         self._servers: list[uvicorn.Server] = []
@@ -85,9 +98,26 @@ class Doors:
             self._sockets.append((_bound(self._config.rest), None))
             host, port = self._sockets[-1][0].getsockname()[:2]
             self._addresses["rest"] = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self._grpc_path = self._grpc_socket()
+        self._addresses["grpc socket"] = self._grpc_path
+        if self._config.grpc is not None:
+            self._addresses["grpc"] = self._config.grpc
         for one, _ in self._sockets:
             one.listen(BACKLOG)  # whoever reads the address can connect at once
         return dict(self._addresses)
+
+    def _grpc_socket(self) -> str:
+        """Return where the socket of gRPC is to be, in a folder that only our user can enter."""
+        # gRPC makes its socket itself, so the folder has to keep others out.
+        inside = self._folder.absolute() / GRPC_FOLDER
+        if len(os.fsencode(inside / GRPC_SOCKET)) > SOCKET_PATH_BYTES_MAX:
+            made = tempfile.mkdtemp(prefix="lattice-")
+            self._temporary.append(made)
+            inside = Path(made)
+        inside.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        inside.chmod(FOLDER_MODE)
+        (inside / GRPC_SOCKET).unlink(missing_ok=True)  # left by a node that was killed
+        return str(inside / GRPC_SOCKET)
 
     def start(self) -> None:
         """Open the folder and serve. Raises: UsageError: the rules of access cannot be read."""
@@ -96,14 +126,34 @@ class Doors:
         service = Service(self._node, policy=access.policy, witness=access.witness)
         for _, local in self._sockets:
             hosts = () if local else LOCAL_HOSTS
-            app = rest_app(service, access.enter, local=local, hosts=hosts)
-            self._servers.append(_server(app))
-        work = [
+            self._servers.append(_server(rest_app(service, access.enter, local=local, hosts=hosts)))
+        begun: Future[None] = Future()
+        work = self._serve(service, access, begun)
+        self._thread = threading.Thread(target=lambda: asyncio.run(work), name="doors")
+        self._thread.start()
+        begun.result()
+
+    async def _serve(self, service: Service, access: AccessControl, begun: Future[None]) -> None:
+        """Serve until the servers end."""
+        doors: list[GrpcDoor] = []
+        try:
+            doors.append(GrpcDoor(service))
+            await doors[-1].listen_socket(self._grpc_path)
+            if self._config.grpc is not None:
+                doors.append(GrpcDoor(service, _entering(access)))
+                await doors[-1].listen_tcp(self._config.grpc)
+        except (OSError, DataLatticeError) as error:
+            begun.set_exception(
+                error if isinstance(error, DataLatticeError) else UsageError(str(error))
+            )
+            return
+        begun.set_result(None)
+        servers = [
             server.serve(sockets=[one])
             for server, (one, _) in zip(self._servers, self._sockets, strict=True)
         ]
-        self._thread = threading.Thread(target=asyncio.run, args=(_all(work),), name="doors")
-        self._thread.start()
+        await asyncio.gather(*servers)
+        await asyncio.gather(*(door.stop(DRAIN_S) for door in doors))
 
     def _access(self) -> AccessControl:
         clock, limits = SystemClock(), RateLimits()
@@ -113,6 +163,8 @@ class Doors:
         self._engine = open_engine(self._folder / ACCESS_FOLDER, (SPENT_TABLE,))
         spent = SpentIds(self._engine)
         urls = [url for url in self._addresses.values() if "://" in url]
+        if self._config.grpc is not None:
+            urls.append(f"http://{self._config.grpc}")
         # All names under which the door may be asked for.
         ports = {url.rpartition(":")[2] for url in urls}
         urls += [f"http://{host}:{port}" for port in ports for host in LOCAL_HOSTS]
@@ -130,14 +182,24 @@ class Doors:
             one.close()
         if self._made is not None:
             remove_socket(*self._made)
+        Path(self._grpc_path).unlink(missing_ok=True)
+        for made in self._temporary:
+            shutil.rmtree(made, ignore_errors=True)
         if self._node is not None:
             self._node.close()
         if self._engine is not None:
             self._engine.close()
 
 
-async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
-    await asyncio.gather(*work)
+def _entering(access: AccessControl) -> GrpcAuthenticate:
+    """Return what tells a gRPC door who asks."""
+    numbers = count(1)
+
+    def enter(metadata: Mapping[str, str], address: str | None) -> Principal:
+        origin = Origin("grpc", next(numbers), address)
+        return access.enter(Credentials(headers=metadata, origin=origin))
+
+    return enter
 
 
 def _server(app: Any) -> uvicorn.Server:

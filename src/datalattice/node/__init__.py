@@ -1,7 +1,7 @@
 """Node: replication between processes, with sockets, timers and threads."""
 
 from datalattice.node.backup import Backup
-from datalattice.node.control import bind_socket, remove_socket
+from datalattice.node.control import SOCKET_PATH_BYTES_MAX, bind_socket, remove_socket
 from datalattice.node.daemon import Beside, Daemon
 from datalattice.node.decisions import (
     decide,
@@ -21,6 +21,7 @@ from datalattice.node.transport import (
 )
 
 __all__ = [
+    "SOCKET_PATH_BYTES_MAX",
     "AuthorityWatch",
     "Backup",
     "Beside",

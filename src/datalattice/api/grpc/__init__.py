@@ -11,6 +11,12 @@ except ImportError as error:
         f"gRPC is not usable ({error}): pip install 'datalattice[doors]'", name=error.name
     ) from error
 
-from datalattice.api.grpc.door import GrpcAuthenticate, GrpcDoor, GrpcLimits, socket_caller
+from datalattice.api.grpc.door import (
+    FOLDER_MODE,
+    GrpcAuthenticate,
+    GrpcDoor,
+    GrpcLimits,
+    socket_caller,
+)
 
-__all__ = ["GrpcAuthenticate", "GrpcDoor", "GrpcLimits", "socket_caller"]
+__all__ = ["FOLDER_MODE", "GrpcAuthenticate", "GrpcDoor", "GrpcLimits", "socket_caller"]
