@@ -76,7 +76,7 @@ def test_our_own_user_does_all_through_the_socket(daemon: Process) -> None:
     with datalattice.open(daemon.folder) as node:
         assert list(node.queue("log")) == ["a", "b"]
     grpc = pytest.importorskip("datalattice.client.grpc")
-    with grpc.GrpcClient(f"unix:{daemon.ready['doors']['grpc socket']}") as client:
+    with grpc.GrpcClient(daemon.ready["doors"]["grpc socket"]) as client:
         assert [one.value for one in client.call(ReadRecords(topic="log")).records] == ["a", "b"]
     assert daemon.end() in (0, 143)
     assert not Path(path).exists()

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal
 import uvicorn
 
 from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor
-from datalattice.api.rest import LOCAL_HOSTS, rest_app
+from datalattice.api.rest import LOCAL_HOSTS, RestDoor, rest_app
 from datalattice.client import Node
 from datalattice.client import open as open_node
 from datalattice.client.settings import NodeConfig, split_listen
@@ -83,6 +83,7 @@ class Doors:
         self._node: Node | None = None
         self._engine: Engine | None = None
         self._servers: list[uvicorn.Server] = []
+        self._rest: list[RestDoor] = []
         self._thread: threading.Thread | None = None
 
     def bind(self) -> dict[str, str]:
@@ -126,7 +127,9 @@ class Doors:
         service = Service(self._node, policy=access.policy, witness=access.witness)
         for _, local in self._sockets:
             hosts = () if local else LOCAL_HOSTS
-            self._servers.append(_server(rest_app(service, access.enter, local=local, hosts=hosts)))
+            app, door = rest_app(service, access.enter, local=local, hosts=hosts)
+            self._servers.append(_server(app))
+            self._rest.append(door)
         begun: Future[None] = Future()
         work = self._serve(service, access, begun)
         self._thread = threading.Thread(target=lambda: asyncio.run(work), name="doors")
@@ -176,6 +179,8 @@ class Doors:
         """End what is being served; requests in flight get some seconds."""
         for server in self._servers:
             server.should_exit = True
+        for door in self._rest:
+            door.drain()
         if self._thread is not None:
             self._thread.join()
         for one, _ in self._sockets:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import socket
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ from datalattice.wire import (
 
 KIND: Final = Keyword("DO")
 """How a request begins."""
+
+_HASH: Final = re.compile(r"0x([0-9a-f]{64})")
 
 NO_KEY: Final = (
     "the running node started without a key, so it cannot write below owners; "
@@ -160,9 +163,10 @@ class ControlClient:
 
 def error_of(code: str, text: str) -> DataLatticeError:
     """Return the error that has this code; an unknown one is a plain failure."""
+    if code == errors.MissingData.code:
+        return errors.MissingData(map(bytes.fromhex, _HASH.findall(text)))  # those that it shows
     for kind in _kinds(DataLatticeError):
-        # It takes hashes, which the text does not have.
-        if kind.code == code and kind is not errors.MissingData:
+        if kind.code == code:
             return kind(text)
     return Unavailable(f"{code}: {text}")
 

@@ -22,7 +22,6 @@ from datalattice.errors import (
     MissingData,
     NoSuchPath,
     PeerUnavailable,
-    TypeMismatch,
     UsageError,
     WrongType,
 )
@@ -376,7 +375,7 @@ BAD: dict[str, Bad] = {
     "queue.truncate": Bad(lambda w: a.TruncateTopic(topic="log", start=1, partition=9), NoSuchPath),
     "kv.databases": Bad(lambda w: a.ListDatabases(owner="nobody!"), UsageError),
     "kv.get": Bad(lambda w: a.GetKey(database="shop", key="absent"), NoSuchPath),
-    "kv.range": Bad(lambda w: a.ReadKeys(database="shop", count=0), UsageError),
+    "kv.range": Bad(lambda w: a.ReadKeys(database="shop", count=1_001), LimitExceeded),
     "kv.write": Bad(
         lambda w: a.WriteKeys(
             database="shop",
@@ -404,13 +403,13 @@ BAD: dict[str, Bad] = {
     "values.put": Bad(lambda w: a.PutValue(value=1, label="kept"), UsageError),
     "values.get": Bad(lambda w: a.GetValue(hash=NO_HASH), NoSuchPath),
     "values.missing": Bad(lambda w: a.FindMissing(hash=b"short"), UsageError),
-    "values.encode": Bad(lambda w: a.EncodeValue(value=object()), TypeMismatch),
+    "values.encode": Bad(lambda w: a.EncodeValue(value=object()), UsageError),
     "values.decode": Bad(lambda w: a.DecodeValue(data=b"\xff"), BadFormat),
     "lattice.get": Bad(lambda w: a.GetPath(path="kv/none"), NoSuchPath),
     "lattice.merge": Bad(lambda w: a.MergePath(path="kv", value=5), DataLatticeError),
     "lattice.root": Bad(lambda w: a.GetPath(path="nowhere"), NoSuchPath),
     "lattice.watch": Bad(lambda w: a.GetPath(path='"'), UsageError),
-    "lattice.history": Bad(lambda w: a.ListRoots(count=0), UsageError),
+    "lattice.history": Bad(lambda w: a.ListRoots(count=1_001), LimitExceeded),
     "pins.list": Bad(lambda w: a.DeletePin(label="none"), NoSuchPath),
     "pins.put": Bad(lambda w: a.PutPin(label="x", hash=NO_HASH), MissingData),
     "pins.delete": Bad(lambda w: a.DeletePin(label="none"), NoSuchPath),
@@ -426,7 +425,9 @@ BAD: dict[str, Bad] = {
     ),
     "stores.set_name": Bad(lambda w: a.NameStore(store_id=NO_STORE, name="x"), NoSuchPath),
     "stores.sync": Bad(lambda w: a.SyncStore(id=w.store), PeerUnavailable),
-    "stores.witness_log": Bad(lambda w: a.ReadWitnessLog(store_id=w.store, limit=0), UsageError),
+    "stores.witness_log": Bad(
+        lambda w: a.ReadWitnessLog(store_id=w.store, limit=1_001), LimitExceeded
+    ),
     "stores.intention": Bad(
         lambda w: a.GetIntention(store_id=w.store, hash_prefix=NO_HASH), NoSuchPath
     ),

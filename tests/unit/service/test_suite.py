@@ -36,10 +36,10 @@ class InProcess:
             return [next(items) for _ in range(count)]
 
 
-class OverRest:
-    """REST over loopback."""
+class OverDoor:
+    """A client of a door."""
 
-    def __init__(self, client: RestClient, streams_begun: threading.Semaphore) -> None:
+    def __init__(self, client: Any, streams_begun: threading.Semaphore) -> None:
         self._client = client
         self._begun = streams_begun
 
@@ -58,7 +58,7 @@ class OverRest:
             except DataLatticeError as error:
                 failed.append(error)
                 self._begun.release()
-            items.close()  # type: ignore[attr-defined]
+            items.close()
 
         reader = threading.Thread(target=read)
         reader.start()
@@ -71,11 +71,8 @@ class OverRest:
         return taken
 
 
-@contextmanager
-def over_rest(world: World) -> Iterator[OverRest]:
-    uvicorn = pytest.importorskip("uvicorn")
-    from datalattice.api.rest import rest_app
-
+def told_of_streams(world: World) -> threading.Semaphore:
+    """Return what is released each time a stream of the world's service has begun."""
     begun = threading.Semaphore(0)
     begin = world.service.stream
 
@@ -85,7 +82,16 @@ def over_rest(world: World) -> Iterator[OverRest]:
         return found
 
     world.service.stream = stream  # type: ignore[method-assign]
-    app = rest_app(world.service, lambda _: SOCKET)
+    return begun
+
+
+@contextmanager
+def over_rest(world: World) -> Iterator[OverDoor]:
+    uvicorn = pytest.importorskip("uvicorn")
+    from datalattice.api.rest import rest_app
+
+    begun = told_of_streams(world)
+    app, _ = rest_app(world.service, lambda _: SOCKET)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen()  # a client may connect before the server runs
@@ -94,12 +100,24 @@ def over_rest(world: World) -> Iterator[OverRest]:
     thread.start()
     try:
         with RestClient(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
-            yield OverRest(client, begun)
+            yield OverDoor(client, begun)
     finally:
         server.should_exit = True
         thread.join(60)
         listening.close()
         assert not thread.is_alive()
+
+
+@contextmanager
+def over_grpc(world: World) -> Iterator[OverDoor]:
+    pytest.importorskip("grpc_reflection")
+    from tests.unit.api.serving import serving
+
+    from datalattice.client.grpc import GrpcClient
+
+    begun = told_of_streams(world)
+    with serving(world.service) as served, GrpcClient(served.path) as client:
+        yield OverDoor(client, begun)
 
 
 @contextmanager
@@ -110,6 +128,7 @@ def in_process(world: World) -> Iterator[InProcess]:
 BACKENDS: dict[str, Callable[[World], AbstractContextManager[Backend]]] = {
     "process": in_process,
     "rest": over_rest,
+    "grpc": over_grpc,
 }
 
 

@@ -282,10 +282,11 @@ class GrpcDoor:
             while not stream.closed:
                 if self._is_draining:
                     raise Draining("the service is being stopped")
-                caller.check_live(self._clock.now_ms())
                 # Cleared before looking: a change after this sets it again, so none is missed.
                 news.clear()
                 items = await self._run(lambda: [one.encode() for one in stream.take()])
+                # Behind the look: nothing that came after the end of the credential is sent.
+                caller.check_live(self._clock.now_ms())
                 for item in items:
                     await self._write(context, self._encoded(item))
                 if not items:

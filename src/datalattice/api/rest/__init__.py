@@ -8,6 +8,7 @@ from datalattice.api.rest.app import (
     HEARTBEAT_S,
     LOCAL_HOSTS,
     Enter,
+    RestDoor,
     rest_app,
 )
 from datalattice.api.rest.bodies import JSON_DEPTH_MAX, JSON_ELEMENTS_MAX
@@ -20,5 +21,6 @@ __all__ = [
     "JSON_ELEMENTS_MAX",
     "LOCAL_HOSTS",
     "Enter",
+    "RestDoor",
     "rest_app",
 ]

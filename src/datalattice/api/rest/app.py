@@ -38,7 +38,8 @@ from datalattice.api.rest.bodies import (
 )
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.requests import Arguments
-from datalattice.errors import DataLatticeError, LimitExceeded, NoSuchPath, UsageError
+from datalattice.clock import SystemClock
+from datalattice.errors import DataLatticeError, Draining, LimitExceeded, NoSuchPath, UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.protobuf import Message
 from datalattice.service import Service, Streamed, answer_to
@@ -76,13 +77,13 @@ def rest_app(
     hosts: tuple[str, ...] = (),
     body_bytes_max: int = BODY_BYTES_MAX,
     heartbeat_s: float = HEARTBEAT_S,
-) -> ASGIApp:
-    """Return the application.
+) -> tuple[ASGIApp, RestDoor]:
+    """Return the application, and what answers in it.
 
     enter: tells who asks. local: `socket` where only our user can open the listener.
     hosts: names under which it may be asked for; () for any. body_bytes_max: of one body.
     """
-    door = _Door(service, enter, local, body_bytes_max, heartbeat_s)
+    door = RestDoor(service, enter, local, body_bytes_max, heartbeat_s)
     by_path: dict[str, dict[str, _Resource]] = {}
     for action in ACTIONS.values():
         if action.route is not None:
@@ -105,7 +106,7 @@ def rest_app(
         exception_handlers={404: _no_resource, 405: _no_verb},
     )
     app.router.redirect_slashes = False
-    return _HostCheck(app, hosts) if hosts else app
+    return (_HostCheck(app, hosts) if hosts else app), door
 
 
 class _HostCheck:
@@ -156,7 +157,9 @@ class _Resource:
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class _Door:
+class RestDoor:
+    """Answers requests; `drain` ends its streams."""
+
     def __init__(
         self,
         service: Service,
@@ -168,6 +171,9 @@ class _Door:
         self._service = service
         self._enter = enter
         self._local: Final = local
+        self._clock: Final = SystemClock()
+        self._wakes: Final[set[Callable[[], None]]] = set()
+        self.is_draining = False
         self._numbers = count(1)
         self._body_bytes_max = body_bytes_max
         self._heartbeat_s = heartbeat_s
@@ -208,9 +214,9 @@ class _Door:
         )
         run = asyncio.get_running_loop().run_in_executor
         if resource.action.kind is ActionKind.STREAM:
-            stream = await run(self._pool, self._begin, resource, request, asked, body)
+            stream, caller = await run(self._pool, self._begin, resource, request, asked, body)
             return StreamingResponse(
-                self._events(stream),
+                self._events(stream, caller),
                 media_type="text/event-stream",
                 headers={"cache-control": "no-store", "x-accel-buffering": "no"},
             )
@@ -250,9 +256,9 @@ class _Door:
 
     def _begin(
         self, resource: _Resource, request: Request, asked: Credentials, body: bytes
-    ) -> Streamed[Any]:
+    ) -> tuple[Streamed[Any], Principal]:
         made, caller = self._read(resource, request, asked, body)
-        return self._service.stream(made, caller)
+        return self._service.stream(made, caller), caller
 
     def _call(
         self, resource: _Resource, request: Request, asked: Credentials, body: bytes
@@ -269,8 +275,24 @@ class _Door:
 
     # --- streams ---
 
-    async def _events(self, stream: Streamed[Any]) -> AsyncIterator[bytes]:
-        """Yield server-sent events: the items as documents, and comments in silence."""
+    def _idle_s(self, caller: Principal) -> float:
+        """Return how long a stream waits: to the next heartbeat, or the credential's end."""
+        if caller.expires_ms is None:
+            return self._heartbeat_s
+        left_s = (caller.expires_ms - self._clock.now_ms()) / 1_000
+        return min(self._heartbeat_s, max(left_s, 0.0))
+
+    def drain(self) -> None:
+        """End the streams; from any thread."""
+        self.is_draining = True
+        for wake in list(self._wakes):
+            wake()
+
+    async def _events(self, stream: Streamed[Any], caller: Principal) -> AsyncIterator[bytes]:
+        """Yield server-sent events: the items as documents, and comments in silence.
+
+        It ends with the caller's credential, and when the door closes.
+        """
         loop, rung = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -279,11 +301,16 @@ class _Door:
                 loop.call_soon_threadsafe(rung.set)
 
         stream.on_wake(wake)
+        self._wakes.add(wake)
         try:
             while not stream.closed:
                 rung.clear()
                 # In a thread: it reads from the store.
                 items = await loop.run_in_executor(self._pool, stream.take)
+                # Behind the look: nothing that came after the end of the credential is sent.
+                caller.check_live(self._clock.now_ms())
+                if self.is_draining:
+                    raise Draining("the service is being stopped")
                 if items:
                     yield b"".join(
                         b"data: " + json.dumps(to_document(item)).encode() + b"\n\n"
@@ -291,13 +318,14 @@ class _Door:
                     )
                     continue
                 try:
-                    async with asyncio.timeout(self._heartbeat_s):
+                    async with asyncio.timeout(self._idle_s(caller)):
                         await rung.wait()
                 except TimeoutError:
                     yield b": alive\n\n"
         except DataLatticeError as error:
             yield b"event: error\ndata: " + _problem_body(error, "r")[1] + b"\n\n"
         finally:
+            self._wakes.discard(wake)
             stream.close()
 
 
