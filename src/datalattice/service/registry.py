@@ -1,7 +1,7 @@
 """Registry: which function does an action, and what it is given.
 
     @handles(OfferRecords)
-    def offer(call: Call, request: OfferRecords) -> OfferedRecords: ...
+    def offer(call: ServiceCall, request: OfferRecords) -> OfferedRecords: ...
 
 A handler knows no door: no HTTP, no protobuf bytes, no socket. It may wait for the disk, so a
 thread runs it. What it raises is told to the caller as it is.
@@ -28,7 +28,7 @@ POLL_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ServiceCall:
     """What a handler may use besides its request: the node, and who asks."""
 
     node: Node
@@ -70,7 +70,7 @@ class Streamed(Generic[R]):
         return taken
 
     def on_wake(self, wake: Wake) -> None:
-        """Call `wake` when `take` may have something new."""
+        """ServiceCall `wake` when `take` may have something new."""
         self._stream.on_wake(wake)
 
     def __iter__(self) -> Iterator[R]:
@@ -96,7 +96,7 @@ class Streamed(Generic[R]):
         self.close()
 
 
-Handler = Callable[[Call, Any], Message | Streamed[Any]]
+Handler = Callable[[ServiceCall, Any], Message | Streamed[Any]]
 
 HANDLERS: Final[dict[type[ActionRequest[Any]], Handler]] = {}
 """The handler of each request."""

@@ -21,7 +21,7 @@ from datalattice.errors import UsageError
 from datalattice.lattice import did_of, is_public_key
 from datalattice.protobuf import Message
 from datalattice.service.access import AccessDecision, Policy, Principal, decide, join_scope
-from datalattice.service.registry import HANDLERS, Call, Streamed
+from datalattice.service.registry import HANDLERS, ServiceCall, Streamed
 from datalattice.weaver import store_id_text
 
 R = TypeVar("R", bound=Message)
@@ -76,7 +76,9 @@ class Service:
         assert isinstance(result, Streamed)
         return result
 
-    def _admitted(self, action: Action, request: ActionRequest[Any], caller: Principal) -> Call:
+    def _admitted(
+        self, action: Action, request: ActionRequest[Any], caller: Principal
+    ) -> ServiceCall:
         """Return what the handler gets, if the caller may do this."""
         policy, decision = self._policy(), None
         if action.scope:
@@ -87,7 +89,7 @@ class Service:
         if decision is not None:
             decision.require()
         is_operator = decide(policy, caller, "a", "admin").is_allowed
-        return Call(self._node, caller.did or "", is_operator)
+        return ServiceCall(self._node, caller.did or "", is_operator)
 
     def _scope(self, action: Action, request: ActionRequest[Any], caller: Principal) -> str:
         """Return what the right is asked for: the action's scope with the request's values."""

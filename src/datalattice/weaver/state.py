@@ -96,7 +96,7 @@ class WitnessEnd(Protocol):
         """The number of its last record, 0 for none."""
 
 
-class Operations(Protocol):
+class OperationReader(Protocol):
     """Witnessed operations by their hashes."""
 
     def operation(self, txn: ReadTxn, hash: bytes) -> Op | None:
@@ -106,7 +106,7 @@ class Operations(Protocol):
         """Return a witnessed operation for the questions of `dag`, or None."""
 
 
-class WitnessReader(Operations, Protocol):
+class WitnessReader(OperationReader, Protocol):
     """A witness log, as far as the state needs it; `IntentionLog` is one."""
 
     def head(self, txn: ReadTxn) -> WitnessEnd:
@@ -188,7 +188,7 @@ class LogDag:
 
     __slots__ = ("_log", "_txn")
 
-    def __init__(self, txn: ReadTxn, log: Operations) -> None:
+    def __init__(self, txn: ReadTxn, log: OperationReader) -> None:
         self._txn = txn
         self._log = log
 
@@ -319,7 +319,7 @@ class State:
         end = None if appended is None else Position(appended.last, appended.end)
         return self.end(txn, run, end)
 
-    def begin(self, txn: WriteTxn, end: Position, log: Operations) -> Folding:
+    def begin(self, txn: WriteTxn, end: Position, log: OperationReader) -> Folding:
         """Return what applies the operations that are appended behind the log's end, one by one.
 
         The state is brought up to there first; if it stalls, what is appended is not applied. log:

@@ -53,7 +53,7 @@ Token = str | Callable[[], str]
 """A bearer token, or what returns one that has not ended, asked for at each call."""
 
 
-class Route(NamedTuple):
+class DoorAddress(NamedTuple):
     """Where a door is. certificate: of TLS, as PEM; None without TLS."""
 
     target: str
@@ -77,7 +77,7 @@ class Route(NamedTuple):
 
 def route_to(
     target: str | os.PathLike[str], token: Token | None, certificate: bytes | None
-) -> Route:
+) -> DoorAddress:
     """Return how to reach a door.
 
     target: the file of a socket, or `host:port`.
@@ -85,10 +85,10 @@ def route_to(
     """
     text = os.fspath(target)
     if isinstance(target, Path) or "/" in text:
-        return Route(f"unix:{Path(text).absolute()}", certificate, token)
+        return DoorAddress(f"unix:{Path(text).absolute()}", certificate, token)
     if not text.rpartition(":")[2].isdigit():
         raise UsageError(f"a door is the file of a socket, or host:port, got {text!r:.80}")
-    return Route(f"dns:///{text}", certificate, token)
+    return DoorAddress(f"dns:///{text}", certificate, token)
 
 
 _BY_STATUS: Final[dict[str, type[DataLatticeError]]] = {

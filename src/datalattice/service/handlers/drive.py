@@ -21,16 +21,16 @@ from datalattice.actions import (
 )
 from datalattice.apps.dlfs import Drive, Stat
 from datalattice.errors import Conflict, LimitExceeded, NoSuchPath
-from datalattice.service.registry import Call, handles, page
+from datalattice.service.registry import ServiceCall, handles, page
 
 
 @handles(ListDrives)
-def list_drives(call: Call, request: ListDrives) -> DriveList:
+def list_drives(call: ServiceCall, request: ListDrives) -> DriveList:
     """List the drives of an owner."""
     return DriveList(drives=tuple(call.node.drives(owner=call.owner(request.owner))))
 
 
-def _drive(call: Call, name: str, owner: str) -> Drive:
+def _drive(call: ServiceCall, name: str, owner: str) -> Drive:
     return call.node.drive(name, owner=call.owner(owner))
 
 
@@ -45,20 +45,20 @@ def _info(stat: Stat) -> FileInfo:
 
 
 @handles(StatFile)
-def stat_file(call: Call, request: StatFile) -> FileInfo:
+def stat_file(call: ServiceCall, request: StatFile) -> FileInfo:
     """Return what is at a path."""
     return _info(_drive(call, request.drive, request.owner).stat(request.path or "/"))
 
 
 @handles(ListDirectory)
-def list_directory(call: Call, request: ListDirectory) -> FileList:
+def list_directory(call: ServiceCall, request: ListDirectory) -> FileList:
     """Return the entries of a directory."""
     entries = _drive(call, request.drive, request.owner).entries(request.path or "/")
     return FileList(entries=tuple(_info(one) for one in entries))
 
 
 @handles(ReadFile)
-def read_file(call: Call, request: ReadFile) -> FilePiece:
+def read_file(call: ServiceCall, request: ReadFile) -> FilePiece:
     """Return a piece of a file."""
     count = page(request.count, PIECE_BYTES_MAX)
     drive = _drive(call, request.drive, request.owner)
@@ -70,7 +70,7 @@ def read_file(call: Call, request: ReadFile) -> FilePiece:
 
 
 @handles(WriteFile)
-def write_file(call: Call, request: WriteFile) -> FileInfo:
+def write_file(call: ServiceCall, request: WriteFile) -> FileInfo:
     """Write a file as a whole."""
     if len(request.data) > PIECE_BYTES_MAX:
         raise LimitExceeded(f"data: at most {PIECE_BYTES_MAX} bytes, got {len(request.data)}")
@@ -97,7 +97,7 @@ def _check_expected(drive: Drive, request: WriteFile) -> None:
 
 
 @handles(MakeDirectory)
-def make_directory(call: Call, request: MakeDirectory) -> Empty:
+def make_directory(call: ServiceCall, request: MakeDirectory) -> Empty:
     """Make a directory, or the drive."""
     drive = _drive(call, request.drive, request.owner)
     if request.path.strip("/"):
@@ -108,7 +108,7 @@ def make_directory(call: Call, request: MakeDirectory) -> Empty:
 
 
 @handles(RemoveFile)
-def remove_file(call: Call, request: RemoveFile) -> Empty:
+def remove_file(call: ServiceCall, request: RemoveFile) -> Empty:
     """Remove a file or directory."""
     drive = _drive(call, request.drive, request.owner)
     (drive.remove_tree if request.is_recursive else drive.delete)(request.path)
@@ -116,7 +116,7 @@ def remove_file(call: Call, request: RemoveFile) -> Empty:
 
 
 @handles(MoveFile)
-def move_file(call: Call, request: MoveFile) -> Empty:
+def move_file(call: ServiceCall, request: MoveFile) -> Empty:
     """Move a file or directory."""
     drive = _drive(call, request.drive, request.owner)
     drive.move(request.path, request.target, overwrite=request.overwrite)
@@ -124,7 +124,7 @@ def move_file(call: Call, request: MoveFile) -> Empty:
 
 
 @handles(CopyFile)
-def copy_file(call: Call, request: CopyFile) -> Empty:
+def copy_file(call: ServiceCall, request: CopyFile) -> Empty:
     """Copy a file or directory."""
     drive = _drive(call, request.drive, request.owner)
     drive.copy(request.path, request.target, overwrite=request.overwrite)

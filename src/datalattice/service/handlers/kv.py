@@ -26,11 +26,11 @@ from datalattice.actions import (
 from datalattice.apps.kv import Batch, Database, KeyChange, shown_value
 from datalattice.cells import Value
 from datalattice.errors import NoSuchPath, UsageError
-from datalattice.service.registry import Call, Streamed, handles, page
+from datalattice.service.registry import ServiceCall, Streamed, handles, page
 
 
 @handles(ListDatabases)
-def list_databases(call: Call, request: ListDatabases) -> DatabaseList:
+def list_databases(call: ServiceCall, request: ListDatabases) -> DatabaseList:
     """List the databases of an owner."""
     owner = call.owner(request.owner)
     found = [
@@ -40,12 +40,12 @@ def list_databases(call: Call, request: ListDatabases) -> DatabaseList:
     return DatabaseList(databases=tuple(found))
 
 
-def _database(call: Call, name: str, owner: str) -> Database[Value]:
+def _database(call: ServiceCall, name: str, owner: str) -> Database[Value]:
     return call.node.database(name, owner=call.owner(owner))
 
 
 @handles(GetKey)
-def get_key(call: Call, request: GetKey) -> KeyEntry:
+def get_key(call: ServiceCall, request: GetKey) -> KeyEntry:
     """Return what a key holds."""
     database = _database(call, request.database, request.owner)
     found = database.entry(request.key)
@@ -65,7 +65,7 @@ def _entry(database: Database[Value], key: str, entry: Any) -> KeyEntry:
 
 
 @handles(ReadKeys)
-def read_keys(call: Call, request: ReadKeys) -> KeyPage:
+def read_keys(call: ServiceCall, request: ReadKeys) -> KeyPage:
     """Return keys of a prefix, in order."""
     count = page(request.count, PAGE_MAX)
     database = _database(call, request.database, request.owner)
@@ -118,7 +118,7 @@ _WORK: Final[dict[KeyOperation, _Work]] = {
 
 
 @handles(WriteKeys)
-def write_keys(call: Call, request: WriteKeys) -> WriteResults:
+def write_keys(call: ServiceCall, request: WriteKeys) -> WriteResults:
     """Make writes as one."""
     if not request.writes:
         raise UsageError("writes: one or more")
@@ -134,7 +134,7 @@ def write_keys(call: Call, request: WriteKeys) -> WriteResults:
 
 
 @handles(WatchKeys)
-def watch_keys(call: Call, request: WatchKeys) -> Streamed[KeyEntry]:
+def watch_keys(call: ServiceCall, request: WatchKeys) -> Streamed[KeyEntry]:
     """Return the changes of keys."""
     database = _database(call, request.database, request.owner)
     return Streamed(database.watch(request.prefix), _change)

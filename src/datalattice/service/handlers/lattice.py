@@ -45,7 +45,7 @@ from datalattice.cells import (
 from datalattice.client import canonical_path, kind_of, parse_path_key, value_at
 from datalattice.cursors import Changes
 from datalattice.errors import BadFormat, MissingData, NoSuchPath, Unauthorized, UsageError
-from datalattice.service.registry import Call, Streamed, handles, page
+from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.store.kept import Pin
 
 HASHES_MAX = 254
@@ -53,7 +53,7 @@ HASHES_MAX = 254
 
 
 @handles(PutValue)
-def put_value(call: Call, request: PutValue) -> Stored:
+def put_value(call: ServiceCall, request: PutValue) -> Stored:
     """Store a value and pin it."""
     hash = value_hash(request.value)
     is_new = not call.node.has_value(hash)
@@ -63,7 +63,7 @@ def put_value(call: Call, request: PutValue) -> Stored:
 
 
 @handles(GetValue)
-def get_value(call: Call, request: GetValue) -> FoundValue:
+def get_value(call: ServiceCall, request: GetValue) -> FoundValue:
     """Return the value of a hash, or what is inside it."""
     try:
         found = value_at(call.node.value(request.hash), _keys(request.path))
@@ -77,7 +77,7 @@ def _keys(path: str) -> list[Value]:
 
 
 @handles(FindMissing)
-def find_missing(call: Call, request: FindMissing) -> MissingCells:
+def find_missing(call: ServiceCall, request: FindMissing) -> MissingCells:
     """Return which cells below a value are not here."""
     if not call.node.has_value(request.hash):
         return MissingCells(missing=(request.hash,))
@@ -85,20 +85,20 @@ def find_missing(call: Call, request: FindMissing) -> MissingCells:
 
 
 @handles(EncodeValue)
-def encode_value(call: Call, request: EncodeValue) -> Encoding:
+def encode_value(call: ServiceCall, request: EncodeValue) -> Encoding:
     """Return the encoding of a value."""
     return Encoding(data=encode_message(request.value), hash=value_hash(request.value))
 
 
 @handles(DecodeValue)
-def decode_value(call: Call, request: DecodeValue) -> FoundValue:
+def decode_value(call: ServiceCall, request: DecodeValue) -> FoundValue:
     """Return the value of an encoding."""
     value = decode_message(request.data)
     return FoundValue(value=value, hash=value_hash(value))
 
 
 @handles(GetPath)
-def get_path(call: Call, request: GetPath) -> PathValue:
+def get_path(call: ServiceCall, request: GetPath) -> PathValue:
     """Return what is at a path."""
     keys = canonical_path(_keys(request.path))
     if not request.at:
@@ -112,7 +112,7 @@ def get_path(call: Call, request: GetPath) -> PathValue:
 
 
 @handles(MergePath)
-def merge_path(call: Call, request: MergePath) -> Merged:
+def merge_path(call: ServiceCall, request: MergePath) -> Merged:
     """Merge a value with what is at a path."""
     keys = canonical_path(_keys(request.path))
     lacking = missing(request.value, HASHES_MAX)
@@ -136,13 +136,13 @@ def _root_info(root: Value) -> RootInfo:
 
 
 @handles(GetRoot)
-def get_root(call: Call, request: GetRoot) -> RootInfo:
+def get_root(call: ServiceCall, request: GetRoot) -> RootInfo:
     """Return the root's hash and sections."""
     return _root_info(call.node.cursor().get())
 
 
 @handles(WatchRoot)
-def watch_root(call: Call, request: WatchRoot) -> Streamed[RootInfo]:
+def watch_root(call: ServiceCall, request: WatchRoot) -> Streamed[RootInfo]:
     """Return each new root, the present one first."""
     cursor = call.node.cursor()
     return Streamed(
@@ -151,7 +151,7 @@ def watch_root(call: Call, request: WatchRoot) -> Streamed[RootInfo]:
 
 
 @handles(ListRoots)
-def list_roots(call: Call, request: ListRoots) -> RootHistory:
+def list_roots(call: ServiceCall, request: ListRoots) -> RootHistory:
     """Return the roots that are remembered."""
     count = page(request.count, PAGE_MAX)
     return RootHistory(
@@ -167,18 +167,18 @@ def _pin_info(pin: Pin) -> PinInfo:
 
 
 @handles(ListPins)
-def list_pins(call: Call, request: ListPins) -> PinList:
+def list_pins(call: ServiceCall, request: ListPins) -> PinList:
     """List the pins of the caller."""
     return PinList(pins=tuple(_pin_info(pin) for pin in call.node.pins() if _is_own(call, pin)))
 
 
-def _is_own(call: Call, pin: Pin) -> bool:
+def _is_own(call: ServiceCall, pin: Pin) -> bool:
     # "Pins are reference counted by owner": nobody lets go of what another one keeps.
     return call.is_operator or pin.owner == call.caller
 
 
 @handles(PutPin)
-def put_pin(call: Call, request: PutPin) -> PinInfo:
+def put_pin(call: ServiceCall, request: PutPin) -> PinInfo:
     """Keep a stored value."""
     if not request.label:
         raise UsageError("label: the name of a pin is not empty")
@@ -186,7 +186,7 @@ def put_pin(call: Call, request: PutPin) -> PinInfo:
 
 
 @handles(DeletePin)
-def delete_pin(call: Call, request: DeletePin) -> Empty:
+def delete_pin(call: ServiceCall, request: DeletePin) -> Empty:
     """Let go of what a pin keeps."""
     held = {pin.name: pin for pin in call.node.pins()}.get(request.label)
     if held is None:

@@ -16,12 +16,12 @@ from datalattice.actions import (
 )
 from datalattice.cells import value_hash
 from datalattice.errors import NoSigningKey
-from datalattice.service.registry import Call, handles
+from datalattice.service.registry import ServiceCall, handles
 from datalattice.version import VERSION
 
 
 @handles(GetNodeStatus)
-def get_status(call: Call, request: GetNodeStatus) -> NodeInfo:
+def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:
     """Return who the node is."""
     node = call.node
     try:
@@ -44,13 +44,13 @@ def get_status(call: Call, request: GetNodeStatus) -> NodeInfo:
 
 
 @handles(ListStoreTypes)
-def list_store_types(call: Call, request: ListStoreTypes) -> StoreTypes:
+def list_store_types(call: ServiceCall, request: ListStoreTypes) -> StoreTypes:
     """Return the kinds of Weaver stores."""
     return StoreTypes(items=tuple(call.node.weaver.kinds()))
 
 
 @handles(ListPeers)
-def list_peers(call: Call, request: ListPeers) -> NodePeers:
+def list_peers(call: ServiceCall, request: ListPeers) -> NodePeers:
     """Return the peers of the running node."""
     return NodePeers(
         peers=tuple(
@@ -70,14 +70,14 @@ def _key(text: object) -> bytes | None:
 
 
 @handles(AddPeer)
-def add_peer(call: Call, request: AddPeer) -> Empty:
+def add_peer(call: ServiceCall, request: AddPeer) -> Empty:
     """Have the running node connect to a peer."""
     call.node.add_peer(request.address)
     return Empty()
 
 
 @handles(RemovePeer)
-def remove_peer(call: Call, request: RemovePeer) -> Empty:
+def remove_peer(call: ServiceCall, request: RemovePeer) -> Empty:
     """Have the running node leave a peer."""
     call.node.remove_peer(request.address)
     return Empty()

@@ -22,11 +22,11 @@ from datalattice.actions import (
 from datalattice.apps.queue import Queue, QueueEntry, Topic
 from datalattice.cells import Value
 from datalattice.errors import AlreadyExists, NoSuchPath, UsageError
-from datalattice.service.registry import Call, Streamed, handles, page
+from datalattice.service.registry import ServiceCall, Streamed, handles, page
 
 
 @handles(ListTopics)
-def list_topics(call: Call, request: ListTopics) -> TopicList:
+def list_topics(call: ServiceCall, request: ListTopics) -> TopicList:
     """List the topics of an owner."""
     owner = call.owner(request.owner)
     found = []
@@ -45,7 +45,7 @@ def _span(queue: Queue) -> PartitionSpan:
 
 
 @handles(CreateTopic)
-def create_topic(call: Call, request: CreateTopic) -> Empty:
+def create_topic(call: ServiceCall, request: CreateTopic) -> Empty:
     """Make a topic with a number of partitions."""
     topic = _topic(call, request.topic, request.owner)
     # "Its number of partitions does not change": the partition of a key depends on it.
@@ -59,14 +59,14 @@ def create_topic(call: Call, request: CreateTopic) -> Empty:
     return Empty()
 
 
-def _topic(call: Call, name: str, owner: str) -> Topic:
+def _topic(call: ServiceCall, name: str, owner: str) -> Topic:
     if not name:
         raise UsageError("topic: the name of a topic is not empty")
     return call.node.topic(name, owner=call.owner(owner))
 
 
 @handles(OfferRecords)
-def offer(call: Call, request: OfferRecords) -> OfferedRecords:
+def offer(call: ServiceCall, request: OfferRecords) -> OfferedRecords:
     """Append records."""
     count = len(request.values)
     if not count:
@@ -86,7 +86,7 @@ def offer(call: Call, request: OfferRecords) -> OfferedRecords:
 
 
 @handles(ReadRecords)
-def read_records(call: Call, request: ReadRecords) -> RecordPage:
+def read_records(call: ServiceCall, request: ReadRecords) -> RecordPage:
     """Return records of one partition."""
     queue = _held(call, request.topic, request.partition, request.owner)
     state = queue.state()
@@ -99,7 +99,7 @@ def read_records(call: Call, request: ReadRecords) -> RecordPage:
     )
 
 
-def _held(call: Call, name: str, partition: Value, owner: str) -> Queue:
+def _held(call: ServiceCall, name: str, partition: Value, owner: str) -> Queue:
     """Return a partition that is there."""
     topic = _topic(call, name, owner)
     id = 0 if partition is None else partition
@@ -123,7 +123,7 @@ def _record(entry: QueueEntry[Value]) -> QueueRecord:
 
 
 @handles(FollowTopic)
-def follow(call: Call, request: FollowTopic) -> Streamed[QueueRecord]:
+def follow(call: ServiceCall, request: FollowTopic) -> Streamed[QueueRecord]:
     """Return the records of a topic as they are appended."""
     start: str | int = request.start
     if start not in ("start", "end"):
@@ -136,7 +136,7 @@ def follow(call: Call, request: FollowTopic) -> Streamed[QueueRecord]:
 
 
 @handles(TruncateTopic)
-def truncate(call: Call, request: TruncateTopic) -> Truncated:
+def truncate(call: ServiceCall, request: TruncateTopic) -> Truncated:
     """Cut off records."""
     queue = _held(call, request.topic, request.partition, request.owner)
     return Truncated(count=queue.truncate(request.start))

@@ -80,7 +80,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.protobuf import Message
-from datalattice.service.registry import Call, Streamed, handles, page
+from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.weaver import (
     Machine,
     SExpr,
@@ -103,13 +103,13 @@ BAD_ARGUMENT: Final = 3
 FAILED: Final = 4
 
 
-def _handle(call: Call, id: bytes) -> StoreHandle:
+def _handle(call: ServiceCall, id: bytes) -> StoreHandle:
     """Return a store. Raises: NoSuchPath."""
     found: StoreHandle = call.node.store(store_id_text(id))
     return found
 
 
-def _info(call: Call, id: bytes) -> StoreInfo:
+def _info(call: ServiceCall, id: bytes) -> StoreInfo:
     found = call.node.weaver.find(store_id_text(id))
     if found is None:
         raise NoSuchPath(f"there is no store {store_id_text(id)} here")
@@ -117,14 +117,14 @@ def _info(call: Call, id: bytes) -> StoreInfo:
 
 
 @contextmanager
-def _view(call: Call, id: bytes) -> Iterator[StoreView]:
+def _view(call: ServiceCall, id: bytes) -> Iterator[StoreView]:
     """Give what is in a store; nothing is opened, so a foreign kind can be read, too."""
     _info(call, id)
     with call.node.weaver.view(id) as view:
         yield view
 
 
-def _machine(call: Call, id: bytes) -> Machine | None:
+def _machine(call: ServiceCall, id: bytes) -> Machine | None:
     """Return the machine of a store, None of a kind that this program does not have."""
     kind, stores = _info(call, id).kind, call.node.weaver
     return stores.machine(kind)() if kind in stores.kinds() else None
@@ -137,7 +137,7 @@ def _ref(info: StoreInfo) -> StoreRef:
 
 
 @handles(CreateStore)
-def create_store(call: Call, request: CreateStore) -> StoreRef:
+def create_store(call: ServiceCall, request: CreateStore) -> StoreRef:
     """Make a store."""
     stores = call.node.weaver
     kind = stores.machine(request.store_type).kind
@@ -147,7 +147,7 @@ def create_store(call: Call, request: CreateStore) -> StoreRef:
 
 
 @handles(ListStores)
-def list_stores(call: Call, request: ListStores) -> StoreList:
+def list_stores(call: ServiceCall, request: ListStores) -> StoreList:
     """List stores."""
     if not call.node.stores() and request.parent_id is None:
         return StoreList()
@@ -160,7 +160,7 @@ def list_stores(call: Call, request: ListStores) -> StoreList:
 
 
 @handles(GetStore)
-def get_store(call: Call, request: GetStore) -> StoreMeta:
+def get_store(call: ServiceCall, request: GetStore) -> StoreMeta:
     """Return the kind of a store."""
     info, machine = _info(call, request.id), _machine(call, request.id)
     return StoreMeta(
@@ -169,7 +169,7 @@ def get_store(call: Call, request: GetStore) -> StoreMeta:
 
 
 @handles(GetStoreDetails)
-def get_details(call: Call, request: GetStoreDetails) -> StoreDetails:
+def get_details(call: ServiceCall, request: GetStoreDetails) -> StoreDetails:
     """Return how far a store is."""
     with _view(call, request.id) as view:
         status, applied, head = view.progress(), view.applied(), view.position(view.last_seq())
@@ -185,7 +185,7 @@ def get_details(call: Call, request: GetStoreDetails) -> StoreDetails:
 
 
 @handles(ArchiveStore)
-def archive_store(call: Call, request: ArchiveStore) -> Empty:
+def archive_store(call: ServiceCall, request: ArchiveStore) -> Empty:
     """Take a child out of use."""
     _info(call, request.store_id)
     call.node.weaver.archive(request.store_id, request.child_id)
@@ -193,27 +193,27 @@ def archive_store(call: Call, request: ArchiveStore) -> Empty:
 
 
 @handles(RebuildStore)
-def rebuild_store(call: Call, request: RebuildStore) -> Empty:
+def rebuild_store(call: ServiceCall, request: RebuildStore) -> Empty:
     """Make the state again from the log."""
     _handle(call, request.id).store.rebuild()
     return Empty()
 
 
 @handles(GetStoreName)
-def get_name(call: Call, request: GetStoreName) -> StoreName:
+def get_name(call: ServiceCall, request: GetStoreName) -> StoreName:
     """Return the name of a store."""
     return StoreName(name=_info(call, request.id).name)
 
 
 @handles(NameStore)
-def name_store(call: Call, request: NameStore) -> Empty:
+def name_store(call: ServiceCall, request: NameStore) -> Empty:
     """Name a store."""
     _handle(call, request.store_id).store.write_system(SystemBatch().set_name(request.name))
     return Empty()
 
 
 @handles(SyncStore)
-def sync_store(call: Call, request: SyncStore) -> Synced:
+def sync_store(call: ServiceCall, request: SyncStore) -> Synced:
     """Compare a store with all connected peers."""
     found = _handle(call, request.id).sync(request.timeout_ms / 1_000)
     return Synced(
@@ -222,7 +222,7 @@ def sync_store(call: Call, request: SyncStore) -> Synced:
 
 
 @handles(GetAuthorTips)
-def get_tips(call: Call, request: GetAuthorTips) -> AuthorTips:
+def get_tips(call: ServiceCall, request: GetAuthorTips) -> AuthorTips:
     """Return the newest intention of each author."""
     with _view(call, request.id) as view:
         peers = view.system.peers()
@@ -242,7 +242,7 @@ def get_tips(call: Call, request: GetAuthorTips) -> AuthorTips:
 
 
 @handles(ReadWitnessLog)
-def read_witness_log(call: Call, request: ReadWitnessLog) -> WitnessPage:
+def read_witness_log(call: ServiceCall, request: ReadWitnessLog) -> WitnessPage:
     """Return records of the witness log."""
     limit = page(request.limit, PAGE_MAX)
     with _view(call, request.store_id) as view:
@@ -261,7 +261,7 @@ def read_witness_log(call: Call, request: ReadWitnessLog) -> WitnessPage:
 
 
 @handles(GetIntention)
-def get_intention(call: Call, request: GetIntention) -> IntentionAnswer:
+def get_intention(call: ServiceCall, request: GetIntention) -> IntentionAnswer:
     """Return the intention whose hash begins so."""
     if not request.hash_prefix:
         raise UsageError("hash_prefix: one byte or more")
@@ -303,7 +303,7 @@ def _expression(expr: SExpr) -> SExprMessage:
 
 
 @handles(ReadHistory)
-def read_history(call: Call, request: ReadHistory) -> IntentionPage:
+def read_history(call: ServiceCall, request: ReadHistory) -> IntentionPage:
     """Return the intentions of a store in log order."""
     limit = page(request.limit, PAGE_MAX)
     machine = _machine(call, request.id)
@@ -318,7 +318,7 @@ def read_history(call: Call, request: ReadHistory) -> IntentionPage:
 
 
 @handles(ListSystem)
-def list_system(call: Call, request: ListSystem) -> SystemEntries:
+def list_system(call: ServiceCall, request: ListSystem) -> SystemEntries:
     """Return the store's own table."""
     with _view(call, request.id) as view:
         rows = [
@@ -330,7 +330,7 @@ def list_system(call: Call, request: ListSystem) -> SystemEntries:
 
 
 @handles(ListStorePeers)
-def list_peers(call: Call, request: ListStorePeers) -> StorePeers:
+def list_peers(call: ServiceCall, request: ListStorePeers) -> StorePeers:
     """Return the peers of a store."""
     handle = _handle(call, request.id)
     try:
@@ -355,14 +355,14 @@ def list_peers(call: Call, request: ListStorePeers) -> StorePeers:
 
 
 @handles(RevokePeer)
-def revoke_peer(call: Call, request: RevokePeer) -> Empty:
+def revoke_peer(call: ServiceCall, request: RevokePeer) -> Empty:
     """Shut a peer out."""
     _handle(call, request.store_id).revoke(request.peer_key)
     return Empty()
 
 
 @handles(GetStrategy)
-def get_strategy(call: Call, request: GetStrategy) -> StrategyInfo:
+def get_strategy(call: ServiceCall, request: GetStrategy) -> StrategyInfo:
     """Return whose peers a store has."""
     with _view(call, request.id) as view:
         found = view.system.strategy()
@@ -372,7 +372,7 @@ def get_strategy(call: Call, request: GetStrategy) -> StrategyInfo:
 
 
 @handles(InspectBranch)
-def inspect_branch(call: Call, request: InspectBranch) -> BranchInspection:
+def inspect_branch(call: ServiceCall, request: InspectBranch) -> BranchInspection:
     """Return the common ancestor of heads."""
     if len(request.heads) < 2:
         raise UsageError("heads: two intentions or more")
@@ -385,13 +385,13 @@ def inspect_branch(call: Call, request: InspectBranch) -> BranchInspection:
 
 
 @handles(JoinStore)
-def join_store(call: Call, request: JoinStore) -> JoinedStore:
+def join_store(call: ServiceCall, request: JoinStore) -> JoinedStore:
     """Join the store of an invite."""
     return JoinedStore(store_id=call.node.join(request.token).store.id)
 
 
 @handles(InvitePeer)
-def invite_peer(call: Call, request: InvitePeer) -> StoreInvite:
+def invite_peer(call: ServiceCall, request: InvitePeer) -> StoreInvite:
     """Make an invite."""
     return StoreInvite(token=_handle(call, request.id).invite())
 
@@ -400,8 +400,8 @@ def invite_peer(call: Call, request: InvitePeer) -> StoreInvite:
 
 
 @handles(ExecMethod)
-def exec_method(call: Call, request: ExecMethod) -> ExecResult:
-    """Call a method of a store."""
+def exec_method(call: ServiceCall, request: ExecMethod) -> ExecResult:
+    """ServiceCall a method of a store."""
     try:
         handle = _handle(call, request.store_id)
     except NoSuchPath as error:
@@ -418,7 +418,7 @@ def exec_method(call: Call, request: ExecMethod) -> ExecResult:
     return ExecResult(result=answer.encode())
 
 
-def _known_machine(call: Call, id: bytes) -> Machine:
+def _known_machine(call: ServiceCall, id: bytes) -> Machine:
     machine = _machine(call, id)
     if machine is None:
         raise NoSuchPath(f"this node has no machine for stores of kind {_info(call, id).kind}")
@@ -426,7 +426,7 @@ def _known_machine(call: Call, id: bytes) -> Machine:
 
 
 @handles(GetDescriptor)
-def get_descriptor(call: Call, request: GetDescriptor) -> MachineDescriptor:
+def get_descriptor(call: ServiceCall, request: GetDescriptor) -> MachineDescriptor:
     """Return the messages and methods of a machine."""
     machine = _known_machine(call, request.id)
     return MachineDescriptor(
@@ -435,7 +435,7 @@ def get_descriptor(call: Call, request: GetDescriptor) -> MachineDescriptor:
 
 
 @handles(ListMethods)
-def list_methods(call: Call, request: ListMethods) -> MethodList:
+def list_methods(call: ServiceCall, request: ListMethods) -> MethodList:
     """Return the commands and queries of a store."""
     return MethodList(
         items=tuple(
@@ -446,7 +446,7 @@ def list_methods(call: Call, request: ListMethods) -> MethodList:
 
 
 @handles(ListStreams)
-def list_streams(call: Call, request: ListStreams) -> StreamList:
+def list_streams(call: ServiceCall, request: ListStreams) -> StreamList:
     """Return the streams of a store."""
     return StreamList(
         items=tuple(
@@ -462,7 +462,7 @@ def list_streams(call: Call, request: ListStreams) -> StreamList:
 
 
 @handles(SubscribeStream)
-def subscribe_stream(call: Call, request: SubscribeStream) -> Streamed[StreamEvent]:
+def subscribe_stream(call: ServiceCall, request: SubscribeStream) -> Streamed[StreamEvent]:
     """Return the events of a stream."""
     handle = _handle(call, request.store_id)
     method = handle.machine.find_stream(request.stream_name)
