@@ -26,13 +26,13 @@ from datalattice.client import (
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
+    MissingData,
     NoSigningKey,
     OutcomeUnknown,
     PeerUnavailable,
     StoreFull,
     Timeout,
     TypeMismatch,
-    Unavailable,
     UsageError,
 )
 from datalattice.lattice import root_lattice
@@ -199,7 +199,7 @@ def test_the_node_refuses_what_is_no_offer(folder: Folder, tmp_path: Path) -> No
         with CellStore.open(tmp_path / "elsewhere") as home:
             home.commit(to_cell(["x" * 1_000, "y" * 2_000]))
             for values in (home.root(), [home.root()]):
-                with pytest.raises(Unavailable, match="missing cells: 0x"):
+                with pytest.raises(MissingData, match="missing cells: 0x"):
                     asked(folder, home, values=values)
         # Nothing of it stays behind, and nothing is in the way of what follows.
         assert asked(folder) == Vector.of((0, 1))
