@@ -64,8 +64,8 @@ class Chunked(Cell):
         data = self._encoding
         assert data is not None
         at: i64 = read_vlq(data, 1, len(data))[1]
-        # "Every child but the last holds exactly S chunks" (docs/cells.md "Blob and String"), so
-        # the length alone gives the number of children.
+        # "Each child of its top cell holds S chunks; only the last one may hold less"
+        # (docs/cells.md "Blob and String"), so the length alone gives the number of children.
         kids: i64 = (self._length - 1) // chunk_span(self._length) + 1
         return read_kids(data, at, kids, self._loader)[0]
 
@@ -196,7 +196,7 @@ def make_text(text: str) -> Value:
     """
     need(text, str, "a text is made of a str")
     raw = text_bytes(text)
-    # "Up to 4,096 bytes stand in one cell" (docs/cells.md "Blob and String").
+    # "One cell holds up to 4,096 bytes" (docs/cells.md "Blob and String").
     if len(raw) <= CHUNK_BYTES:
         return text
     # "A String has at most 2^31 - 1 bytes" (docs/cells.md "Blob and String").
@@ -208,7 +208,7 @@ def make_text(text: str) -> Value:
 def _tree(made: Chunked, data: bytes) -> Cell:
     span: i64 = chunk_span(len(data))
     made._length = len(data)
-    # "The children are Blobs, also below a String, so a chunk may end inside a character".
+    # "The children of a String are Blobs as well, so a chunk may end inside a character".
     made._kids = [make_blob(data[at : at + span]) for at in range(0, len(data), span)]
     return made
 

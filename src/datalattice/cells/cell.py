@@ -443,7 +443,7 @@ def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -
     if len(encoding) <= EMBEDDED_BYTES_MAX:  # an integer over 62 bits, or a tree of few chunks
         out.write(encoding)
         return
-    # A branch: "its parent holds `20` and its hash, 33 bytes" (docs/cells.md "Embedding").
+    # A branch: "its parent contains `20` and its hash, 33 bytes" (docs/cells.md "Embedding").
     digest = _sha3(encoding).digest()
     # Boxed with its hash, so that a long string is hashed once.
     kids[position] = Ref(digest, None, kid, present=True)

@@ -43,7 +43,7 @@ def _visit(
     count: i64 = node._count
     tail: i64 = count if count <= 16 else count & 15
     base: i64 = count - tail
-    # "The last `count mod 16` elements stand first, and then the Vector of all before them"
+    # "The last `count mod 16` elements come first, and then the Vector of all elements before them"
     # (docs/cells.md "Vector and List").
     if tail:
         if start < base:

@@ -71,7 +71,7 @@ class EncodedReader:
             after: i64 = skip_kid(data, start)
             chunk = self.branch(data, start) if data[start] == TAG_REF else data[start:after]
             size: i64 = min(span, left)
-            # "The children are Blobs, also below a String" (docs/cells.md "Blob and String").
+            # "The children of a String are Blobs as well" (docs/cells.md "Blob and String").
             if chunk[0] != TAG_BLOB or read_vlq(chunk, 1, len(chunk))[0] != size:
                 raise BadFormat(f"a chunk of a blob is not a blob of {size} bytes")
             parts.append(self.content(chunk, 0, len(chunk)))
@@ -143,7 +143,7 @@ class EncodedReader:
 
     def _own_cell(self, data: bytes, at: i64) -> bytes:
         cell = self.branch(data, at)
-        # "A child stands in its parent as its own encoding if that has at most 140 bytes"
+        # "If the encoding of a child has at most 140 bytes, its parent contains that encoding"
         # (docs/cells.md "Embedding").
         if len(cell) <= EMBEDDED_BYTES_MAX:
             raise BadFormat(f"a cell of {len(cell)} bytes belongs inside its parent")

@@ -57,7 +57,7 @@ def key_bytes(key: Value) -> bytes:
 
     Raises: TypeMismatch: the key is not byte-like.
     """
-    # "Keys with equal bytes are one entry, whatever their kind" (docs/cells.md "Index").
+    # "Keys with equal bytes share one entry, even if their kinds differ" (docs/cells.md "Index").
     if isinstance(key, bytes):
         return key[:INDEX_KEY_BYTES]
     if isinstance(key, str):
@@ -278,8 +278,8 @@ class Index(Cell):
             kids = node._open()
             if node._has_entry:
                 key = node._key()
-                # "Reading such a value never hangs: it raises `BadFormat`" (docs/cells.md
-                # "Decoding").
+                # "Reading a value with such a fault always ends: it raises `BadFormat`"
+                # (docs/cells.md "Decoding").
                 if last is not None and key <= last:
                     raise broken("the keys of an index are not in order")
                 last = key
@@ -289,7 +289,7 @@ class Index(Cell):
                 stack.append((kids[i], node._count, node._depth))
 
     def entries(self, work: Work | None = None) -> Iterator[tuple[Value, Value]]:
-        """Yield (key, value) in the order of key bytes, a prefix first.
+        """Yield (key, value) in the order of key bytes; a prefix comes first.
 
         Raises: WorkExceeded: the nodes on the way exceed the budget `work`.
         """
@@ -679,7 +679,7 @@ def _remove(node: Index, raw: bytes) -> Index:
     else:
         fresh.pop(slot)
         mask &= ~(1 << digit)
-        # "One entry is written as its key and value" (docs/cells.md "Index").
+        # "A single entry is written as its key and value" (docs/cells.md "Index").
         if node._has_entry and len(fresh) == 2:
             return _entry(node._key(), fresh[0], fresh[1])
         # A node has two parts or more; with one child the child takes its position.
@@ -695,8 +695,8 @@ def _index_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -
         for pair in pairs_of(entries):
             key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
             held = admit(key)
-            # "Keys with equal bytes are one entry, whatever their kind; `put` replaces the key too"
-            # (docs/cells.md "Index").
+            # "Keys with equal bytes share one entry, even if their kinds differ; `put` replaces the
+            # key as well" (docs/cells.md "Index").
             found[key_bytes(held)] = (held, admit(value))
     except TypeMismatch as error:
         raise error.below(key) from None
@@ -720,8 +720,8 @@ def _build_range(
     depth: i64 = common_key_digits(first, keys[high - 1], start)
     kids: list[object] = []
     at: i64 = low
-    # Sorted, so a key that is a prefix of the others comes first: "a prefix first" (docs/cells.md
-    # "Index").
+    # Sorted, so a key that is a prefix of the others comes first: "a key comes before the keys that
+    # begin with it" (docs/cells.md "Index").
     has_entry = 2 * len(first) == depth
     if has_entry:
         kids = [key, value]

@@ -260,7 +260,7 @@ def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> M
 
     known: a cache of each name's hash and encoding, filled here.
     """
-    # "Up to 15 entries are one leaf in the order of the key hashes" (docs/cells.md "Map and Set").
+    # "Up to 15 entries are one leaf, in the order of the key hashes" (docs/cells.md "Map and Set").
     if not 0 < len(entries) <= MAP_LEAF_MAX:
         return _map_of(entries)
     rows: dict[bytes, tuple[object, object]] = {}

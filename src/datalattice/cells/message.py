@@ -82,7 +82,7 @@ class MessageCells(UncachedLoader):
         if encoding is None:
             if self._behind is None:
                 raise MissingData([hash])
-            # "A message may leave out branches: the reader gets them through a loader"
+            # "A message may leave out branches; the reader loads them through a loader"
             # (docs/cells.md "Messages").
             return self._behind.load(hash)
         return decode_trusted(encoding, hash, self)
@@ -172,7 +172,8 @@ def encode_message(
     out.write(top)
     size: int = len(top)
     seen: set[bytes] = set()
-    # Reversed, so that the first branch is written first: "writers here go depth first".
+    # Reversed, so that the first branch is written first: "this package writes branches depth
+    # first".
     stack = list(branch_kids(value))[::-1]
     while stack:
         digest, kid = stack.pop()

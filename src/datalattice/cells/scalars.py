@@ -103,7 +103,7 @@ def _name_encoding(tag: int, kind: str, name: object) -> bytes:
         msg = f"a {kind} name is a string, got {type(name).__name__}"
         raise TypeMismatch(msg)
     try:
-        # "Bytes that are not come back as surrogate escapes and are written again unchanged"
+        # "Other bytes are read as surrogate escapes, and are written again unchanged"
         # (docs/cells.md "Python values").
         raw = name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:

@@ -68,7 +68,7 @@ def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 def block_size(count: i64) -> i64:
     """Return the elements below each full child of a vector tree: the greatest 16**n < `count`."""
-    # "B being the largest power of 16 below the count" (docs/cells.md "Vector and List").
+    # "B is the largest power of 16 below the count" (docs/cells.md "Vector and List").
     block: i64 = 16
     while block < BLOCK_MAX and block * 16 < count:
         block *= 16
@@ -292,8 +292,8 @@ def _scan_char(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
         code = (code << 8) | data[pos + 1 + i]
     if length > 1 and data[pos + 1] == 0:
         raise bad("a character is not in its shortest form", pos)
-    # Surrogates are legal: "strange but legal, and written again unchanged" (docs/cells.md
-    # "Decoding").
+    # Surrogates are legal: "some values are strange but valid, and are written again unchanged"
+    # (docs/cells.md "Decoding").
     if code > 0x10FFFF:
         raise bad(f"a character is at most 0x10ffff, got {code:#x}", pos)
     return at
@@ -345,7 +345,7 @@ def _scan_kids(
                 places.append(start)
         else:
             after: i64 = scan(data, at, end, depth + 1, strict, places)
-            # "A child stands in its parent as its own encoding if that has at most 140 bytes"
+            # "If the encoding of a child has at most 140 bytes, its parent contains that encoding"
             # (docs/cells.md "Embedding"). The other direction, a short child given by hash, is
             # visible only with the child: `check_cell` refuses it.
             if after - at > EMBEDDED_BYTES_MAX:

@@ -48,7 +48,7 @@ def as_kid(value: Value, cells: CellList) -> bytes:
     for hash, encoding, _ in novelty(value):
         cells.append((hash, encoding))
     encoding = encode(value)
-    # "A child stands in its parent as its own encoding if that has at most 140 bytes"
+    # "If the encoding of a child has at most 140 bytes, its parent contains that encoding"
     # (docs/cells.md "Embedding").
     return encoding if len(encoding) <= EMBEDDED_BYTES_MAX else _REF + value_hash(value)
 
@@ -59,7 +59,7 @@ def cell_as_kid(encoding: bytes, cells: CellList) -> bytes:
         return encoding
     digest = _sha3(encoding).digest()
     cells.append((digest, encoding))
-    # A branch: "its parent holds `20` and its hash, 33 bytes" (docs/cells.md "Embedding").
+    # A branch: "its parent contains `20` and its hash, 33 bytes" (docs/cells.md "Embedding").
     return _REF + digest
 
 
@@ -181,7 +181,7 @@ class StringColumn(Column):
         begin: i64 = i64(read_i32_le(self._ends, row * _OFFSET)) - self._base
         end: i64 = i64(read_i32_le(self._ends, row * _OFFSET + _OFFSET)) - self._base
         size: i64 = end - begin
-        # "Up to 4,096 bytes stand in one cell"; longer ones are a tree (docs/cells.md "Blob and
+        # "One cell holds up to 4,096 bytes"; longer ones are a tree (docs/cells.md "Blob and
         # String").
         if size > CHUNK_BYTES:
             raw = self._data[begin:end]

@@ -106,7 +106,7 @@ def _examine(
     encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHING_SHORT
 ) -> tuple[Fact, list[bytes]]:
     """Return (fact, missing hashes) like `check_cell`; without them the fact is incomplete."""
-    # "A child stands in its parent as its own encoding if that has at most 140 bytes"
+    # "If the encoding of a child has at most 140 bytes, its parent contains that encoding"
     # (docs/cells.md "Embedding"): any other form would give equal values two hashes.
     if short and not short.isdisjoint(branch_hashes(encoding)):
         raise broken("a child that fits inside its parent is referenced by hash")
@@ -229,8 +229,8 @@ class _Check:
         # A leaf: its elements are not structural, so any type may be among them.
         if count <= 16:
             at = self.kids(at, count)
-        # "The last `count mod 16` elements stand first, and then the Vector of all before them"
-        # (docs/cells.md "Vector and List").
+        # "The last `count mod 16` elements come first, and then the Vector of all elements before
+        # them" (docs/cells.md "Vector and List").
         elif count & 15:
             at = self.kids(at, count & 15)
             at = self._vector_part(at, count - (count & 15))
@@ -441,7 +441,7 @@ def validate(value: Value) -> list[bytes]:
             continue
         encoding = encode(cell)
         scan_top(encoding)
-        # "A short child given by reference" is a fault (docs/cells.md "Decoding"): its parent must
+        # "A reference to a short child" is a fault (docs/cells.md "Decoding"): its parent must
         # embed it.
         if isinstance(kid, Ref) and len(encoding) <= EMBEDDED_BYTES_MAX:
             found.short.add(hash)

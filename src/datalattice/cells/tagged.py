@@ -266,14 +266,14 @@ class Signed(Cell):
 
     def message(self) -> bytes:
         """Return the signed bytes: the value as this cell holds it, in full or by hash."""
-        # "Over the value as it stands in the Signed cell: its encoding if that is embedded,
+        # "Over the value as the Signed cell contains it: its encoding if that is embedded,
         # otherwise the 33 bytes of the reference" (docs/cells.md "Signed").
         return self.encoding[1 + len(self._key) + SIGNATURE_BYTES :]
 
     def verify(self) -> bool:
         """Return whether the signature is valid for this value and public key."""
-        # "Decoding checks nothing; `verify()` does, once for each cell": Ed25519 is far slower than
-        # SHA3.
+        # "Decoding does not check it. `verify()` does, once for each cell": Ed25519 is far slower
+        # than SHA3.
         if not self._verdict:
             self._verdict = 1 if verify(self._key, self._signature, self.message()) else -1
         return self._verdict > 0

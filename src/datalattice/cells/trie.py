@@ -298,8 +298,8 @@ class Trie(Cell):
                 continue
             if node._count:
                 first = node._first_key()
-                # "Reading such a value never hangs: it raises `BadFormat`" (docs/cells.md
-                # "Decoding").
+                # "Reading a value with such a fault always ends: it raises `BadFormat`"
+                # (docs/cells.md "Decoding").
                 if first <= last:
                     raise broken("the keys of a map or set are not in order")
                 last = first
@@ -702,7 +702,7 @@ def remove(node: Trie, digest: bytes) -> Trie:
         # A node has two children or more; the only one left takes its position.
         if len(fresh) == 1:
             return trie_of(fresh[0], tag, 0, node._shift)
-    # "The shape depends on the keys alone" (docs/cells.md "Map and Set"): with 15 entries a node
+    # "The shape depends only on the keys" (docs/cells.md "Map and Set"): with 15 entries a node
     # becomes a leaf again, as if the removed key had never been there.
     if count > MAP_LEAF_MAX:
         return new_node(node, count, node._shift, mask, fresh, None)

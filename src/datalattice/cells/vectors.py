@@ -92,12 +92,12 @@ class Vector(Cell):
         if count <= 16:
             return count
         tail: i64 = count & 15
-        # "The last `count mod 16` elements stand first, and then the Vector of all before them"
-        # (docs/cells.md "Vector and List").
+        # "The last `count mod 16` elements come first, and then the Vector of all elements before
+        # them" (docs/cells.md "Vector and List").
         if tail:
             return tail
         # "If it is a multiple, the children are Vectors of B elements each (the last may be
-        # shorter), B being the largest power of 16 below the count" (docs/cells.md "Vector and
+        # shorter), where B is the largest power of 16 below the count" (docs/cells.md "Vector and
         # List").
         block: i64 = block_size(count)
         return (count - 1) // block + 1
@@ -526,7 +526,7 @@ def node_of(kid: object, count: i64) -> Vector:
     Raises: BadFormat: the tree is not canonical. MissingData: the node is missing.
     """
     node = kid.resolve() if isinstance(kid, Ref) else kid
-    # "The count alone decides the shape", so a node with another count is not canonical.
+    # "The shape depends on the count only", so a node with another count is not canonical.
     if not isinstance(node, Vector) or node._count != count:
         raise broken(f"a vector node is not a vector of {count} elements")
     return node

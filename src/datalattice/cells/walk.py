@@ -205,8 +205,8 @@ def memory_size(value: Value) -> int:
             stack.extend(waiting)
             continue
         stack.pop()
-        # "The sum over all branches at or below `v`, each time they occur: the length of the
-        # encoding and 64 more" (docs/cells.md "Embedding").
+        # "Each branch counts as the length of its encoding and 64 more, as often as it occurs"
+        # (docs/cells.md "Embedding").
         size = sum(sizes[value_hash(kid)] for kid in kids if can_branch(kid))
         encoding = encode(top)
         sizes[digest] = size + (len(encoding) + 64 if len(encoding) > EMBEDDED_BYTES_MAX else 0)

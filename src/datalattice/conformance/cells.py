@@ -114,8 +114,8 @@ def run_value(fields: Fields) -> None:
 
 def _check_whole(fields: Fields, value: Value) -> None:
     """Check the message of a value; a value without branches has no fields about it."""
-    # "Several cells travel as the encoding of the top cell, then each branch below it once"
-    # (docs/cells.md "Messages").
+    # "First the encoding of the top cell, then each branch below it once" (docs/cells.md
+    # "Messages").
     if not branch_hashes(encode(value)):
         only_fields(fields, set(fields) - set(MESSAGE_FIELDS))
         expect("message without branches", need_hex(fields, "enc"), encode_message(value))

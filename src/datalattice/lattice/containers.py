@@ -185,8 +185,8 @@ class ExactIndexLattice(IndexLattice):
 
     def canonical_key(self, key: Value) -> Value:
         """Return the key under which a name is stored."""
-        # "A name of up to 32 bytes is its own key. A longer one has a key made of it"
-        # (docs/cells.md "Exact keys").
+        # "The key of a name of up to 32 bytes is the name. For a longer name a *made key* is
+        # computed" (docs/cells.md "Exact keys").
         return key_of(key) if isinstance(key, str) else key
 
 

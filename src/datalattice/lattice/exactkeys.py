@@ -74,8 +74,8 @@ def key_of(name: str) -> str:
     if len(name) < _SURELY_SHORT or (len(name) <= INDEX_KEY_BYTES and name.isascii()):
         return name
     raw = text_bytes(name)
-    # "A name of 32 bytes with `ff` there, which is no text, gets such a key as well" (docs/cells.md
-    # "Exact keys").
+    # "A name of 32 bytes with `ff` as its ninth byte is not a text; it gets a made key as well"
+    # (docs/cells.md "Exact keys").
     if len(raw) <= INDEX_KEY_BYTES and not _is_marked(raw):
         return name
     return _made_of(raw).decode("utf-8", "surrogateescape")
@@ -166,8 +166,8 @@ def outranks(key: Value, other: Value) -> bool:
 def _rank(key: Value) -> tuple[bool, bool, bytes]:
     raw = _raw(key)
     is_short = raw is not None and len(raw) <= INDEX_KEY_BYTES
-    # "The name of 32 bytes stays, or else the key with the greater hash" (docs/cells.md "Exact
-    # keys").
+    # "A merge keeps the name of 32 bytes, or else the key with the greater hash" (docs/cells.md
+    # "Exact keys").
     return is_sound_key(key), is_short, value_hash(key)
 
 
@@ -212,7 +212,7 @@ class ExactKeys:
         if found is not None and not same(index.key_cell(key), key):
             found = None
         plain = index.get(name)
-        # "Earlier versions wrote longer names as they are" (docs/cells.md "Exact keys").
+        # "Earlier versions used longer names themselves as keys" (docs/cells.md "Exact keys").
         if plain is None or not self._stands_for(index, name):
             return found
         return plain if found is None else self._join(found, plain)
@@ -245,8 +245,8 @@ class ExactKeys:
                 f"{_shown(name)} has the same first {INDEX_KEY_BYTES} bytes as the stored key "
                 f"{_shown(held)}, which is not a name: choose another name"
             )
-        # "If a name of exactly 32 bytes is written where one stands, the longer one moves to its
-        # made key" (docs/cells.md "Exact keys").
+        # "If a name of exactly 32 bytes is written at the position of such a longer name, the
+        # longer one moves to its made key" (docs/cells.md "Exact keys").
         value = self.get(index, longer)
         return index.remove(held).put(key_of(longer), value)
 

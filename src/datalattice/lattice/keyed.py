@@ -165,7 +165,7 @@ class KeyedLattice(Lattice):
         assert isinstance(other, Index)
         base = own if isinstance(own, Index) else EMPTY_INDEX
         result = _join_fixed(base, other, self._fixed(), context)
-        # "a merge returns an operand itself" if the result equals it.
+        # "If the result equals an operand, a merge returns that operand itself" (docs/grid.md).
         return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:

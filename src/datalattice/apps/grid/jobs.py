@@ -166,7 +166,7 @@ class JobLattice(Lattice):
         if own is None:
             return other
         mine, theirs = job_time(own), job_time(other)
-        # "Ties go to the greater value hash" (docs/grid.md "Merge").
+        # "If both are equally old, the greater value hash stays" (docs/grid.md "Merge").
         if mine == theirs:
             return greater(own, other)
         # A record without a time "is older than any other" (docs/grid.md "Merge").

@@ -340,8 +340,8 @@ class Venue:
             before = jobs.get(wanted)
             if not isinstance(before, Map):
                 raise NoSuchPath(f"there is no job {wanted.hex()} of {self.did}")
-            # "A record that is `COMPLETE`, `FAILED`, `CANCELLED`, `REJECTED` or `TIMEOUT` is not
-            # written again" (docs/grid.md "Jobs").
+            # "A record that is `COMPLETE`, `FAILED`, `CANCELLED`, `REJECTED` or `TIMEOUT` is never
+            # changed" (docs/grid.md "Jobs").
             if job_status(before) in TERMINAL:
                 raise UsageError(f"the job {wanted.hex()} is {job_status(before)}: it has ended")
             last_ms = job_time(before)

@@ -5,8 +5,8 @@
 
 Within a partition the record with the greatest offset is the latest. A key may be in several
 partitions, because their number may have changed: then the record with the latest time is the
-latest, and of equal times that of the greatest partition. A record with value nil deletes its key.
-Keys are equal if their encodings are equal.
+latest. If the times are equal, it is the record of the greatest partition. A record with value nil
+deletes its key. Keys are equal if their encodings are equal.
 
 Source: docs/spark-jobs.md "Compact".
 """
@@ -192,8 +192,8 @@ def latest_records(records: DataFrame, keyless: Keyless) -> DataFrame:
     keyed = present.where("key IS NOT NULL")
     record = F.struct(*_RECORD)
     by_partition = keyed.groupBy("partition", "key").agg(F.max_by(record, "offset").alias("record"))
-    # "of equal times that of the greatest partition" (docs/spark-jobs.md, Compact): a struct
-    # compares by time first, then by partition.
+    # "if the times are equal, it is the record of the greatest partition" (docs/spark-jobs.md,
+    # Compact): a struct compares by time first, then by partition.
     later = F.struct(F.col("record.timestamp"), F.col("partition"))
     by_key = by_partition.groupBy("key").agg(
         F.max_by(F.struct("partition", "record"), later).alias("last")

@@ -144,7 +144,7 @@ class Inspector:
         wrong = {
             ref: at
             for ref, at in zip(wanted, locations, strict=True)
-            # "A child stands in its parent as its own encoding if that has at most 140 bytes".
+            # "If the encoding of a child has at most 140 bytes, its parent contains that encoding".
             if at < 0 or locate(at)[2] <= EMBEDDED_BYTES_MAX
         }
         if not wrong:

@@ -204,7 +204,7 @@ class _Maker:
         if not is_state and len(heads) == 1:
             return
         for rank, op in enumerate(heads[:1] if is_state else heads):
-            # "A value of the state comes out of the signed intention" (docs/spark-weaver.md). The
+            # "A value of the state is read from the signed intention" (docs/spark-weaver.md). The
             # state is used only to find which intentions count.
             signed = entry.signed if op.hash == entry.signed.hash else view.get(op.hash)
             assert signed is not None, "a head is in the log"
