@@ -131,3 +131,9 @@ def test_a_foreign_name_is_not_served_on_loopback(daemon: Process) -> None:
             b"GET /api/v1/status HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
         )
         assert connection.makefile("rb").readline().split()[1] == b"421"
+
+
+def test_latticed_is_the_daemon() -> None:
+    code = "from datalattice.cli import start_daemon; start_daemon()"
+    shown = subprocess.check_output([sys.executable, "-c", code, "--help"], text=True)
+    assert "serve its users" in shown

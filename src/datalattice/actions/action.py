@@ -1,6 +1,6 @@
 """Action: something that a user can have a node do, declared once with its request and its result.
 
-    @action("queue.offer", ActionKind.KEYED, "w", "lattice/queue/{owner}/{topic}",
+    @action("queue.offer", ActionKind.ONCE, "w", "lattice/queue/{owner}/{topic}",
             POST("/queues/{topic}/records"))
     class OfferRecords(ActionRequest[OfferedRecords], name="datalattice.v1.OfferRequest"):
         '''Append records; they are on disk when it returns.'''
@@ -48,8 +48,8 @@ class ActionKind(Enum):
     EFFECT = "effect"
     """It changes something; made twice, it has the same effect as made once."""
 
-    KEYED = "keyed"
-    """It changes something each time, so it is repeated with the id of the first request."""
+    ONCE = "once"
+    """It changes something each time: a caller whose answer was lost looks before it repeats it."""
 
     STREAM = "stream"
     """It answers with any number of results, over time."""

@@ -127,7 +127,7 @@ class WriteResults(Message, name="datalattice.v1.Written"):
     results: Annotated[tuple[Value, ...], Field(1, codec=CELL)] = ()
 
 
-@action("kv.write", ActionKind.KEYED, "w", _DATABASE, POST("/databases/{database}/writes"))
+@action("kv.write", ActionKind.ONCE, "w", _DATABASE, POST("/databases/{database}/writes"))
 class WriteKeys(ActionRequest[WriteResults], name="datalattice.v1.WriteKeysRequest"):
     """Make writes to keys of a database as one: all of them or none. On disk when it returns.
 

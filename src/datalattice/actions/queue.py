@@ -62,9 +62,7 @@ class OfferedRecords(Message, name="datalattice.v1.Offered"):
     spans: Annotated[tuple[PartitionSpan, ...], Field(1)] = ()
 
 
-@action(
-    "queue.offer", ActionKind.KEYED, "w", _TOPIC, POST("/queues/{topic}/records", 201, "values")
-)
+@action("queue.offer", ActionKind.ONCE, "w", _TOPIC, POST("/queues/{topic}/records", 201, "values"))
 class OfferRecords(ActionRequest[OfferedRecords], name="datalattice.v1.OfferRecordsRequest"):
     """Append records to a topic of an owner whose key the folder has.
 

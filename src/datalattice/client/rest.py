@@ -27,7 +27,6 @@ from datalattice.actions import (
 )
 from datalattice.cells import decode_message, encode_message
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
-from datalattice.crypto import SystemEntropy
 from datalattice.errors import MissingData, PeerUnavailable, ProtocolViolation, Timeout, UsageError
 from datalattice.protobuf import FieldInfo, Message
 
@@ -120,8 +119,6 @@ class RestClient:
             headers["content-type"] = kind
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token()}"
-        if request.action.kind is ActionKind.KEYED:
-            headers["idempotency-key"] = SystemEntropy().bytes(16).hex()
         route = request.action.route
         assert route is not None
         try:

@@ -92,7 +92,7 @@ def over_rest(world: World) -> Iterator[OverDoor]:
 
     begun = told_of_streams(world)
     app, _ = rest_app(world.service, lambda _: SOCKET)
-    listening = socket.socket()
+    listening = socket.socket(proto=socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     listening.listen()  # a client may connect before the server runs
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))

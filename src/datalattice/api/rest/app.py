@@ -106,11 +106,11 @@ def rest_app(
         exception_handlers={404: _no_resource, 405: _no_verb},
     )
     app.router.redirect_slashes = False
-    return (_HostCheck(app, hosts) if hosts else app), door
+    return _Front(app, hosts), door
 
 
-class _HostCheck:
-    """Refuses requests under a foreign name: a page of the web may have led a browser here."""
+class _Front:
+    """What stands before the routes: the path as it was written, and names under which to ask."""
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
         self._app = app
@@ -118,16 +118,23 @@ class _HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            headers = dict(scope["headers"])
-            host = headers.get(b"host", b"").decode("latin-1")
-            origin = headers.get(b"origin", b"").decode("latin-1")
-            named = [host, *([origin.partition("://")[2]] if origin else [])]
-            if not all(_name_of(one) in self._hosts for one in named):
-                problem = _problem(UsageError(f"no service is called {host[:80]!r} here"), "r")
+            if self._hosts and not self._is_known(dict(scope["headers"])):
+                problem = _problem(UsageError("no service has this name here"), "w")
                 problem.status_code = 421
                 await problem(scope, receive, send)
                 return
+            # Routes are found by the path as written: decoded, a `/` of a name would part it, and a
+            # signature covers the escapes.
+            raw: bytes = scope.get("raw_path") or scope["path"].encode()
+            scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
         await self._app(scope, receive, send)
+
+    def _is_known(self, headers: dict[bytes, bytes]) -> bool:
+        """Return whether the names are ours: a page of the web may have led a browser here."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        named = [host, *([origin.partition("://")[2]] if origin else [])]
+        return all(_name_of(one) in self._hosts for one in named)
 
 
 def _name_of(host: str) -> str:
@@ -202,7 +209,7 @@ class RestDoor:
         body = await self._body(request)
         asked = Credentials(
             request.method,
-            _written_url(request),
+            str(request.url),
             _headers(request),
             hashlib.sha256(body).digest() if body else None,
             local=self._local,
@@ -243,7 +250,7 @@ class RestDoor:
     ) -> tuple[ActionRequest[Any], Principal]:
         # Who asks comes first: a bad credential learns nothing of what it asked for.
         caller = self._enter(asked)
-        path = {name: unquote(text) for name, text in _raw_path(request, resource).items()}
+        path = {name: unquote(text) for name, text in request.path_params.items()}
         return (
             resource.arguments.read(
                 path,
@@ -329,39 +336,11 @@ class RestDoor:
             stream.close()
 
 
-def _written_url(request: Request) -> str:
-    """Return the URL as the caller wrote it: a signature covers its percent-escapes, too."""
-    url = request.url
-    raw: bytes | None = request.scope.get("raw_path")
-    path = url.path if raw is None else raw.partition(b"?")[0].decode("latin-1")
-    query = f"?{url.query}" if url.query else ""
-    return f"{url.scheme}://{url.netloc}{path}{query}"
-
-
 def _headers(request: Request) -> dict[str, str]:
     """Return the headers; one that came twice has its values with commas between."""
     found: dict[str, str] = {}
     for name, value in request.headers.items():
         found[name] = f"{found[name]}, {value}" if name in found else value
-    return found
-
-
-def _raw_path(request: Request, resource: _Resource) -> dict[str, str]:
-    """Return the fields of the path as they were written, each still percent-encoded.
-
-    Starlette matches decoded text, in which a `/` of a name is one of the path.
-    """
-    raw: bytes | None = request.scope.get("raw_path")
-    template = f"{BASE}{resource.arguments.route.path}".split("/")
-    if raw is None:
-        return dict(request.path_params)
-    parts = raw.partition(b"?")[0].decode("latin-1").split("/")
-    found: dict[str, str] = {}
-    for at, name in enumerate(template):
-        if name.endswith("...}"):
-            found[name[1:-4]] = "/".join(parts[at:])
-        elif name.startswith("{"):
-            found[name[1:-1]] = parts[at]
     return found
 
 
@@ -427,8 +406,8 @@ def _document_answer(resource: _Resource, result: Message) -> Response:
     hash = getattr(result, "hash", None)
     if resource.action.name == "values.put" and isinstance(hash, bytes):
         headers = {"location": f"{BASE}/values/{hash.hex()}", "x-value-id": hash.hex()}
-    if status == 204 or (not result.declared() and status == 200):
-        return Response(status_code=204)
+    if status == 204 or not result.declared():
+        return Response(status_code=201 if status == 201 else 204)
     return Response(json.dumps(to_document(result)), status, headers, JSON)
 
 

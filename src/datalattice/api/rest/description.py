@@ -123,11 +123,10 @@ def _request_body(action: Action, arguments: Arguments, schemas: dict[str, Any])
     elif arguments.body is not None:
         content = {JSON: {"schema": _field_schema(arguments.body, schemas)}}
     else:
-        full = schemas[schema_of(action.request, schemas)["$ref"].rpartition("/")[2]]
         inside = {
-            name: one
-            for name, one in full["properties"].items()
-            if name not in arguments.route.fields
+            field.name: _field_schema(field, schemas)
+            for field in action.request.declared()
+            if field.name not in arguments.route.fields
         }
         content = {
             JSON: {
@@ -140,7 +139,6 @@ def _request_body(action: Action, arguments: Arguments, schemas: dict[str, Any])
 def _success(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
     assert action.route is not None
     fields = {field.name for field in action.result.declared()}
-    schema = schema_of(action.result, schemas)
     if action.kind is ActionKind.STREAM:
         return {
             "200": {
@@ -149,12 +147,12 @@ def _success(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
             }
         }
     if not fields or action.route.success == 204:
-        return {"204": {"description": "done"}}
+        return {"201" if action.route.success == 201 else "204": {"description": "done"}}
     if action.kind is ActionKind.QUERY and {"value", "hash"} <= fields:
         content: dict[str, Any] = {kind: {} for kind in REPRESENTATIONS}
         answer = {"description": "the value; its hash is in X-Value-Id", "content": content}
         return {"200": answer, "206": answer, "304": {"description": "it is the same"}}
-    content = {JSON: {"schema": schema}}
+    content = {JSON: {"schema": schema_of(action.result, schemas)}}
     if "data" in fields:
         content[OCTETS] = {}
     answer = {"description": action.result.__doc__ or "", "content": content}
