@@ -11,6 +11,7 @@ Source: docs/design/service.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import datalattice.service.handlers  # noqa: F401 - registers what does each action
@@ -28,6 +29,9 @@ R = TypeVar("R", bound=Message)
 
 OPERATOR: Final = Principal(None, "process")
 """The program itself, which may do all."""
+
+# Base 58 is made by division, and the same few owners are asked for.
+_did_of: Final = lru_cache(1_024)(did_of)
 
 ANYBODY: Final = "anybody"
 """In a scope, the caller that showed no credential."""
@@ -120,7 +124,7 @@ class Service:
 def _named(key: Value) -> str:
     """Return a key of a path as a scope names it: an owner by its DID, a section without colon."""
     if isinstance(key, bytes) and is_public_key(key):
-        return did_of(key)
+        return _did_of(key)
     if isinstance(key, Keyword):
         return str(key.name)
     return key if isinstance(key, str) else to_text(key)

@@ -14,16 +14,15 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
-from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from datalattice.actions import ACTIONS, CELL, Action, ActionKind, ActionRequest, to_document
@@ -84,56 +83,115 @@ def rest_app(
     hosts: names under which it may be asked for; () for any. body_bytes_max: of one body.
     """
     door = RestDoor(service, enter, local, body_bytes_max, heartbeat_s)
-    by_path: dict[str, dict[str, _Resource]] = {}
+    routes = _Routes()
     for action in ACTIONS.values():
         if action.route is not None:
-            template = f"{BASE}{action.route.path}".replace("...}", ":path}")
-            by_path.setdefault(template, {})[action.route.verb] = _Resource(action)
-    # A fixed word before a field, and the longer path before the shorter one.
-    order = sorted(by_path, key=lambda path: ("{" in path, ":path" in path, -path.count("/"), path))
-    routes = [
-        HttpRoute(path, door.endpoint(by_path[path]), methods=list(by_path[path])) for path in order
-    ]
+            routes.add(f"{BASE}{action.route.path}", action.route.verb, _Resource(action))
     document = describe(BASE)
-    text = json.dumps(document).encode()
-    shown = page_of(document).encode()
-    routes += [
-        HttpRoute(f"{BASE}/openapi.json", lambda _: Response(text, media_type=JSON)),
-        HttpRoute(f"{BASE}/", lambda _: Response(shown, media_type="text/html; charset=utf-8")),
-    ]
-    app = Starlette(
-        routes=routes,
-        exception_handlers={404: _no_resource, 405: _no_verb},
-    )
-    app.router.redirect_slashes = False
-    return _Front(app, hosts), door
+    pages = {
+        f"{BASE}/openapi.json": (json.dumps(document).encode(), JSON),
+        f"{BASE}/": (page_of(document).encode(), "text/html; charset=utf-8"),
+    }
+    return _Front(door, routes, pages, hosts), door
+
+
+class _Routes:
+    """Finds a resource by path and verb: a tree of the path's segments.
+
+    A list of patterns would be tried one after the other, and there are some sixty.
+    """
+
+    def __init__(self) -> None:
+        self._words: dict[str, _Routes] = {}
+        self._field: _Routes | None = None
+        self._rest: dict[str, _Resource] = {}
+        self._verbs: dict[str, _Resource] = {}
+
+    def add(self, template: str, verb: str, resource: _Resource) -> None:
+        """Add the resource of a verb; `{field}` is one segment, `{field...}` all that follow."""
+        at = self
+        for part in template.split("/"):
+            if part.endswith("...}"):
+                at._rest[verb] = resource
+                return
+            if part.startswith("{"):
+                # Without its name: routes of one shape may call it differently.
+                at._field = at._field or _Routes()
+                at = at._field
+            else:
+                at = at._words.setdefault(part, _Routes())
+        at._verbs[verb] = resource
+
+    def find(self, path: str) -> tuple[dict[str, _Resource], tuple[str, ...]]:
+        """Return the resources of a path by verb, and its fields as written; none: no such path."""
+        return self._found(path.split("/"), 0) or ({}, ())
+
+    def _found(
+        self, parts: list[str], at: int
+    ) -> tuple[dict[str, _Resource], tuple[str, ...]] | None:
+        if at == len(parts):
+            return (self._verbs, ()) if self._verbs else None
+        # A fixed word before a field, and a field before all that follows.
+        word = self._words.get(parts[at])
+        found = None if word is None else word._found(parts, at + 1)
+        if found is None and self._field is not None and parts[at]:
+            below = self._field._found(parts, at + 1)
+            found = None if below is None else (below[0], (parts[at], *below[1]))
+        if found is None and self._rest:
+            found = (self._rest, ("/".join(parts[at:]),))
+        return found
 
 
 class _Front:
-    """What stands before the routes: the path as it was written, and names under which to ask."""
+    """The application: finds who answers, by the path as it was written."""
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
-        self._app = app
+    def __init__(
+        self,
+        door: RestDoor,
+        routes: _Routes,
+        pages: dict[str, tuple[bytes, str]],
+        hosts: tuple[str, ...],
+    ) -> None:
+        self._door = door
+        self._routes = routes
+        self._pages = pages
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            if self._hosts and not self._is_known(dict(scope["headers"])):
-                problem = _problem(UsageError("no service has this name here"), "w")
-                problem.status_code = 421
-                await problem(scope, receive, send)
-                return
-            # Routes are found by the path as written: decoded, a `/` of a name would part it, and a
-            # signature covers the escapes.
-            raw: bytes = scope.get("raw_path") or scope["path"].encode()
-            scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
-        await self._app(scope, receive, send)
+        assert scope["type"] == "http", "there are no other kinds of connections here"
+        # Decoded, a `/` of a name would part the path; and a signature covers the escapes.
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
+        answer = await self._answer(Request(scope, receive))
+        await answer(scope, receive, send)
 
-    def _is_known(self, headers: dict[bytes, bytes]) -> bool:
+    async def _answer(self, request: Request) -> Response:
+        if self._hosts and not self._is_known(request.headers):
+            problem = _problem(UsageError("no service has this name here"), "w")
+            problem.status_code = 421
+            return problem
+        path: str = request.scope["path"]
+        verb = "GET" if request.method == "HEAD" else request.method
+        page = self._pages.get(path)
+        if page is not None and verb == "GET":
+            return Response(page[0], media_type=page[1])
+        resources, fields = self._routes.find(path)
+        resource = resources.get(verb)
+        if resource is not None:
+            names = resource.arguments.route.fields
+            request.scope["path_params"] = dict(zip(names, fields, strict=True))
+            return await self._door.answer(request, resource)
+        if not resources and page is None:
+            return _problem(NoSuchPath(f"there is no resource {path[:200]}; see {BASE}/"), "w")
+        problem = _problem(UsageError(f"{request.method} is not done here"), "w")
+        problem.status_code = 405
+        problem.headers["allow"] = ", ".join(resources or ("GET",))
+        return problem
+
+    def _is_known(self, headers: Headers) -> bool:
         """Return whether the names are ours: a page of the web may have led a browser here."""
-        host = headers.get(b"host", b"").decode("latin-1")
-        origin = headers.get(b"origin", b"").decode("latin-1")
-        named = [host, *([origin.partition("://")[2]] if origin else [])]
+        origin = headers.get("origin", "")
+        named = [headers.get("host", ""), *([origin.partition("://")[2]] if origin else [])]
         return all(_name_of(one) in self._hosts for one in named)
 
 
@@ -161,9 +219,6 @@ class _Resource:
         self.is_piece: Final = "data" in fields and "size" in fields
 
 
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
 class RestDoor:
     """Answers requests; `drain` ends its streams."""
 
@@ -186,24 +241,18 @@ class RestDoor:
         self._heartbeat_s = heartbeat_s
         self._pool = ThreadPoolExecutor(THREADS, "rest")
 
-    def endpoint(self, resources: dict[str, _Resource]) -> Endpoint:
-        """Return what answers the verbs of one path."""
-
-        async def answer(request: Request) -> Response:
-            verb = "GET" if request.method == "HEAD" else request.method
-            resource = resources[verb]
-            right = resource.action.right
-            try:
-                return await self._answer(request, resource)
-            except ClientDisconnect:
-                return Response(status_code=499)  # nobody reads it
-            except DataLatticeError as error:
-                return _problem(error, right, if_match="if-match" in request.headers)
-            except Exception as error:  # noqa: BLE001 - a fault of ours ends one request, not the door
-                _log.exception("a fault of the service in %s", resource.action.name)
-                return _problem(error, right)
-
-        return answer
+    async def answer(self, request: Request, resource: _Resource) -> Response:
+        """Answer a request at a resource; never raises."""
+        right = resource.action.right
+        try:
+            return await self._answer(request, resource)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        except DataLatticeError as error:
+            return _problem(error, right, if_match="if-match" in request.headers)
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends one request, not the door
+            _log.exception("a fault of the service in %s", resource.action.name)
+            return _problem(error, right)
 
     async def _answer(self, request: Request, resource: _Resource) -> Response:
         body = await self._body(request)
@@ -443,14 +492,3 @@ def _problem(error: BaseException, right: str, *, if_match: bool = False) -> Res
     if status.http == 401:
         headers["www-authenticate"] = "Bearer"
     return Response(body, status.http, headers, "application/problem+json")
-
-
-async def _no_resource(request: Request, _error: Exception) -> Response:
-    return _problem(NoSuchPath(f"there is no resource {request.url.path[:200]}; see {BASE}/"), "w")
-
-
-async def _no_verb(request: Request, error: Any) -> Response:
-    problem = _problem(UsageError(f"{request.method} is not done here"), "w")
-    problem.status_code = 405
-    problem.headers.update(error.headers or {})
-    return problem
