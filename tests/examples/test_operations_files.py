@@ -176,7 +176,7 @@ def test_the_image_copies_files_and_runs_commands_that_exist() -> None:
         ["lattice"],
         ["node", "start"],
     ]
-    assert set(project["scripts"]) == {"lattice"}
+    assert "lattice" in project["scripts"]
     assert "node" in COMMANDS
     (variables,) = [shlex.split(words) for kind, words in steps if kind == "ENV"]
     settings = dict(word.split("=", 1) for word in variables)
