@@ -44,12 +44,13 @@ FIXED64: Final = 1
 LENGTH: Final = 2
 FIXED32: Final = 5
 
-_INT_RANGES: Final = {
+INT_RANGES: Final = {
     "uint32": (0, 2**32 - 1),
     "uint64": (0, 2**64 - 1),
     "int32": (-(2**31), 2**31 - 1),
     "int64": (-(2**63), 2**63 - 1),
 }
+"""The least and greatest value of each kind of int."""
 
 # Numbers of FieldDescriptorProto.Type.
 _TYPE_NUMBERS: Final = {
@@ -218,7 +219,7 @@ def _kind(given: Any, int_kind: str, where: str) -> tuple[str, type[Any] | None]
     plain = {bytes: "bytes", str: "string", bool: "bool", float: "double"}.get(given)
     if plain is not None:
         return plain, None
-    if given is int and int_kind in _INT_RANGES:
+    if given is int and int_kind in INT_RANGES:
         return int_kind, None
     if isinstance(given, type) and issubclass(given, IntEnum):
         return "enum", given
@@ -226,7 +227,7 @@ def _kind(given: Any, int_kind: str, where: str) -> tuple[str, type[Any] | None]
         return "message", given
     raise UsageError(
         f"{where}: the type {given!r} is not bytes, str, bool, float, an IntEnum, a Message or an "
-        f"int with one of the kinds {', '.join(_INT_RANGES)}"
+        f"int with one of the kinds {', '.join(INT_RANGES)}"
     )
 
 
@@ -310,7 +311,7 @@ def _embedded(field: FieldInfo, value: Any) -> bytes:
 def _number(field: FieldInfo, value: Any) -> int:
     if not isinstance(value, int):
         raise TypeError
-    low, high = _INT_RANGES.get(field.kind, _INT_RANGES["int32"])
+    low, high = INT_RANGES.get(field.kind, INT_RANGES["int32"])
     if not low <= value <= high:
         raise ValueError
     # Negative numbers are written as 64-bit two's complement, also those of 32 bits.

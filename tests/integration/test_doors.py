@@ -137,3 +137,19 @@ def test_latticed_is_the_daemon() -> None:
     code = "from datalattice.cli import start_daemon; start_daemon()"
     shown = subprocess.check_output([sys.executable, "-c", code, "--help"], text=True)
     assert "serve its users" in shown
+
+
+@pytest.mark.parametrize("door", ["rest", "grpc"])
+def test_a_port_that_is_taken_is_named_and_the_daemon_ends(door: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ran = subprocess.run(
+            [sys.executable, "-m", "datalattice.cli", "--dir", str(tmp_path / "node"), "daemon",
+             "--port", "0", f"--{door}", address],
+            check=False, capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    assert ran.returncode == 2, ran.stderr
+    assert address in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert running(tmp_path / "node") is None
+    assert not list((tmp_path / "node").glob("*.sock"))

@@ -190,7 +190,7 @@ def _check(made: Action) -> None:
 
 
 def action_named(name: str) -> Action:
-    """Return an action. Raises: UnsupportedOperation: there is none of this name."""
+    """Return the action of a name. Raises: UnsupportedOperation: the name is unknown."""
     found = _actions.get(name)
     if found is None:
         raise UnsupportedOperation(f"there is no action {name!r}; the group has: {_near(name)}")

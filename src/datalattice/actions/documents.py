@@ -14,16 +14,9 @@ from typing import Any, Final, TypeVar
 
 from datalattice.actions.formats import CELL, RAW
 from datalattice.errors import DataLatticeError, UsageError
-from datalattice.protobuf import FieldInfo, Message
+from datalattice.protobuf import INT_RANGES, FieldInfo, Message
 
 M = TypeVar("M", bound=Message)
-
-_INT_LIMITS: Final = {
-    "uint32": (0, 2**32 - 1),
-    "uint64": (0, 2**64 - 1),
-    "int32": (-(2**31), 2**31 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-}
 
 
 def to_document(message: Message) -> dict[str, Any]:
@@ -62,7 +55,7 @@ def read_text(field: FieldInfo, text: str) -> Any:
 
     Raises: UsageError.
     """
-    if field.kind in _INT_LIMITS:
+    if field.kind in INT_RANGES:
         try:
             document: object = int(text)
         except ValueError as error:
@@ -118,8 +111,8 @@ def field_schema(field: FieldInfo, definitions: dict[str, Any]) -> dict[str, Any
         return schema_of(typing.cast("type[Message]", field.type), definitions)
     if field.kind == "enum":
         return {"type": "string", "enum": [one.name.lower() for one in _enum(field)]}
-    if field.kind in _INT_LIMITS:
-        low, high = _INT_LIMITS[field.kind]
+    if field.kind in INT_RANGES:
+        low, high = INT_RANGES[field.kind]
         return {"type": "integer", "minimum": low, "maximum": high}
     if field.kind == "bytes":
         return dict(RAW.schema)
@@ -192,8 +185,8 @@ def _reader(field: FieldInfo) -> Callable[[Any, str], Any]:
             return found
 
         return named
-    if field.kind in _INT_LIMITS:
-        low, high = _INT_LIMITS[field.kind]
+    if field.kind in INT_RANGES:
+        low, high = INT_RANGES[field.kind]
 
         def number(document: Any, where: str) -> int:
             # `type`, not `isinstance`: true is no number.

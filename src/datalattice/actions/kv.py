@@ -143,7 +143,7 @@ class WriteKeys(ActionRequest[WriteResults], name="datalattice.v1.WriteKeysReque
 class WatchKeys(ActionRequest[KeyEntry], name="datalattice.v1.WatchKeysRequest"):
     """Return each change of the keys that begin with a prefix, from now on.
 
-    Changes of a key that nobody took meanwhile are one change.
+    If a key changes several times between two reads of the stream, they appear as one change.
     """
 
     database: Annotated[str, Field(1)] = ""

@@ -19,7 +19,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
@@ -34,7 +34,7 @@ from datalattice.client import open as open_node
 from datalattice.client.settings import NodeConfig, split_listen
 from datalattice.clock import SystemClock
 from datalattice.engine import Engine, open_engine
-from datalattice.errors import DataLatticeError, UsageError
+from datalattice.errors import UsageError
 from datalattice.lattice import did_of
 from datalattice.node import SOCKET_PATH_BYTES_MAX, bind_socket, remove_socket
 from datalattice.service import Service
@@ -85,6 +85,7 @@ class Doors:
         self._servers: list[uvicorn.Server] = []
         self._rest: list[RestDoor] = []
         self._thread: threading.Thread | None = None
+        self._end: Callable[[], object] | None = None
 
     def bind(self) -> dict[str, str]:
         """Take the addresses, and return them by the names of the doors.
@@ -130,33 +131,39 @@ class Doors:
             app, door = rest_app(service, access.enter, local=local, hosts=hosts)
             self._servers.append(_server(app))
             self._rest.append(door)
-        begun: Future[None] = Future()
+        begun: Future[Callable[[], object]] = Future()
         work = self._serve(service, access, begun)
         self._thread = threading.Thread(target=lambda: asyncio.run(work), name="doors")
         self._thread.start()
-        begun.result()
+        self._end = begun.result()
 
-    async def _serve(self, service: Service, access: AccessControl, begun: Future[None]) -> None:
-        """Serve until the servers end."""
-        doors: list[GrpcDoor] = []
+    async def _serve(
+        self, service: Service, access: AccessControl, begun: Future[Callable[[], object]]
+    ) -> None:
+        """Serve until what it gives to `begun` is called, from any thread."""
+        loop, ending = asyncio.get_running_loop(), asyncio.Event()
+        doors = [GrpcDoor(service)]
         try:
-            doors.append(GrpcDoor(service))
-            await doors[-1].listen_socket(self._grpc_path)
+            await doors[0].listen_socket(self._grpc_path)
             if self._config.grpc is not None:
                 doors.append(GrpcDoor(service, _entering(access)))
-                await doors[-1].listen_tcp(self._config.grpc)
-        except (OSError, DataLatticeError) as error:
-            begun.set_exception(
-                error if isinstance(error, DataLatticeError) else UsageError(str(error))
-            )
+                await doors[1].listen_tcp(self._config.grpc)
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+            begun.set_exception(UsageError(str(error)) if isinstance(error, OSError) else error)
+            await asyncio.gather(*(door.stop(0.0) for door in doors))
             return
-        begun.set_result(None)
+        begun.set_result(lambda: loop.call_soon_threadsafe(ending.set))
         servers = [
-            server.serve(sockets=[one])
+            asyncio.ensure_future(server.serve(sockets=[one]))
             for server, (one, _) in zip(self._servers, self._sockets, strict=True)
         ]
-        await asyncio.gather(*servers)
-        await asyncio.gather(*(door.stop(DRAIN_S) for door in doors))
+        await ending.wait()
+        for server in self._servers:
+            server.should_exit = True
+        for rest in self._rest:
+            rest.drain()
+        # Side by side: all doors have the same time for the requests in flight.
+        await asyncio.gather(*servers, *(door.stop(DRAIN_S) for door in doors))
 
     def _access(self) -> AccessControl:
         clock, limits = SystemClock(), RateLimits()
@@ -177,17 +184,18 @@ class Doors:
 
     def stop(self) -> None:
         """End what is being served; requests in flight get some seconds."""
-        for server in self._servers:
-            server.should_exit = True
-        for door in self._rest:
-            door.drain()
+        if self._end is not None:
+            self._end()
         if self._thread is not None:
             self._thread.join()
+        for rest in self._rest:
+            rest.close()
         for one, _ in self._sockets:
             one.close()
         if self._made is not None:
             remove_socket(*self._made)
-        Path(self._grpc_path).unlink(missing_ok=True)
+        if self._grpc_path:
+            Path(self._grpc_path).unlink(missing_ok=True)
         for made in self._temporary:
             shutil.rmtree(made, ignore_errors=True)
         if self._node is not None:

@@ -18,6 +18,7 @@ from datalattice.client import Node
 from datalattice.cursors import Stream, Wake
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.protobuf import Message
+from datalattice.service.access import Policy, Principal, decide
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -29,13 +30,21 @@ POLL_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ServiceCall:
-    """What a handler may use besides its request: the node, and who asks."""
+    """What a handler may use besides its request: the node, and who asks under which policy."""
 
     node: Node
-    caller: str
-    """The DID of the caller; "" of one that showed no credential."""
-    is_operator: bool
-    """Whether the caller may do all that the owner of the folder may."""
+    principal: Principal
+    policy: Policy
+
+    @property
+    def caller(self) -> str:
+        """The DID of the caller; "" of an anonymous one."""
+        return self.principal.did or ""
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether the caller may do all that the owner of the folder may."""
+        return decide(self.policy, self.principal, "a", "admin").is_allowed
 
     def owner(self, given: str) -> bytes:
         """Return the key of the owner that a request names.
@@ -51,7 +60,8 @@ class ServiceCall:
 class Streamed(Generic[R]):
     """The items of a stream, as results of an action. Close it, or use it in `with`.
 
-    It keeps no item back: what was not taken is read again from the store when there is room.
+    It reads from its source when it is asked for items, so a slow reader keeps a position and the
+    items of one look at the source.
     """
 
     def __init__(
@@ -70,7 +80,7 @@ class Streamed(Generic[R]):
         return taken
 
     def on_wake(self, wake: Wake) -> None:
-        """ServiceCall `wake` when `take` may have something new."""
+        """Call `wake` when `take` may have something new."""
         self._stream.on_wake(wake)
 
     def __iter__(self) -> Iterator[R]:
@@ -116,7 +126,7 @@ def handles(request: type[ActionRequest[Any]]) -> Callable[[_H], _H]:
 def page(count: int, most: int) -> int:
     """Return how many items are wanted.
 
-    Raises: LimitExceeded: more than `most`, which the text names. UsageError: none.
+    Raises: LimitExceeded: more than `most`. UsageError: fewer than 1.
     """
     if count < 1:
         raise UsageError(f"count: 1 to {most}, got {count}")

@@ -92,8 +92,7 @@ class Service:
             self._witness(action, caller, decision)
         if decision is not None:
             decision.require()
-        is_operator = decide(policy, caller, "a", "admin").is_allowed
-        return ServiceCall(self._node, caller.did or "", is_operator)
+        return ServiceCall(self._node, caller, policy)
 
     def _scope(self, action: Action, request: ActionRequest[Any], caller: Principal) -> str:
         """Return what the right is asked for: the action's scope with the request's values."""

@@ -98,7 +98,7 @@ def socket_caller(metadata: Mapping[str, str], _address: str | None) -> Principa
 
 
 class _Room:
-    """Room for a number of things at once, each in `with`. Raises: Backpressure: there is none."""
+    """Room for a number of things at once, each in `with`. Raises: Backpressure: it is full."""
 
     def __init__(self, most: int, what: str) -> None:
         self._most: Final = most
@@ -285,7 +285,7 @@ class GrpcDoor:
                 # Cleared before looking: a change after this sets it again, so none is missed.
                 news.clear()
                 items = await self._run(lambda: [one.encode() for one in stream.take()])
-                # Behind the look: nothing that came after the end of the credential is sent.
+                # After the look: an item is sent only while the credential lives.
                 caller.check_live(self._clock.now_ms())
                 for item in items:
                     await self._write(context, self._encoded(item))

@@ -93,7 +93,7 @@ class Reflection:
     def answer(self, data: bytes, caller: Principal) -> bytes:
         """Return the encoded answer to an encoded request.
 
-        Raises: BadFormat: it is no request. What the actions on stores raise.
+        Raises: BadFormat: the bytes are not a request. Also what the actions on stores raise.
         """
         try:
             request = wire.ServerReflectionRequest.FromString(data)

@@ -123,7 +123,7 @@ class _Routes:
         at._verbs[verb] = resource
 
     def find(self, path: str) -> tuple[dict[str, _Resource], tuple[str, ...]]:
-        """Return the resources of a path by verb, and its fields as written; none: no such path."""
+        """Return the resources of a path by verb, and its fields as written; empty if unknown."""
         return self._found(path.split("/"), 0) or ({}, ())
 
     def _found(
@@ -220,7 +220,7 @@ class _Resource:
 
 
 class RestDoor:
-    """Answers requests; `drain` ends its streams."""
+    """Answers requests. `drain` ends its streams, `close` gives its threads back."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class RestDoor:
         try:
             return await self._answer(request, resource)
         except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the caller is gone
         except DataLatticeError as error:
             return _problem(error, right, if_match="if-match" in request.headers)
         except Exception as error:  # noqa: BLE001 - a fault of ours ends one request, not the door
@@ -297,7 +297,7 @@ class RestDoor:
     def _read(
         self, resource: _Resource, request: Request, asked: Credentials, body: bytes
     ) -> tuple[ActionRequest[Any], Principal]:
-        # Who asks comes first: a bad credential learns nothing of what it asked for.
+        # Who asks comes first: a bad credential is answered in the same way whatever it asks for.
         caller = self._enter(asked)
         path = {name: unquote(text) for name, text in request.path_params.items()}
         return (
@@ -344,6 +344,10 @@ class RestDoor:
         for wake in list(self._wakes):
             wake()
 
+    def close(self) -> None:
+        """Give the threads back, once the server has ended."""
+        self._pool.shutdown(wait=False)
+
     async def _events(self, stream: Streamed[Any], caller: Principal) -> AsyncIterator[bytes]:
         """Yield server-sent events: the items as documents, and comments in silence.
 
@@ -363,7 +367,7 @@ class RestDoor:
                 rung.clear()
                 # In a thread: it reads from the store.
                 items = await loop.run_in_executor(self._pool, stream.take)
-                # Behind the look: nothing that came after the end of the credential is sent.
+                # After the look: an item is sent only while the credential lives.
                 caller.check_live(self._clock.now_ms())
                 if self.is_draining:
                     raise Draining("the service is being stopped")

@@ -92,7 +92,7 @@ REPRESENTATIONS: Final = {
 def accepted(header: str, default: str, offered: tuple[str, ...]) -> str:
     """Return the media type of `offered` that an Accept header likes best; ties go to the first.
 
-    Raises: NotAcceptable: it likes none.
+    Raises: NotAcceptable: the header accepts none of them.
     """
     if not header:
         return default
@@ -161,8 +161,8 @@ def _text(body: bytes) -> str:
 def read_json_body(body: bytes) -> Any:
     """Return what a JSON text from a stranger stands for.
 
-    Raises: BadFormat: it is no JSON, or an object has a name twice. LimitExceeded: it is deeper, or
-            has more elements, than is taken.
+    Raises: BadFormat: it is not JSON, or an object has a name twice. LimitExceeded: it is nested
+            too deeply, or has too many elements.
     """
     text = _text(body)
     depth = count = 0

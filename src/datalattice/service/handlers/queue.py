@@ -48,14 +48,14 @@ def _span(queue: Queue) -> PartitionSpan:
 def create_topic(call: ServiceCall, request: CreateTopic) -> Empty:
     """Make a topic with a number of partitions."""
     topic = _topic(call, request.topic, request.owner)
-    # "Its number of partitions does not change": the partition of a key depends on it.
-    if topic.num_partitions not in (0, request.partitions) or (
-        topic.partitions() and not topic.num_partitions
-    ):
-        raise AlreadyExists(
-            f"topic {request.topic} exists; its number of partitions does not change"
-        )
-    topic.set_num_partitions(request.partitions)
+    with call.node.batch():  # one edit: another writer may be about to make the topic
+        held = topic.num_partitions
+        # "Its number of partitions does not change": the partition of a key depends on it.
+        if held not in (0, request.partitions) or (not held and topic.partitions()):
+            raise AlreadyExists(
+                f"topic {request.topic} exists; its number of partitions does not change"
+            )
+        topic.set_num_partitions(request.partitions)
     return Empty()
 
 

@@ -401,7 +401,7 @@ def invite_peer(call: ServiceCall, request: InvitePeer) -> StoreInvite:
 
 @handles(ExecMethod)
 def exec_method(call: ServiceCall, request: ExecMethod) -> ExecResult:
-    """ServiceCall a method of a store."""
+    """Call a method of a store."""
     try:
         handle = _handle(call, request.store_id)
     except NoSuchPath as error:
