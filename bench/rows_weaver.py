@@ -60,6 +60,7 @@ KEY = KeyPair(bytes(range(32)))
 PAYLOAD = b"x" * 100
 AUTHORS = 50
 TOGETHER = 64
+SLOW_SYNC_S = 0.002  # what a sync takes on many disks
 HISTORY_KEYS = 10_000
 HISTORY_SEED = 15
 HISTORY_PEERS = ("automerge", "loro", "pycrdt")
@@ -146,6 +147,38 @@ def _submit(turns: int, count: int) -> Iterator[Row]:
     peers = {"SQLite, a row each": rates[1], "LMDB, a row each": rates[2]}
     yield _row("weaver-submit-durable", rates[0], "ops/s", peers)
     yield _row(f"weaver-submit-{TOGETHER}-threads", rates[3], "ops/s", {"one thread": rates[0]})
+    yield _submit_slowly(turns, count)
+
+
+def _submit_slowly(turns: int, count: int) -> Row:
+    """Return the row of many writers on a disk that takes `SLOW_SYNC_S` longer for each sync.
+
+    What writers share is the wait for the disk. On a fast one, signatures are most of the rest.
+    """
+    ours: list[float] = []
+    alone: list[float] = []
+    with _folder() as folder, _stores(folder) as (stores, _), _slow_disk():
+        store = stores.create("core:nullstore")
+        for _ in range(turns):
+            alone.append(_rate(count, lambda _: store.submit(PAYLOAD)))
+            ours.append(_rate_together(8 * count, TOGETHER, lambda _: store.submit(PAYLOAD)))
+    name = f"weaver-submit-{TOGETHER}-threads-slow-disk"
+    return _row(name, statistics.median(ours), "ops/s", {"one thread": statistics.median(alone)})
+
+
+@contextmanager
+def _slow_disk() -> Iterator[None]:
+    fast = os.fdatasync
+
+    def slow(fd: int) -> None:
+        time.sleep(SLOW_SYNC_S)
+        fast(fd)
+
+    os.fdatasync = slow
+    try:
+        yield
+    finally:
+        os.fdatasync = fast
 
 
 def _sqlite_commits(folder: Path) -> Callable[[int], object]:
