@@ -13,6 +13,7 @@ never read as a record.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -99,6 +100,12 @@ class JournalEngine(MemoryEngine):
                 self._file.write(self._end, _HEAD.pack(len(body), check) + body)
                 self._file.sync()
             except OSError as error:
+                # "A failed sync: the record is made void, the caller gets the error"
+                # (docs/design/weaver.md), so neither this process, the next one nor a copy of the
+                # folder goes on behind a write that was not acknowledged.
+                with contextlib.suppress(OSError):
+                    self._file.write(self._end, bytes(_HEAD.size))
+                    self._file.sync()
                 raise StoreFailed(f"{self.path}: {error.strerror}") from error
             self._check, self._end = check, self._end + _HEAD.size + len(body)
         super()._commit(txn)
