@@ -128,6 +128,12 @@ class RequestReused(Conflict):
     code = "request-reused"
 
 
+class FileLocked(Conflict):
+    """A file is locked by another caller, or the token of the lock was not shown."""
+
+    code = "locked"
+
+
 class StaleToken(UsageError):
     """A stream cannot go on from this position: what follows is gone, or the run has ended."""
 

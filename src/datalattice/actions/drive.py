@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
 from datalattice.actions.common import OWN, PIECE_BYTES_MAX, Empty
@@ -10,6 +10,9 @@ from datalattice.actions.formats import HASH
 from datalattice.protobuf import Field, Message
 
 _DRIVE = "lattice/fs/{owner}/{drive}"
+
+LOCK_S: Final = 600
+"""How long a lock lasts when nothing is asked for."""
 
 
 class DriveList(Message, name="datalattice.v1.DriveList"):
@@ -25,19 +28,32 @@ class ListDrives(ActionRequest[DriveList], name="datalattice.v1.ListDrivesReques
     owner: Annotated[str, Field(1)] = OWN
 
 
+class FileProperty(Message, name="datalattice.v1.FileProperty"):
+    """A text that users gave to a file under a name."""
+
+    name: Annotated[str, Field(1)] = ""
+    value: Annotated[str, Field(2)] = ""
+
+
 class FileInfo(Message, name="datalattice.v1.FileInfo"):
-    """A file or directory. size: 0 of a directory. hash: of its content and times."""
+    """A file or directory.
+
+    size: 0 of a directory. hash: of its content, properties and times. content_hash: of the content
+    alone; of a directory, of nothing.
+    """
 
     path: Annotated[str, Field(1)] = ""
     is_directory: Annotated[bool, Field(2)] = False
     size: Annotated[int, Field(3, "uint64")] = 0
     modified_ms: Annotated[int, Field(4, "int64")] = 0
     hash: Annotated[bytes, Field(5, codec=HASH)] = b""
+    content_hash: Annotated[bytes | None, Field(6, codec=HASH)] = None
+    properties: Annotated[tuple[FileProperty, ...], Field(7)] = ()
 
 
 @action("drive.stat", ActionKind.QUERY, "r", _DRIVE, GET("/drives/{drive}/stat/{path...}"))
 class StatFile(ActionRequest[FileInfo], name="datalattice.v1.StatFileRequest"):
-    """Return what is at a path. Raises: NoSuchPath."""
+    """Return what is at a path. Raises: NoSuchPath: nothing, or there is no such drive."""
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
@@ -113,6 +129,7 @@ class WriteFile(ActionRequest[FileInfo], name="datalattice.v1.WriteFileRequest")
     if_match: Annotated[bytes | None, Field(4, codec=HASH)] = None
     is_new: Annotated[bool, Field(5)] = False
     owner: Annotated[str, Field(6)] = OWN
+    lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
 
 
 @action(
@@ -124,38 +141,135 @@ class MakeDirectory(ActionRequest[Empty], name="datalattice.v1.MakeDirectoryRequ
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
     owner: Annotated[str, Field(3)] = OWN
+    lock_tokens: Annotated[tuple[str, ...], Field(4)] = ()
 
 
 @action("drive.remove", ActionKind.EFFECT, "w", _DRIVE, DELETE("/drives/{drive}/pieces/{path...}"))
 class RemoveFile(ActionRequest[Empty], name="datalattice.v1.RemoveFileRequest"):
     """Remove a file or an empty directory; with all below it if `is_recursive`.
 
-    Raises: NoSuchPath, DirectoryNotEmpty.
+    if_match: the hash that it must have, else: Conflict. Raises: NoSuchPath, DirectoryNotEmpty.
     """
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
     is_recursive: Annotated[bool, Field(3)] = False
     owner: Annotated[str, Field(4)] = OWN
+    if_match: Annotated[bytes | None, Field(5, codec=HASH)] = None
+    lock_tokens: Annotated[tuple[str, ...], Field(6)] = ()
 
 
 @action("drive.move", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/moves"))
 class MoveFile(ActionRequest[Empty], name="datalattice.v1.MoveFileRequest"):
-    """Move a file or directory. Raises: NoSuchPath; AlreadyExists without `overwrite`."""
+    """Move a file or directory. Raises: NoSuchPath; AlreadyExists without `overwrite`.
+
+    overwrite: a file may replace a file. is_recursive: with it, what is at the target is removed
+    first, with all below it, so that anything may replace anything.
+    """
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
     target: Annotated[str, Field(3)] = ""
     overwrite: Annotated[bool, Field(4)] = False
     owner: Annotated[str, Field(5)] = OWN
+    is_recursive: Annotated[bool, Field(6)] = False
+    lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
 
 
 @action("drive.copy", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/copies"))
 class CopyFile(ActionRequest[Empty], name="datalattice.v1.CopyFileRequest"):
-    """Copy a file or directory; content is shared. Raises: as `drive.move`."""
+    """Copy a file or directory; content is shared. Raises: as `drive.move`.
+
+    overwrite, is_recursive: as of `drive.move`. is_shallow: a directory without what is in it.
+    """
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
     target: Annotated[str, Field(3)] = ""
     overwrite: Annotated[bool, Field(4)] = False
     owner: Annotated[str, Field(5)] = OWN
+    is_recursive: Annotated[bool, Field(6)] = False
+    lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
+    is_shallow: Annotated[bool, Field(8)] = False
+
+
+@action(
+    "drive.set_properties",
+    ActionKind.EFFECT,
+    "w",
+    _DRIVE,
+    PUT("/drives/{drive}/properties/{path...}"),
+)
+class SetProperties(ActionRequest[FileInfo], name="datalattice.v1.SetPropertiesRequest"):
+    """Set properties of a file, a directory or, without a path, the drive; remove others.
+
+    A copy has the properties of what was copied. Raises: NoSuchPath. LimitExceeded: too many.
+    """
+
+    drive: Annotated[str, Field(1)] = ""
+    path: Annotated[str, Field(2)] = ""
+    set: Annotated[tuple[FileProperty, ...], Field(3)] = ()
+    remove: Annotated[tuple[str, ...], Field(4)] = ()
+    owner: Annotated[str, Field(5)] = OWN
+    lock_tokens: Annotated[tuple[str, ...], Field(6)] = ()
+
+
+class LockInfo(Message, name="datalattice.v1.LockInfo"):
+    """A lock on a file or directory; see `drive.lock`.
+
+    expires_ms: its end, Unix milliseconds. is_new: an empty file was made to be locked.
+    """
+
+    token: Annotated[str, Field(1)] = ""
+    path: Annotated[str, Field(2)] = ""
+    is_shared: Annotated[bool, Field(3)] = False
+    is_deep: Annotated[bool, Field(4)] = False
+    owner_note: Annotated[str, Field(5)] = ""
+    expires_ms: Annotated[int, Field(6, "int64")] = 0
+    is_new: Annotated[bool, Field(7)] = False
+
+
+@action("drive.lock", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/locks", 201))
+class LockFile(ActionRequest[LockInfo], name="datalattice.v1.LockFileRequest"):
+    """Lock a file or directory: until the end of the lock, writes at this node need its token.
+
+    A missing file is made. is_shared: others may lock it so, too. is_deep: with all below it.
+    owner_note: shown to others. timeout_s: 3,600 at most. token: refreshes this lock instead.
+    Locks are in memory, on this node alone. Raises: FileLocked. NoSuchPath: the directory is
+    missing, or there is no lock with the token. Backpressure: the caller has 1,000 locks.
+    """
+
+    drive: Annotated[str, Field(1)] = ""
+    path: Annotated[str, Field(2)] = ""
+    is_shared: Annotated[bool, Field(3)] = False
+    is_deep: Annotated[bool, Field(4)] = False
+    owner_note: Annotated[str, Field(5)] = ""
+    timeout_s: Annotated[int, Field(6, "uint32")] = LOCK_S
+    token: Annotated[str, Field(7)] = ""
+    owner: Annotated[str, Field(8)] = OWN
+    lock_tokens: Annotated[tuple[str, ...], Field(9)] = ()
+
+
+@action("drive.unlock", ActionKind.EFFECT, "w", _DRIVE, DELETE("/drives/{drive}/locks/{token}"))
+class UnlockFile(ActionRequest[Empty], name="datalattice.v1.UnlockFileRequest"):
+    """End a lock of the caller. path: something that it covers. Raises: NoSuchPath: none is so."""
+
+    drive: Annotated[str, Field(1)] = ""
+    path: Annotated[str, Field(2)] = ""
+    token: Annotated[str, Field(3)] = ""
+    owner: Annotated[str, Field(4)] = OWN
+
+
+class LockList(Message, name="datalattice.v1.LockList"):
+    """Locks."""
+
+    locks: Annotated[tuple[LockInfo, ...], Field(1)] = ()
+
+
+@action("drive.locks", ActionKind.QUERY, "r", _DRIVE, GET("/drives/{drive}/locks"))
+class ListLocks(ActionRequest[LockList], name="datalattice.v1.ListLocksRequest"):
+    """Return the locks on a path, on directories above that cover it, and on all below it."""
+
+    drive: Annotated[str, Field(1)] = ""
+    path: Annotated[str, Field(2)] = ""
+    owner: Annotated[str, Field(3)] = OWN

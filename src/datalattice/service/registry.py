@@ -18,7 +18,8 @@ from datalattice.client import Node
 from datalattice.cursors import Stream, Wake
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.protobuf import Message
-from datalattice.service.access import Policy, Principal, decide
+from datalattice.service.access import LOCAL, Policy, Principal, decide
+from datalattice.service.filelocks import FileLocks
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -30,16 +31,26 @@ POLL_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ServiceCall:
-    """What a handler may use besides its request: the node, and who asks under which policy."""
+    """What a handler may use besides its request: the node, and who asks under which policy.
+
+    locks: on files of drives.
+    """
 
     node: Node
     principal: Principal
     policy: Policy
+    locks: FileLocks
 
     @property
     def caller(self) -> str:
         """The DID of the caller; "" of an anonymous one."""
         return self.principal.did or ""
+
+    @property
+    def holder(self) -> str:
+        """Whose the locks of the caller are."""
+        who = self.principal
+        return who.did or ("local" if who.how in LOCAL else who.how)
 
     @property
     def is_operator(self) -> bool:

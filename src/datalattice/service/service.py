@@ -22,6 +22,7 @@ from datalattice.errors import UsageError
 from datalattice.lattice import did_of, is_public_key
 from datalattice.protobuf import Message
 from datalattice.service.access import AccessDecision, Policy, Principal, decide, join_scope
+from datalattice.service.filelocks import FileLocks
 from datalattice.service.registry import HANDLERS, ServiceCall, Streamed
 from datalattice.weaver import store_id_text
 
@@ -49,11 +50,16 @@ class Service:
         *,
         policy: Callable[[], Policy] = Policy,
         witness: Witness | None = None,
+        locks: FileLocks | None = None,
     ) -> None:
-        """policy: who may do what, asked for at each call. witness: limits rates, keeps records."""
+        """policy: who may do what, asked for at each call. witness: limits rates, keeps records.
+
+        locks: on files of drives; None: its own.
+        """
         self._node: Final = node
         self._policy: Final = policy
         self._witness: Final = witness
+        self._locks: Final = locks or FileLocks()
 
     def call(self, request: ActionRequest[R], caller: Principal) -> R:
         """Do an action; return its result, durable if it writes.
@@ -92,7 +98,7 @@ class Service:
             self._witness(action, caller, decision)
         if decision is not None:
             decision.require()
-        return ServiceCall(self._node, caller, policy)
+        return ServiceCall(self._node, caller, policy, self._locks)
 
     def _scope(self, action: Action, request: ActionRequest[Any], caller: Principal) -> str:
         """Return what the right is asked for: the action's scope with the request's values."""

@@ -25,6 +25,7 @@ from datalattice.errors import (
     DataLoss,
     DirectoryNotEmpty,
     Draining,
+    FileLocked,
     IdentityCloned,
     IsADirectory,
     LimitExceeded,
@@ -136,6 +137,7 @@ STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     NotContained: _STATE,
     Conflict: _STATE,
     RequestReused: _STATE,
+    FileLocked: Status(423, "FAILED_PRECONDITION", EXIT_WRONG_CALL),
     StaleToken: Status(410, "OUT_OF_RANGE", EXIT_FAILED),
     MissingData: Status(404, "NOT_FOUND", EXIT_FAILED),
     # Without a peer it is the caller whose bytes these are.
@@ -189,7 +191,11 @@ def status_of(error: BaseException, right: str = "r", *, if_match: bool = False)
     found = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     if isinstance(error, RateLimited):
         return found._replace(retry_s=error.retry_s)
-    if if_match and isinstance(error, Conflict) and not isinstance(error, RequestReused):
+    if (
+        if_match
+        and isinstance(error, Conflict)
+        and not isinstance(error, RequestReused | FileLocked)
+    ):
         return found._replace(http=_PRECONDITION_FAILED)
     return found
 

@@ -8,6 +8,9 @@ import pytest
 
 from datalattice.apps.dlfs import (
     DEPTH_MAX,
+    PROPERTIES_BYTES_MAX,
+    PROPERTIES_KEY,
+    PROPERTIES_MAX,
     DLFSLattice,
     Drive,
     checked_drive,
@@ -16,13 +19,16 @@ from datalattice.apps.dlfs import (
     make_file,
     make_tombstone,
     normal_path,
+    properties_of,
     read_node,
     split_path,
+    with_properties,
 )
 from datalattice.apps.dlfs import reading as reading_module
 from datalattice.cells import (
     EMPTY_INDEX,
     Index,
+    Map,
     Value,
     Vector,
     branch_hashes,
@@ -36,6 +42,7 @@ from datalattice.errors import (
     AlreadyExists,
     DirectoryNotEmpty,
     IsADirectory,
+    LimitExceeded,
     NoSigningKey,
     NoSuchPath,
     NotADirectory,
@@ -534,3 +541,72 @@ def test_what_was_staged_is_announced_with_the_commit(tmp_path: Path, clock: Han
     with CellStore.open(tmp_path / "store", read_only=True) as store:
         held = Drive(RootLattice(None, store.root()), clock)
         assert held.read("/f") == b"".join(pieces) + b"more"
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+
+def test_properties_stay_with_a_file_and_follow_its_copy() -> None:
+    drive = Drive.create()
+    drive.mkdir("/d")
+    drive.write("/d/a", b"1")
+    drive.set_properties("/d/a", {"author": "Jörg", "{urn:x}n": "1"})
+    drive.set_properties("/d", {"colour": "red"})
+    drive.set_properties("/", {"of": "the drive"})
+    before = drive.stat("/d/a")
+    assert before.properties == {"author": "Jörg", "{urn:x}n": "1"}
+    drive.write("/d/a", b"2")
+    assert drive.stat("/d/a").properties == before.properties
+    assert drive.stat("/d/a").content_hash != before.content_hash
+    drive.set_properties("/d/a", {"author": None, "absent": None})
+    drive.copy("/d", "/e")
+    drive.move("/e", "/f")
+    assert drive.stat("/f").properties == {"colour": "red"}
+    assert drive.stat("/f/a").properties == {"{urn:x}n": "1"}
+    assert drive.stat("/").properties == {"of": "the drive"}
+    drive.set_properties("/d/a", {"{urn:x}n": None})
+    assert drive.stat("/d/a").metadata is None
+    with pytest.raises(NoSuchPath):
+        drive.set_properties("/none", {"a": "b"})
+
+
+def test_properties_change_no_content_hash_and_the_later_ones_win_a_merge() -> None:
+    clock = Hand(100)
+    drive = Drive.create(clock)
+    drive.write("/a", b"1")
+    other = drive.clone()
+    held = drive.stat("/a")
+    drive.set_properties("/a", {"n": "1"})
+    assert drive.stat("/a").content_hash == held.content_hash
+    assert drive.stat("/a").hash != held.hash
+    drive.merge(other.cursor.get())
+    assert drive.stat("/a").properties == {"n": "1"}
+    root = drive.cursor.get()
+    drive.set_properties("/a", {"n": "1"})
+    assert drive.cursor.get() is root  # nothing changed, so nothing is written
+
+
+def test_properties_keep_to_their_limits_and_leave_other_metadata() -> None:
+    drive = Drive.create()
+    drive.write("/a", b"1")
+    drive.set_properties("/a", {str(n): "" for n in range(PROPERTIES_MAX)})
+    with pytest.raises(LimitExceeded):
+        drive.set_properties("/a", {"more": ""})
+    drive.set_properties("/a", {str(n): None for n in range(PROPERTIES_MAX)})
+    drive.set_properties("/a", {"long": "x" * (PROPERTIES_BYTES_MAX - 4)})
+    assert len(drive.stat("/a").properties["long"]) == PROPERTIES_BYTES_MAX - 4
+    with pytest.raises(LimitExceeded):
+        drive.set_properties("/a", {"long": "x" * (PROPERTIES_BYTES_MAX - 3)})
+    with pytest.raises(UsageError):
+        drive.set_properties("/a", {"": "x"})
+    # "Other entries belong to other programs and stay as they are."
+    foreign = Map.of({"mine": 1, PROPERTIES_KEY: Map.of({"n": 5, 6: "x", "ok": "yes"})})
+    assert properties_of(foreign) == {"ok": "yes"}
+    made = with_properties(foreign, {"ok": None})
+    assert isinstance(made, Map)
+    assert dict(made.entries()) == {"mine": 1}
+    assert properties_of(5) == properties_of(Map.of({PROPERTIES_KEY: 5})) == {}
+    many = Map.of({str(n): "" for n in range(PROPERTIES_MAX + 1)})
+    assert len(properties_of(Map.of({PROPERTIES_KEY: many}))) == PROPERTIES_MAX
+    with pytest.raises(UsageError):
+        with_properties(5, {"a": "b"})

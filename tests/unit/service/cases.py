@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import datalattice
@@ -11,12 +11,14 @@ from datalattice import actions as a
 from datalattice.actions import ActionRequest, KeyOperation, KeyWrite
 from datalattice.cells import Keyword, Map, Value, encode_message, value_hash
 from datalattice.client import Node
+from datalattice.clock import SystemClock
 from datalattice.errors import (
     AlreadyExists,
     BadFormat,
     Conflict,
     DataLatticeError,
     DirectoryNotEmpty,
+    FileLocked,
     IsADirectory,
     LimitExceeded,
     MissingData,
@@ -25,7 +27,7 @@ from datalattice.errors import (
     UsageError,
     WrongType,
 )
-from datalattice.service import Service
+from datalattice.service import OPERATOR, Service
 from datalattice.weaver.kv import GetRequest, GetResponse, WatchParams
 
 NO_HASH = b"\x07" * 32
@@ -55,6 +57,20 @@ class World:
         owner = node.owner_key("own")
         assert isinstance(owner, bytes)
         self.owner = owner
+
+    def lock(self, path: str) -> str:
+        """Lock a directory of the drive with all below it; return the token."""
+        request = a.LockFile(drive="files", path=path, is_deep=True, owner_note="lent")
+        return self.service.call(request, OPERATOR).token
+
+    def locked_by(self, token: str, path: str) -> bool:
+        """Return whether a write to a path needs this token, and passes with it."""
+        write = a.WriteFile(drive="files", path=path, data=b"x")
+        try:
+            self.service.call(write, OPERATOR)
+        except FileLocked:
+            return self.service.call(replace(write, lock_tokens=(token,)), OPERATOR).size == 1
+        return False
 
     def tips(self) -> tuple[bytes, ...]:
         """Return two witnessed intentions of the store."""
@@ -210,6 +226,38 @@ GOOD: dict[str, Good | Flow] = {
     "drive.copy": Good(
         lambda w: a.CopyFile(drive="files", path="/full", target="/again"),
         lambda r, w: w.node.drive("files").read("/again/b.txt") == b"b",
+    ),
+    "drive.set_properties": Good(
+        lambda w: a.SetProperties(
+            drive="files",
+            path="/a.txt",
+            set=(a.FileProperty(name="{urn:x}author", value="J\u00f6rg & co"),),
+            remove=("absent",),
+        ),
+        lambda r, w: (
+            r.properties == (a.FileProperty(name="{urn:x}author", value="J\u00f6rg & co"),)
+            and w.node.drive("files").stat("/a.txt").properties
+            == {"{urn:x}author": "J\u00f6rg & co"}
+        ),
+    ),
+    "drive.lock": Good(
+        lambda w: a.LockFile(drive="files", path="/new.txt", owner_note="me", timeout_s=9_999),
+        lambda r, w: (
+            r.is_new
+            and 3_500_000 <= r.expires_ms - SystemClock().now_ms() <= 3_600_000
+            and w.locked_by(r.token, "/new.txt")
+        ),
+    ),
+    "drive.unlock": Good(
+        lambda w: a.UnlockFile(drive="files", path="/full/b.txt", token=w.lock("/full")),
+        lambda r, w: w.service.call(a.ListLocks(drive="files"), OPERATOR).locks == (),
+    ),
+    "drive.locks": Good(
+        lambda w: a.ListLocks(drive="files", path="/full/b.txt", owner=w.lock("/full") and "own"),
+        lambda r, w: (
+            [(one.path, one.is_deep, one.owner_note) for one in r.locks]
+            == [("/full", True, "lent")]
+        ),
     ),
     "values.put": Good(
         lambda w: a.PutValue(value=Map.of({"a": 1}), label="mine"),
@@ -400,6 +448,15 @@ BAD: dict[str, Bad] = {
         lambda w: a.MoveFile(drive="files", path="/a.txt", target="/full/b.txt"), AlreadyExists
     ),
     "drive.copy": Bad(lambda w: a.CopyFile(drive="files", path="/none", target="/x"), NoSuchPath),
+    "drive.set_properties": Bad(
+        lambda w: a.SetProperties(drive="files", path="/a.txt", remove=("",)), UsageError
+    ),
+    "drive.lock": Bad(
+        lambda w: a.LockFile(drive="files", path="/full/b.txt", owner=w.lock("/full") and "own"),
+        FileLocked,
+    ),
+    "drive.unlock": Bad(lambda w: a.UnlockFile(drive="files", token="none"), NoSuchPath),
+    "drive.locks": Bad(lambda w: a.ListLocks(drive="files", owner="nobody!"), UsageError),
     "values.put": Bad(lambda w: a.PutValue(value=1, label="kept"), UsageError),
     "values.get": Bad(lambda w: a.GetValue(hash=NO_HASH), NoSuchPath),
     "values.missing": Bad(lambda w: a.FindMissing(hash=b"short"), UsageError),

@@ -70,6 +70,7 @@ def test_the_names_are_those_of_grpc() -> None:
         (errors.AlreadyExists("x"), 409, "ALREADY_EXISTS", 2),
         (Conflict("x"), 409, "FAILED_PRECONDITION", 2),
         (RequestReused("x"), 409, "FAILED_PRECONDITION", 2),
+        (errors.FileLocked("x"), 423, "FAILED_PRECONDITION", 2),
         (errors.NotADirectory("x"), 409, "FAILED_PRECONDITION", 2),
         (errors.IsADirectory("x"), 409, "FAILED_PRECONDITION", 2),
         (errors.DirectoryNotEmpty("x"), 409, "FAILED_PRECONDITION", 2),
@@ -120,6 +121,7 @@ def test_missing_cells_are_not_found_by_a_read_and_refused_by_a_write() -> None:
 def test_a_version_that_does_not_match_is_412_where_one_was_named() -> None:
     assert status_of(Conflict("x"), "w", if_match=True).http == 412
     assert status_of(RequestReused("x"), "w", if_match=True).http == 409
+    assert status_of(errors.FileLocked("x"), "w", if_match=True).http == 423
     assert status_of(UsageError("x"), "w", if_match=True).http == 400
 
 

@@ -22,6 +22,13 @@ from datalattice.apps.dlfs.node import (
     read_node,
     split_path,
 )
+from datalattice.apps.dlfs.properties import (
+    PROPERTIES_BYTES_MAX,
+    PROPERTIES_KEY,
+    PROPERTIES_MAX,
+    properties_of,
+    with_properties,
+)
 from datalattice.apps.dlfs.reading import DriveUsage, DriveWatch, FileChange, Stat
 from datalattice.apps.dlfs.tree import live_entries
 
@@ -30,6 +37,9 @@ __all__ = [
     "FS_SECTION",
     "NAMES",
     "NODE_FIELDS_MAX",
+    "PROPERTIES_BYTES_MAX",
+    "PROPERTIES_KEY",
+    "PROPERTIES_MAX",
     "Content",
     "DLFSLattice",
     "Drive",
@@ -47,6 +57,8 @@ __all__ = [
     "make_file",
     "make_tombstone",
     "normal_path",
+    "properties_of",
     "read_node",
     "split_path",
+    "with_properties",
 ]

@@ -7,7 +7,7 @@ Source: CAD028 "Drives", "Operations", "Merge"; docs/dlfs.md "Drives", "Operatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, BinaryIO, Final, Self, TextIO, overload
 
 from datalattice.apps.binding import Binding, bound, counted, handle_text, owner_cell
@@ -26,6 +26,7 @@ from datalattice.apps.dlfs.node import (
     read_node,
     split_path,
 )
+from datalattice.apps.dlfs.properties import with_properties
 from datalattice.apps.dlfs.reading import DriveReader
 from datalattice.cells import (
     EMPTY_INDEX,
@@ -202,6 +203,21 @@ class Drive(DriveReader):
             if move:
                 made = tree.edit(made, source, stamp, tree.deletion(source, tree=True))
             return made
+
+        self._update(change)
+
+    def set_properties(self, path: PathLike, changes: Mapping[str, str | None]) -> None:
+        """Set texts under names at a file or directory, or remove them where the text is None.
+
+        Raises: NoSuchPath: nothing is at `path`. LimitExceeded: there would be too many.
+                UsageError: a name is empty, or the metadata is not a Map.
+        """
+        names = split_path(path)
+
+        def change(root: Value, now_ms: int) -> Value:
+            return tree.edit_metadata(
+                root, names, now_ms, lambda held: with_properties(held, changes)
+            )
 
         self._update(change)
 

@@ -18,6 +18,7 @@ from datalattice.apps.dlfs.node import (
     read_node,
     split_path,
 )
+from datalattice.apps.dlfs.properties import properties_of
 from datalattice.apps.dlfs.tree import Names, listed, live_entries
 from datalattice.cells import Value, blob_length, same, value_hash
 from datalattice.cursors import LatticeCursor, Stream
@@ -28,7 +29,7 @@ READ_BYTES_MAX: Final = 1 << 32  # 4 GiB, as one read of most file systems
 
 
 class Stat(NamedTuple):
-    """The status of a file or directory. `size` is 0 for directories."""
+    """The status of a file or directory. size: 0 for directories, which have no content hash."""
 
     path: str
     name: str
@@ -37,11 +38,17 @@ class Stat(NamedTuple):
     modified_ms: int
     metadata: Value
     hash: bytes
+    content_hash: bytes | None
 
     @property
     def is_file(self) -> bool:
         """Whether it is a file."""
         return not self.is_dir
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The texts that users set under names, see `Drive.set_properties`."""
+        return properties_of(self.metadata)
 
 
 class DriveUsage(NamedTuple):
@@ -64,6 +71,7 @@ def stat_of(names: Names, value: Value) -> Stat:
         modified_ms=node.utime,
         metadata=node.metadata,
         hash=value_hash(value),
+        content_hash=None if node.data is None else value_hash(node.data),
     )
 
 

@@ -306,6 +306,43 @@ def new_content(
     return change
 
 
+def edit_metadata(
+    root: Value, names: Names, now_ms: int, metadata: Callable[[Value], Value]
+) -> Value:
+    """Return the root with other metadata of the node at `names`, the root's too.
+
+    Raises: NoSuchPath: nothing is there.
+    """
+    if names:
+        return edit(root, names, now_ms, _new_metadata(names, metadata))
+    node = root_of(root)
+    stamp = next_stamp(now_ms, max(node.base, node.utime))
+    return _with_metadata(ZERO_NODE if root is None else root, node, metadata, lambda: stamp)
+
+
+def _new_metadata(names: Names, metadata: Callable[[Value], Value]) -> Change:
+    def change(present: Value, stamp: Stamp) -> Value:
+        node = read_node(present)
+        if node is None or not node.is_live:
+            raise NoSuchPath(f"there is nothing at {join_path(names)}")
+        return _with_metadata(present, node, metadata, stamp)
+
+    return change
+
+
+def _with_metadata(
+    present: Value, node: DriveNode, metadata: Callable[[Value], Value], stamp: Stamp
+) -> Value:
+    made = metadata(node.metadata)
+    if same(made, node.metadata):
+        return present
+    if node.data is not None:
+        return make_file(node.data, stamp(), made)
+    return make_directory(
+        entries_of(node), stamp(), base=node.base, metadata=made, further=node.further
+    )
+
+
 def deletion(names: Names, *, tree: bool) -> Change:
     """Return the change that deletes a file or an empty directory; with `tree` a full one too."""
 

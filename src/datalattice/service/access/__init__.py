@@ -17,6 +17,7 @@ from datalattice.service.access.policy import (
 from datalattice.service.access.principal import (
     ANONYMOUS,
     BAD_CREDENTIAL,
+    LOCAL,
     BadCredential,
     How,
     Origin,
@@ -38,6 +39,7 @@ __all__ = [
     "ANONYMOUS",
     "AUTHENTICATED",
     "BAD_CREDENTIAL",
+    "LOCAL",
     "POLICY_FILE",
     "PUBLIC",
     "RIGHTS",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
 from datalattice.actions import (
     PIECE_BYTES_MAX,
     CopyFile,
@@ -10,17 +14,25 @@ from datalattice.actions import (
     FileInfo,
     FileList,
     FilePiece,
+    FileProperty,
     ListDirectory,
     ListDrives,
+    ListLocks,
+    LockFile,
+    LockInfo,
+    LockList,
     MakeDirectory,
     MoveFile,
     ReadFile,
     RemoveFile,
+    SetProperties,
     StatFile,
+    UnlockFile,
     WriteFile,
 )
-from datalattice.apps.dlfs import Drive, Stat
-from datalattice.errors import Conflict, LimitExceeded, NoSuchPath
+from datalattice.apps.dlfs import Drive, Stat, join_path, split_path
+from datalattice.errors import Conflict, LimitExceeded, NoSuchPath, UsageError
+from datalattice.service.filelocks import FileLock, LockPlace, Touched
 from datalattice.service.registry import ServiceCall, handles, page
 
 
@@ -34,6 +46,14 @@ def _drive(call: ServiceCall, name: str, owner: str) -> Drive:
     return call.node.drive(name, owner=call.owner(owner))
 
 
+def _present(call: ServiceCall, name: str, owner: str) -> Drive:
+    """Return a drive that is there; as a handle, one that was never written reads as empty."""
+    drive = _drive(call, name, owner)
+    if drive.cursor.get() is None:
+        raise NoSuchPath(f"there is no drive {name!r:.80}")
+    return drive
+
+
 def _info(stat: Stat) -> FileInfo:
     return FileInfo(
         path=stat.path,
@@ -41,19 +61,21 @@ def _info(stat: Stat) -> FileInfo:
         size=stat.size,
         modified_ms=stat.modified_ms,
         hash=stat.hash,
+        content_hash=stat.content_hash,
+        properties=tuple(FileProperty(name=n, value=v) for n, v in stat.properties.items()),
     )
 
 
 @handles(StatFile)
 def stat_file(call: ServiceCall, request: StatFile) -> FileInfo:
     """Return what is at a path."""
-    return _info(_drive(call, request.drive, request.owner).stat(request.path or "/"))
+    return _info(_present(call, request.drive, request.owner).stat(request.path or "/"))
 
 
 @handles(ListDirectory)
 def list_directory(call: ServiceCall, request: ListDirectory) -> FileList:
     """Return the entries of a directory."""
-    entries = _drive(call, request.drive, request.owner).entries(request.path or "/")
+    entries = _present(call, request.drive, request.owner).entries(request.path or "/")
     return FileList(entries=tuple(_info(one) for one in entries))
 
 
@@ -69,63 +91,206 @@ def read_file(call: ServiceCall, request: ReadFile) -> FilePiece:
     return FilePiece(data=data, start=request.start, size=stat.size, hash=stat.hash)
 
 
+_Writes = WriteFile | MakeDirectory | RemoveFile | MoveFile | CopyFile | SetProperties
+
+
+@contextmanager
+def _writing(call: ServiceCall, request: _Writes, *touched: Touched) -> Iterator[Drive]:
+    """Give the drive: no lock forbids the write, and all that the block writes is one edit."""
+    # The edit is inside: it is made before a lock that waits for it.
+    with (
+        call.locks.writing(
+            call.holder, call.owner(request.owner), request.drive, touched, request.lock_tokens
+        ),
+        call.node.batch(),
+    ):
+        yield _drive(call, request.drive, request.owner)
+
+
 @handles(WriteFile)
 def write_file(call: ServiceCall, request: WriteFile) -> FileInfo:
     """Write a file as a whole."""
     if len(request.data) > PIECE_BYTES_MAX:
         raise LimitExceeded(f"data: at most {PIECE_BYTES_MAX} bytes, got {len(request.data)}")
-    drive = _drive(call, request.drive, request.owner)
-    # One edit: nobody writes between the look and the write.
-    with call.node.batch():
-        _check_expected(drive, request)
+    names = split_path(request.path)
+    is_there = _held(_drive(call, request.drive, request.owner), request.path) is not None
+    with _writing(call, request, Touched(names, is_member=not is_there)) as drive:
+        _check_expected(drive, request.path, request.if_match, is_new=request.is_new)
         drive.write(request.path, request.data)
     return _info(drive.stat(request.path))
 
 
-def _check_expected(drive: Drive, request: WriteFile) -> None:
-    if request.if_match is None and not request.is_new:
-        return
+def _held(drive: Drive, path: str) -> Stat | None:
     try:
-        held: bytes | None = drive.stat(request.path).hash
+        return drive.stat(path)
     except NoSuchPath:
-        held = None
-    if request.is_new and held is not None:
-        raise Conflict(f"{request.path}: there is a file already")
-    if request.if_match is not None and held != request.if_match:
-        there = "there is no file" if held is None else f"it has the hash {held.hex()}"
-        raise Conflict(f"{request.path}: {there}")
+        return None
+
+
+def _check_expected(
+    drive: Drive, path: str, if_match: bytes | None, *, is_new: bool = False
+) -> None:
+    """Check what is there. Raises: Conflict: it is not what the caller expects."""
+    if if_match is None and not is_new:
+        return
+    held = _held(drive, path)
+    if is_new and held is not None:
+        raise Conflict(f"{path}: there is a file already")
+    if if_match is not None and (held is None or held.hash != if_match):
+        there = "there is no file" if held is None else f"it has the hash {held.hash.hex()}"
+        raise Conflict(f"{path}: {there}")
 
 
 @handles(MakeDirectory)
 def make_directory(call: ServiceCall, request: MakeDirectory) -> Empty:
     """Make a directory, or the drive."""
-    drive = _drive(call, request.drive, request.owner)
-    if request.path.strip("/"):
-        drive.mkdir(request.path)
-    else:
-        drive.ensure()
+    names = split_path(request.path or "/")
+    with _writing(call, request, Touched(names, is_member=True)) as drive:
+        if names:
+            drive.mkdir(request.path)
+        else:
+            drive.ensure()
     return Empty()
 
 
 @handles(RemoveFile)
 def remove_file(call: ServiceCall, request: RemoveFile) -> Empty:
     """Remove a file or directory."""
-    drive = _drive(call, request.drive, request.owner)
-    (drive.remove_tree if request.is_recursive else drive.delete)(request.path)
+    names = split_path(request.path)
+    with _writing(call, request, Touched(names, is_tree=True, is_member=True)) as drive:
+        _check_expected(drive, request.path, request.if_match)
+        (drive.remove_tree if request.is_recursive else drive.delete)(request.path)
+    _unlock_removed(call, request, names)
     return Empty()
+
+
+def _unlock_removed(call: ServiceCall, request: _Writes, names: tuple[str, ...]) -> None:
+    call.locks.removed(LockPlace(call.owner(request.owner), request.drive, names))
 
 
 @handles(MoveFile)
 def move_file(call: ServiceCall, request: MoveFile) -> Empty:
     """Move a file or directory."""
-    drive = _drive(call, request.drive, request.owner)
-    drive.move(request.path, request.target, overwrite=request.overwrite)
+    source, target = split_path(request.path), split_path(request.target)
+    left = Touched(source, is_tree=True, is_member=True)
+    with _writing(call, request, left, _placing(target)) as drive:
+        _clear(drive, request)
+        drive.move(request.path, request.target, overwrite=request.overwrite)
+    if source != target:
+        _unlock_removed(call, request, source)
     return Empty()
 
 
 @handles(CopyFile)
 def copy_file(call: ServiceCall, request: CopyFile) -> Empty:
     """Copy a file or directory."""
-    drive = _drive(call, request.drive, request.owner)
-    drive.copy(request.path, request.target, overwrite=request.overwrite)
+    with _writing(call, request, _placing(split_path(request.target))) as drive:
+        found = drive.stat(request.path)
+        _clear(drive, request)
+        if found.is_dir and request.is_shallow:
+            drive.mkdir(request.target)
+            drive.set_properties(request.target, dict(found.properties))
+        else:
+            drive.copy(request.path, request.target, overwrite=request.overwrite)
     return Empty()
+
+
+def _placing(target: tuple[str, ...]) -> Touched:
+    return Touched(target, is_tree=True, is_member=True)
+
+
+def _clear(drive: Drive, request: MoveFile | CopyFile) -> None:
+    """Remove what is at the target of a copy or move, where that is asked for."""
+    source, target = split_path(request.path), split_path(request.target)
+    if not (request.overwrite and request.is_recursive) or source == target:
+        return
+    held, found = _held(drive, request.target), drive.stat(request.path)
+    if held is None or not (held.is_dir or found.is_dir):
+        return  # "a file may replace a file", which keeps its name throughout
+    # Removing either would take the other along.
+    if source[: len(target)] == target or target[: len(source)] == source:
+        raise UsageError(f"{request.path} and {request.target}: one is inside the other")
+    drive.remove_tree(request.target)
+
+
+@handles(SetProperties)
+def set_properties(call: ServiceCall, request: SetProperties) -> FileInfo:
+    """Set and remove properties."""
+    path = request.path or "/"
+    changes: dict[str, str | None] = dict.fromkeys(request.remove)
+    changes |= {one.name: one.value for one in request.set}
+    with _writing(call, request, Touched(split_path(path))):
+        drive = _present(call, request.drive, request.owner)
+        drive.set_properties(path, changes)
+    return _info(drive.stat(path))
+
+
+# --- locks ----------------------------------------------------------------------------------------
+
+
+@handles(LockFile)
+def lock_file(call: ServiceCall, request: LockFile) -> LockInfo:
+    """Lock a file or directory, or refresh a lock."""
+    path = request.path or "/"
+    place = LockPlace(call.owner(request.owner), request.drive, split_path(path))
+    if request.token:
+        found = call.locks.refresh(call.holder, place, request.token, request.timeout_s)
+        return _lock_info(found)
+    # Locked before it is made: what is written meanwhile is not the caller's empty file.
+    made = call.locks.lock(
+        call.holder,
+        place,
+        is_shared=request.is_shared,
+        is_deep=request.is_deep,
+        note=request.owner_note,
+        timeout_s=request.timeout_s,
+    )
+    try:
+        is_new = _create_missing(call, request, place, made)
+    except BaseException:
+        call.locks.unlock(call.holder, place, made.token)
+        raise
+    return replace(_lock_info(made), is_new=is_new)
+
+
+def _create_missing(call: ServiceCall, request: LockFile, place: LockPlace, made: FileLock) -> bool:
+    path = request.path or "/"
+    drive = _present(call, request.drive, request.owner)
+    if drive.exists(path):
+        return False
+    tokens = (*request.lock_tokens, made.token)
+    touched = [Touched(place.names, is_member=True)]
+    with (
+        call.locks.writing(call.holder, place.owner, place.drive, touched, tokens),
+        call.node.batch(),
+    ):
+        if drive.exists(path):
+            return False
+        drive.create_file(path)
+    return True
+
+
+def _lock_info(lock: FileLock) -> LockInfo:
+    return LockInfo(
+        token=lock.token,
+        path=join_path(lock.place.names),
+        is_shared=lock.is_shared,
+        is_deep=lock.is_deep,
+        owner_note=lock.note,
+        expires_ms=lock.expires_ms,
+    )
+
+
+@handles(UnlockFile)
+def unlock_file(call: ServiceCall, request: UnlockFile) -> Empty:
+    """End a lock."""
+    place = LockPlace(call.owner(request.owner), request.drive, split_path(request.path or "/"))
+    call.locks.unlock(call.holder, place, request.token)
+    return Empty()
+
+
+@handles(ListLocks)
+def list_locks(call: ServiceCall, request: ListLocks) -> LockList:
+    """Return the locks on a path and below it."""
+    place = LockPlace(call.owner(request.owner), request.drive, split_path(request.path or "/"))
+    return LockList(locks=tuple(_lock_info(one) for one in call.locks.around(place)))

@@ -1,0 +1,260 @@
+"""File locks: who alone may write to a file or directory of a drive for a while, on this node.
+
+    locks = FileLocks(clock)
+    found = locks.lock(holder, place, is_shared=False, is_deep=True, note="", timeout_s=600)
+    with locks.writing(holder, owner, "papers", [Touched(("a.txt",))], [found.token]): ...
+
+Locks are in memory: a restart ends them, and other nodes do not know them. A lock is for those who
+agree to ask this node; merges go on whatever is locked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from datalattice.clock import Clock, SystemClock
+from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.errors import Backpressure, FileLocked, LimitExceeded, NoSuchPath, UsageError
+
+LOCK_S_MAX: Final = 3_600
+"""Longest time of a lock; it may be refreshed."""
+
+LOCKS_MAX: Final = 1_000
+"""Locks of one holder."""
+
+LOCKS_IN_ALL_MAX: Final = 10_000
+"""Locks of all holders."""
+
+NOTE_BYTES_MAX: Final = 1_024
+"""Bytes of UTF-8 that a holder may leave for others to see."""
+
+WRITE_WAIT_S: Final = 10.0
+"""How long a new lock waits for a write that has begun."""
+
+Names = tuple[str, ...]
+
+
+class LockPlace(NamedTuple):
+    """What a lock is on: names in a drive of an owner."""
+
+    owner: bytes
+    drive: str
+    names: Names
+
+
+class Touched(NamedTuple):
+    """What a write changes.
+
+    is_tree: all below, too. is_member: the name comes or goes, which changes its directory.
+    """
+
+    names: Names
+    is_tree: bool = False
+    is_member: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileLock:
+    """One lock. is_deep: all below the place is locked, too."""
+
+    token: str
+    holder: str
+    place: LockPlace
+    is_shared: bool
+    is_deep: bool
+    note: str
+    expires_ms: int
+
+    def covers(self, names: Names) -> bool:
+        """Return whether names of its drive are locked by it."""
+        own = self.place.names
+        return names == own or (self.is_deep and _is_below(names, own))
+
+    def guards(self, touched: Touched) -> bool:
+        """Return whether a write needs its token."""
+        own = self.place.names
+        return (
+            self.covers(touched.names)
+            or (touched.is_tree and _is_below(own, touched.names))
+            # A lock on a directory alone is on which members it has.
+            or (touched.is_member and touched.names[:-1] == own)
+        )
+
+
+def _is_below(names: Names, above: Names) -> bool:
+    return len(names) > len(above) and names[: len(above)] == above
+
+
+class FileLocks:
+    """The locks of one node. A method may be called by any thread."""
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        write_wait_s: float = WRITE_WAIT_S,
+    ) -> None:
+        self._clock: Final = clock or SystemClock()
+        self._entropy: Final = entropy or SystemEntropy()
+        self._write_wait_s: Final = write_wait_s
+        self._locks: dict[str, FileLock] = {}
+        self._writes: list[tuple[bytes, str, Sequence[Touched]]] = []
+        self._changed: Final = threading.Condition()
+
+    def lock(
+        self,
+        holder: str,
+        place: LockPlace,
+        *,
+        is_shared: bool,
+        is_deep: bool,
+        note: str,
+        timeout_s: int,
+    ) -> FileLock:
+        """Lock a place, once the writes that have begun there are done.
+
+        timeout_s: 1 to 3,600; more is cut.
+        Raises: FileLocked: another lock does not allow it, or a write takes long. LimitExceeded:
+                the note is too long. Backpressure: the holder has too many locks.
+        """
+        if len(note.encode()) > NOTE_BYTES_MAX:
+            raise LimitExceeded(f"owner_note: at most {NOTE_BYTES_MAX} bytes")
+        made = FileLock(
+            self._new_token(), holder, place, is_shared, is_deep, note, self._end_ms(timeout_s)
+        )
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: not self._is_written(made), timeout=self._write_wait_s
+            ):
+                raise FileLocked(f"{_path(place.names)}: it is being written")
+            others = [one for one in self._live() if one.place[:2] == place[:2]]
+            for one in others:
+                if (one.covers(place.names) or made.covers(one.place.names)) and not (
+                    is_shared and one.is_shared
+                ):
+                    raise FileLocked(f"{_path(one.place.names)} is locked already")
+            if sum(one.holder == holder for one in self._locks.values()) >= LOCKS_MAX:
+                raise Backpressure(f"a caller has at most {LOCKS_MAX} locks")
+            if len(self._locks) >= LOCKS_IN_ALL_MAX:
+                raise Backpressure(f"a node has at most {LOCKS_IN_ALL_MAX} locks")
+            self._locks[made.token] = made
+        return made
+
+    def refresh(self, holder: str, place: LockPlace, token: str, timeout_s: int) -> FileLock:
+        """Let a lock that covers a place last from now on. Raises: NoSuchPath: there is none."""
+        with self._changed:
+            found = self._own(holder, place, token)
+            made = self._locks[token] = replace(found, expires_ms=self._end_ms(timeout_s))
+            return made
+
+    def unlock(self, holder: str, place: LockPlace, token: str) -> None:
+        """End a lock that covers a place. Raises: NoSuchPath: the holder has no such lock there."""
+        with self._changed:
+            self._own(holder, place, token)
+            del self._locks[token]
+
+    def around(self, place: LockPlace) -> list[FileLock]:
+        """Return the locks that cover a place, and those below it."""
+        with self._changed:
+            return [
+                one
+                for one in self._live()
+                if one.place[:2] == place[:2]
+                and (one.covers(place.names) or _is_below(one.place.names, place.names))
+            ]
+
+    @contextmanager
+    def writing(
+        self,
+        holder: str,
+        owner: bytes,
+        drive: str,
+        touched: Sequence[Touched],
+        tokens: Iterable[str] = (),
+    ) -> Iterator[None]:
+        """Write in the block: no lock of others is on it, and none comes before its end.
+
+        tokens: of the holder's own locks that the write knows of.
+        Raises: FileLocked: it needs the token of a lock.
+        """
+        entry = (owner, drive, touched)
+        with self._changed:
+            self._check(holder, entry, set(tokens))
+            self._writes.append(entry)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writes.remove(entry)
+                self._changed.notify_all()
+
+    def removed(self, place: LockPlace) -> None:
+        """End the locks on a place that is gone, and on all below it."""
+        with self._changed:
+            for one in self._live():
+                names = one.place.names
+                if one.place[:2] == place[:2] and names[: len(place.names)] == place.names:
+                    del self._locks[one.token]
+
+    def _new_token(self) -> str:
+        # A token is a URI (RFC 4918): `urn:uuid:` and a version 4 UUID.
+        digits = bytearray(self._entropy.bytes(16))
+        digits[6] = digits[6] & 0x0F | 0x40
+        digits[8] = digits[8] & 0x3F | 0x80
+        text = digits.hex()
+        parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+        return f"urn:uuid:{'-'.join(parts)}"
+
+    # --- with the condition held ---
+
+    def _live(self) -> list[FileLock]:
+        now_ms = self._clock.now_ms()
+        for token in [one.token for one in self._locks.values() if one.expires_ms <= now_ms]:
+            del self._locks[token]
+        return list(self._locks.values())
+
+    def _own(self, holder: str, place: LockPlace, token: str) -> FileLock:
+        self._live()
+        found = self._locks.get(token)
+        if (
+            found is None
+            or found.holder != holder
+            or found.place[:2] != place[:2]
+            or not found.covers(place.names)
+        ):
+            raise NoSuchPath(f"{_path(place.names)}: the caller has no such lock there")
+        return found
+
+    def _check(
+        self, holder: str, entry: tuple[bytes, str, Sequence[Touched]], tokens: set[str]
+    ) -> None:
+        owner, drive, touched = entry
+        # By place: of several shared locks on one place, the token of one is enough.
+        shown: dict[Names, bool] = {}
+        for one in self._live():
+            if one.place[:2] != (owner, drive) or not any(map(one.guards, touched)):
+                continue
+            is_shown = one.token in tokens and one.holder == holder
+            shown[one.place.names] = shown.get(one.place.names, False) or is_shown
+        for names, is_shown in shown.items():
+            if not is_shown:
+                raise FileLocked(f"{_path(names)} is locked; the write has no token of the lock")
+
+    def _is_written(self, lock: FileLock) -> bool:
+        return any(
+            (owner, drive) == lock.place[:2] and any(map(lock.guards, touched))
+            for owner, drive, touched in self._writes
+        )
+
+    def _end_ms(self, timeout_s: int) -> int:
+        if timeout_s < 1:
+            raise UsageError(f"timeout_s: 1 to {LOCK_S_MAX}, got {timeout_s}")
+        return self._clock.now_ms() + min(timeout_s, LOCK_S_MAX) * 1_000
+
+
+def _path(names: Names) -> str:
+    return "/" + "/".join(names)
