@@ -7,9 +7,20 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 import datalattice
+from datalattice.actions import (
+    FollowTopic,
+    GetKey,
+    OfferedRecords,
+    OfferRecords,
+    QueueRecord,
+)
 from datalattice.apps.kv import Database, KeyChange
 from datalattice.apps.queue import Queue
-from datalattice.client import Node
+from datalattice.client import AsyncClient, Client, Node
+from datalattice.client.asyncrest import AsyncRestClient
+from datalattice.client.grpc import AsyncGrpcClient, GrpcClient
+from datalattice.client.rest import RestClient
+from datalattice.service import AsyncLocalClient, LocalClient
 from datalattice.weaver import KVStore, LogStore, MachineStore, NullMachine
 
 
@@ -79,6 +90,42 @@ def files(node: Node) -> None:
         assert_type(text.read(), str)
     with papers.open("/plan") as file:
         assert_type(file.read(), bytes)
+
+
+def service(client: Client) -> None:
+    """Call actions: each result has the type that its request names, on every way to a service."""
+    offered = client.call(OfferRecords(topic="log", values=("hello",)))
+    assert_type(offered, OfferedRecords)
+    assert_type(offered.spans[0].start, int)
+    assert_type(client.call(GetKey(database="shop", key="tea")).ttl_ms, int | None)
+    with client.stream(FollowTopic(topic="log")) as records:
+        for record in records:
+            assert_type(record, QueueRecord)
+    store = client.store(b"\x01" * 16)
+    assert_type(store.call("Get", key=b"a"), dict[str, Any])
+    with store.stream("Watch", prefix=b"a") as events:
+        assert_type(next(iter(events)), dict[str, Any])
+
+
+async def awaited(client: AsyncClient) -> None:
+    """Call the same actions with an event loop."""
+    assert_type(await client.call(OfferRecords(topic="log", values=(1,))), OfferedRecords)
+    async with client.stream(FollowTopic(topic="log")) as records:
+        async for record in records:
+            assert_type(record, QueueRecord)
+    store = await client.store("0" * 32)
+    assert_type(await store.call("Get", key=b"a"), dict[str, Any])
+
+
+def ways(node: Node) -> list[Client]:
+    """Take any way to a service where one is wanted."""
+    return [LocalClient(node), RestClient("http://127.0.0.1:1"), GrpcClient("127.0.0.1:1")]
+
+
+def awaited_ways(node: Node) -> list[AsyncClient]:
+    """Take any way with an event loop."""
+    made: list[AsyncClient] = [AsyncLocalClient(node), AsyncRestClient("http://127.0.0.1:1")]
+    return [*made, AsyncGrpcClient("127.0.0.1:1")]
 
 
 if __name__ == "__main__":

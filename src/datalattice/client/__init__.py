@@ -1,5 +1,6 @@
 """Client: a program's way to a folder or to the running node. It imports nothing of the server."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import datalattice.client.pickling  # noqa: F401 - handles of an open node can be pickled
@@ -84,16 +85,29 @@ from datalattice.client.slots import (
 )
 
 if TYPE_CHECKING:
+    from datalattice.client.calling import AsyncClient, Client, ResultStream
+    from datalattice.client.methods import (
+        AsyncStoreMethods,
+        DescribedMessage,
+        StoreMethod,
+        StoreMethods,
+    )
     from datalattice.client.weaverfolder import WeaverFolder
+
+_LATER = {
+    **dict.fromkeys(("AsyncClient", "Client", "ResultStream"), "calling"),
+    **dict.fromkeys(
+        ("AsyncStoreMethods", "DescribedMessage", "StoreMethod", "StoreMethods"), "methods"
+    ),
+    "WeaverFolder": "weaverfolder",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded when it is asked for: most programs use the lattices alone.
-    if name != "WeaverFolder":
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from datalattice.client.weaverfolder import WeaverFolder
-
-    return WeaverFolder
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 
 __all__ = [
@@ -107,8 +121,12 @@ __all__ = [
     "PORT_MAX",
     "RUNNING_NAME",
     "TLS",
+    "AsyncClient",
+    "AsyncStoreMethods",
     "Change",
+    "Client",
     "ControlClient",
+    "DescribedMessage",
     "EditTurn",
     "Editor",
     "Folder",
@@ -119,9 +137,12 @@ __all__ = [
     "Past",
     "PeerAddress",
     "Progress",
+    "ResultStream",
     "Running",
     "Slot",
     "SlotMoved",
+    "StoreMethod",
+    "StoreMethods",
     "WeaverFolder",
     "ask_first",
     "begin_folder",

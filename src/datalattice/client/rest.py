@@ -3,30 +3,34 @@
     with RestClient("http://127.0.0.1:18080") as client:
         client.call(OfferRecords(topic="log", values=("hello",)))
 
-Errors of the service are raised as the class that raised them there.
+Errors of the service are raised as the class that raised them there. `written_request`,
+`read_result` and `EventReader` know no connection: the client with an event loop has them, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from datalattice.actions import (
     CELL,
-    ActionKind,
     ActionRequest,
     from_document,
     to_document,
     write_text,
 )
 from datalattice.cells import decode_message, encode_message
+from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
+from datalattice.client.methods import StoreMethods
 from datalattice.errors import MissingData, PeerUnavailable, ProtocolViolation, Timeout, UsageError
 from datalattice.protobuf import FieldInfo, Message
 
@@ -34,6 +38,9 @@ R = TypeVar("R", bound=Message)
 
 BASE: Final = "/api/v1"
 RAW: Final = "application/cvx-raw"
+
+SILENCE_S: Final = 45.0  # three comments are missing: "a comment comes every 15 s" (docs/rest.md)
+"""How long a stream may be silent before its service counts as gone."""
 
 _HASHES: Final = {"hash": "x-value-id", "root_hash": "x-root-hash"}
 """Fields of a result that is a value, and the headers that they come in."""
@@ -66,63 +73,33 @@ class RestClient:
         Raises: what the action raises. PeerUnavailable: the service cannot be reached. Timeout: it
                 did not answer; the action may have happened.
         """
-        action = request.action
-        if action.kind is ActionKind.STREAM:
-            raise UsageError(f"{action.name} answers with a stream: use `stream`")
+        check_answer(request, stream=False)
         answer = self._send(self._connection, request)
-        body = self._read(answer)
-        fields = {field.name: field for field in action.result.declared()}
-        value = fields.get("value")
-        if answer.getheader("content-type", "").startswith(RAW) and value is not None:
-            found: dict[str, Any] = {"value": decode_message(body)}
-            for name in fields.keys() - found.keys():
-                found[name] = bytes.fromhex(answer.getheader(_HASHES[name], ""))
-            return action.result(**found)  # type: ignore[return-value]
-        document = json.loads(body) if body else {}
-        return from_document(action.result, document)  # type: ignore[return-value]
+        return read_result(request, answer.headers.get, self._read(answer))
 
-    def stream(self, request: ActionRequest[R]) -> Iterator[R]:
-        """Yield the results of a streaming action as they come; closing it ends the stream.
+    def stream(self, request: ActionRequest[R]) -> RestStream[R]:
+        """Return the results of a streaming action as they come. Nothing is asked for before.
 
-        Raises: as `call`.
+        Raises: as `call`, in the iteration.
         """
-        action = request.action
-        if action.kind is not ActionKind.STREAM:
-            raise UsageError(f"{action.name} answers once: use `call`")
-        connection = self._make()  # its own: it stays open
-        try:
-            answer = self._send(connection, request)
-            event = ""
-            while line := answer.readline():
-                text = line.decode().rstrip("\n")
-                if text.startswith("event: "):
-                    event = text[7:]
-                elif text.startswith("data: "):
-                    document = json.loads(text[6:])
-                    if event == "error":
-                        raise error_of(document["code"], document["detail"])
-                    yield from_document(action.result, document)  # type: ignore[misc]
-                elif text == "":
-                    event = ""
-        finally:
-            connection.close()
+        check_answer(request, stream=True)
+        return RestStream(self, request)
+
+    def store(self, id: bytes | str) -> StoreMethods:
+        """Return a Weaver store, whose methods are called by name.
+
+        id: 16 bytes, their hex, or a UUID.
+        Raises: as `call`. UsageError: it is no id.
+        """
+        return StoreMethods(self, id)
 
     def _send(
         self, connection: http.client.HTTPConnection, request: ActionRequest[Any]
     ) -> http.client.HTTPResponse:
         """Send a request; return the answer to it. Raises: as `call`."""
-        target, body, kind = _written(request)
-        headers = {"accept": f"application/json, {RAW}", "user-agent": "datalattice"}
-        if {"value", "hash"} <= {field.name for field in request.action.result.declared()}:
-            headers["accept"] = f"{RAW}, application/json;q=0.5"
-        if kind:
-            headers["content-type"] = kind
-        if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token()}"
-        route = request.action.route
-        assert route is not None
+        verb, target, body, headers = written_request(request, self._token)
         try:
-            connection.request(route.verb, target, body, headers)
+            connection.request(verb, target, body, headers)
             answer = connection.getresponse()
         except TimeoutError as error:
             connection.close()  # the answer may come yet, and would be taken for another one
@@ -130,8 +107,11 @@ class RestClient:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise PeerUnavailable(f"the service cannot be reached: {error}") from error
+        except BaseException:
+            connection.close()  # Ctrl-C: as for a timeout
+            raise
         if answer.status >= 400:
-            raise _error_of(answer, self._read(answer))
+            raise problem_error(answer.status, self._read(answer))
         return answer
 
     def _read(self, answer: http.client.HTTPResponse) -> bytes:
@@ -139,10 +119,72 @@ class RestClient:
             return answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise PeerUnavailable(f"the service went away while it answered: {error}") from error
+        except BaseException:
+            answer.close()
+            self._connection.close()
+            raise
 
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class RestStream(Generic[R]):
+    """The results of a stream, on a connection of their own. Close it, or use it in `with`.
+
+    Iteration raises the service's error as the same class.
+    """
+
+    def __init__(self, client: RestClient, request: ActionRequest[R]) -> None:
+        self._client: Final = client
+        self._request: Final = request
+        self._connection: Final = client._make()
+        self._socket: socket.socket | None = None
+        self._closed: Final = threading.Event()
+        self._items: Final = self._read()
+
+    def _read(self) -> Iterator[R]:
+        events = EventReader(self._request)
+        if self._closed.is_set():
+            return
+        try:
+            self._connection.connect()
+            self._socket = self._connection.sock
+            answer = self._client._send(self._connection, self._request)
+            if self._socket is not None:
+                self._socket.settimeout(SILENCE_S)
+            while not self._closed.is_set() and (line := answer.readline()):
+                item = events.read(line.decode())
+                if item is not None:
+                    yield item
+        except (OSError, http.client.HTTPException) as error:
+            if not self._closed.is_set():
+                raise PeerUnavailable(f"the service cannot be reached: {error}") from error
+        except PeerUnavailable:
+            if not self._closed.is_set():
+                raise
+        finally:
+            self._connection.close()
+
+    def __iter__(self) -> Iterator[R]:
+        return self
+
+    def __next__(self) -> R:
+        return next(self._items)
+
+    def close(self) -> None:
+        """End it, here and in the service; who waits for it is woken."""
+        self._closed.set()
+        if self._socket is not None:
+            # A reader in another thread waits in the socket: `close` alone would not wake it.
+            with contextlib.suppress(OSError):  # the service has ended it already
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +220,70 @@ def _connector(
     if parts.scheme == "https":
         return lambda: http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls)
     return lambda: http.client.HTTPConnection(host, port, timeout=timeout_s)
+
+
+def written_request(
+    request: ActionRequest[Any], token: Callable[[], str] | None
+) -> tuple[str, str, bytes | None, dict[str, str]]:
+    """Return (verb, target, body, headers) of a request. Raises: UsageError: it has no route."""
+    target, body, kind = _written(request)
+    headers = {"accept": f"application/json, {RAW}", "user-agent": "datalattice"}
+    if {"value", "hash"} <= {field.name for field in request.action.result.declared()}:
+        headers["accept"] = f"{RAW}, application/json;q=0.5"
+    if kind:
+        headers["content-type"] = kind
+    if token is not None:
+        headers["authorization"] = f"Bearer {token()}"
+    route = request.action.route
+    assert route is not None
+    return route.verb, target, body, headers
+
+
+def read_result(request: ActionRequest[R], header: Callable[[str, str], str], body: bytes) -> R:
+    """Return the result that an answer has. header: returns a header by name, or its second value.
+
+    Raises: ProtocolViolation: it is no JSON. BadFormat, UsageError: it is no such result.
+    """
+    result = request.action.result
+    fields = {field.name: field for field in result.declared()}
+    if header("content-type", "").startswith(RAW) and "value" in fields:
+        found: dict[str, Any] = {"value": decode_message(body)}
+        for name in fields.keys() - found.keys():
+            found[name] = bytes.fromhex(header(_HASHES[name], ""))
+        return result(**found)  # type: ignore[return-value]
+    return from_document(result, _json(body) if body else {})  # type: ignore[return-value]
+
+
+class EventReader(Generic[R]):
+    """Reads server-sent events, line by line."""
+
+    def __init__(self, request: ActionRequest[R]) -> None:
+        self._result: Final = request.action.result
+        self._event = ""
+
+    def read(self, line: str) -> R | None:
+        """Return the result that a line has, None if it has none.
+
+        Raises: the service's error, as the same class.
+        """
+        text = line.rstrip("\r\n")
+        if text.startswith("event: "):
+            self._event = text[7:]
+        elif text == "":
+            self._event = ""
+        elif text.startswith("data: "):
+            document = _json(text[6:])
+            if self._event == "error":
+                raise error_of(document["code"], document["detail"])
+            return from_document(self._result, document)  # type: ignore[return-value]
+        return None
+
+
+def _json(body: bytes | str) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise ProtocolViolation("the service answered with something other than JSON") from error
 
 
 def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
@@ -221,13 +327,13 @@ def _query(field: FieldInfo, value: Any) -> Iterator[tuple[str, str]]:
             yield field.name, write_text(field, one)
 
 
-def _error_of(answer: http.client.HTTPResponse, body: bytes) -> Exception:
-    """Return the error that a problem document stands for."""
+def problem_error(status: int, body: bytes) -> Exception:
+    """Return the error that a problem document stands for. status: of the answer."""
     try:
         problem = json.loads(body)
         code, text = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
-        return ProtocolViolation(f"the service answered {answer.status} without a problem document")
+        return ProtocolViolation(f"the service answered {status} without a problem document")
     if code == MissingData.code:
         return MissingData(bytes.fromhex(one) for one in problem.get("missing", ()))
     return error_of(code, text)

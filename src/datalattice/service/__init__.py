@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 from datalattice.service.statuses import FAULT, STATUSES, ErrorAnswer, Status, answer_to, status_of
 
 if TYPE_CHECKING:
+    from datalattice.service.local import AsyncLocalClient, LocalClient
     from datalattice.service.registry import Streamed
     from datalattice.service.service import OPERATOR, Service
 
-_LATER = {"OPERATOR": "service", "Service": "service", "Streamed": "registry"}
+_LATER = {
+    "AsyncLocalClient": "local",
+    "LocalClient": "local",
+    "OPERATOR": "service",
+    "Service": "service",
+    "Streamed": "registry",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -25,7 +32,9 @@ __all__ = [
     "FAULT",
     "OPERATOR",
     "STATUSES",
+    "AsyncLocalClient",
     "ErrorAnswer",
+    "LocalClient",
     "Service",
     "Status",
     "Streamed",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -45,12 +45,12 @@ from datalattice.actions import (
 from datalattice.actions.formats import HexFormat
 from datalattice.api.grpc import GrpcDoor, GrpcLimits
 from datalattice.cells import encode
+from datalattice.client import Client, StoreMethods
 from datalattice.client.grpc import (
     CODE_KEY,
     RETRY_KEY,
     AsyncGrpcClient,
     GrpcClient,
-    RemoteStore,
 )
 from datalattice.errors import (
     Backpressure,
@@ -681,34 +681,34 @@ def test_reflection_answers_each_question(version: str, served: Served) -> None:
 
 
 @pytest.fixture
-def notes(client: GrpcClient) -> RemoteStore:
+def notes(client: GrpcClient) -> StoreMethods:
     return client.store(client.call(CreateStore(name="notes", store_type="core:kvstore")).id)
 
 
-def test_methods_of_a_store_are_called_by_name(notes: RemoteStore, node: Any) -> None:
+def test_methods_of_a_store_are_called_by_name(notes: StoreMethods, node: Any) -> None:
     written = notes.put(key=b"a", value=b"b")
-    assert len(written.hash) == 32
-    assert notes.get(key=b"a").value == b"b"
+    assert len(written["hash"]) == 32
+    assert notes.get(key=b"a")["value"] == b"b"
     assert notes.Get(key=b"a") == notes.get(key=b"a")
     assert node.store("notes")["a"] == "b"
     assert {"Put", "Get", "Watch"} <= set(dir(notes))
 
 
-def test_a_stream_of_a_store_is_iterated(notes: RemoteStore, served: Served) -> None:
+def test_a_stream_of_a_store_is_iterated(notes: StoreMethods, served: Served) -> None:
     events = notes.watch(prefix=b"a")
     got: list[Any] = []
-    reader = threading.Thread(target=lambda: got.append(next(events)))
+    reader = threading.Thread(target=lambda: got.append(next(iter(events))))
     reader.start()
     until(lambda: served.door.streams == 1)
     until(lambda: notes.put(key=b"ab", value=b"c") and got)
     reader.join(60)
-    assert got[0].key == b"ab"
+    assert got[0]["key"] == b"ab"
     events.close()
     until(lambda: served.door.streams == 0)
 
 
 def test_what_a_store_refuses_is_raised_as_its_class(
-    notes: RemoteStore, client: GrpcClient
+    notes: StoreMethods, client: GrpcClient
 ) -> None:
     with pytest.raises(UsageError, match="its fields are: key, value"):
         notes.put(nokey=1)
@@ -722,6 +722,10 @@ def test_what_a_store_refuses_is_raised_as_its_class(
         client.store(b"\x07" * 16)
     with pytest.raises(UsageError):
         client.store("no id")
+
+
+def _forged(descriptor_set: bytes) -> Client:
+    return cast("Client", Forged(descriptor_set))
 
 
 class Forged:
@@ -742,11 +746,11 @@ class Forged:
 @pytest.mark.parametrize("forged", [b"\xff\xff", b"", b"\x0a\x04\x0a\x02\xc3\x28", b"\x0a\x00"])
 def test_a_forged_description_of_a_store_is_refused(forged: bytes) -> None:
     with pytest.raises(BadFormat, match="cannot be used"):
-        RemoteStore(Forged(forged), b"\x07" * 16)
+        StoreMethods(_forged(forged), b"\x07" * 16)
 
 
 def test_a_long_description_of_a_store_is_refused() -> None:
     with pytest.raises(LimitExceeded):
-        RemoteStore(Forged(bytes((1 << 20) + 1)), b"\x07" * 16)
+        StoreMethods(_forged(bytes((1 << 20) + 1)), b"\x07" * 16)
     with pytest.raises(BadFormat):
-        RemoteStore(Forged(bytes(1 << 20)), b"\x07" * 16)
+        StoreMethods(_forged(bytes(1 << 20)), b"\x07" * 16)

@@ -87,24 +87,30 @@ def told_of_streams(world: World) -> threading.Semaphore:
 
 @contextmanager
 def over_rest(world: World) -> Iterator[OverDoor]:
+    begun = told_of_streams(world)
+    with listening(world) as url, RestClient(url) as client:
+        yield OverDoor(client, begun)
+
+
+@contextmanager
+def listening(world: World) -> Iterator[str]:
+    """Serve the world's service over REST; give the URL."""
     uvicorn = pytest.importorskip("uvicorn")
     from datalattice.api.rest import rest_app
 
-    begun = told_of_streams(world)
     app, _ = rest_app(world.service, lambda _: SOCKET)
-    listening = socket.socket(proto=socket.IPPROTO_TCP)
-    listening.bind(("127.0.0.1", 0))
-    listening.listen()  # a client may connect before the server runs
+    bound = socket.socket(proto=socket.IPPROTO_TCP)
+    bound.bind(("127.0.0.1", 0))
+    bound.listen()  # a client may connect before the server runs
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     try:
-        with RestClient(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
-            yield OverDoor(client, begun)
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(60)
-        listening.close()
+        bound.close()
         assert not thread.is_alive()
 
 

@@ -22,7 +22,6 @@ from datalattice.client.grpc.channels import (
     RETRY_KEY,
     Token,
 )
-from datalattice.client.grpc.methods import RemoteStore
 from datalattice.client.grpc.waiting import AsyncGrpcClient
 
 __all__ = [
@@ -33,6 +32,5 @@ __all__ = [
     "AsyncGrpcClient",
     "GrpcClient",
     "GrpcStream",
-    "RemoteStore",
     "Token",
 ]

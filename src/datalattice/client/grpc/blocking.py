@@ -9,9 +9,10 @@ from typing import Any, Final, Generic, Self, TypeVar
 import grpc
 
 from datalattice.actions import ActionRequest
+from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import Token, error_from, route_to
-from datalattice.client.grpc.methods import RemoteStore
+from datalattice.client.methods import StoreMethods
 from datalattice.protobuf import Message
 
 R = TypeVar("R", bound=Message)
@@ -77,6 +78,7 @@ class GrpcClient:
         Raises: the service's error, as the same class. PeerUnavailable: no service answers.
                 Timeout: it did not answer; the action may have happened.
         """
+        check_answer(request, stream=False)
         action = request.action
         method = self._channel.unary_unary(f"/{action.method}")
         try:
@@ -90,17 +92,19 @@ class GrpcClient:
 
     def stream(self, request: ActionRequest[R]) -> GrpcStream[R]:
         """Begin a stream; its errors are raised by the iteration."""
+        check_answer(request, stream=True)
         action = request.action
         method = self._channel.unary_stream(f"/{action.method}")
         call = method(request.encode(), metadata=self._route.metadata())
         return GrpcStream(call, action.result)  # type: ignore[arg-type]
 
-    def store(self, id: bytes | str) -> RemoteStore:
-        """Return a Weaver store, whose methods are called by name. id: 16 bytes, or their hex.
+    def store(self, id: bytes | str) -> StoreMethods:
+        """Return a Weaver store, whose methods are called by name.
 
+        id: 16 bytes, their hex, or a UUID.
         Raises: as `call`. UsageError: it is no id.
         """
-        return RemoteStore(self, id)
+        return StoreMethods(self, id)
 
     def close(self) -> None:
         """End all calls and streams of this client."""

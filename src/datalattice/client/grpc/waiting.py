@@ -11,8 +11,10 @@ import grpc
 from grpc import aio
 
 from datalattice.actions import ActionRequest
+from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import Token, error_from, route_to
+from datalattice.client.methods import AsyncStoreMethods
 from datalattice.protobuf import Message
 
 R = TypeVar("R", bound=Message)
@@ -35,6 +37,7 @@ class AsyncGrpcClient:
 
     async def call(self, request: ActionRequest[R]) -> R:
         """Have an action done; as `GrpcClient.call`."""
+        check_answer(request, stream=False)
         action = request.action
         method = self._channel.unary_unary(f"/{action.method}")
         try:
@@ -51,6 +54,7 @@ class AsyncGrpcClient:
 
         It ends with the block; errors are raised by the iteration.
         """
+        check_answer(request, stream=True)
         return aclosing(self._items(request))
 
     async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
@@ -64,6 +68,10 @@ class AsyncGrpcClient:
             raise error_from(error) from error
         finally:
             call.cancel()
+
+    async def store(self, id: bytes | str) -> AsyncStoreMethods:
+        """Return a Weaver store; as `GrpcClient.store`."""
+        return await AsyncStoreMethods.open(self, id)
 
     async def close(self) -> None:
         """End all calls and streams of this client."""

@@ -1,0 +1,129 @@
+"""Async REST: the REST client for programs with an event loop. It needs the extra `doors`.
+
+async with AsyncRestClient("http://127.0.0.1:18080") as client:
+    await client.call(OfferRecords(topic="log", values=("hello",)))
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+try:
+    import httpx
+except ImportError as missing:
+    raise ImportError(
+        f"REST with an event loop is not usable ({missing}): pip install 'datalattice[doors]'",
+        name=missing.name,
+    ) from missing
+
+from datalattice.actions import ActionRequest
+from datalattice.client.calling import check_answer
+from datalattice.client.control import CALL_TIMEOUT_S
+from datalattice.client.methods import AsyncStoreMethods
+from datalattice.client.rest import (
+    SILENCE_S,
+    EventReader,
+    problem_error,
+    read_result,
+    written_request,
+)
+from datalattice.errors import PeerUnavailable, Timeout, UsageError
+from datalattice.protobuf import Message
+
+R = TypeVar("R", bound=Message)
+
+
+class AsyncRestClient:
+    """As `RestClient`, for one event loop; calls may go on side by side."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Callable[[], str] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._token: Final = token
+        self._timeout_s: Final = timeout_s
+        if "://" not in url:
+            if not Path(url).is_socket():
+                raise PeerUnavailable(f"there is no socket at {url}")
+            transport = httpx.AsyncHTTPTransport(uds=url)
+            self._base = "http://localhost"
+        elif url.startswith(("http://", "https://")):
+            transport = httpx.AsyncHTTPTransport(verify=True if tls is None else tls)
+            self._base = url.rstrip("/")
+        else:
+            raise UsageError(f"a service is at http://host:port or https://host:port, got {url!r}")
+        # No proxy of the environment: the service is named by its address.
+        self._http: Final = httpx.AsyncClient(
+            transport=transport, timeout=timeout_s, trust_env=False
+        )
+
+    async def call(self, request: ActionRequest[R]) -> R:
+        """Have the service do an action; as `RestClient.call`."""
+        check_answer(request, stream=False)
+        answer = await self._send(request, is_stream=False)
+        return read_result(request, answer.headers.get, answer.content)
+
+    def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
+        """Begin a stream: `async with client.stream(request) as items: async for item in items`.
+
+        It ends with the block; errors are raised by the iteration.
+        """
+        check_answer(request, stream=True)
+        return aclosing(self._items(request))
+
+    async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
+        answer = await self._send(request, is_stream=True)
+        events = EventReader(request)
+        try:
+            async for line in answer.aiter_lines():
+                item = events.read(line)
+                if item is not None:
+                    yield item
+        except httpx.HTTPError as error:
+            raise PeerUnavailable(f"the service went away while it answered: {error}") from error
+        finally:
+            await answer.aclose()
+
+    async def _send(self, request: ActionRequest[Any], *, is_stream: bool) -> httpx.Response:
+        """Send a request; return the answer, read if it is no stream. Raises: as `call`."""
+        verb, target, body, headers = written_request(request, self._token)
+        made = self._http.build_request(
+            verb,
+            f"{self._base}{target}",
+            content=body,
+            headers=headers,
+            timeout=httpx.Timeout(
+                self._timeout_s, read=SILENCE_S if is_stream else self._timeout_s
+            ),
+        )
+        try:
+            answer = await self._http.send(made, stream=is_stream)
+            if answer.status_code >= 400:
+                raise problem_error(answer.status_code, await answer.aread())
+        except httpx.TimeoutException as error:
+            raise Timeout(f"no answer to {request.action.name} in {self._timeout_s} s") from error
+        except httpx.HTTPError as error:
+            raise PeerUnavailable(f"the service cannot be reached: {error}") from error
+        return answer
+
+    async def store(self, id: bytes | str) -> AsyncStoreMethods:
+        """Return a Weaver store; as `RestClient.store`."""
+        return await AsyncStoreMethods.open(self, id)
+
+    async def close(self) -> None:
+        """End all calls and streams of this client."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

@@ -1,0 +1,103 @@
+"""Calling: what every client of a service has, whatever way it takes to it.
+
+    def last(client: Client) -> Value:
+        return client.call(ReadRecords(topic="log", start=-1)).records[0].value
+
+    with RestClient("data/rest.sock") as client:      # or GrpcClient, or LocalClient
+        last(client)
+
+A program that is written for `Client` or `AsyncClient` runs in the process of the node, over REST
+and over gRPC. Source: docs/clients.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from datalattice.actions import ActionKind, ActionRequest
+from datalattice.errors import UsageError
+from datalattice.protobuf import Message
+
+if TYPE_CHECKING:
+    from datalattice.client.methods import AsyncStoreMethods, StoreMethods
+
+R = TypeVar("R", bound=Message)
+T_co = TypeVar("T_co", covariant=True)
+
+
+def check_answer(request: ActionRequest[Any], *, stream: bool) -> None:
+    """Raise UsageError for an action that answers in the other way: once, or with a stream."""
+    action = request.action
+    if (action.kind is ActionKind.STREAM) is not stream:
+        raise UsageError(
+            f"{action.name} answers once: use `call`"
+            if stream
+            else f"{action.name} answers with a stream: use `stream`"
+        )
+
+
+class ResultStream(Protocol[T_co]):
+    """Results that come over time. Use it in `with`, or `close` it, from any thread.
+
+    Iteration waits for each result, raises the service's error as the same class, and ends when the
+    stream is closed.
+    """
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+    def close(self) -> None:
+        """End it, here and in the service; who waits for it is woken."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Client(Protocol):
+    """A way to a service, for programs without an event loop."""
+
+    def call(self, request: ActionRequest[R], /) -> R:
+        """Have an action done; return its result, durable if it writes.
+
+        Raises: the service's error, as the same class. PeerUnavailable: no service answers.
+                Timeout: it did not answer; the action may have happened.
+        """
+
+    def stream(self, request: ActionRequest[R], /) -> ResultStream[R]:
+        """Begin a stream."""
+
+    def store(self, id: bytes | str, /) -> StoreMethods:
+        """Return a Weaver store, whose methods are called by name.
+
+        id: 16 bytes, their hex, or a UUID.
+        Raises: as `call`. UsageError: it is no id.
+        """
+
+    def close(self) -> None:
+        """End all calls and streams of this client."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class AsyncClient(Protocol):
+    """A way to a service, for one event loop."""
+
+    async def call(self, request: ActionRequest[R], /) -> R:
+        """Have an action done; as `Client.call`."""
+
+    def stream(self, request: ActionRequest[R], /) -> AbstractAsyncContextManager[AsyncIterator[R]]:
+        """Begin a stream: `async with client.stream(request) as items: async for item in items`."""
+
+    async def store(self, id: bytes | str, /) -> AsyncStoreMethods:
+        """Return a Weaver store; as `Client.store`."""
+
+    async def close(self) -> None:
+        """End all calls and streams of this client."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...

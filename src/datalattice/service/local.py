@@ -1,0 +1,109 @@
+"""Local: the clients of a service in the same process; they have all rights of the program itself.
+
+    with datalattice.open("data") as node, LocalClient(node) as client:
+        client.call(OfferRecords(topic="log", values=("hello",)))
+
+A program that is given one of these, or one of REST or gRPC, is the same program.
+Source: docs/clients.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, Self, TypeVar
+
+from datalattice.actions import ActionRequest
+from datalattice.client import AsyncStoreMethods, Node, StoreMethods
+from datalattice.protobuf import Message
+from datalattice.service.access import Principal
+from datalattice.service.registry import Streamed
+from datalattice.service.service import OPERATOR, Service
+
+R = TypeVar("R", bound=Message)
+
+
+class LocalClient:
+    """Calls the actions of an open node. Any thread may use it; the node stays open when it closes.
+
+    node: or a service with a policy. caller: whose rights it has.
+    """
+
+    def __init__(self, node: Node | Service, caller: Principal = OPERATOR) -> None:
+        self._service: Final = node if isinstance(node, Service) else Service(node)
+        self._caller: Final = caller
+
+    def call(self, request: ActionRequest[R]) -> R:
+        """Do an action; return its result, durable if it writes. Raises: what the action raises."""
+        return self._service.call(request, self._caller)
+
+    def stream(self, request: ActionRequest[R]) -> Streamed[R]:
+        """Begin a stream. Raises: as `call`."""
+        return self._service.stream(request, self._caller)
+
+    def store(self, id: bytes | str) -> StoreMethods:
+        """Return a Weaver store, whose methods are called by name.
+
+        id: 16 bytes, their hex, or a UUID.
+        Raises: as `call`. UsageError: it is no id.
+        """
+        return StoreMethods(self, id)
+
+    def close(self) -> None:
+        """Do nothing: the node belongs to the program."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class AsyncLocalClient:
+    """As `LocalClient`, for one event loop: what waits for the disk runs in a thread."""
+
+    def __init__(self, node: Node | Service, caller: Principal = OPERATOR) -> None:
+        self._local: Final = LocalClient(node, caller)
+
+    async def call(self, request: ActionRequest[R]) -> R:
+        """Do an action; as `LocalClient.call`."""
+        return await asyncio.to_thread(self._local.call, request)
+
+    def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
+        """Begin a stream: `async with client.stream(request) as items: async for item in items`.
+
+        It ends with the block; errors are raised by the iteration.
+        """
+        return aclosing(self._items(request))
+
+    async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
+        loop, rung = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            # A writer must not fail because the program that waited has ended its loop.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(rung.set)
+
+        with await asyncio.to_thread(self._local.stream, request) as stream:
+            stream.on_wake(wake)
+            while not stream.closed:
+                rung.clear()  # before the look: a change after it sets it again
+                items = await asyncio.to_thread(stream.take)
+                for item in items:
+                    yield item
+                if not items:
+                    await rung.wait()
+
+    async def store(self, id: bytes | str) -> AsyncStoreMethods:
+        """Return a Weaver store; as `LocalClient.store`."""
+        return await AsyncStoreMethods.open(self, id)
+
+    async def close(self) -> None:
+        """Do nothing: the node belongs to the program."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
