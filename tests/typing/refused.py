@@ -36,8 +36,8 @@ def wrong_requests(client: Client) -> None:
     """Give a field another type, and read a field that the result does not have."""
     client.call(OfferRecords(topic=1))  # mistake
     client.call(OfferRecords(values=["hello"]))  # mistake
-    client.call(GetKey(database="shop")).spans  # mistake
-    client.call("queue.offer")  # mistake
+    spans = client.call(GetKey(database="shop")).spans  # mistake
+    client.call("queue.offer", spans)  # mistake
     client.store(b"").call(key=b"")  # mistake
     with client.stream(ListTopics()) as items:
         next(items)  # mistake
