@@ -85,19 +85,21 @@ from datalattice.client.slots import (
 )
 
 if TYPE_CHECKING:
-    from datalattice.client.calling import AsyncClient, Client, ResultStream
+    from datalattice.client.calling import AsyncClient, Client
     from datalattice.client.methods import (
         AsyncStoreMethods,
         DescribedMessage,
+        ResultStream,
         StoreMethod,
         StoreMethods,
     )
     from datalattice.client.weaverfolder import WeaverFolder
 
 _LATER = {
-    **dict.fromkeys(("AsyncClient", "Client", "ResultStream"), "calling"),
+    **dict.fromkeys(("AsyncClient", "Client"), "calling"),
     **dict.fromkeys(
-        ("AsyncStoreMethods", "DescribedMessage", "StoreMethod", "StoreMethods"), "methods"
+        ("AsyncStoreMethods", "DescribedMessage", "ResultStream", "StoreMethod", "StoreMethods"),
+        "methods",
     ),
     "WeaverFolder": "weaverfolder",
 }

@@ -12,7 +12,7 @@ and over gRPC. Source: docs/clients.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -21,10 +21,9 @@ from datalattice.errors import UsageError
 from datalattice.protobuf import Message
 
 if TYPE_CHECKING:
-    from datalattice.client.methods import AsyncStoreMethods, StoreMethods
+    from datalattice.client.methods import AsyncStoreMethods, ResultStream, StoreMethods
 
 R = TypeVar("R", bound=Message)
-T_co = TypeVar("T_co", covariant=True)
 
 
 def check_answer(request: ActionRequest[Any], *, stream: bool) -> None:
@@ -36,23 +35,6 @@ def check_answer(request: ActionRequest[Any], *, stream: bool) -> None:
             if stream
             else f"{action.name} answers with a stream: use `stream`"
         )
-
-
-class ResultStream(Protocol[T_co]):
-    """Results that come over time. Use it in `with`, or `close` it, from any thread.
-
-    Iteration waits for each result, raises the service's error as the same class, and ends when the
-    stream is closed.
-    """
-
-    def __iter__(self) -> Iterator[T_co]: ...
-
-    def close(self) -> None:
-        """End it, here and in the service; who waits for it is woken."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exc: object) -> None: ...
 
 
 class Client(Protocol):

@@ -17,12 +17,12 @@ Source: docs/clients.md "Weaver stores".
 from __future__ import annotations
 
 import string
-import typing
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from datalattice.actions import (
+    ActionRequest,
     ExecMethod,
     ExecResult,
     GetDescriptor,
@@ -41,11 +41,11 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from datalattice.protobuf import FieldInfo
+from datalattice.protobuf import FieldInfo, Message
 from datalattice.weaver import UnknownMethod, parse_store_id
 
-if typing.TYPE_CHECKING:
-    from datalattice.client.calling import AsyncClient, Client, ResultStream
+R = TypeVar("R", bound=Message)
+T_co = TypeVar("T_co", covariant=True)
 
 DESCRIPTOR_BYTES_MAX: Final = 1 << 20
 """Longest description of a state machine that is read."""
@@ -79,6 +79,41 @@ _KINDS: Final = {
     18: "int64",
 }
 """Our word for each number of FieldDescriptorProto.Type."""
+
+
+class ResultStream(Protocol[T_co]):
+    """Results that come over time. Use it in `with`, or `close` it, from any thread.
+
+    Iteration waits for each result, raises the service's error as the same class, and ends when the
+    stream is closed.
+    """
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+    def close(self) -> None:
+        """End it, here and in the service; who waits for it is woken."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class _Caller(Protocol):
+    """A client, as far as a store needs one."""
+
+    def call(self, request: ActionRequest[R], /) -> R: ...
+
+    def stream(self, request: ActionRequest[R], /) -> ResultStream[R]: ...
+
+
+class _AsyncCaller(Protocol):
+    """As `_Caller`, with an event loop."""
+
+    async def call(self, request: ActionRequest[R], /) -> R: ...
+
+    def stream(
+        self, request: ActionRequest[R], /
+    ) -> AbstractAsyncContextManager[AsyncIterator[R]]: ...
 
 
 class StoreMethod(NamedTuple):
@@ -317,7 +352,7 @@ class StoreMethods(_StoreInterface):
     stream is iterated: `with store.stream("Watch", prefix=b"a") as events`.
     """
 
-    def __init__(self, caller: Client, id: bytes | str) -> None:
+    def __init__(self, caller: _Caller, id: bytes | str) -> None:
         """Ask for the description.
 
         Raises: as `Client.call`. UsageError: it is no id. BadFormat: the description is forged.
@@ -377,12 +412,12 @@ class AsyncStoreMethods(_StoreInterface):
     A stream: `async with store.stream("Watch", prefix=b"a") as events: async for event in events`.
     """
 
-    def __init__(self, caller: AsyncClient, id: bytes, found: MachineDescriptor) -> None:
+    def __init__(self, caller: _AsyncCaller, id: bytes, found: MachineDescriptor) -> None:
         self._caller: Final = caller
         super().__init__(id, found)
 
     @classmethod
-    async def open(cls, caller: AsyncClient, id: bytes | str) -> Self:
+    async def open(cls, caller: _AsyncCaller, id: bytes | str) -> Self:
         """Ask for the description of a store. Raises: as `StoreMethods`."""
         key = _key(id)
         return cls(caller, key, await caller.call(GetDescriptor(id=key)))
