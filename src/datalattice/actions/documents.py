@@ -18,6 +18,9 @@ from datalattice.protobuf import INT_RANGES, FieldInfo, Message
 
 M = TypeVar("M", bound=Message)
 
+OPENAPI_SCHEMAS: Final = "#/components/schemas/"
+"""Where an OpenAPI document has the schemas of its messages."""
+
 
 def to_document(message: Message) -> dict[str, Any]:
     """Return a message as JSON has it. A field that is absent is left out."""
@@ -86,29 +89,36 @@ def write_text(field: FieldInfo, value: Any) -> str:
     return str(document)
 
 
-def schema_of(cls: type[Message], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return a reference to the JSON Schema of a message, which is added to `definitions`."""
+def schema_of(
+    cls: type[Message], definitions: dict[str, Any], at: str = OPENAPI_SCHEMAS
+) -> dict[str, Any]:
+    """Return a reference to the JSON Schema of a message, which is added to `definitions`.
+
+    at: where the definitions stand in the document that refers to them.
+    """
     name = cls.full_name.rpartition(".")[2]
     if name not in definitions:
         definitions[name] = {}  # before its fields: a message may contain itself
         properties: dict[str, Any] = {}
         for field in cls.declared():
-            one = field_schema(field, definitions)
+            one = field_schema(field, definitions, at)
             properties[field.name] = {"type": "array", "items": one} if field.repeated else one
         definitions[name] = {
             "type": "object",
             "properties": properties,
             "additionalProperties": False,
         }
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"$ref": f"{at}{name}"}
 
 
-def field_schema(field: FieldInfo, definitions: dict[str, Any]) -> dict[str, Any]:
+def field_schema(
+    field: FieldInfo, definitions: dict[str, Any], at: str = OPENAPI_SCHEMAS
+) -> dict[str, Any]:
     """Return the JSON Schema of a field, or of one item of a repeated one."""
     if field.codec is not None:
         return dict(_format(field).schema)
     if field.kind == "message":
-        return schema_of(typing.cast("type[Message]", field.type), definitions)
+        return schema_of(typing.cast("type[Message]", field.type), definitions, at)
     if field.kind == "enum":
         return {"type": "string", "enum": [one.name.lower() for one in _enum(field)]}
     if field.kind in INT_RANGES:

@@ -23,7 +23,7 @@ class DriveList(Message, name="datalattice.v1.DriveList"):
 
 @action("drive.drives", ActionKind.QUERY, "r", "lattice/fs/{owner}", GET("/drives"), is_tool=True)
 class ListDrives(ActionRequest[DriveList], name="datalattice.v1.ListDrivesRequest"):
-    """List the drives of an owner."""
+    """List the drives of an owner: trees of files and directories."""
 
     owner: Annotated[str, Field(1)] = OWN
 
@@ -51,9 +51,14 @@ class FileInfo(Message, name="datalattice.v1.FileInfo"):
     properties: Annotated[tuple[FileProperty, ...], Field(7)] = ()
 
 
-@action("drive.stat", ActionKind.QUERY, "r", _DRIVE, GET("/drives/{drive}/stat/{path...}"))
+@action(
+    "drive.stat", ActionKind.QUERY, "r", _DRIVE, GET("/drives/{drive}/stat/{path...}"), is_tool=True
+)
 class StatFile(ActionRequest[FileInfo], name="datalattice.v1.StatFileRequest"):
-    """Return what is at a path. Raises: NoSuchPath: nothing, or there is no such drive."""
+    """Return whether a path is a file or a directory, its size, time, hash and properties.
+
+    Raises: NoSuchPath: nothing is there, or there is no such drive.
+    """
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
@@ -70,7 +75,10 @@ class FileList(Message, name="datalattice.v1.FileList"):
     "drive.list", ActionKind.QUERY, "r", _DRIVE, GET("/drives/{drive}/list/{path...}"), is_tool=True
 )
 class ListDirectory(ActionRequest[FileList], name="datalattice.v1.ListDirectoryRequest"):
-    """Return the entries of a directory. Raises: NoSuchPath, NotADirectory."""
+    """Return the entries of a directory; without a path, those of the drive's root.
+
+    Raises: NoSuchPath, NotADirectory.
+    """
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
@@ -95,7 +103,9 @@ class FilePiece(Message, name="datalattice.v1.FilePiece"):
     is_tool=True,
 )
 class ReadFile(ActionRequest[FilePiece], name="datalattice.v1.ReadFileRequest"):
-    """Return a piece of a file, 1 MiB at most. Raises: NoSuchPath, IsADirectory.
+    """Return `count` bytes of a file from `start` on, 1 MiB at most, and the size of the whole.
+
+    Raises: NoSuchPath, IsADirectory.
 
     hash: a piece of another version of the file is refused (Conflict), so that the pieces that a
     caller joins are of one version.
@@ -115,6 +125,7 @@ class ReadFile(ActionRequest[FilePiece], name="datalattice.v1.ReadFileRequest"):
     "w",
     _DRIVE,
     PUT("/drives/{drive}/pieces/{path...}", body="data"),
+    is_tool=True,
 )
 class WriteFile(ActionRequest[FileInfo], name="datalattice.v1.WriteFileRequest"):
     """Write a file whose content is 1 MiB at most, as a whole. On disk when it returns.
@@ -133,7 +144,12 @@ class WriteFile(ActionRequest[FileInfo], name="datalattice.v1.WriteFileRequest")
 
 
 @action(
-    "drive.mkdir", ActionKind.EFFECT, "w", _DRIVE, PUT("/drives/{drive}/directories/{path...}", 201)
+    "drive.mkdir",
+    ActionKind.EFFECT,
+    "w",
+    _DRIVE,
+    PUT("/drives/{drive}/directories/{path...}", 201),
+    is_tool=True,
 )
 class MakeDirectory(ActionRequest[Empty], name="datalattice.v1.MakeDirectoryRequest"):
     """Make a directory; without a path, the drive. Raises: AlreadyExists, NoSuchPath."""
@@ -144,7 +160,14 @@ class MakeDirectory(ActionRequest[Empty], name="datalattice.v1.MakeDirectoryRequ
     lock_tokens: Annotated[tuple[str, ...], Field(4)] = ()
 
 
-@action("drive.remove", ActionKind.EFFECT, "w", _DRIVE, DELETE("/drives/{drive}/pieces/{path...}"))
+@action(
+    "drive.remove",
+    ActionKind.EFFECT,
+    "w",
+    _DRIVE,
+    DELETE("/drives/{drive}/pieces/{path...}"),
+    is_tool=True,
+)
 class RemoveFile(ActionRequest[Empty], name="datalattice.v1.RemoveFileRequest"):
     """Remove a file or an empty directory; with all below it if `is_recursive`.
 
@@ -159,7 +182,7 @@ class RemoveFile(ActionRequest[Empty], name="datalattice.v1.RemoveFileRequest"):
     lock_tokens: Annotated[tuple[str, ...], Field(6)] = ()
 
 
-@action("drive.move", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/moves"))
+@action("drive.move", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/moves"), is_tool=True)
 class MoveFile(ActionRequest[Empty], name="datalattice.v1.MoveFileRequest"):
     """Move a file or directory. Raises: NoSuchPath; AlreadyExists without `overwrite`.
 

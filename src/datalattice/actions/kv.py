@@ -31,7 +31,7 @@ class DatabaseList(Message, name="datalattice.v1.DatabaseList"):
     "kv.databases", ActionKind.QUERY, "r", "lattice/kv/{owner}", GET("/databases"), is_tool=True
 )
 class ListDatabases(ActionRequest[DatabaseList], name="datalattice.v1.ListDatabasesRequest"):
-    """List the databases of an owner."""
+    """List the databases of an owner, and how many keys each has."""
 
     owner: Annotated[str, Field(1)] = OWN
 
@@ -58,7 +58,7 @@ class KeyEntry(Message, name="datalattice.v1.KeyEntry"):
     is_tool=True,
 )
 class GetKey(ActionRequest[KeyEntry], name="datalattice.v1.GetKeyRequest"):
-    """Return what a key holds. Raises: NoSuchPath: there is no such key."""
+    """Return what a key of a database holds, with its type. Raises: NoSuchPath: no such key."""
 
     database: Annotated[str, Field(1)] = ""
     key: Annotated[str, Field(2)] = ""
@@ -76,7 +76,10 @@ class KeyPage(Message, name="datalattice.v1.KeyPage"):
     "kv.range", ActionKind.QUERY, "r", _DATABASE, GET("/databases/{database}/keys"), is_tool=True
 )
 class ReadKeys(ActionRequest[KeyPage], name="datalattice.v1.ReadKeysRequest"):
-    """Return the keys with a prefix and what they hold, in order, behind the key `after`."""
+    """Return the keys that begin with `prefix` and what they hold, in order, `count` at most.
+
+    If `has_more` is true, ask again with `after` the last key that came.
+    """
 
     database: Annotated[str, Field(1)] = ""
     prefix: Annotated[str, Field(2)] = ""
@@ -127,10 +130,19 @@ class WriteResults(Message, name="datalattice.v1.Written"):
     results: Annotated[tuple[Value, ...], Field(1, codec=CELL)] = ()
 
 
-@action("kv.write", ActionKind.ONCE, "w", _DATABASE, POST("/databases/{database}/writes"))
+@action(
+    "kv.write",
+    ActionKind.ONCE,
+    "w",
+    _DATABASE,
+    POST("/databases/{database}/writes"),
+    is_tool=True,
+)
 class WriteKeys(ActionRequest[WriteResults], name="datalattice.v1.WriteKeysRequest"):
     """Make writes to keys of a database as one: all of them or none. On disk when it returns.
 
+    Each write has a key and an operation. set, lpush, rpush, sadd, srem and zrem need `value`, hset
+    `field` and `value`, hdel `field`, zadd `value` and `score`, expire `ttl_ms`; incr: `amount`.
     Raises: WrongType: a key holds another type.
     """
 

@@ -19,7 +19,7 @@ class Stored(Message, name="datalattice.v1.Stored"):
     missing: Annotated[tuple[bytes, ...], Field(3, codec=HASH)] = ()
 
 
-@action("values.put", ActionKind.EFFECT, "w", "values", POST("/values", 201, "value"))
+@action("values.put", ActionKind.EFFECT, "w", "values", POST("/values", 201, "value"), is_tool=True)
 class PutValue(ActionRequest[Stored], name="datalattice.v1.PutValueRequest"):
     """Store a value, so that it can be read by its hash, and pin it for the caller.
 
@@ -40,7 +40,10 @@ class FoundValue(Message, name="datalattice.v1.FoundValue"):
 
 @action("values.get", ActionKind.QUERY, "r", "values", GET("/values/{hash}"), is_tool=True)
 class GetValue(ActionRequest[FoundValue], name="datalattice.v1.GetValueRequest"):
-    """Return the value of a hash, or what is at a path inside it. Raises: NoSuchPath."""
+    """Return the value of a hash, or what is at a path inside it: keys with `/` between, `deep/0`.
+
+    Raises: NoSuchPath.
+    """
 
     hash: Annotated[bytes, Field(1, codec=HASH)] = b""
     path: Annotated[str, Field(2)] = ""
@@ -94,6 +97,9 @@ class PathValue(Message, name="datalattice.v1.PathValue"):
 class GetPath(ActionRequest[PathValue], name="datalattice.v1.GetPathRequest"):
     """Return the value at a path of the lattice, such as `kv/0x.../value/shop`.
 
+    A path has keys with `/` between. Below a section such as `kv`, `queue` or `fs` each owner has
+    its data under its public key.
+
     at: a former root: `HEAD~1`, a pin, a hash or a time. Raises: NoSuchPath.
     """
 
@@ -134,7 +140,7 @@ class RootInfo(Message, name="datalattice.v1.RootInfo"):
 
 @action("lattice.root", ActionKind.QUERY, "r", "lattice", GET("/root"), is_tool=True)
 class GetRoot(ActionRequest[RootInfo], name="datalattice.v1.GetRootRequest"):
-    """Return the root's hash and sections."""
+    """Return the hash of the root of the lattice, and the names of the sections below it."""
 
 
 @action("lattice.watch", ActionKind.STREAM, "r", "lattice", GET("/events"))
@@ -158,7 +164,10 @@ class RootHistory(Message, name="datalattice.v1.RootHistory"):
 
 @action("lattice.history", ActionKind.QUERY, "r", "lattice", GET("/history"), is_tool=True)
 class ListRoots(ActionRequest[RootHistory], name="datalattice.v1.ListRootsRequest"):
-    """Return the roots that are remembered, the newest first."""
+    """Return the former roots that are remembered, the newest first, `count` at most.
+
+    `lattice.get` takes the `ref` of one, such as `HEAD~1`, as `at`.
+    """
 
     count: Annotated[int, Field(1, "uint32")] = PAGE
 
@@ -176,9 +185,9 @@ class PinList(Message, name="datalattice.v1.PinList"):
     pins: Annotated[tuple[PinInfo, ...], Field(1)] = ()
 
 
-@action("pins.list", ActionKind.QUERY, "r", "pins/{caller}", GET("/pins"))
+@action("pins.list", ActionKind.QUERY, "r", "pins/{caller}", GET("/pins"), is_tool=True)
 class ListPins(ActionRequest[PinList], name="datalattice.v1.ListPinsRequest"):
-    """List the pins of the caller."""
+    """List the pins of the caller: names of values that are kept, with their hashes."""
 
 
 @action("pins.put", ActionKind.EFFECT, "p", "pins/{caller}", PUT("/pins/{label}", 201))

@@ -39,7 +39,10 @@ class TopicList(Message, name="datalattice.v1.TopicList"):
     "queue.topics", ActionKind.QUERY, "r", "lattice/queue/{owner}", GET("/queues"), is_tool=True
 )
 class ListTopics(ActionRequest[TopicList], name="datalattice.v1.ListTopicsRequest"):
-    """List the topics of an owner with the offsets that they hold."""
+    """List the topics of an owner, and the offsets that each partition holds.
+
+    A partition holds the records from `start` up to, and not with, `end`.
+    """
 
     owner: Annotated[str, Field(1)] = OWN
 
@@ -62,7 +65,14 @@ class OfferedRecords(Message, name="datalattice.v1.Offered"):
     spans: Annotated[tuple[PartitionSpan, ...], Field(1)] = ()
 
 
-@action("queue.offer", ActionKind.ONCE, "w", _TOPIC, POST("/queues/{topic}/records", 201, "values"))
+@action(
+    "queue.offer",
+    ActionKind.ONCE,
+    "w",
+    _TOPIC,
+    POST("/queues/{topic}/records", 201, "values"),
+    is_tool=True,
+)
 class OfferRecords(ActionRequest[OfferedRecords], name="datalattice.v1.OfferRecordsRequest"):
     """Append records to a topic of an owner whose key the folder has.
 
@@ -99,7 +109,11 @@ class RecordPage(Message, name="datalattice.v1.RecordPage"):
 
 @action("queue.range", ActionKind.QUERY, "r", _TOPIC, GET("/queues/{topic}/records"), is_tool=True)
 class ReadRecords(ActionRequest[RecordPage], name="datalattice.v1.ReadRecordsRequest"):
-    """Return records of one partition from an offset on; a negative one counts from the end."""
+    """Return records of one partition in order, `count` at most, from the offset `start` on.
+
+    A negative start counts from the end: -1 is the last record. partition: 0 when it is left out.
+    For the next page, ask again with `start` behind the last offset. Raises: NoSuchPath.
+    """
 
     topic: Annotated[str, Field(1)] = ""
     partition: Annotated[Value, Field(2, codec=CELL)] = None

@@ -65,7 +65,10 @@ class StoreList(Message, name="lattice.daemon.v1.StoreList"):
     is_tool=True,
 )
 class ListStores(ActionRequest[StoreList], name="lattice.daemon.v1.ListStoresRequest"):
-    """List the stores without a parent, or the children of one, archived ones too."""
+    """List the Weaver stores without a parent, or the children of one, archived ones too.
+
+    A Weaver store is a database or log that several nodes write by signed operations.
+    """
 
     parent_id: Annotated[bytes | None, Field(1, codec=STORE_ID)] = None
 
@@ -106,6 +109,7 @@ class StoreDetails(Message, name="lattice.daemon.v1.StoreDetails"):
     _STORE,
     GET("/stores/{id}/details"),
     method=f"{_SERVICE}/GetDetails",
+    is_tool=True,
 )
 class GetStoreDetails(ActionRequest[StoreDetails], name="lattice.daemon.v1.GetStoreDetailsRequest"):
     """Return how many intentions and authors a store has, and how far its state is."""
@@ -359,7 +363,10 @@ class IntentionPage(Message, name="datalattice.v1.IntentionPage"):
     is_tool=True,
 )
 class ReadHistory(ActionRequest[IntentionPage], name="datalattice.v1.ReadHistoryRequest"):
-    """Return the intentions of a store in the order in which this node met them."""
+    """Return the signed operations of a store in the order in which this node met them.
+
+    If `next_seq` is not 0, ask again with it as `start_seq`.
+    """
 
     id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
     start_seq: Annotated[int, Field(2, "uint64")] = 1
@@ -605,7 +612,7 @@ class MethodList(Message, name="lattice.daemon.v1.MethodList"):
     is_tool=True,
 )
 class ListMethods(ActionRequest[MethodList], name="lattice.daemon.v1.ListMethodsRequest"):
-    """Return the commands and queries of a store."""
+    """Return the commands and queries that a store has."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
 

@@ -3,6 +3,7 @@
     rest.sock     REST, for our own user
     grpc/         gRPC, in a folder that only our user can enter
     host:port     both, on request, for callers with credentials
+    /mcp          of REST, on request: tools for language models
 
 They have an event loop of their own: requests of users do not delay the node's peers.
 
@@ -19,11 +20,12 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import uvicorn
 
@@ -34,7 +36,7 @@ from datalattice.client import open as open_node
 from datalattice.client.settings import NodeConfig, split_listen
 from datalattice.clock import SystemClock
 from datalattice.engine import Engine, open_engine
-from datalattice.errors import UsageError
+from datalattice.errors import UnsupportedOperation, UsageError
 from datalattice.lattice import did_of
 from datalattice.node import SOCKET_PATH_BYTES_MAX, bind_socket, remove_socket
 from datalattice.service import Service
@@ -52,6 +54,9 @@ from datalattice.service.access import (
     SpentIds,
 )
 
+if TYPE_CHECKING:
+    from datalattice.api.mcp import McpDoor
+
 _log = logging.getLogger("datalattice.access")
 
 ACCESS_FOLDER: Final = "access"
@@ -60,6 +65,9 @@ ACCESS_FOLDER: Final = "access"
 REST_SOCKET: Final = "rest.sock"
 GRPC_FOLDER: Final = "grpc"
 GRPC_SOCKET: Final = "grpc.sock"
+
+MCP_PATH: Final = "/mcp"
+"""Where the REST listeners have the tools for language models."""
 
 DRAIN_S: Final = 10.0
 """How long requests in flight may take when the doors close."""
@@ -100,6 +108,8 @@ class Doors:
             self._sockets.append((_bound(self._config.rest), None))
             host, port = self._sockets[-1][0].getsockname()[:2]
             self._addresses["rest"] = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            if self._config.mcp != "off":
+                self._addresses["mcp"] = self._addresses["rest"] + MCP_PATH
         self._grpc_path = self._grpc_socket()
         self._addresses["grpc socket"] = self._grpc_path
         if self._config.grpc is not None:
@@ -126,13 +136,17 @@ class Doors:
         self._node = open_node(self._folder)
         access = self._access()
         service = Service(self._node, policy=access.policy, witness=access.witness)
+        mcp = None if self._config.mcp == "off" else _mcp_door(service, self._config.mcp)
         for _, local in self._sockets:
             hosts = () if local else LOCAL_HOSTS
-            app, door = rest_app(service, access.enter, local=local, hosts=hosts)
+            mounts = {} if mcp is None else {MCP_PATH: mcp.app(access.enter, local)}
+            app, door = rest_app(service, access.enter, local=local, hosts=hosts, mounts=mounts)
             self._servers.append(_server(app))
             self._rest.append(door)
         begun: Future[Callable[[], object]] = Future()
         work = self._serve(service, access, begun)
+        if mcp is not None:
+            work = _within(mcp.serving(), work)
         self._thread = threading.Thread(target=lambda: asyncio.run(work), name="doors")
         self._thread.start()
         self._end = begun.result()
@@ -202,6 +216,23 @@ class Doors:
             self._node.close()
         if self._engine is not None:
             self._engine.close()
+
+
+def _mcp_door(service: Service, tools: str) -> McpDoor:
+    try:
+        # Loaded where it is wanted: it takes a second, and 60 MB.
+        from datalattice.api.mcp import McpDoor, McpTools  # noqa: PLC0415
+    except ImportError as error:
+        raise UnsupportedOperation(
+            f"the package {error.name} is not installed: pip install 'datalattice[mcp]'"
+        ) from error
+    chosen: Any = tools  # one of the words that its setting takes
+    return McpDoor(McpTools(service, chosen))
+
+
+async def _within(context: AbstractAsyncContextManager[None], work: Awaitable[None]) -> None:
+    async with context:
+        await work
 
 
 def _entering(access: AccessControl) -> GrpcAuthenticate:

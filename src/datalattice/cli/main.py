@@ -69,6 +69,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "key": ("key", "app"),
     "node": ("node.commands", "app"),
     "daemon": ("node.daemon", "daemon"),
+    "mcp": ("mcp", "mcp"),
     "queue": ("queue.commands", "app"),
     "db": ("db", "app"),
     "fs": ("fs.commands", "app"),

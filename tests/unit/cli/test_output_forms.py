@@ -160,6 +160,7 @@ CALLS: dict[str, str] = {
 ELSEWHERE = {
     "node start": "tests/integration/test_cli_processes.py",
     "daemon": "tests/integration/test_doors.py",
+    "mcp": "tests/integration/test_mcp.py",
     "forks show": "tests/unit/cli/test_forks_commands.py",
     "forks resolve": "tests/unit/cli/test_forks_commands.py",
     "forks export": "tests/unit/cli/test_forks_commands.py",

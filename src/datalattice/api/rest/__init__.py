@@ -9,9 +9,12 @@ from datalattice.api.rest.app import (
     LOCAL_HOSTS,
     Enter,
     RestDoor,
+    merged_headers,
+    read_body,
     rest_app,
 )
 from datalattice.api.rest.bodies import JSON_DEPTH_MAX, JSON_ELEMENTS_MAX
+from datalattice.api.rest.problems import problem_answer
 
 __all__ = [
     "BASE",
@@ -22,5 +25,8 @@ __all__ = [
     "LOCAL_HOSTS",
     "Enter",
     "RestDoor",
+    "merged_headers",
+    "problem_answer",
+    "read_body",
     "rest_app",
 ]

@@ -14,9 +14,10 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
@@ -31,17 +32,16 @@ from datalattice.api.rest.bodies import (
     OCTETS,
     RAW,
     REPRESENTATIONS,
-    NotAcceptable,
-    UnknownType,
     accepted,
 )
 from datalattice.api.rest.description import describe, page_of
+from datalattice.api.rest.problems import problem_answer, problem_body
 from datalattice.api.rest.requests import Arguments
 from datalattice.clock import SystemClock
 from datalattice.errors import DataLatticeError, Draining, LimitExceeded, NoSuchPath, UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.protobuf import Message
-from datalattice.service import Service, Streamed, answer_to
+from datalattice.service import Service, Streamed
 from datalattice.service.access import Credentials, Origin, Principal
 
 BASE: Final = "/api/v1"
@@ -61,6 +61,8 @@ LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 IMMUTABLE: Final = "max-age=31536000, immutable"
 """A value that is named by its hash never changes."""
 
+NO_MOUNTS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
+
 _log = logging.getLogger(__name__)
 
 
@@ -76,11 +78,13 @@ def rest_app(
     hosts: tuple[str, ...] = (),
     body_bytes_max: int = BODY_BYTES_MAX,
     heartbeat_s: float = HEARTBEAT_S,
+    mounts: Mapping[str, ASGIApp] = NO_MOUNTS,
 ) -> tuple[ASGIApp, RestDoor]:
     """Return the application, and what answers in it.
 
     enter: tells who asks. local: `socket` where only our user can open the listener.
     hosts: names under which it may be asked for; () for any. body_bytes_max: of one body.
+    mounts: further applications of this listener, by the first segment of their paths: `/mcp`.
     """
     door = RestDoor(service, enter, local, body_bytes_max, heartbeat_s)
     routes = _Routes()
@@ -92,7 +96,7 @@ def rest_app(
         f"{BASE}/openapi.json": (json.dumps(document).encode(), JSON),
         f"{BASE}/": (page_of(document).encode(), "text/html; charset=utf-8"),
     }
-    return _Front(door, routes, pages, hosts), door
+    return _Front(door, routes, pages, hosts, mounts), door
 
 
 class _Routes:
@@ -151,25 +155,30 @@ class _Front:
         routes: _Routes,
         pages: dict[str, tuple[bytes, str]],
         hosts: tuple[str, ...],
+        mounts: Mapping[str, ASGIApp],
     ) -> None:
         self._door = door
         self._routes = routes
         self._pages = pages
         self._hosts = hosts
+        self._mounts = mounts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "there are no other kinds of connections here"
         # Decoded, a `/` of a name would part the path; and a signature covers the escapes.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
-        answer = await self._answer(Request(scope, receive))
+        request = Request(scope, receive)
+        if self._hosts and not self._is_known(request.headers):
+            problem = problem_answer(UsageError("no service has this name here"), "w")
+            problem.status_code = 421
+            answer: ASGIApp = problem
+        else:
+            first = "/".join(scope["path"].split("/", 2)[:2])
+            answer = self._mounts.get(first) or await self._answer(request)
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        if self._hosts and not self._is_known(request.headers):
-            problem = _problem(UsageError("no service has this name here"), "w")
-            problem.status_code = 421
-            return problem
         path: str = request.scope["path"]
         verb = "GET" if request.method == "HEAD" else request.method
         page = self._pages.get(path)
@@ -182,8 +191,10 @@ class _Front:
             request.scope["path_params"] = dict(zip(names, fields, strict=True))
             return await self._door.answer(request, resource)
         if not resources and page is None:
-            return _problem(NoSuchPath(f"there is no resource {path[:200]}; see {BASE}/"), "w")
-        problem = _problem(UsageError(f"{request.method} is not done here"), "w")
+            return problem_answer(
+                NoSuchPath(f"there is no resource {path[:200]}; see {BASE}/"), "w"
+            )
+        problem = problem_answer(UsageError(f"{request.method} is not done here"), "w")
         problem.status_code = 405
         problem.headers["allow"] = ", ".join(resources or ("GET",))
         return problem
@@ -249,17 +260,17 @@ class RestDoor:
         except ClientDisconnect:
             return Response(status_code=499)  # the caller is gone
         except DataLatticeError as error:
-            return _problem(error, right, if_match="if-match" in request.headers)
+            return problem_answer(error, right, if_match="if-match" in request.headers)
         except Exception as error:  # noqa: BLE001 - a fault of ours ends one request, not the door
             _log.exception("a fault of the service in %s", resource.action.name)
-            return _problem(error, right)
+            return problem_answer(error, right)
 
     async def _answer(self, request: Request, resource: _Resource) -> Response:
-        body = await self._body(request)
+        body = await read_body(request, self._body_bytes_max)
         asked = Credentials(
             request.method,
             str(request.url),
-            _headers(request),
+            merged_headers(request),
             hashlib.sha256(body).digest() if body else None,
             local=self._local,
             origin=Origin(
@@ -277,20 +288,6 @@ class RestDoor:
                 headers={"cache-control": "no-store", "x-accel-buffering": "no"},
             )
         return await run(self._pool, self._call, resource, request, asked, body)
-
-    async def _body(self, request: Request) -> bytes:
-        """Return the body. Raises: LimitExceeded: as soon as it is known to be too large."""
-        most = self._body_bytes_max
-        declared = request.headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > most:
-            raise LimitExceeded(f"a body has at most {most} bytes, got {declared}")
-        parts, size = [], 0
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
-                raise LimitExceeded(f"a body has at most {most} bytes")
-            parts.append(part)
-        return b"".join(parts)
 
     # --- in a thread ---
 
@@ -383,13 +380,27 @@ class RestDoor:
                 except TimeoutError:
                     yield b": alive\n\n"
         except DataLatticeError as error:
-            yield b"event: error\ndata: " + _problem_body(error, "r")[1] + b"\n\n"
+            yield b"event: error\ndata: " + problem_body(error, "r")[1] + b"\n\n"
         finally:
             self._wakes.discard(wake)
             stream.close()
 
 
-def _headers(request: Request) -> dict[str, str]:
+async def read_body(request: Request, most: int) -> bytes:
+    """Return the body. Raises: LimitExceeded: as soon as it is known to be too large."""
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > most:
+        raise LimitExceeded(f"a body has at most {most} bytes, got {declared}")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise LimitExceeded(f"a body has at most {most} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def merged_headers(request: Request) -> dict[str, str]:
     """Return the headers; one that came twice has its values with commas between."""
     found: dict[str, str] = {}
     for name, value in request.headers.items():
@@ -462,37 +473,3 @@ def _document_answer(resource: _Resource, result: Message) -> Response:
     if status == 204 or not result.declared():
         return Response(status_code=201 if status == 201 else 204)
     return Response(json.dumps(to_document(result)), status, headers, JSON)
-
-
-# --- errors ---------------------------------------------------------------------------------------
-
-
-def _problem_body(error: BaseException, right: str, *, if_match: bool = False) -> tuple[Any, bytes]:
-    answer = answer_to(error, right, if_match=if_match)
-    status = answer.status
-    if isinstance(error, UnknownType):
-        status = status._replace(http=415)
-    elif isinstance(error, NotAcceptable):
-        status = status._replace(http=406)
-    document = {
-        "type": f"urn:datalattice:error:{answer.code}",
-        "title": answer.code.replace("-", " "),
-        "status": status.http,
-        "detail": answer.text,
-        "code": answer.code,
-        "error": answer.text,
-    }
-    hashes = getattr(error, "hashes", None)
-    if hashes:
-        document["missing"] = [hash.hex() for hash in hashes]
-    return status, json.dumps(document).encode()
-
-
-def _problem(error: BaseException, right: str, *, if_match: bool = False) -> Response:
-    status, body = _problem_body(error, right, if_match=if_match)
-    headers = {}
-    if status.retry_s is not None:
-        headers["retry-after"] = str(max(1, round(status.retry_s)))
-    if status.http == 401:
-        headers["www-authenticate"] = "Bearer"
-    return Response(body, status.http, headers, "application/problem+json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from datalattice.client.settings import NodeConfig
 
 
+TOOLS: Final = "read|all"
+
+
 @command(None, "daemon", ANY)
 def daemon(
     call: Call,
@@ -40,6 +43,12 @@ def daemon(
     ] = None,
     grpc: Annotated[
         str | None, typer.Option("--grpc", help="Serve gRPC there too, host:port of this machine.")
+    ] = None,
+    mcp: Annotated[
+        str | None,
+        typer.Option(
+            "--mcp", help="Tools for language models at /mcp of REST: read, or all.", metavar=TOOLS
+        ),
     ] = None,
     admin: Annotated[
         list[str] | None, typer.Option("--admin", help="A DID that may do everything. Repeatable.")
@@ -60,6 +69,7 @@ def daemon(
         "peers": peer or None,
         "rest": rest,
         "grpc": grpc,
+        "mcp": mcp,
         "admins": admin or None,
         "log_level": log_level,
         "log_format": log_format,

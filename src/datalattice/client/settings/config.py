@@ -45,6 +45,7 @@ DISCOVER: Final = ("none", "p2p", "mdns", "all")
 DID_WEB: Final = ("none", "https", "loopback")
 IROH_MODES: Final = ("off", "direct", "relay")
 READING: Final = ("public", "authenticated")
+MCP_TOOLS: Final = ("off", "read", "all")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 # Below this a message could not carry one full cell with its path.
@@ -133,6 +134,7 @@ class NodeConfig:
     watched_owners: keys in hex and DIDs whose forks degrade this node, beside its own owners'.
     rest: where `lattice daemon` serves REST besides its socket, `host:port`; None: not at all.
     grpc: the same for gRPC.
+    mcp: what language models may do at `/mcp` of REST: `off`, `read`, or `all`, which writes, too.
     reading: who may read values and the lattice through these: `public` or `authenticated`.
     admins: DIDs that may do everything there.
     cache_bytes: memory for decoded cells of a store that the node opens.
@@ -175,6 +177,7 @@ class NodeConfig:
     watched_owners: tuple[str, ...] = ()
     rest: str | None = None
     grpc: str | None = None
+    mcp: str = "off"
     reading: str = "public"
     admins: tuple[str, ...] = ()
     cache_bytes: int = CACHE_BYTES_MAX
@@ -211,6 +214,7 @@ class NodeConfig:
             ("iroh", IROH_MODES),
             ("ping_reply", PING_REPLIES),
             ("reading", READING),
+            ("mcp", MCP_TOOLS),
             ("log_level", LOG_LEVELS),
             ("log_format", LOG_FORMATS),
         ):

@@ -1,0 +1,243 @@
+"""Server: the tools of a service in the Model Context Protocol, over a pipe and over HTTP.
+
+    await serve_stdio(McpTools(service), OPERATOR)  # the program that started us is at the pipe
+    door = McpDoor(McpTools(service))               # or: at `/mcp` of the REST door
+    async with door.serving():
+        ...
+
+The protocol is the package's; each call runs in one of a few threads, since actions wait for the
+disk. Over HTTP each request stands alone and shows its own credential: there is no session that
+another caller could take over.
+
+Source: docs/mcp.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, Final, Literal
+
+import anyio
+import mcp_types as types
+from anyio import to_thread
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from datalattice.api.mcp.tools import (
+    PATH_URI,
+    VALUE_URI,
+    McpTool,
+    McpTools,
+    ToolAnswer,
+    ToolResource,
+)
+from datalattice.api.rest import Enter, merged_headers, problem_answer, read_body
+from datalattice.errors import DataLatticeError
+from datalattice.service import answer_to
+from datalattice.service.access import Credentials, Origin, Principal
+from datalattice.version import VERSION
+
+REQUEST_BYTES_MAX: Final = 4 << 20
+"""Bytes of one request over HTTP: a file of 1 MiB in hex, and room."""
+
+THREADS: Final = 8
+"""Tools that run at once."""
+
+INSTRUCTIONS: Final = """\
+The data of one datalattice folder: topics with records (queue_*), databases with keys (kv_*),
+drives with files (drive_*), Weaver stores (stores_*), and the lattice that holds all of these
+(lattice_*). Begin with node_status, kv_databases, queue_topics, drive_drives or stores_list to see
+what is there. Leave `owner` out for the data of the folder's own owner.
+Values are JSON; where JSON lacks a type, an object with one name that begins with $ stands for it:
+{"$blob": "00ff"} is bytes. Lists come in pages: the description of the tool says how to ask for
+more. An answer with an error has a `code`, and an `error` that says what is wrong."""
+
+CallerOf = Callable[[Any], Principal]
+"""Returns who sent a request, from the request of HTTP, which is None over a pipe."""
+
+
+class _Answers:
+    """What a server of the protocol answers."""
+
+    def __init__(self, tools: McpTools, caller_of: CallerOf) -> None:
+        self._tools = tools
+        self._caller_of = caller_of
+        self._threads = anyio.CapacityLimiter(THREADS)
+        self._listed = [_described(tool) for tool in tools.tools.values()]
+
+    async def list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=self._listed)
+
+    async def call_tool(
+        self, ctx: Any, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        caller = self._caller_of(ctx.request)
+        answer = await to_thread.run_sync(
+            self._tools.call, params.name, params.arguments or {}, caller, limiter=self._threads
+        )
+        return _result(answer)
+
+    async def list_resources(self, ctx: Any, params: Any) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=[])
+
+    async def list_templates(self, ctx: Any, params: Any) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=_TEMPLATES)
+
+    async def read_resource(
+        self, ctx: Any, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        uri, caller = str(params.uri), self._caller_of(ctx.request)
+        try:
+            found = await to_thread.run_sync(self._tools.read, uri, caller, limiter=self._threads)
+        except DataLatticeError as error:
+            answer = answer_to(error)
+            raise MCPError(types.INVALID_PARAMS, answer.text, {"code": answer.code}) from None
+        return types.ReadResourceResult(contents=[_contents(uri, found)])
+
+
+def mcp_server(tools: McpTools, caller_of: CallerOf) -> Server[Any]:
+    """Return a server of the protocol. caller_of: who asks."""
+    answers = _Answers(tools, caller_of)
+    return Server(
+        "datalattice",
+        version=VERSION,
+        instructions=INSTRUCTIONS,
+        on_list_tools=answers.list_tools,
+        on_call_tool=answers.call_tool,
+        on_list_resources=answers.list_resources,
+        on_list_resource_templates=answers.list_templates,
+        on_read_resource=answers.read_resource,
+    )
+
+
+def _contents(
+    uri: str, found: ToolResource
+) -> types.TextResourceContents | types.BlobResourceContents:
+    if found.blob is not None:
+        return types.BlobResourceContents(
+            uri=uri, mime_type="application/octet-stream", blob=found.blob
+        )
+    assert found.text is not None
+    return types.TextResourceContents(uri=uri, mime_type="application/json", text=found.text)
+
+
+_TEMPLATES: Final = [
+    types.ResourceTemplate(
+        name="value",
+        uri_template=f"{VALUE_URI}{{hash}}",
+        description="The value of a hash of 64 hex digits, as marked JSON, or its bytes.",
+    ),
+    types.ResourceTemplate(
+        name="path",
+        uri_template=f"{PATH_URI}{{+path}}",
+        description="What is at a path of the lattice, such as kv/0x.../value/shop.",
+    ),
+]
+
+
+def _described(tool: McpTool) -> types.Tool:
+    return types.Tool(
+        name=tool.name,
+        description=tool.action.doc,
+        input_schema=tool.schema,
+        annotations=types.ToolAnnotations(
+            read_only_hint=tool.is_read_only,
+            destructive_hint=not tool.is_read_only,
+            idempotent_hint=tool.is_repeatable,
+            open_world_hint=False,
+        ),
+    )
+
+
+def _result(answer: ToolAnswer) -> types.CallToolResult:
+    text = json.dumps(answer.document, ensure_ascii=False)
+    content: list[Any] = [types.TextContent(text=text)]
+    if answer.link is not None:
+        content.append(types.ResourceLink(name="value", uri=answer.link))
+    return types.CallToolResult(
+        content=content, structured_content=answer.document, is_error=answer.is_error
+    )
+
+
+async def serve_stdio(tools: McpTools, caller: Principal) -> None:
+    """Serve through standard input and output, until the input ends."""
+    server = mcp_server(tools, lambda _: caller)
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+class McpDoor:
+    """The tools over HTTP. `app` gives an application for each listener; `serving` runs all."""
+
+    def __init__(self, tools: McpTools) -> None:
+        # JSON and no sessions: each request has one answer and a credential of its own.
+        self._manager: Final = StreamableHTTPSessionManager(
+            mcp_server(tools, lambda request: request.state.caller),
+            json_response=True,
+            stateless=True,
+            max_request_body_size=REQUEST_BYTES_MAX,
+        )
+        self._numbers: Final = count(1)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Serve while the block runs, in the event loop of the applications."""
+        async with self._manager.run():
+            yield
+
+    def app(self, enter: Enter, local: Literal["socket"] | None = None) -> ASGIApp:
+        """Return the application of a listener; arguments as those of `rest_app`."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive)
+            if request.method != "POST":
+                # There is nothing to listen to, and no session to end.
+                refused = Response(status_code=405, headers={"allow": "POST"})
+                await refused(scope, receive, send)
+                return
+            try:
+                body = await read_body(request, REQUEST_BYTES_MAX)
+                asked = self._credentials(request, body, local)
+                # In a thread: a nonce is written to the disk.
+                caller = await to_thread.run_sync(enter, asked)
+            except ClientDisconnect:
+                return
+            except DataLatticeError as error:
+                await problem_answer(error, "w")(scope, receive, send)
+                return
+            scope = {**scope, "state": {"caller": caller}}
+            await self._manager.handle_request(scope, _again(body, receive), send)
+
+        return answer
+
+    def _credentials(
+        self, request: Request, body: bytes, local: Literal["socket"] | None
+    ) -> Credentials:
+        address = None if request.client is None else request.client.host
+        return Credentials(
+            request.method,
+            str(request.url),
+            merged_headers(request),
+            hashlib.sha256(body).digest() if body else None,
+            local=local,
+            origin=Origin("mcp", next(self._numbers), address),
+        )
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read once more, and then what comes after it."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay

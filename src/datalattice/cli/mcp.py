@@ -1,0 +1,39 @@
+"""Command `lattice mcp`: the folder as tools of a language model, through a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from datalattice.cli.command import ANY, Call, command
+from datalattice.client import open as open_node
+from datalattice.errors import UnsupportedOperation, UsageError
+from datalattice.service import OPERATOR, Service
+
+
+@command(None, "mcp", ANY)
+def mcp(
+    call: Call,
+    tools: Annotated[
+        str,
+        typer.Option("--tools", help="What the model may do: read, or all.", metavar="read|all"),
+    ] = "read",
+) -> None:
+    """Give a language model tools for the folder, over standard input and output.
+
+    A program that has a model starts this; a node may be running. It ends with its input.
+    """
+    if tools not in ("read", "all"):
+        raise UsageError(f"--tools is read or all, got {tools!r:.80}")
+    folder = call.filled
+    try:
+        from datalattice.api.mcp import McpTools, serve_stdio
+    except ImportError as error:
+        raise UnsupportedOperation(
+            f"the package {error.name} is not installed: pip install 'datalattice[mcp]'"
+        ) from error
+    chosen: Any = tools
+    with open_node(folder.path) as node:
+        asyncio.run(serve_stdio(McpTools(Service(node), chosen), OPERATOR))
