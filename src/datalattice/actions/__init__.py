@@ -95,6 +95,8 @@ from datalattice.actions.lattice import (
 )
 from datalattice.actions.node import (
     AddPeer,
+    DoorStatement,
+    DoorStatements,
     GetNodeStatus,
     ListPeers,
     ListStoreTypes,
@@ -216,6 +218,8 @@ __all__ = [
     "DatabaseList",
     "DecodeValue",
     "DeletePin",
+    "DoorStatement",
+    "DoorStatements",
     "DriveList",
     "Empty",
     "EncodeValue",

@@ -6,10 +6,29 @@ from typing import Annotated
 
 from datalattice.actions.action import DELETE, GET, PUT, ActionKind, ActionRequest, action
 from datalattice.actions.common import Empty
-from datalattice.actions.formats import HASH, KEY
+from datalattice.actions.formats import HASH, KEY, RAW
 from datalattice.protobuf import Field, Message
 
 _SERVICE = "lattice.daemon.v1.NodeService"
+
+
+class DoorStatement(Message, name="lattice.daemon.v1.DoorStatement"):
+    """What a node states of a key in a certificate of its doors: that it is its own.
+
+    spki_sha256: of the certificate's SubjectPublicKeyInfo in DER. not_after_ms: when it ends.
+    signature: of `client.network.statement_text`, by the key of the DID.
+    """
+
+    did: Annotated[str, Field(1)] = ""
+    spki_sha256: Annotated[bytes, Field(2, codec=HASH)] = b""
+    not_after_ms: Annotated[int, Field(3, "uint64")] = 0
+    signature: Annotated[bytes, Field(4, codec=RAW)] = b""
+
+
+class DoorStatements(Message, name="lattice.daemon.v1.DoorStatements"):
+    """The statements of a node on the certificates of its doors."""
+
+    doors: Annotated[tuple[DoorStatement, ...], Field(1)] = ()
 
 
 class NodeInfo(Message, name="lattice.daemon.v1.NodeStatus"):
@@ -23,6 +42,7 @@ class NodeInfo(Message, name="lattice.daemon.v1.NodeStatus"):
     owner: Annotated[bytes, Field(17)] = b""
     root_hash: Annotated[bytes, Field(18, codec=HASH)] = b""
     address: Annotated[str | None, Field(19)] = None
+    doors: Annotated[tuple[DoorStatement, ...], Field(20)] = ()
 
 
 @action(

@@ -20,7 +20,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from itertools import count
@@ -29,14 +29,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import uvicorn
 
+from datalattice.actions import DoorStatement
+from datalattice.api.certificates import DoorCertificate
 from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor
 from datalattice.api.rest import LOCAL_HOSTS, RestDoor, rest_app
 from datalattice.client import Node
 from datalattice.client import open as open_node
-from datalattice.client.settings import NodeConfig, split_listen
-from datalattice.clock import SystemClock
+from datalattice.client.settings import DoorConfig, NodeConfig, split_listen
+from datalattice.clock import Clock, SystemClock
+from datalattice.crypto import KeyPair
 from datalattice.engine import Engine, open_engine
-from datalattice.errors import UnsupportedOperation, UsageError
+from datalattice.errors import DataLatticeError, UnsupportedOperation, UsageError
 from datalattice.lattice import did_of
 from datalattice.node import SOCKET_PATH_BYTES_MAX, bind_socket, remove_socket
 from datalattice.service import Service
@@ -75,15 +78,24 @@ DRAIN_S: Final = 10.0
 BACKLOG: Final = 512
 """Connections that wait to be taken."""
 
+RENEW_EVERY_S: Final = 3_600.0
+"""How often certificates are looked at."""
+
+UNNAMED: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - not to bind: not names of a host
+
 
 class Doors:
     """The doors of one node. Call `bind`, `start` once the node serves, and `stop`."""
 
-    def __init__(self, folder: Path, config: NodeConfig, public_key: bytes) -> None:
+    def __init__(
+        self, folder: Path, config: NodeConfig, identity: KeyPair, clock: Clock | None = None
+    ) -> None:
         self._folder = folder
         self._config = config
-        self._did = did_of(public_key)
-        self._sockets: list[tuple[socket.socket, Literal["socket"] | None]] = []
+        self._identity = identity
+        self._clock = clock or SystemClock()
+        self._certificates: dict[DoorConfig, DoorCertificate] = {}
+        self._sockets: list[tuple[socket.socket, DoorConfig | None]] = []
         self._made: tuple[str, str | None] | None = None
         self._addresses: dict[str, str] = {}
         self._grpc_path = ""
@@ -102,21 +114,54 @@ class Doors:
         """
         listening, path, owned = bind_socket(self._folder, REST_SOCKET)
         self._made = (path, owned)
-        self._sockets.append((listening, "socket"))
+        self._sockets.append((listening, None))
         self._addresses["socket"] = path
-        if self._config.rest is not None:
-            self._sockets.append((_bound(self._config.rest), None))
+        rest, grpc = self._config.rest, self._config.grpc
+        self._make_certificates(rest, grpc)
+        if rest.listen is not None:
+            self._sockets.append((_bound(rest.listen), rest))
             host, port = self._sockets[-1][0].getsockname()[:2]
-            self._addresses["rest"] = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            scheme = "https" if rest.has_tls else "http"
+            self._addresses["rest"] = f"{scheme}://{_written(host)}:{port}"
             if self._config.mcp != "off":
                 self._addresses["mcp"] = self._addresses["rest"] + MCP_PATH
         self._grpc_path = self._grpc_socket()
         self._addresses["grpc socket"] = self._grpc_path
-        if self._config.grpc is not None:
-            self._addresses["grpc"] = self._config.grpc
+        if grpc.listen is not None:
+            self._addresses["grpc"] = grpc.listen
         for one, _ in self._sockets:
             one.listen(BACKLOG)  # whoever reads the address can connect at once
         return dict(self._addresses)
+
+    def _make_certificates(self, *doors: DoorConfig) -> None:
+        """Make or read the certificates of the doors with TLS. Raises: UsageError."""
+        using = [door for door in doors if door.listen is not None and door.has_tls]
+        hosts = tuple(sorted({one for door in using for one in _hosts_of(door)} - UNNAMED))
+        made: dict[object, DoorCertificate] = {}  # two doors may have the same one
+        for door in using:
+            files = None
+            if door.cert is not None and door.key is not None:
+                files = (self._folder / door.cert, self._folder / door.key)
+            if files not in made:
+                made[files] = DoorCertificate(
+                    self._folder, self._identity, self._clock, files, hosts
+                )
+            self._certificates[door] = made[files]
+
+    def statements(self) -> tuple[DoorStatement, ...]:
+        """Return what the node states about the certificates of its doors."""
+        found = dict.fromkeys(self._certificates.values())  # two doors may have one
+        return tuple(one for certificate in found for one in certificate.statements)
+
+    async def _renew(self) -> None:
+        """Take newer certificates as they come, for ever."""
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            for certificate in self._certificates.values():
+                try:
+                    await asyncio.to_thread(certificate.refresh)
+                except DataLatticeError as error:
+                    _log.error("a door keeps its certificate: %s", error)
 
     def _grpc_socket(self) -> str:
         """Return where the socket of gRPC is to be, in a folder that only our user can enter."""
@@ -135,13 +180,19 @@ class Doors:
         """Open the folder and serve. Raises: UsageError: the rules of access cannot be read."""
         self._node = open_node(self._folder)
         access = self._access()
-        service = Service(self._node, policy=access.policy, witness=access.witness)
+        service = Service(
+            self._node, policy=access.policy, witness=access.witness, doors=self.statements
+        )
         mcp = None if self._config.mcp == "off" else _mcp_door(service, self._config.mcp)
-        for _, local in self._sockets:
-            hosts = () if local else LOCAL_HOSTS
+        for _, listener in self._sockets:
+            hosts: tuple[str, ...] = ()
+            if listener is not None and (listener.is_local or listener.hosts):
+                hosts = (*LOCAL_HOSTS, *listener.hosts)
+            local: Literal["socket"] | None = "socket" if listener is None else None
             mounts = {} if mcp is None else {MCP_PATH: mcp.app(access.enter, local)}
             app, door = rest_app(service, access.enter, local=local, hosts=hosts, mounts=mounts)
-            self._servers.append(_server(app))
+            certificate = None if listener is None else self._certificates.get(listener)
+            self._servers.append(_server(app, certificate))
             self._rest.append(door)
         begun: Future[Callable[[], object]] = Future()
         work = self._serve(service, access, begun)
@@ -156,12 +207,13 @@ class Doors:
     ) -> None:
         """Serve until what it gives to `begun` is called, from any thread."""
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
-        doors = [GrpcDoor(service)]
+        doors: list[GrpcDoor] = []
         try:
+            doors.append(GrpcDoor(service))
             await doors[0].listen_socket(self._grpc_path)
-            if self._config.grpc is not None:
+            if self._config.grpc.listen is not None:
                 doors.append(GrpcDoor(service, _entering(access)))
-                await doors[1].listen_tcp(self._config.grpc)
+                await self._listen(doors[1], self._config.grpc)
         except Exception as error:  # noqa: BLE001 - raised in the thread that waits
             begun.set_exception(UsageError(str(error)) if isinstance(error, OSError) else error)
             await asyncio.gather(*(door.stop(0.0) for door in doors))
@@ -171,7 +223,9 @@ class Doors:
             asyncio.ensure_future(server.serve(sockets=[one]))
             for server, (one, _) in zip(self._servers, self._sockets, strict=True)
         ]
+        renewing = asyncio.ensure_future(self._renew())
         await ending.wait()
+        renewing.cancel()
         for server in self._servers:
             server.should_exit = True
         for rest in self._rest:
@@ -179,22 +233,36 @@ class Doors:
         # Side by side: all doors have the same time for the requests in flight.
         await asyncio.gather(*servers, *(door.stop(DRAIN_S) for door in doors))
 
+    async def _listen(self, door: GrpcDoor, listener: DoorConfig) -> None:
+        certificate = self._certificates.get(listener)
+        newest = None if certificate is None else lambda: (certificate.key, certificate.chain)
+        assert listener.listen is not None
+        await door.listen_tcp(listener.listen, newest, insecure=listener.insecure)
+
     def _access(self) -> AccessControl:
-        clock, limits = SystemClock(), RateLimits()
+        clock, limits = self._clock, RateLimits()
         reading: Any = self._config.reading
         policies = Policies(self._folder, Policy(frozenset(self._config.admins), reading))
         # On disk: a request that was signed once is not taken again after a restart.
         self._engine = open_engine(self._folder / ACCESS_FOLDER, (SPENT_TABLE,))
         spent = SpentIds(self._engine)
-        urls = [url for url in self._addresses.values() if "://" in url]
-        if self._config.grpc is not None:
-            urls.append(f"http://{self._config.grpc}")
-        # All names under which the door may be asked for.
-        ports = {url.rpartition(":")[2] for url in urls}
-        urls += [f"http://{host}:{port}" for port in ports for host in LOCAL_HOSTS]
-        authenticator = Authenticator(self._did, urls, spent, limits)
+        urls = [
+            f"{scheme}://{_written(host)}:{port}"
+            for scheme, port, hosts in self._listeners()
+            for host in hosts
+        ]
+        did = did_of(self._identity.public_key)
+        authenticator = Authenticator(did, urls, spent, limits)
         audit = Audit(lambda record: _log.info("%s", record.line()))
         return AccessControl(authenticator, policies, limits, audit, clock)
+
+    def _listeners(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """Yield the scheme, the port, and all names under which each may be asked for."""
+        for name, listener in (("rest", self._config.rest), ("grpc", self._config.grpc)):
+            if listener.listen is not None:
+                scheme = "https" if listener.has_tls else "http"
+                port = self._addresses[name].rpartition(":")[2]
+                yield scheme, port, (*LOCAL_HOSTS, *_hosts_of(listener))
 
     def stop(self) -> None:
         """End what is being served; requests in flight get some seconds."""
@@ -246,7 +314,18 @@ def _entering(access: AccessControl) -> GrpcAuthenticate:
     return enter
 
 
-def _server(app: Any) -> uvicorn.Server:
+def _hosts_of(listener: DoorConfig) -> tuple[str, ...]:
+    """Return the names under which a listener may be asked for."""
+    assert listener.listen is not None
+    return (split_listen(listener.listen)[0], *listener.hosts)
+
+
+def _written(host: str) -> str:
+    """Return a host as it stands in a URL."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _server(app: Any, certificate: DoorCertificate | None) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -256,6 +335,8 @@ def _server(app: Any) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=round(DRAIN_S),
         backlog=BACKLOG,
+        # One context for all connections: it shows a renewed certificate to new ones.
+        ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
     return uvicorn.Server(config)
 

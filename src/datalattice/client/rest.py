@@ -31,7 +31,22 @@ from datalattice.cells import decode_message, encode_message
 from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
 from datalattice.client.methods import StoreMethods
-from datalattice.errors import MissingData, PeerUnavailable, ProtocolViolation, Timeout, UsageError
+from datalattice.client.network import (
+    DoorPin,
+    pin_of,
+    read_statements,
+    split_door,
+    tls_reason,
+    unverified,
+)
+from datalattice.clock import Clock
+from datalattice.errors import (
+    MissingData,
+    PeerUnavailable,
+    ProtocolViolation,
+    Timeout,
+    UsageError,
+)
 from datalattice.protobuf import FieldInfo, Message
 
 R = TypeVar("R", bound=Message)
@@ -49,9 +64,12 @@ _HASHES: Final = {"hash": "x-value-id", "root_hash": "x-root-hash"}
 class RestClient:
     """One connection to a service; for one thread at a time.
 
-    url:   `http://host:port`, `https://host:port`, or the path of a Unix socket.
+    url:   `http://host:port`, `https://host:port`, `did:key:...@host:port`, or the path of a Unix
+           socket.
     token: makes the bearer token of each request; without it the caller is anonymous, or the owner
            of the socket.
+    did:   of the node that must answer, whatever signed its certificate; BadSignature if another
+           one does, before anything is sent. tls: verifies certificates in another way.
     """
 
     def __init__(
@@ -61,10 +79,16 @@ class RestClient:
         token: Callable[[], str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
+        did: str | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._token = token
         self._timeout_s = timeout_s
-        self._make = _connector(url, timeout_s, tls)
+        named, place = split_door(url)
+        pin = pin_of(did, named, clock)
+        if pin is not None and tls is not None:
+            raise UsageError("tls and did: a certificate is verified in one way")
+        self._make = _connector(place if named is None else f"https://{place}", timeout_s, tls, pin)
         self._connection = self._make()
 
     def call(self, request: ActionRequest[R]) -> R:
@@ -106,7 +130,12 @@ class RestClient:
             raise Timeout(f"no answer to {request.action.name} in {self._timeout_s} s") from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise PeerUnavailable(f"the service cannot be reached: {error}") from error
+            reason = tls_reason(error)
+            # What a door with TLS does when plain text comes.
+            is_plain = type(connection) is http.client.HTTPConnection
+            if is_plain and isinstance(error, (http.client.BadStatusLine, ConnectionResetError)):
+                reason += "; if it has TLS, connect by https://"
+            raise PeerUnavailable(f"the service cannot be reached: {reason}") from error
         except BaseException:
             connection.close()  # Ctrl-C: as for a timeout
             raise
@@ -206,9 +235,29 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+class _PinnedConnection(http.client.HTTPSConnection):
+    """HTTP over TLS, to the node of a DID alone."""
+
+    def __init__(self, host: str, port: int | None, timeout_s: float, pin: DoorPin) -> None:
+        super().__init__(host, port, timeout=timeout_s, context=unverified())
+        self._pin = pin
+        self._timeout_s = timeout_s
+
+    def connect(self) -> None:
+        """Connect. Raises: OSError. BadSignature: another node answers."""
+        super().connect()
+        shown = self.sock.getpeercert(binary_form=True) or b""
+        # Security: before the request, and with it the caller's token, is sent.
+        if not self._pin.knows(shown):
+            statements = read_statements(self.host, self.port, self._timeout_s)
+            self._pin.check(shown, statements, f"{self.host}:{self.port}")
+
+
 def _connector(
-    url: str, timeout_s: float, tls: ssl.SSLContext | None
+    url: str, timeout_s: float, tls: ssl.SSLContext | None, pin: DoorPin | None
 ) -> Callable[[], http.client.HTTPConnection]:
+    if pin is not None and not url.startswith("https://"):
+        raise UsageError(f"{pin.did} is proved over TLS: https://host:port, got {url!r}")
     if "://" not in url:
         if not Path(url).is_socket():
             raise PeerUnavailable(f"there is no socket at {url}")
@@ -217,6 +266,8 @@ def _connector(
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"a service is at http://host:port or https://host:port, got {url!r}")
     host, port = parts.hostname, parts.port
+    if pin is not None:
+        return lambda: _PinnedConnection(host, port, timeout_s, pin)
     if parts.scheme == "https":
         return lambda: http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls)
     return lambda: http.client.HTTPConnection(host, port, timeout=timeout_s)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar
 
-from datalattice.actions import ActionRequest
+from datalattice.actions import ActionRequest, DoorStatement
 from datalattice.client import Node
 from datalattice.cursors import Stream, Wake
 from datalattice.errors import LimitExceeded, UsageError
@@ -34,12 +34,14 @@ class ServiceCall:
     """What a handler may use besides its request: the node, and who asks under which policy.
 
     locks: on files of drives.
+    doors: what the node states about the certificates of its doors.
     """
 
     node: Node
     principal: Principal
     policy: Policy
     locks: FileLocks
+    doors: Callable[[], tuple[DoorStatement, ...]] = tuple
 
     @property
     def caller(self) -> str:

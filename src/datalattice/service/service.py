@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import datalattice.service.handlers  # noqa: F401 - registers what does each action
-from datalattice.actions import CALLER, Action, ActionKind, ActionRequest
+from datalattice.actions import CALLER, Action, ActionKind, ActionRequest, DoorStatement
 from datalattice.cells import Keyword, Value, to_text
 from datalattice.client import Node, canonical_path, parse_path_key
 from datalattice.errors import UsageError
@@ -51,15 +51,19 @@ class Service:
         policy: Callable[[], Policy] = Policy,
         witness: Witness | None = None,
         locks: FileLocks | None = None,
+        doors: Callable[[], tuple[DoorStatement, ...]] = tuple,
     ) -> None:
-        """policy: who may do what, asked for at each call. witness: limits rates, keeps records.
+        """Make the service of a node.
 
+        policy: who may do what, asked for at each call. witness: limits rates, keeps records.
+        doors: what the node states about the certificates of its doors.
         locks: on files of drives; None: its own.
         """
         self._node: Final = node
         self._policy: Final = policy
         self._witness: Final = witness
         self._locks: Final = locks or FileLocks()
+        self.doors: Final = doors
 
     def call(self, request: ActionRequest[R], caller: Principal) -> R:
         """Do an action; return its result, durable if it writes.
@@ -98,7 +102,7 @@ class Service:
             self._witness(action, caller, decision)
         if decision is not None:
             decision.require()
-        return ServiceCall(self._node, caller, policy, self._locks)
+        return ServiceCall(self._node, caller, policy, self._locks, self.doors)
 
     def _scope(self, action: Action, request: ActionRequest[Any], caller: Principal) -> str:
         """Return what the right is asked for: the action's scope with the request's values."""

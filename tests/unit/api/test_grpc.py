@@ -401,7 +401,7 @@ def test_a_door_with_a_certificate_is_called_by_who_has_it(service: Service) -> 
         serialization.NoEncryption(),
     )
     with serving(service, authenticate=by_token) as served:
-        port = served.run(served.door.listen_tcp("127.0.0.1:0", (private, certificate)))
+        port = served.run(served.door.listen_tcp("127.0.0.1:0", lambda: (private, certificate)))
         address = f"localhost:{port}"
         with GrpcClient(address, token="good", certificate=certificate) as client:
             assert client.call(ListTopics()).topics == ()

@@ -161,23 +161,32 @@ class GrpcDoor:
         await self._listen(lambda server: server.add_insecure_port(target), target)
 
     async def listen_tcp(
-        self, address: str, key_and_certificate: tuple[bytes, bytes] | None = None
+        self,
+        address: str,
+        key_and_certificate: Callable[[], tuple[bytes, bytes]] | None = None,
+        *,
+        insecure: bool = False,
     ) -> int:
         """Serve on `host:port` and return the port; port 0 takes a free one.
 
-        key_and_certificate: of TLS, as PEM; the key is not Ed25519. Without it the address must be
-        a loopback address given as a number.
+        key_and_certificate: returns those of TLS, as PEM, for each new connection; the key is not
+        Ed25519. insecure: without TLS on any address; else a loopback address given as a number.
         Raises: UsageError: the door has no `authenticate`, or TLS is needed. OSError.
         """
         if self._authenticate is socket_caller:
             raise UsageError("a door on TCP needs `authenticate`: anybody can connect to it")
         if key_and_certificate is not None:
-            credentials = grpc.ssl_server_credentials([key_and_certificate])
+            newest = key_and_certificate
+
+            def configuration() -> Any:
+                return grpc.ssl_server_certificate_configuration([newest()])
+
+            credentials = grpc.dynamic_ssl_server_credentials(configuration(), configuration)
             return await self._listen(
                 lambda server: server.add_secure_port(address, credentials), address
             )
         host = address.rpartition(":")[0].strip("[]")
-        if host != "::1" and not host.startswith("127."):
+        if not insecure and host != "::1" and not host.startswith("127."):
             raise UsageError(f"{address}: tokens would cross the network in the clear; use TLS")
         return await self._listen(lambda server: server.add_insecure_port(address), address)
 

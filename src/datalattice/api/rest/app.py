@@ -26,7 +26,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from datalattice.actions import ACTIONS, CELL, Action, ActionKind, ActionRequest, to_document
+from datalattice.actions import (
+    ACTIONS,
+    CELL,
+    Action,
+    ActionKind,
+    ActionRequest,
+    DoorStatements,
+    to_document,
+)
 from datalattice.api.rest.bodies import (
     JSON,
     OCTETS,
@@ -37,6 +45,7 @@ from datalattice.api.rest.bodies import (
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.problems import problem_answer, problem_body
 from datalattice.api.rest.requests import Arguments
+from datalattice.client.network import WELL_KNOWN
 from datalattice.clock import SystemClock
 from datalattice.errors import DataLatticeError, Draining, LimitExceeded, NoSuchPath, UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
@@ -181,6 +190,8 @@ class _Front:
     async def _answer(self, request: Request) -> Response:
         path: str = request.scope["path"]
         verb = "GET" if request.method == "HEAD" else request.method
+        if path == WELL_KNOWN and verb == "GET":
+            return Response(self._door.statements(), media_type=JSON)
         page = self._pages.get(path)
         if page is not None and verb == "GET":
             return Response(page[0], media_type=page[1])
@@ -251,6 +262,10 @@ class RestDoor:
         self._body_bytes_max = body_bytes_max
         self._heartbeat_s = heartbeat_s
         self._pool = ThreadPoolExecutor(THREADS, "rest")
+
+    def statements(self) -> bytes:
+        """Return what the node states about the certificates of its doors, as a document."""
+        return json.dumps(to_document(DoorStatements(doors=self._service.doors()))).encode()
 
     async def answer(self, request: Request, resource: _Resource) -> Response:
         """Answer a request at a resource; never raises."""

@@ -38,11 +38,14 @@ def daemon(
     rest: Annotated[
         str | None,
         typer.Option(
-            "--rest", help="Serve REST there too, host:port of this machine; 0: a free port."
+            "--rest", help="Serve REST there too, host:port; beyond this machine with TLS."
         ),
     ] = None,
     grpc: Annotated[
-        str | None, typer.Option("--grpc", help="Serve gRPC there too, host:port of this machine.")
+        str | None,
+        typer.Option(
+            "--grpc", help="Serve gRPC there too, host:port; beyond this machine with TLS."
+        ),
     ] = None,
     mcp: Annotated[
         str | None,
@@ -84,4 +87,4 @@ def _doors(folder: Path, settings: NodeConfig, identity: KeyPair) -> Doors:
         raise UnsupportedOperation(
             f"the package {error.name} is not installed: pip install 'datalattice[doors]'"
         ) from error
-    return Doors(folder, settings, identity.public_key)
+    return Doors(folder, settings, identity)

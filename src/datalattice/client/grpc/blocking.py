@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -11,8 +12,10 @@ import grpc
 from datalattice.actions import ActionRequest
 from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
-from datalattice.client.grpc.channels import Token, error_from, route_to
+from datalattice.client.grpc.channels import ASK_STATUS, DoorAddress, Token, error_from
 from datalattice.client.methods import StoreMethods
+from datalattice.clock import Clock
+from datalattice.errors import DataLatticeError, PeerUnavailable
 from datalattice.protobuf import Message
 
 R = TypeVar("R", bound=Message)
@@ -54,9 +57,11 @@ class GrpcStream(Generic[R]):
 class GrpcClient:
     """Calls the actions of a service through its gRPC door. It retries nothing by itself.
 
-    target:      the file of a socket, or `host:port`.
+    target:      the file of a socket, `host:port`, or `did:key:...@host:port`.
     token:       a bearer token, or what returns one.
     certificate: the door's own, as PEM, or that of who signed it; None without TLS.
+    did:         of the node that must answer over TLS, whatever signed its certificate;
+                 BadSignature if another one does, before anything else is sent.
     timeout_s:   the longest that a call waits for its answer.
     """
 
@@ -66,11 +71,41 @@ class GrpcClient:
         *,
         token: Token | None = None,
         certificate: bytes | None = None,
+        did: str | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
+        clock: Clock | None = None,
     ) -> None:
-        self._route: Final = route_to(target, token, certificate)
+        self._route: Final = DoorAddress(target, token, certificate, did, clock)
         self._timeout_s: Final = timeout_s
-        self._channel: Final = self._route.channel(grpc)
+        self._lock: Final = threading.Lock()
+        self._shown = b""
+        self._channel: Any = None if self._route.pin else self._route.channel(grpc)
+
+    def _open(self) -> Any:
+        """Return the channel, once the door proved to be the right one. Raises: as `call`."""
+        pin = self._route.pin
+        if pin is None:
+            return self._channel
+        with self._lock:
+            if self._channel is None or not pin.knows(self._shown):
+                shown = self._route.shown(self._timeout_s)
+                channel = self._route.channel(grpc, shown)
+                try:
+                    answer = channel.unary_unary(ASK_STATUS)(b"", timeout=self._timeout_s)
+                    self._route.prove(shown, answer)
+                except grpc.RpcError as error:
+                    raise self._route.error(error) from error
+                finally:
+                    if not pin.knows(shown):
+                        channel.close()
+                self._channel, self._shown = channel, shown
+            return self._channel
+
+    def _error(self, error: grpc.RpcError) -> DataLatticeError:
+        found = self._route.error(error)
+        if self._route.pin is not None and isinstance(found, PeerUnavailable):
+            self._channel = None  # the door may have another certificate now
+        return found
 
     def call(self, request: ActionRequest[R]) -> R:
         """Have an action done; return its result, durable if it writes.
@@ -80,13 +115,13 @@ class GrpcClient:
         """
         check_answer(request, stream=False)
         action = request.action
-        method = self._channel.unary_unary(f"/{action.method}")
+        method = self._open().unary_unary(f"/{action.method}")
         try:
             data: bytes = method(
                 request.encode(), timeout=self._timeout_s, metadata=self._route.metadata()
             )
         except grpc.RpcError as error:
-            raise error_from(error) from error
+            raise self._error(error) from error
         result: R = action.result.decode(data)  # type: ignore[assignment]
         return result
 
@@ -94,7 +129,7 @@ class GrpcClient:
         """Begin a stream; its errors are raised by the iteration."""
         check_answer(request, stream=True)
         action = request.action
-        method = self._channel.unary_stream(f"/{action.method}")
+        method = self._open().unary_stream(f"/{action.method}")
         call = method(request.encode(), metadata=self._route.metadata())
         return GrpcStream(call, action.result)  # type: ignore[arg-type]
 
@@ -108,7 +143,8 @@ class GrpcClient:
 
     def close(self) -> None:
         """End all calls and streams of this client."""
-        self._channel.close()
+        if self._channel is not None:
+            self._channel.close()
 
     def __enter__(self) -> Self:
         return self

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 
+from datalattice.actions import GetNodeStatus, NodeInfo
 from datalattice.client.control import error_of
+from datalattice.client.network import pin_of, read_certificate, shown_certificate, split_door
+from datalattice.clock import Clock
 from datalattice.errors import (
     DataLatticeError,
     LimitExceeded,
@@ -53,42 +56,86 @@ Token = str | Callable[[], str]
 """A bearer token, or what returns one that has not ended, asked for at each call."""
 
 
-class DoorAddress(NamedTuple):
-    """Where a door is. certificate: of TLS, as PEM; None without TLS."""
+class DoorAddress:
+    """Where a door is, who the caller says it is, and which node must answer.
 
-    target: str
-    certificate: bytes | None
-    token: Token | None
+    target:      the file of a socket, `host:port`, or `did:key:...@host:port`.
+    certificate: of TLS, as PEM; None without TLS, or with a DID.
+    Raises: UsageError: the target is none of these, or the rest does not go with it.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        token: Token | None,
+        certificate: bytes | None,
+        did: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        text = os.fspath(target)
+        named, self._place = split_door(text)
+        self.pin: Final = pin_of(did, named, clock)
+        self._token: Final = token
+        self._certificate: Final = certificate
+        if isinstance(target, Path) or "/" in text:
+            self._target = f"unix:{Path(text).absolute()}"
+            if self.pin is not None:
+                raise UsageError(f"{self.pin.did} is proved over TLS: host:port, got {text!r:.80}")
+            return
+        if not self._place.rpartition(":")[2].isdigit():
+            raise UsageError(f"a door is the file of a socket, or host:port, got {text!r:.80}")
+        if self.pin is not None and certificate is not None:
+            raise UsageError("certificate and did: a certificate is verified in one way")
+        self._target = f"dns:///{self._place}"
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Return what each call shows of the caller."""
-        if self.token is None:
+        if self._token is None:
             return ()
-        token = self.token if isinstance(self.token, str) else self.token()
+        token = self._token if isinstance(self._token, str) else self._token()
         return ((AUTHORIZATION, f"Bearer {token}"),)
 
-    def channel(self, kind: Any) -> Any:
-        """Return a channel. kind: `grpc` for a blocking one, `grpc.aio` for the event loop."""
-        if self.certificate is None:
-            return kind.insecure_channel(self.target, options=OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self.certificate)
-        return kind.secure_channel(self.target, credentials, options=OPTIONS)
+    def shown(self, timeout_s: float) -> bytes:
+        """Return the certificate that the door shows, as DER.
+
+        Raises: PeerUnavailable: no door with TLS answers.
+        """
+        host, _, port = self._place.rpartition(":")
+        return shown_certificate(host.strip("[]"), int(port), timeout_s)
+
+    def channel(self, kind: Any, shown: bytes | None = None) -> Any:
+        """Return a channel. kind: `grpc` for a blocking one, `grpc.aio` for the event loop.
+
+        shown: the certificate, as DER, of the only door that it connects to.
+        Raises: BadSignature: that cannot be read.
+        """
+        pem = self._certificate
+        options: tuple[tuple[str, object], ...] = OPTIONS
+        if shown is not None:
+            pem, names = read_certificate(shown)
+            # The node is proved by its statement, wherever it is.
+            options = (*OPTIONS, *(("grpc.ssl_target_name_override", one) for one in names[:1]))
+        if pem is None:
+            return kind.insecure_channel(self._target, options=options)
+        credentials = grpc.ssl_channel_credentials(pem)
+        return kind.secure_channel(self._target, credentials, options=options)
+
+    def prove(self, shown: bytes, answer: bytes) -> None:
+        """Check what a door answers to `ASK_STATUS`. Raises: BadSignature: it is another node's."""
+        assert self.pin is not None
+        self.pin.check(shown, NodeInfo.decode(answer).doors, self._place)
+
+    def error(self, error: grpc.RpcError) -> DataLatticeError:
+        """Return the error of a service that made a call fail, as the same class."""
+        found = error_from(error)
+        is_plain = self._certificate is None and self.pin is None
+        if type(found) is PeerUnavailable and is_plain and not self._target.startswith("unix:"):
+            return PeerUnavailable(f"{found}; if it has TLS, give its `did` or `certificate`")
+        return found
 
 
-def route_to(
-    target: str | os.PathLike[str], token: Token | None, certificate: bytes | None
-) -> DoorAddress:
-    """Return how to reach a door.
-
-    target: the file of a socket, or `host:port`.
-    Raises: UsageError: it is neither.
-    """
-    text = os.fspath(target)
-    if isinstance(target, Path) or "/" in text:
-        return DoorAddress(f"unix:{Path(text).absolute()}", certificate, token)
-    if not text.rpartition(":")[2].isdigit():
-        raise UsageError(f"a door is the file of a socket, or host:port, got {text!r:.80}")
-    return DoorAddress(f"dns:///{text}", certificate, token)
+ASK_STATUS: Final = f"/{GetNodeStatus.action.method}"
+"""The call that every door answers to anybody; it is made without a token."""
 
 
 _BY_STATUS: Final[dict[str, type[DataLatticeError]]] = {

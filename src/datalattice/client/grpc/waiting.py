@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import grpc
 from grpc import aio
@@ -13,8 +14,10 @@ from grpc import aio
 from datalattice.actions import ActionRequest
 from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
-from datalattice.client.grpc.channels import Token, error_from, route_to
+from datalattice.client.grpc.channels import ASK_STATUS, DoorAddress, Token
 from datalattice.client.methods import AsyncStoreMethods
+from datalattice.clock import Clock
+from datalattice.errors import DataLatticeError, PeerUnavailable
 from datalattice.protobuf import Message
 
 R = TypeVar("R", bound=Message)
@@ -29,23 +32,53 @@ class AsyncGrpcClient:
         *,
         token: Token | None = None,
         certificate: bytes | None = None,
+        did: str | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
+        clock: Clock | None = None,
     ) -> None:
-        self._route: Final = route_to(target, token, certificate)
+        self._route: Final = DoorAddress(target, token, certificate, did, clock)
         self._timeout_s: Final = timeout_s
-        self._channel: Final = self._route.channel(aio)
+        self._shown = b""
+        self._opening: Final = asyncio.Lock()
+        self._channel: Any = None if self._route.pin else self._route.channel(aio)
+
+    async def _open(self) -> Any:
+        """Return the channel, once the door proved to be the right one. Raises: as `call`."""
+        pin = self._route.pin
+        if pin is None:
+            return self._channel
+        async with self._opening:
+            if self._channel is None or not pin.knows(self._shown):
+                shown = await asyncio.to_thread(self._route.shown, self._timeout_s)
+                channel = self._route.channel(aio, shown)
+                try:
+                    answer = await channel.unary_unary(ASK_STATUS)(b"", timeout=self._timeout_s)
+                    self._route.prove(shown, answer)
+                except grpc.RpcError as error:
+                    raise self._route.error(error) from error
+                finally:
+                    if not pin.knows(shown):
+                        await channel.close()
+                self._channel, self._shown = channel, shown
+            return self._channel
+
+    def _error(self, error: grpc.RpcError) -> DataLatticeError:
+        found = self._route.error(error)
+        if self._route.pin is not None and isinstance(found, PeerUnavailable):
+            self._channel = None  # the door may have another certificate now
+        return found
 
     async def call(self, request: ActionRequest[R]) -> R:
         """Have an action done; as `GrpcClient.call`."""
         check_answer(request, stream=False)
         action = request.action
-        method = self._channel.unary_unary(f"/{action.method}")
+        method = (await self._open()).unary_unary(f"/{action.method}")
         try:
             data: bytes = await method(
                 request.encode(), timeout=self._timeout_s, metadata=self._route.metadata()
             )
         except grpc.RpcError as error:
-            raise error_from(error) from error
+            raise self._error(error) from error
         result: R = action.result.decode(data)  # type: ignore[assignment]
         return result
 
@@ -59,13 +92,13 @@ class AsyncGrpcClient:
 
     async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
         action = request.action
-        method = self._channel.unary_stream(f"/{action.method}")
+        method = (await self._open()).unary_stream(f"/{action.method}")
         call = method(request.encode(), metadata=self._route.metadata())
         try:
             async for data in call:
                 yield action.result.decode(data)  # type: ignore[misc]
         except grpc.RpcError as error:
-            raise error_from(error) from error
+            raise self._error(error) from error
         finally:
             call.cancel()
 
@@ -75,7 +108,8 @@ class AsyncGrpcClient:
 
     async def close(self) -> None:
         """End all calls and streams of this client."""
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,6 +5,19 @@ from datalattice.client.network.fetching import (
     healing_document,
     report_document,
 )
+from datalattice.client.network.pinning import (
+    WELL_KNOWN,
+    DoorPin,
+    pin_of,
+    read_certificate,
+    read_statements,
+    shown_certificate,
+    split_door,
+    state_door,
+    statement_text,
+    tls_reason,
+    unverified,
+)
 from datalattice.client.network.probing import probe, receive_result, unreached
 from datalattice.client.network.tls import (
     NODE_ALPN,
@@ -20,16 +33,27 @@ from datalattice.client.network.tls import (
 __all__ = [
     "NODE_ALPN",
     "PLAIN_ALPN",
+    "WELL_KNOWN",
+    "DoorPin",
     "HandshakeFailed",
     "HealingSources",
     "TlsIdentity",
     "explain",
     "healing_document",
     "open_stream",
+    "pin_of",
     "probe",
     "proven_key",
+    "read_certificate",
+    "read_statements",
     "receive_result",
     "report_document",
+    "shown_certificate",
+    "split_door",
+    "state_door",
+    "statement_text",
+    "tls_reason",
     "tune",
     "unreached",
+    "unverified",
 ]

@@ -37,7 +37,8 @@ ADDRESS_CONNECTIONS_MAX: Final = 64  # many nodes may share one address behind a
 """Inbound connections from one address."""
 
 DEFAULT_PORT: Final = 18_888
-LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+LOOPBACK: Final = ("::1", "localhost")
+TLS_MODES: Final = ("auto", "on", "off")
 CONNECTIONS_MAX: Final = 1_024
 COLLECT_AFTER_BYTES: Final = 256_000_000  # a collection costs as much as the store is large
 READ_TIMEOUT_MS: Final = 30_000  # an idle peer still sends a sign of life
@@ -75,16 +76,59 @@ def split_listen(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _check_listen(name: str, text: str) -> None:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > PORT_MAX or not host:
-        raise UsageError(f"{name} is host:port, got {text!r}")
-    # "A non-loopback bind needs TLS": a token in plain text is anybody's on the way.
-    if host.strip("[]") not in LOOPBACK:
-        raise UsageError(
-            f"{name} is served without TLS, so on this machine alone: {', '.join(LOOPBACK)}, got "
-            f"{host!r}; put a proxy that has TLS in front of it"
-        )
+def _is_loopback(host: str) -> bool:
+    return host in LOOPBACK or (host.startswith("127.") and host.replace(".", "").isdigit())
+
+
+@dataclass(frozen=True, slots=True)
+class DoorConfig:
+    """A listener for users of the node, beside its socket.
+
+    listen:   `host:port`; None: not at all.
+    tls:      `auto`: except on addresses of this machine; `on`; or `off`.
+    cert, key: files of a certificate and its key, as PEM, from the node's folder on; None: a
+              certificate of the node's own, which clients pin by the node's DID.
+    insecure: whether it may be without TLS on an address that others reach.
+    hosts:    names under which it may be asked for, besides those of this machine; empty: any,
+              where others reach it.
+    """
+
+    listen: str | None = None
+    tls: str = "auto"
+    cert: str | None = None
+    key: str | None = None
+    insecure: bool = False
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.tls not in TLS_MODES:
+            raise UsageError(f"tls is auto, on or off, got {self.tls!r}")
+        if (self.cert is None) != (self.key is None):
+            raise UsageError("cert and key are given together")
+        for host in self.hosts:
+            if not _HOST_NAME.fullmatch(host):
+                raise UsageError(f"hosts are names such as node.example, got {host!r}")
+        if self.listen is None:
+            return
+        host, colon, port = self.listen.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > PORT_MAX or not host:
+            raise UsageError(f"listen is host:port, got {self.listen!r}")
+        # "A non-loopback bind needs TLS": a token in plain text is anybody's on the way.
+        if not (self.has_tls or self.is_local or self.insecure):
+            raise UsageError(
+                f"{self.listen} can be reached by others, and tls is off: credentials would cross "
+                "the network in the clear; leave tls to auto, or set insecure = true"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.listen is None or _is_loopback(split_listen(self.listen)[0])
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether its connections have TLS."""
+        return self.tls == "on" or (self.tls == "auto" and not self.is_local)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +176,7 @@ class NodeConfig:
     collect_after_bytes: growth of the store before garbage is collected; 0: only on request.
     hosting: whose data is stored, and how much of it.
     watched_owners: keys in hex and DIDs whose forks degrade this node, beside its own owners'.
-    rest: where `lattice daemon` serves REST besides its socket, `host:port`; None: not at all.
-    grpc: the same for gRPC.
+    rest, grpc: listeners of `lattice daemon` for users of the node.
     mcp: what language models may do at `/mcp` of REST: `off`, `read`, or `all`, which writes, too.
     reading: who may read values and the lattice through these: `public` or `authenticated`.
     admins: DIDs that may do everything there.
@@ -175,8 +218,8 @@ class NodeConfig:
     collect_after_bytes: int = COLLECT_AFTER_BYTES
     hosting: HostingPolicy = HostingPolicy()  # noqa: RUF009 - it is never changed
     watched_owners: tuple[str, ...] = ()
-    rest: str | None = None
-    grpc: str | None = None
+    rest: DoorConfig = DoorConfig()
+    grpc: DoorConfig = DoorConfig()
     mcp: str = "off"
     reading: str = "public"
     admins: tuple[str, ...] = ()
@@ -261,9 +304,6 @@ class NodeConfig:
         for host in self.http_hosts:
             if not _HOST_NAME.fullmatch(host):  # a monitor's Host header is compared with these
                 raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
-        for name in ("rest", "grpc"):
-            if getattr(self, name) is not None:
-                _check_listen(name, getattr(self, name))
         for did in self.admins:
             if not is_bare_did(did):
                 raise UsageError(f"admins are DIDs such as did:key:z6Mk..., got {did!r}")

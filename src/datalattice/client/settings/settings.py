@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from datalattice.client.folder import VARIABLE_PREFIX
-from datalattice.client.settings.config import NodeConfig
+from datalattice.client.settings.config import DoorConfig, NodeConfig
 from datalattice.client.settings.policyfile import policy_document, read_policy, unknown_setting
 from datalattice.errors import UsageError
 from datalattice.sync import HostingPolicy
@@ -30,6 +30,7 @@ SETTINGS_NAME: Final = "node.toml"
 SETTINGS_BYTES_MAX: Final = 64_000
 
 HOSTING: Final = "hosting"
+DOORS: Final = ("rest", "grpc")
 DEFAULT_SOURCE: Final = "default"
 
 _TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
@@ -69,7 +70,7 @@ def load_settings(
             # Later layers win: "the command line comes first, then the environment, then the file".
             chosen[name] = value
             sources[name] = source
-    return Settings(NodeConfig(**chosen), sources)  # type: ignore[arg-type]
+    return Settings(_config(chosen), sources)
 
 
 def settings_text(given: Mapping[str, object]) -> str:
@@ -98,9 +99,17 @@ def settings_text(given: Mapping[str, object]) -> str:
 def _check_alone(name: str, value: object, source: str) -> None:
     """Check one setting alone, so that the error can name its source."""
     try:
-        NodeConfig(**{name: value})  # type: ignore[arg-type]
+        _config({name: value})
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from error
+
+
+def _config(chosen: Mapping[str, object]) -> NodeConfig:
+    made = {
+        name: DoorConfig(value) if name in DOORS and isinstance(value, str) else value
+        for name, value in chosen.items()
+    }
+    return NodeConfig(**made)  # type: ignore[arg-type]
 
 
 # --- kinds of settings --------------------------------------------------------------------------
@@ -111,6 +120,7 @@ def _kinds() -> dict[str, Any]:
     """Return the type of each field of a NodeConfig, by name: the config itself is the schema."""
     hints = typing.get_type_hints(NodeConfig)
     names = [field.name for field in dataclasses.fields(NodeConfig)]
+    hints |= dict.fromkeys(DOORS, str | None)
     return {name: hints[name] for name in names if name != HOSTING}
 
 
@@ -138,6 +148,8 @@ def _unknown(name: str, what: str) -> UsageError:
 def _plain(value: object) -> object:
     if isinstance(value, HostingPolicy):
         return policy_document(value)
+    if isinstance(value, DoorConfig):
+        return value.listen
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -40,6 +40,7 @@ def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:
         owner=owner if isinstance(owner, bytes) else b"",
         root_hash=value_hash(node.cursor().get()),
         address=None if running is None else running.address,
+        doors=call.doors(),
     )
 
 
