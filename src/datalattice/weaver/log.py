@@ -125,6 +125,11 @@ class WitnessEntry:
         # Deterministic Ed25519: the same bytes each time
         return WitnessRecord(self._content, self._log.signer.sign(self.content_hash))
 
+    @property
+    def unsigned_record(self) -> WitnessRecord:
+        """The record without its signature, for a chain that ends with one that has it."""
+        return WitnessRecord(self._content)
+
 
 class IntentionLog:
     """The log of one store. Every method takes the store's section of a transaction first."""

@@ -1,7 +1,8 @@
 """Witness: the records of a node's witness log, chained by hash and signed by the node.
 
 A record says that this node had everything an intention depends on, and when. Its content names the
-content of the record before, so one signature covers all records up to it.
+content of the record before, so one signature covers all records up to it, and a record may be sent
+without its own where one with a signature follows.
 
 The log is the node's own: another node's records prove only what that node claims.
 """
@@ -81,7 +82,13 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
         Raises: BadFormat: it is none.
         """
         canonical = read_envelope(data)
-        return super().decode(data) if canonical is None else cls(*canonical)
+        if canonical is not None:
+            return cls(*canonical)
+        if data[:1] == b"\x0a":
+            length, at = read_varint(data, 1)
+            if len(data) == at + length:
+                return cls(data[at:])
+        return super().decode(data)
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
@@ -106,7 +113,7 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
                 "a witness content has 16 bytes of store id and hashes of 32 bytes, got "
                 + ", ".join(map(str, lengths))
             )
-        if len(self.signature) != SIGNATURE_BYTES:
+        if self.signature and len(self.signature) != SIGNATURE_BYTES:
             raise BadFormat(f"a signature has {SIGNATURE_BYTES} bytes, got {len(self.signature)}")
         return found
 
@@ -132,10 +139,14 @@ def check_chain(
 ) -> ChainEnd:
     """Check records that follow `after` in the log of `node`; return where they end.
 
+    Every signature that there is must verify, and the last record must have one: it covers those
+    before it.
+
     Raises: ChainBroken: the first record that is malformed, of another store, not signed by `node`,
             or does not name the record before it.
     """
     signed: list[tuple[bytes, bytes, bytes]] = []
+    seqs: list[int] = []  # of the records that have a signature
     end, broken = after, None
     for record in records:
         try:
@@ -143,12 +154,16 @@ def check_chain(
         except ChainBroken as error:
             broken = error  # said unless a record before it is not signed
             break
-        signed.append((node, record.signature, end.content_hash))
+        if record.signature:
+            signed.append((node, record.signature, end.content_hash))
+            seqs.append(end.seq)
     unsigned = first_unverified(signed)
     if unsigned is not None:
-        raise ChainBroken(after.seq + unsigned + 1, "the signature does not verify")
+        raise ChainBroken(seqs[unsigned], "the signature does not verify")
     if broken is not None:
         raise broken
+    if end.seq > max(seqs, default=after.seq):
+        raise ChainBroken(end.seq, "neither it nor a later one is signed")
     return end
 
 

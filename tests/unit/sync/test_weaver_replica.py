@@ -61,6 +61,7 @@ from datalattice.weaver import (
     NullMachine,
     SignedIntention,
     WeaverStore,
+    WitnessRecord,
     name_of,
 )
 
@@ -607,6 +608,9 @@ def log_of(site: Site) -> list[bytes]:
 def test_a_joined_store_begins_with_a_copy_of_the_witness_log(records: int) -> None:
     _, source, joiner = copied(records)
     answers = list(source.replica.serve(Peer("p"), BootstrapRequest(STORE, 0, 0)))
+    for answer in answers:  # a peer that does not ask for one signature gets all
+        assert isinstance(answer.body, BootstrapResponse)
+        assert all(WitnessRecord.decode(one).signature for one in answer.body.records)
     assert len(answers) == max(1, -(-min(records, 20) // 6))
     peer = Peer("p", dialled=True, public_key=source.store.author)
     joiner.replica.source = source.store.author
@@ -618,6 +622,11 @@ def test_a_joined_store_begins_with_a_copy_of_the_witness_log(records: int) -> N
         requests += 1
         (request,) = step.say
         for answer in source.replica.serve(Peer("p"), request):
+            assert isinstance(answer.body, BootstrapResponse)
+            sent = [WitnessRecord.decode(one) for one in answer.body.records]
+            assert [bool(one.signature) for one in sent] == [False] * len(sent[1:]) + [True] * (
+                len(sent) > 0
+            )
             step = comparison.receive(answer.body)
             for offer in step.offers:
                 joiner.replica.absorb(offer, peer, asked=True)
@@ -654,9 +663,10 @@ def test_the_log_is_copied_over_a_connection_and_news_follow() -> None:
         (lambda body: replace(body, records=(b"\xff",)), "has no end"),
         (lambda body: replace(body, records=(b"\x0a\x00",) * 3), "16 bytes of store id"),
         (lambda body: replace(body, records=_forged(body.records)), "2: the signature does not"),
+        (lambda body: replace(body, records=_unsigned(body.records)), "3: neither it nor a later"),
         (lambda body: replace(body, intentions=(b"x",)), "witness log"),
     ],
-    ids=["intention", "gap", "empty", "record", "content", "signature", "envelope"],
+    ids=["intention", "gap", "empty", "record", "content", "signature", "unsigned", "envelope"],
 )
 def test_a_copy_that_does_not_verify_ends(
     change: Callable[[BootstrapResponse], BootstrapResponse], reason: str
@@ -678,6 +688,10 @@ def _forged(records: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """Return the records with a bit of the second signature changed."""
     first, second, third = records
     return first, second[:-1] + bytes([second[-1] ^ 1]), third
+
+
+def _unsigned(records: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    return tuple([WitnessRecord(WitnessRecord.decode(one).content).encode() for one in records])
 
 
 def lots_of(source: Site, limit: int = 10_000) -> list[int]:

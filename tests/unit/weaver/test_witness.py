@@ -102,7 +102,23 @@ def test_malformed_contents_are_refused() -> None:
     for content in (b"", b"\xff", WitnessContent(STORE, b"short", 1, ZERO).encode()):
         assert broken_at([WitnessRecord(content, NODE.sign(content))]) == 1
     with pytest.raises(BadFormat, match="64 bytes"):
-        WitnessRecord(chain()[0].content, b"").read()
+        WitnessRecord(chain()[0].content, b"short").read()
+
+
+def test_one_signature_covers_the_records_before_it() -> None:
+    first, second, third = (WitnessRecord(each.content) for each in chain())
+    signed = chain()[2]
+    assert WitnessRecord.decode(first.encode()) == first
+    assert check_chain([first, second, signed], STORE, NODE.public_key) == check_chain(
+        chain(), STORE, NODE.public_key
+    )
+    # None that nothing signed follows, even behind records that are signed.
+    assert broken_at([first, second, third]) == 3
+    assert broken_at([*chain()[:2], third]) == 3
+    assert broken_at([first, second, WitnessRecord(signed.content, bytes(64))]) == 3
+    other = WitnessRecord.build(STORE, bytes(32), 21, first.content_hash, NODE)
+    assert broken_at([first, WitnessRecord(other.content), signed]) == 3
+    assert broken_at([first, WitnessRecord(second.content, bytes(64)), signed]) == 2
 
 
 def test_unknown_fields_inside_a_content_are_tolerated() -> None:

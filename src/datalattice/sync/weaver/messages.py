@@ -77,11 +77,16 @@ class FetchChain(Message, name="lattice.network.FetchChain"):
 
 
 class BootstrapRequest(Message, name="lattice.network.BootstrapRequest"):
-    """Asks for a part of the witness log. start_seq 0 means 1, limit 0 means 1,000."""
+    """Asks for a part of the witness log. start_seq 0 means 1, limit 0 means 1,000.
+
+    one_signature: that of the last record of each response will do, since every record names the
+                   one before it. Whoever does not know the field skips it, and signs each record.
+    """
 
     store_id: Annotated[bytes, Field(1)] = b""
     start_seq: Annotated[int, Field(2, "uint64")] = 0
     limit: Annotated[int, Field(3, "uint32")] = 0
+    one_signature: Annotated[bool, Field(100)] = False
 
 
 class BootstrapResponse(Message, name="lattice.network.BootstrapResponse"):

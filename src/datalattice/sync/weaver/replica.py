@@ -50,6 +50,7 @@ from datalattice.weaver import (
     IntentionRefused,
     NotInChain,
     SignedIntention,
+    WitnessEntry,
     admit,
 )
 
@@ -367,7 +368,7 @@ class WeaverReplica:
         limits = self.limits
         left = min(request.limit or limits.log_request, limits.log_request_max)
         while True:
-            records: list[bytes] = []
+            entries: list[WitnessEntry] = []
             intentions: list[bytes] = []
             size = 0
             with self._store.read() as log:
@@ -376,15 +377,21 @@ class WeaverReplica:
                     # "split by size as well as by count"; the first one goes whatever its size.
                     if intentions and size + len(envelope) > limits.batch_bytes:
                         break
-                    records.append(entry.record.encode())
+                    entries.append(entry)
                     intentions.append(envelope)
                     size += len(envelope)
                     seq += 1
                 is_end = seq > log.head().seq
             if is_end:
                 self._copied[peer.connection] = self._arrived  # what arrived since is pushed
-            left -= len(records)
+            left -= len(entries)
             is_last = is_end or left == 0
+            # "One signature: that of the last record": signing is most of what a record costs here.
+            unsigned, signed = entries[:-1], entries[-1:]
+            if not request.one_signature:
+                unsigned, signed = [], entries
+            records = [one.unsigned_record.encode() for one in unsigned]
+            records += [one.record.encode() for one in signed]
             yield Reply(
                 BootstrapResponse(
                     self._store.id, tuple(records), tuple(intentions), is_end, seq - 1
