@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 ROUNDS_MAX: Final = 3
@@ -45,17 +45,20 @@ class _Want:
     in_flight: the peer that is asked just now.
     next_peer: once passed on, the peer in whose line it is, until `line_until_ms`.
     slow:      peers in whose lines it waited in vain.
+
+    Tuples of a few names and no sets: three empty sets would take more than all else of a want, and
+    a node that was cut off wants tens of thousands of parts at once.
     """
 
     source: str
     later: tuple[str, ...] = ()
-    asked: set[str] = field(default_factory=set)
-    again: set[str] = field(default_factory=set)
+    asked: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
     in_flight: str | None = None
     rounds: int = 0
     next_peer: str = ""
     line_until_ms: int = 0
-    slow: set[str] = field(default_factory=set)
+    slow: tuple[str, ...] = ()
 
 
 class WantList:
@@ -117,8 +120,8 @@ class WantList:
                 want.later += (source,)
             # "Who states a part has it by now", whatever it answered before.
             if source in want.asked and source not in want.again and want.in_flight != source:
-                want.again.add(source)
-                want.asked.discard(source)
+                want.again += (source,)
+                want.asked = tuple([peer for peer in want.asked if peer != source])
             # A silent peer must not hold up what others can deliver.
             if source not in want.asked and self._may_ask(want):
                 self._end_flight(hash, want)
@@ -141,7 +144,8 @@ class WantList:
             want = self._wants[hash]
             want.in_flight = peer
             self._asked_of.setdefault(peer, {})[hash] = None
-            want.asked.add(peer)
+            if peer not in want.asked:
+                want.asked += (peer,)
             taken.append(hash)
         return taken
 
@@ -227,7 +231,7 @@ class WantList:
         able = self._askable(want)
         fresh = [peer for peer in able if peer not in want.asked]
         want.next_peer = ""
-        want.slow.clear()
+        want.slow = ()
         if fresh:
             self._line_up(hash, want, fresh[0], now_ms)
         elif not able or want.rounds + 1 >= self._rounds_max:
@@ -239,20 +243,20 @@ class WantList:
             # the part itself.
             rest_ms = self._rest_ms << want.rounds
             want.rounds += 1
-            want.asked.clear()
-            want.again.clear()
+            want.asked = want.again = ()
             want.line_until_ms = now_ms + rest_ms
             heapq.heappush(self._alarms, (want.line_until_ms, hash))
 
     def _change_line(self, hash: bytes, want: _Want, now_ms: int) -> None:
         """Move to another peer's line. The slow peer did not answer, so the round goes on."""
-        want.slow.add(want.next_peer)
+        if want.next_peer not in want.slow:
+            want.slow += (want.next_peer,)
         able = self._askable(want)
         other = [peer for peer in able if peer not in want.asked and peer not in want.slow]
         if not other:
             # All others were asked, or are as slow. One that was asked may have the part by now,
             # or may have lost the request.
-            want.slow = {want.next_peer}
+            want.slow = (want.next_peer,)
             other = [peer for peer in able if peer != want.next_peer] or [want.next_peer]
         self._line_up(hash, want, other[0], now_ms)
 

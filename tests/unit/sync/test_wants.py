@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from datalattice.sync.wants import LINE_MS, WantList
@@ -262,3 +264,17 @@ def test_a_peer_that_leaves_costs_what_was_asked_of_it(others: int) -> None:
     steps = steps_of(lambda: wants.remove_peer("b", 0))
     assert steps < 200
     assert len(wants.take("a", others + 3)) == others - 2
+
+
+def test_a_wanted_part_takes_little_memory() -> None:
+    hashes = [number.to_bytes(32, "big") for number in range(2_000)]
+    wants = WantList()
+    wants.add_helper("a")
+    tracemalloc.start()
+    try:
+        wants.add(hashes, "a")
+        wants.take("a", len(hashes))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / len(hashes) < 400
