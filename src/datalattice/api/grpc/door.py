@@ -310,6 +310,9 @@ class GrpcDoor:
                 await context.write(item)
         except TimeoutError:
             raise Timeout(f"the reader took nothing for {self._limits.stall_s} s") from None
+        except aio.InternalError as gone:
+            # gRPC says this of a caller that has left: it is told nothing, and it is no fault.
+            raise asyncio.CancelledError from gone
 
     async def _until(self, news: asyncio.Event, caller: Principal) -> None:
         """Wait for news, at most until the caller's credential ends."""
