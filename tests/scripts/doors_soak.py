@@ -24,12 +24,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from datalattice.actions import FollowTopic, GetNodeStatus, OfferRecords, WatchRoot
+from datalattice.actions import ActionRequest, FollowTopic, GetNodeStatus, OfferRecords, WatchRoot
 from datalattice.client.grpc import GrpcClient
 from datalattice.client.rest import RestClient
 
@@ -118,9 +117,9 @@ def _follow() -> FollowTopic:
 
 def rest_stream_read(daemon: Daemon, chance: random.Random) -> None:
     """Read some records of a stream, and close it."""
-    with RestClient(daemon.rest) as client, closing(client.stream(_follow())) as stream:
-        for _ in range(chance.randrange(1, 5)):
-            next(stream)
+    with RestClient(daemon.rest) as client:
+        for _, _ in zip(range(chance.randrange(1, 5)), client.stream(_follow()), strict=False):
+            pass
 
 
 def rest_stream_unread(daemon: Daemon, chance: random.Random) -> None:
@@ -169,7 +168,8 @@ def grpc_stream_cancelled(daemon: Daemon, chance: random.Random) -> None:
 def grpc_streams_dropped(daemon: Daemon, chance: random.Random) -> None:
     """Begin streams on one channel, and close it under them."""
     with GrpcClient(daemon.grpc) as client:
-        streams = [client.stream(chance.choice([_follow(), WatchRoot()])) for _ in range(5)]
+        requests: tuple[ActionRequest[Any], ...] = (_follow(), WatchRoot())
+        streams = [client.stream(chance.choice(requests)) for _ in range(5)]
         if chance.random() < 0.5:
             next(streams[0])
 
