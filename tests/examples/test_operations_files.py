@@ -15,7 +15,7 @@ import pytest
 
 from datalattice.apps.queue import Topics
 from datalattice.cli.main import COMMANDS
-from datalattice.client.settings import NodeConfig
+from datalattice.client.settings import NodeConfig, load_settings
 from datalattice.crypto import KeyPair
 from datalattice.node import NodeServer, open_node
 
@@ -182,14 +182,15 @@ def test_the_image_copies_files_and_runs_commands_that_exist() -> None:
     settings = dict(word.split("=", 1) for word in variables)
     assert_settings(list(settings))
     (ports,) = [words.split() for kind, words in steps if kind == "EXPOSE"]
-    assert ports == [settings["LATTICE_PORT"], settings["LATTICE_HTTP_PORT"]]
+    assert ports == [settings["LATTICE_NODE_PORT"], settings["LATTICE_NODE_HTTP_PORT"]]
     (check,) = [words for kind, words in steps if kind == "HEALTHCHECK"]
-    assert f"127.0.0.1:{settings['LATTICE_HTTP_PORT']}/health" in check
+    assert f"127.0.0.1:{settings['LATTICE_NODE_HTTP_PORT']}/health" in check
     compile(json.loads(check[check.index("CMD ") + 4 :])[2], "HEALTHCHECK", "exec")
     (user,) = [words for kind, words in steps if kind == "USER"]
     assert user != "root"
 
 
 def assert_settings(variables: list[str]) -> None:
-    known = {f"LATTICE_{name.upper()}" for name in NodeConfig.__dataclass_fields__}
+    names = load_settings(Path("none.toml"), {}, {}).sources
+    known = {f"LATTICE_{name.upper().replace('.', '_')}" for name in names}
     assert set(variables) - {"DATALATTICE_HOME"} <= known

@@ -122,8 +122,10 @@ def test_a_node_with_a_file_and_variables_serves_its_pages_and_ends_in_order(
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    (home / "node.toml").write_text("port = 1  # not this one\nhttp_port = 0\nrounds_max = 5\n")
-    node = start(home, "--log-format", "json", LATTICE_PORT="0", LATTICE_LOG_LEVEL="info")
+    (home / "node.toml").write_text(
+        "[node]\nport = 1  # not this one\nhttp_port = 0\nrounds_max = 5\n"
+    )
+    node = start(home, "--log-format", "json", LATTICE_NODE_PORT="0", LATTICE_LOG_LEVEL="info")
     assert not node.address.endswith(":1")
     status, kind, body = node.get("/health")
     assert (status, kind) == (200, "application/json")
@@ -189,10 +191,10 @@ def test_peers_are_added_listed_watched_and_removed(start: Start, tmp_path: Path
 def test_settings_are_read_again_when_told_to(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "home" / "node.toml"
     node = start(tmp_path / "home", "--port", "0")
-    file.write_text("peers = ['127.0.0.1:1']\nlog_level = 'info'\n")
+    file.write_text("node.peers = ['127.0.0.1:1']\nlog.level = 'info'\n")
     node.process.send_signal(signal.SIGHUP)
     until(lambda: [one["address"] for one in node.status()["peers"]] == ["127.0.0.1:1"])
-    file.write_text("peers = 7")
+    file.write_text("node.peers = 7")
     node.process.send_signal(signal.SIGHUP)
     assert " info reloaded peers=1 log_level=info" in pipe(node.process.stderr).readline()
     refused = pipe(node.process.stderr).readline()

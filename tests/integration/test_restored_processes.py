@@ -139,7 +139,7 @@ def test_a_restored_backup_loses_nothing_with_its_peer_and_without(
     home: Path, peer: Path, nodes: Nodes, tmp_path: Path
 ) -> None:
     address = nodes.start(peer)
-    (home / "node.toml").write_text(f'peers = ["{address}"]')
+    (home / "node.toml").write_text(f'node.peers = ["{address}"]')
     nodes.start(home)
     done(home, "queue", "offer", "orders", "common")
     nodes.stop(home)
@@ -193,7 +193,7 @@ def test_a_cloned_folder_is_named_at_both_ends_until_one_has_another_identity(
     home: Path, peer: Path, nodes: Nodes, tmp_path: Path
 ) -> None:
     address = nodes.start(peer)
-    (home / "node.toml").write_text(f'peers = ["{address}"]')
+    (home / "node.toml").write_text(f'node.peers = ["{address}"]')
     done(home, "queue", "offer", "orders", "common")
     clone = tmp_path / "clone"
     shutil.copytree(home, clone)

@@ -36,7 +36,7 @@ def serve(
     path, key: as for `datalattice.open`; a missing folder or key is created.
     port:      0: any free port.
     peers:     addresses of nodes to stay connected to.
-    settings:  further settings by name, as in `node.toml`.
+    settings:  further fields of a `NodeConfig`, by name.
     Raises: UsageError: a setting is wrong, or the port cannot be used. StoreLocked: another
             process serves the folder, or writes to it.
     """

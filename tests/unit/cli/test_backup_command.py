@@ -23,7 +23,7 @@ def home(lattice: Any, tmp_path: Path) -> Path:
 
 
 def test_a_copy_has_all_of_a_folder_and_is_one(lattice: Any, home: Path, tmp_path: Path) -> None:
-    (home / "node.toml").write_text("port = 0\n")
+    (home / "node.toml").write_text("[node]\nport = 0\n")
     copy = tmp_path / "copy"
     ran = lattice("disk", "backup", copy, "--json")
     assert ran.code == 0, ran.err
@@ -73,7 +73,7 @@ def test_a_restored_copy_is_in_doubt_and_so_is_its_queue(
     assert ran.code == 75
     assert "copied, restored or moved" in ran.line()
     assert "copied, restored or moved" in lattice("store", "open", "notes").out
-    (home / "node.toml").write_text('peers = ["127.0.0.1:1"]\nfence_moved_wait_ms = 100\n')
+    (home / "node.toml").write_text('[node]\npeers = ["127.0.0.1:1"]\nfence_moved_wait_ms = 100\n')
     assert lattice("queue", "offer", "log", "more").code == 75
     (home / "node.toml").unlink()
     assert lattice("kv", "put", "notes", "tea", "5", "--offline").code == 0
@@ -89,7 +89,7 @@ def test_settings_may_accept_that_no_peer_is_asked(
         peer = SystemBatch().set_peer_status(b"p" * 32, PeerStatus.ACTIVE)
         node.store("notes").store.write_system(peer)
     shutil.copytree(home, tmp_path / "copy")
-    (tmp_path / "copy" / "node.toml").write_text("accept_unfenced = true\n")
+    (tmp_path / "copy" / "node.toml").write_text("node.accept_unfenced = true\n")
     assert lattice("kv", "put", "notes", "tea", "5", "-d", tmp_path / "copy").code == 0
 
 

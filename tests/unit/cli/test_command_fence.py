@@ -31,7 +31,7 @@ def begin(lattice: Any, tmp_path: Path) -> Path:
 
 
 def peers(home: Path, *addresses: str) -> None:
-    (home / "node.toml").write_text(f"peers = {list(addresses)}")
+    (home / "node.toml").write_text(f"node.peers = {list(addresses)}")
 
 
 def restore(home: Path, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_nothing_is_asked_without_peers_and_a_wrong_setting_is_one_line(
     home = begin(lattice, tmp_path)
     restore(home, tmp_path)
     assert lattice("queue", "offer", "log", "f").code == 0
-    (home / "node.toml").write_text("peers = 5")
+    (home / "node.toml").write_text("node.peers = 5")
     refused = lattice("queue", "offer", "log", "g")
     assert (refused.code, "peers" in refused.line()) == (2, True)
 

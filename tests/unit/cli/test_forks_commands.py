@@ -163,7 +163,7 @@ def test_records_are_appended_once_peers_were_asked_and_dropped_at_once(
     with CellStore.open(home / "store") as store:
         store.place().settle()
     shutil.copytree(home, tmp_path / "copy")
-    (tmp_path / "copy" / "node.toml").write_text('peers = ["127.0.0.1:1"]')
+    (tmp_path / "copy" / "node.toml").write_text('node.peers = ["127.0.0.1:1"]')
     [row] = lattice("forks", "list", "--json").document
     copy = ("--dir", tmp_path / "copy")
     refused = lattice("forks", "resolve", row["id"], "--append", *copy)
@@ -171,7 +171,7 @@ def test_records_are_appended_once_peers_were_asked_and_dropped_at_once(
     assert lattice("forks", "resolve", row["id"], "--append", "--offline", *copy).code == 0
     assert lattice("forks", "list", "--json", *copy).document == []
     shutil.copytree(home, tmp_path / "another")
-    (tmp_path / "another" / "node.toml").write_text('peers = ["127.0.0.1:1"]')
+    (tmp_path / "another" / "node.toml").write_text('node.peers = ["127.0.0.1:1"]')
     assert lattice("forks", "resolve", row["id"], "--drop", "--dir", tmp_path / "another").code == 0
 
 

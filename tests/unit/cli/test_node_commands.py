@@ -24,31 +24,31 @@ def test_settings_are_printed_with_where_they_come_from(
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    (home / "node.toml").write_text("# a comment\nrounds_max = 5\nport = 4\n")
-    monkeypatch.setenv("LATTICE_PORT", "9")
-    monkeypatch.setenv("LATTICE_STRICT_PATHS", "false")
+    (home / "node.toml").write_text("[node]\nrounds_max = 5\nport = 4\n")
+    monkeypatch.setenv("LATTICE_NODE_PORT", "9")
+    monkeypatch.setenv("LATTICE_NODE_STRICT_PATHS", "false")
     found = lattice("node", "config", "--json").document
-    assert found["rounds_max"] == {"value": 5, "source": f"{home}/node.toml line 2"}
-    assert found["port"] == {"value": 9, "source": "LATTICE_PORT"}
-    assert found["strict_paths"] == {"value": False, "source": "LATTICE_STRICT_PATHS"}
-    assert found["http_port"] == {"value": None, "source": "default"}
+    assert found["node.rounds_max"] == {"value": 5, "source": f"{home}/node.toml line 2"}
+    assert found["node.port"] == {"value": 9, "source": "LATTICE_NODE_PORT"}
+    assert found["node.strict_paths"] == {"value": False, "source": "LATTICE_NODE_STRICT_PATHS"}
+    assert found["node.http_port"] == {"value": None, "source": "default"}
     lines = lattice("node", "config").out.splitlines()
     rows = {line.split("\t")[0]: line.split("\t")[1:] for line in lines}
-    assert rows["port"] == ["9", "LATTICE_PORT"]
-    assert rows["strict_paths"][0] == "false"
-    assert rows["http_port"][0] == "none"
+    assert rows["node.port"] == ["9", "LATTICE_NODE_PORT"]
+    assert rows["node.strict_paths"][0] == "false"
+    assert rows["node.http_port"][0] == "none"
 
 
 def test_another_file_of_settings_can_be_named(lattice: Any, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     absent = lattice("node", "config", "--config", other)
     assert (absent.code, absent.line()) == (2, f"there is no file {other}")
-    other.write_text("bind = '::1'")
+    other.write_text("node.bind = '::1'")
     found = lattice("node", "config", "--config", other, "--json").document
-    assert found["bind"] == {"value": "::1", "source": f"{other} line 1"}
-    other.write_text("bnd = '::1'")
+    assert found["node.bind"] == {"value": "::1", "source": f"{other} line 1"}
+    other.write_text("node.bnd = '::1'")
     wrong = lattice("node", "config", "--config", other, "--json").error
-    assert wrong["message"].endswith("there is no setting 'bnd'; did you mean bind?")
+    assert wrong["message"].endswith("there is no setting 'bnd' in [node]; did you mean bind?")
 
 
 def test_a_file_of_settings_is_made_once_and_means_what_it_says(
@@ -60,8 +60,8 @@ def test_a_file_of_settings_is_made_once_and_means_what_it_says(
     assert made.document["public_key"] == lattice("key", "show").out.strip()
     found = lattice("node", "config", "--json").document
     given = {name for name, one in found.items() if one["source"] != "default"}
-    assert given == {"port", "peers"}
-    assert (found["port"]["value"], found["peers"]["value"]) == (7, ["h:1", "[::1]:2"])
+    assert given == {"node.port", "node.peers"}
+    assert (found["node.port"]["value"], found["node.peers"]["value"]) == (7, ["h:1", "[::1]:2"])
     # Every default stands there, and means the same without its #.
     path.write_text(re.sub(r"^# (\w+ = )", r"\1", path.read_text(), flags=re.MULTILINE))
     assert {name: one["value"] for name, one in found.items()} == {

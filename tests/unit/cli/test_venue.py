@@ -208,6 +208,6 @@ def test_venues_of_the_web_are_verified_when_that_is_wanted(
             Venue.at(cursor, did, key_pair=keys).register('{"a":1}')
             store.commit(cursor.get())
         assert "not-owner" in lattice("venue", "verify").out
-        monkeypatch.setenv("LATTICE_DID_WEB", "loopback")
+        monkeypatch.setenv("LATTICE_NODE_DID_WEB", "loopback")
         assert lattice("venue", "verify").out == "2 venues, all good\n"
         server.shutdown()

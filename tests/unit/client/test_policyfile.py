@@ -23,7 +23,7 @@ def test_a_table_sets_the_policy_and_what_it_leaves_out_is_the_default(tmp_path:
     found = loaded(
         tmp_path,
         f"""
-        port = 1
+        node.port = 1
         [hosting]
         sections = [":queue", "kv"]
         owners = "known"

@@ -163,7 +163,7 @@ def start(
 ) -> None:
     """Run a node in the foreground until Ctrl-C or SIGTERM.
 
-    What is not given comes from the environment (LATTICE_PORT and so on), then
+    What is not given comes from the environment (LATTICE_NODE_PORT and so on), then
     from `node.toml` in the folder; `lattice node config` shows all settings.
     Makes a key in a folder that has none. Prints where it listens once it serves.
     """
@@ -336,7 +336,7 @@ def config(call: Call, config: ConfigOption = None) -> CommandResult:
     """Print the settings of the node, and where each comes from.
 
     The command line of `node start` comes first, then the environment, then the file, then the
-    default. A variable is named LATTICE_ and the setting in capitals; lists have commas.
+    default. The variable of node.port is LATTICE_NODE_PORT; lists there have commas.
     """
     found = settings_of(call.folder, config).document()
     rows = [(name, _setting_text(one["value"]), one["source"]) for name, one in found.items()]

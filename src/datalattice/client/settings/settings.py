@@ -1,8 +1,9 @@
 """Settings: where the fields of a `NodeConfig` come from when a node is a process of its own.
 
-The command line comes first, then the environment (`LATTICE_PORT`), then the file (`node.toml`, a
-TOML document), then the default. A setting has the name of its field. Errors name the source, what
-is wrong, and what is accepted. The table `[hosting]` exists in the file only.
+The command line comes first, then the environment (`LATTICE_NODE_PORT`), then the file
+(`node.toml`, a TOML document in sections), then the default. A setting is called by its section and
+its name there: `node.port`, `doors.rest.listen`. Errors name the source, what is wrong, and what is
+accepted. The table `[hosting]` exists in the file only.
 """
 
 from __future__ import annotations
@@ -15,40 +16,75 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from datalattice.client.folder import VARIABLE_PREFIX
 from datalattice.client.settings.config import DoorConfig, NodeConfig
 from datalattice.client.settings.policyfile import policy_document, read_policy, unknown_setting
 from datalattice.errors import UsageError
-from datalattice.sync import HostingPolicy
 
 SETTINGS_NAME: Final = "node.toml"
 SETTINGS_BYTES_MAX: Final = 64_000
 
 HOSTING: Final = "hosting"
-DOORS: Final = ("rest", "grpc")
+NODE: Final = "node"
 DEFAULT_SOURCE: Final = "default"
+CALL: Final = "the command line"
+
+SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "limits": {
+        name: name
+        for name in (
+            "message_bytes_max",
+            "connections_max",
+            "connections_per_address_max",
+            "messages_per_s_max",
+            "bytes_per_s_max",
+            "peer_bytes_max",
+            "cache_bytes",
+        )
+    },
+    "log": {"level": "log_level", "format": "log_format"},
+    "access": {"admins": "admins", "reading": "reading"},
+    "doors.mcp": {"tools": "mcp"},
+}
+"""Sections besides `node`: the names in them, and the fields of a `NodeConfig` that they set."""
+
+DOORS: Final = ("rest", "grpc")
+"""Fields that are a `DoorConfig`: each is a section `doors.NAME` with its fields."""
 
 _TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
+class _Kind(NamedTuple):
+    """What a setting sets: a field, or one of a `DoorConfig` that is a field; and its type."""
+
+    field: str
+    part: str | None
+    type: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A node's configuration, and the source of each of its fields."""
+    """A node's configuration, and the source of each setting by its dotted name."""
 
     config: NodeConfig
     sources: dict[str, str]
 
     def document(self) -> dict[str, dict[str, object]]:
         """Return every setting with its value and source, as JSON values."""
-        return {
-            name: {"value": _plain(getattr(self.config, name)), "source": source}
-            for name, source in self.sources.items()
-        }
+        found: dict[str, dict[str, object]] = {}
+        for name, source in self.sources.items():
+            kind = _kinds().get(name)
+            value = policy_document(self.config.hosting) if kind is None else None
+            found[name] = {
+                "value": _plain(_value(self.config, kind)) if kind is not None else value,
+                "source": source,
+            }
+        return found
 
 
 def load_settings(
@@ -57,12 +93,12 @@ def load_settings(
     """Return the settings in effect.
 
     file:  may be missing.
-    given: those of the command line; None for a setting that was not given.
+    given: those of the command line, by the fields of a `NodeConfig`; None for one that was not
+           given. `rest` and `grpc` are where they listen.
     Raises: UsageError: a setting is unknown, of the wrong type, or out of range.
     """
     chosen: dict[str, object] = {}
-    names = [field.name for field in dataclasses.fields(NodeConfig)]
-    sources = dict.fromkeys(names, DEFAULT_SOURCE)
+    sources = dict.fromkeys((*_kinds(), HOSTING), DEFAULT_SOURCE)
     layers = (_from_file(file), _from_environment(environment), _from_call(given))
     for layer in layers:
         for name, (value, source) in layer.items():
@@ -78,17 +114,18 @@ def settings_text(given: Mapping[str, object]) -> str:
 
     Raises: UsageError: a given one is unknown, of the wrong type, or out of range.
     """
-    defaults = NodeConfig()
-    chosen = {name: value for name, value in given.items() if value is not None}
-    for name, value in _from_call(chosen).items():
-        if name not in _kinds():
-            raise _unknown(name, f"there is no setting {name!r}")
-        _check_alone(name, *value)
-    lines = ["# Settings of this node. A line without # in front replaces the default.", ""]
-    for name in _kinds():
-        default = _plain(getattr(defaults, name))
-        if name in chosen:
-            lines.append(f"{name} = {json.dumps(chosen[name])}")
+    chosen = {name: value for name, (value, _) in _from_call(given).items()}
+    for name, value in chosen.items():
+        _check_alone(name, value, CALL)
+    lines = ["# Settings of this node. A line without # in front replaces the default."]
+    section = ""
+    for dotted, kind in _kinds().items():
+        if dotted.rpartition(".")[0] != section:
+            section = dotted.rpartition(".")[0]
+            lines += ["", f"[{section}]"]
+        name, default = dotted.rpartition(".")[2], _plain(_value(NodeConfig(), kind))
+        if dotted in chosen:
+            lines.append(f"{name} = {json.dumps(_plain(chosen[dotted]))}")
         elif default is None:
             lines.append(f"# {name} is not set")
         else:
@@ -98,6 +135,8 @@ def settings_text(given: Mapping[str, object]) -> str:
 
 def _check_alone(name: str, value: object, source: str) -> None:
     """Check one setting alone, so that the error can name its source."""
+    if name.endswith((".cert", ".key")):  # "given together"
+        return
     try:
         _config({name: value})
     except UsageError as error:
@@ -105,23 +144,67 @@ def _check_alone(name: str, value: object, source: str) -> None:
 
 
 def _config(chosen: Mapping[str, object]) -> NodeConfig:
-    made = {
-        name: DoorConfig(value) if name in DOORS and isinstance(value, str) else value
-        for name, value in chosen.items()
-    }
-    return NodeConfig(**made)  # type: ignore[arg-type]
+    """Return the configuration of settings. Raises: UsageError."""
+    fields: dict[str, Any] = {}
+    doors: dict[str, dict[str, Any]] = {}
+    for name, value in chosen.items():
+        kind = _kinds().get(name)
+        if kind is None:
+            fields[HOSTING] = value
+        elif kind.part is None:
+            fields[kind.field] = value
+        else:
+            doors.setdefault(kind.field, {})[kind.part] = value
+    for name, parts in doors.items():
+        try:
+            fields[name] = DoorConfig(**parts)
+        except UsageError as error:
+            raise UsageError(f"[doors.{name}]: {error}") from error
+    return NodeConfig(**fields)
 
 
 # --- kinds of settings --------------------------------------------------------------------------
 
 
 @functools.cache
-def _kinds() -> dict[str, Any]:
-    """Return the type of each field of a NodeConfig, by name: the config itself is the schema."""
+def _kinds() -> dict[str, _Kind]:
+    """Return what each setting sets, by its dotted name: the configuration is the schema."""
     hints = typing.get_type_hints(NodeConfig)
-    names = [field.name for field in dataclasses.fields(NodeConfig)]
-    hints |= dict.fromkeys(DOORS, str | None)
-    return {name: hints[name] for name in names if name != HOSTING}
+    named = {
+        field: f"{section}.{name}"
+        for section, names in SECTIONS.items()
+        for name, field in names.items()
+    }
+    plain = [
+        one.name for one in dataclasses.fields(NodeConfig) if one.name not in (HOSTING, *DOORS)
+    ]
+    # `node` comes first in a file, and the sections of doors last.
+    kinds = {f"{NODE}.{one}": _Kind(one, None, hints[one]) for one in plain if one not in named}
+    kinds |= {dotted: _Kind(field, None, hints[field]) for field, dotted in named.items()}
+    parts = typing.get_type_hints(DoorConfig)
+    for door in DOORS:
+        kinds |= {
+            f"doors.{door}.{one.name}": _Kind(door, one.name, parts[one.name])
+            for one in dataclasses.fields(DoorConfig)
+        }
+    return kinds
+
+
+@functools.cache
+def _dotted() -> dict[str, str]:
+    """Return the dotted name of each field of a `NodeConfig`; of a door, where it listens."""
+    found = {kind.field: dotted for dotted, kind in _kinds().items() if kind.part is None}
+    return {**found, **{door: f"doors.{door}.listen" for door in DOORS}, HOSTING: HOSTING}
+
+
+def _sections() -> list[str]:
+    """Return the names of the sections, in order."""
+    return [*dict.fromkeys(dotted.rpartition(".")[0] for dotted in _kinds()), HOSTING]
+
+
+def _value(config: NodeConfig, kind: _Kind) -> object:
+    value = getattr(config, kind.field)
+    return value if kind.part is None else getattr(value, kind.part)
 
 
 def _base(kind: Any) -> type:
@@ -141,15 +224,7 @@ _WANTED: Final = {
 }
 
 
-def _unknown(name: str, what: str) -> UsageError:
-    return unknown_setting(what, name.lower().replace("-", "_"), _kinds())
-
-
 def _plain(value: object) -> object:
-    if isinstance(value, HostingPolicy):
-        return policy_document(value)
-    if isinstance(value, DoorConfig):
-        return value.listen
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -162,19 +237,65 @@ def _from_file(path: Path) -> dict[str, tuple[object, str]]:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
+    lines = _lines_of(text)
+
+    def source(name: str) -> str:
+        return f"{path} line {lines[name]}" if name in lines else str(path)
+
+    _refuse_flat(document, source)
     found: dict[str, tuple[object, str]] = {}
-    for name, value in document.items():
-        source = f"{path}{_line_of(text, name)}"
-        if name == HOSTING:
-            found[name] = (read_policy(value, source), source)
-            continue
-        # `[hosting]` is the only table; another one would be passed over in silence.
-        if isinstance(value, dict):
-            raise UsageError(f"{source}: {name!r} is a table; settings stand alone: `port = 18888`")
-        if name not in _kinds():
-            raise _unknown(name, f"{source}: there is no setting {name!r}")
-        found[name] = (_typed(name, value, source), source)
+    if HOSTING in document:
+        where = source(HOSTING)
+        found[HOSTING] = (read_policy(document.pop(HOSTING), where), where)
+    for name, value in _settings_in(document, "", source):
+        found[name] = (_typed(name, value, source(name)), source(name))
     return found
+
+
+def _refuse_flat(document: Mapping[str, object], source: Callable[[str], str]) -> None:
+    """Refuse settings that stand outside of sections, with the section that each belongs to."""
+    flat = [
+        name for name, value in document.items() if name != HOSTING and not isinstance(value, dict)
+    ]
+    if not flat:
+        return
+    known = [name for name in flat if name in _dotted()]
+    if not known:
+        raise _unknown(f"{source(flat[0])}: there is no setting {flat[0]!r}", flat[0], _dotted())
+    moved = [
+        f"{name} is {rest} in [{section}]"
+        for name in known
+        for section, _, rest in [_dotted()[name].rpartition(".")]
+    ]
+    raise UsageError(f"{source(flat[0])}: settings stand in sections: {'; '.join(moved)}")
+
+
+def _settings_in(
+    table: Mapping[str, Any], section: str, source: Callable[[str], str]
+) -> Iterator[tuple[str, object]]:
+    """Yield (dotted name, value) of the settings in a table. Raises: UsageError: one is unknown."""
+    for name, value in table.items():
+        dotted = f"{section}.{name}" if section else name
+        if dotted in _kinds():
+            yield dotted, value
+        elif isinstance(value, dict) and any(one.startswith(f"{dotted}.") for one in _kinds()):
+            yield from _settings_in(value, dotted, source)
+        elif isinstance(value, dict):
+            raise _unknown(f"{source(dotted)}: there is no section [{dotted}]", dotted, _sections())
+        else:
+            what = f"{source(dotted)}: there is no setting {name!r} in [{section}]"
+            # In the wrong section, or under its name outside of sections.
+            right = [one for one in _kinds() if one.endswith(f".{name}")]
+            right += [_dotted()[name]] if name in _dotted() else []
+            if right:
+                place, _, rest = right[0].rpartition(".")
+                raise UsageError(f"{what}; it is {rest} in [{place}]")
+            inside = [one.rpartition(".")[2] for one in _kinds() if one.startswith(f"{section}.")]
+            raise _unknown(what, name, inside)
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
+    return unknown_setting(what, name.lower().replace("-", "_"), known)
 
 
 def _read(path: Path) -> str:
@@ -194,18 +315,34 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text") from error
 
 
-def _line_of(text: str, name: str) -> str:
-    """Return ` line N` for the line that sets `name`; empty if it is not found."""
-    pattern = re.compile(rf"\s*(\[\s*)?[\"']?{re.escape(name)}[\"']?\s*[=.\]]")
+_HEADER: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
+_SETTING: Final = re.compile(r"\s*([\w.\"'-]+(?:\s*\.\s*[\w\"'-]+)*)\s*=")
+
+
+def _lines_of(text: str) -> dict[str, int]:
+    """Return the lines on which sections and settings stand, by their dotted names."""
+    found: dict[str, int] = {}
+    section = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if pattern.match(line):
-            return f" line {number}"
-    return ""
+        header, setting = _HEADER.match(line), _SETTING.match(line)
+        if header is not None:
+            section = re.sub(r"[\s\"']", "", header[1])
+            name = section
+        elif setting is not None:
+            name = re.sub(r"[\s\"']", "", setting[1])
+            name = f"{section}.{name}" if section else name
+        else:
+            continue
+        # A section that only parts of it name, as in `doors.rest.listen = ...`, stands there, too.
+        while name:
+            found.setdefault(name, number)
+            name = name.rpartition(".")[0]
+    return found
 
 
 def _typed(name: str, value: object, source: str) -> object:
     """Return a value of the file with the type of its field."""
-    base = _base(_kinds()[name])
+    base = _base(_kinds()[name].type)
     if base is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
     if base is float and type(value) is int:
@@ -216,18 +353,25 @@ def _typed(name: str, value: object, source: str) -> object:
     raise UsageError(f"{source}: {name} is {_WANTED[base]}, got {shown}")
 
 
+def _variable(name: str) -> str:
+    return VARIABLE_PREFIX + name.upper().replace(".", "_")
+
+
 # --- the environment and the command line -------------------------------------------------------
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[object, str]]:
     # Other programs may have variables with this prefix: only near misses are refused.
-    known = {VARIABLE_PREFIX + name.upper(): name for name in _kinds()}
+    known = {_variable(name): name for name in _kinds()}
+    moved = {_variable(field): _variable(dotted) for field, dotted in _dotted().items()}
     found: dict[str, tuple[object, str]] = {}
     for variable, text in environment.items():
         name = known.get(variable)
         if name is not None:
             found[name] = (_parsed(name, text, variable), variable)
         elif variable.startswith(VARIABLE_PREFIX):
+            if variable in moved:
+                raise UsageError(f"{variable} is {moved[variable]} now")
             near = difflib.get_close_matches(variable, known, 1, 0.9)
             if near:
                 raise UsageError(f"{variable} sets nothing; did you mean {near[0]}?")
@@ -235,7 +379,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[object,
 
 
 def _parsed(name: str, text: str, variable: str) -> object:
-    base = _base(_kinds()[name])
+    base = _base(_kinds()[name].type)
     text = text.strip()
     try:
         if base is tuple:
@@ -250,8 +394,10 @@ def _parsed(name: str, text: str, variable: str) -> object:
 
 
 def _from_call(given: Mapping[str, object]) -> dict[str, tuple[object, str]]:
-    return {
-        name: (tuple(value) if isinstance(value, list) else value, "the command line")
-        for name, value in given.items()
-        if value is not None
-    }
+    found: dict[str, tuple[object, str]] = {}
+    for field, value in given.items():
+        if field not in _dotted():
+            raise _unknown(f"there is no setting {field!r}", field, _dotted())
+        if value is not None:
+            found[_dotted()[field]] = (tuple(value) if isinstance(value, list) else value, CALL)
+    return found
