@@ -180,9 +180,7 @@ class Doors:
         """Open the folder and serve. Raises: UsageError: the rules of access cannot be read."""
         self._node = open_node(self._folder)
         access = self._access()
-        service = Service(
-            self._node, policy=access.policy, witness=access.witness, doors=self.statements
-        )
+        service = Service(self._node, access=access, doors=self.statements)
         mcp = None if self._config.mcp == "off" else _mcp_door(service, self._config.mcp)
         for _, listener in self._sockets:
             hosts: tuple[str, ...] = ()
@@ -254,7 +252,7 @@ class Doors:
         did = did_of(self._identity.public_key)
         authenticator = Authenticator(did, urls, spent, limits)
         audit = Audit(lambda record: _log.info("%s", record.line()))
-        return AccessControl(authenticator, policies, limits, audit, clock)
+        return AccessControl(authenticator, policies, limits, audit, clock, self._identity)
 
     def _listeners(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         """Yield the scheme, the port, and all names under which each may be asked for."""

@@ -18,7 +18,7 @@ from datalattice.client import Node
 from datalattice.cursors import Stream, Wake
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.protobuf import Message
-from datalattice.service.access import LOCAL, Policy, Principal, decide
+from datalattice.service.access import LOCAL, AccessControl, Policy, Principal, decide
 from datalattice.service.filelocks import FileLocks
 
 T = TypeVar("T")
@@ -33,8 +33,8 @@ POLL_MAX: Final = 64
 class ServiceCall:
     """What a handler may use besides its request: the node, and who asks under which policy.
 
-    locks: on files of drives.
-    doors: what the node states about the certificates of its doors.
+    locks: on files of drives. doors: what the node states about the certificates of its doors.
+    access: rules, tokens and records, of a service with callers.
     """
 
     node: Node
@@ -42,6 +42,7 @@ class ServiceCall:
     policy: Policy
     locks: FileLocks
     doors: Callable[[], tuple[DoorStatement, ...]] = tuple
+    access: AccessControl | None = None
 
     @property
     def caller(self) -> str:

@@ -21,7 +21,14 @@ from datalattice.client import Node, canonical_path, parse_path_key
 from datalattice.errors import UsageError
 from datalattice.lattice import did_of, is_public_key
 from datalattice.protobuf import Message
-from datalattice.service.access import AccessDecision, Policy, Principal, decide, join_scope
+from datalattice.service.access import (
+    AccessControl,
+    Policy,
+    Principal,
+    decide,
+    join_scope,
+    split_scope,
+)
 from datalattice.service.filelocks import FileLocks
 from datalattice.service.registry import HANDLERS, ServiceCall, Streamed
 from datalattice.weaver import store_id_text
@@ -37,8 +44,7 @@ _did_of: Final = lru_cache(1_024)(did_of)
 ANYBODY: Final = "anybody"
 """In a scope, the caller that showed no credential."""
 
-Witness = Callable[[Action, Principal, AccessDecision | None], None]
-"""Is told of each call and what was decided, None where all may; it raises to refuse the call."""
+NO_POLICY: Final = Policy()
 
 
 class Service:
@@ -48,20 +54,18 @@ class Service:
         self,
         node: Node,
         *,
-        policy: Callable[[], Policy] = Policy,
-        witness: Witness | None = None,
+        access: AccessControl | None = None,
         locks: FileLocks | None = None,
         doors: Callable[[], tuple[DoorStatement, ...]] = tuple,
     ) -> None:
         """Make the service of a node.
 
-        policy: who may do what, asked for at each call. witness: limits rates, keeps records.
+        access: who may do what, limits of rates, records; None: the owner alone calls.
         doors: what the node states about the certificates of its doors.
         locks: on files of drives; None: its own.
         """
         self._node: Final = node
-        self._policy: Final = policy
-        self._witness: Final = witness
+        self._access: Final = access
         self._locks: Final = locks or FileLocks()
         self.doors: Final = doors
 
@@ -94,15 +98,16 @@ class Service:
         self, action: Action, request: ActionRequest[Any], caller: Principal
     ) -> ServiceCall:
         """Return what the handler gets, if the caller may do this."""
-        policy, decision = self._policy(), None
+        access, decision = self._access, None
+        policy = NO_POLICY if access is None else access.policy()
         if action.scope:
             scope = self._scope(action, request, caller)
             decision = decide(policy, caller, action.right, scope)
-        if self._witness is not None:
-            self._witness(action, caller, decision)
+        if access is not None:
+            access.witness(action, caller, decision)
         if decision is not None:
             decision.require()
-        return ServiceCall(self._node, caller, policy, self._locks, self.doors)
+        return ServiceCall(self._node, caller, policy, self._locks, self.doors, access)
 
     def _scope(self, action: Action, request: ActionRequest[Any], caller: Principal) -> str:
         """Return what the right is asked for: the action's scope with the request's values."""
@@ -113,6 +118,8 @@ class Service:
                 segments.append(part)
             elif name == CALLER:
                 segments.append(caller.did or ANYBODY)
+            elif name == "scope":
+                segments += split_scope(request.scope)  # type: ignore[attr-defined]
             elif name == "path":
                 segments += self._path(request.path)  # type: ignore[attr-defined]
             elif name == "owner":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,17 @@ from datalattice.cells import Map, encode, encode_message, to_text
 from datalattice.client import Node
 from datalattice.errors import RateLimited, Unauthenticated
 from datalattice.service import Service
-from datalattice.service.access import ANONYMOUS, Credentials, Principal
+from datalattice.service.access import (
+    ANONYMOUS,
+    AccessControl,
+    Audit,
+    Credentials,
+    Policies,
+    Principal,
+    RateLimits,
+)
+from datalattice.testing.callers import NOW_MS, authenticator
+from datalattice.testing.clocks import StoppedClock
 
 pytest.importorskip("starlette")
 testclient = pytest.importorskip("starlette.testclient")
@@ -288,3 +299,29 @@ def test_every_route_is_described(client: Any) -> None:
     page = client.get(f"{API}/")
     assert page.headers["content-type"].startswith("text/html")
     assert all(name in page.text for name in described)
+
+
+# --- versions of rules ----------------------------------------------------------------------------
+
+
+def test_a_rule_has_a_tag_and_is_set_where_the_tag_is_the_expected_one(tmp_path: Path) -> None:
+    with datalattice.open(":memory:") as node:
+        access = AccessControl(
+            authenticator(), Policies(tmp_path), RateLimits(), Audit(), StoppedClock(NOW_MS)
+        )
+        app, _ = rest_app(Service(node, access=access), lambda _: Principal(None, "socket"))
+        client = testclient.TestClient(app, raise_server_exceptions=False)
+        url, rights = f"{API}/access/lattice/kv", {"rights": [{"right": "r", "who": ["public"]}]}
+        made = client.put(url, json={**rights, "if_match": ""})
+        tag = made.headers["etag"]
+        assert (made.status_code, client.get(url).headers["etag"]) == (200, tag)
+        other = {"rights": [{"right": "r", "who": []}]}
+        assert client.put(url, json=other, headers={"if-match": '"other"'}).status_code == 412
+        for wrong in ("other", '"a", "b"', "*"):
+            assert client.put(url, json=other, headers={"if-match": wrong}).status_code == 400
+        twice = client.put(url, json={**other, "if_match": "x"}, headers={"if-match": tag})
+        assert twice.status_code == 400
+        assert client.put(url, json=other, headers={"if-match": tag}).headers["etag"] != tag
+        assert client.delete(url, headers={"if-match": tag}).status_code == 412
+        assert client.delete(url).status_code == 204
+        assert client.get(url).json()["version"] == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import datalattice
@@ -24,10 +25,14 @@ from datalattice.errors import (
     MissingData,
     NoSuchPath,
     PeerUnavailable,
+    Unauthenticated,
     UsageError,
     WrongType,
 )
 from datalattice.service import OPERATOR, Service
+from datalattice.service.access import AccessControl, Audit, Policies, RateLimits
+from datalattice.testing.callers import BOB_DID, NODE, NOW_MS, authenticator, bearer
+from datalattice.testing.clocks import StoppedClock
 from datalattice.weaver.kv import GetRequest, GetResponse, WatchParams
 
 NO_HASH = b"\x07" * 32
@@ -40,7 +45,9 @@ class World:
     def __init__(self) -> None:
         self.node: Node = datalattice.open(":memory:")
         node = self.node
-        self.service = Service(node)
+        self._folder = TemporaryDirectory()
+        self.access = self._access()
+        self.service = Service(node, access=self.access)
         node.queue("log").offer_many(["a", "b"])
         node.database("shop")["tea"] = 3
         node.database("shop").sadd("set", "x")
@@ -57,6 +64,26 @@ class World:
         owner = node.owner_key("own")
         assert isinstance(owner, bytes)
         self.owner = owner
+
+    def _access(self) -> AccessControl:
+        policies = Policies(self._folder.name)
+        policies.put("stores", {"r": ["public"]})
+        clock = StoppedClock(NOW_MS)
+        return AccessControl(authenticator(), policies, RateLimits(), Audit(), clock, NODE)
+
+    def token_id(self) -> str:
+        """Return the id of a new token, which is shown once."""
+        made = self.access.issue(BOB_DID, ["r lattice"], 60, issued_for=OPERATOR)
+        self.token = made.token.reveal()
+        assert self.access.enter(bearer(self.token)).did == BOB_DID
+        return made.token_id
+
+    def is_refused(self, token: str) -> bool:
+        """Return whether a token is no longer taken."""
+        try:
+            return self.access.enter(bearer(token)).did is None
+        except Unauthenticated:
+            return True
 
     def lock(self, path: str) -> str:
         """Lock a directory of the drive with all below it; return the token."""
@@ -79,6 +106,7 @@ class World:
 
     def close(self) -> None:
         self.node.close()
+        self._folder.cleanup()
 
 
 class Backend(Protocol):
@@ -308,6 +336,49 @@ GOOD: dict[str, Good | Flow] = {
         lambda w: a.PutPin(label="again", hash=w.hash), lambda r, w: len(w.node.pins()) == 2
     ),
     "pins.delete": Good(lambda w: a.DeletePin(label="kept"), lambda r, w: w.node.pins() == []),
+    "policy.get": Good(
+        lambda w: a.GetPolicy(scope="stores/x"),
+        lambda r, w: (
+            (r.scope, r.rights, r.version) == ("stores/x", (), "")
+            and [(one.right, one.who, one.scope) for one in r.inherited]
+            == [("r", ("public",), "stores")]
+        ),
+    ),
+    "policy.put": Good(
+        lambda w: a.PutPolicy(
+            scope=f"lattice/kv/{BOB_DID}/shop",
+            rights=(
+                a.RightHolders(right="w", who=("authenticated",)),
+                a.RightHolders(right="p", who=()),
+            ),
+            if_match="",
+        ),
+        lambda r, w: (
+            w.access.policy().rules[r.scope] == {"w": ("authenticated",), "p": ()}
+            and r.version == w.access.policies.get(r.scope).version
+        ),
+    ),
+    "policy.delete": Good(
+        lambda w: a.DeletePolicy(scope="stores", if_match=w.access.policies.get("stores").version),
+        lambda r, w: w.access.policy().rules == {},
+    ),
+    "tokens.issue": Good(
+        lambda w: a.IssueToken(subject=BOB_DID, scopes=("r lattice",), life_s=60),
+        lambda r, w: (
+            w.access.enter(bearer(r.token)).did == BOB_DID and r.ends_ms == NOW_MS + 60_000
+        ),
+    ),
+    "tokens.revoke": Good(
+        lambda w: a.RevokeToken(token_id=w.token_id()), lambda r, w: w.is_refused(w.token)
+    ),
+    "node.audit": Flow(
+        lambda w: a.WatchAudit(),
+        lambda w: w.service.call(a.DeletePin(label="kept"), OPERATOR),
+        1,
+        lambda items, w: (
+            (items[0].record.action, items[0].record.how) == ("pins.delete", "process")
+        ),
+    ),
     "node.status": Good(
         lambda w: a.GetNodeStatus(),
         lambda r, w: (
@@ -470,6 +541,17 @@ BAD: dict[str, Bad] = {
     "pins.list": Bad(lambda w: a.DeletePin(label="none"), NoSuchPath),
     "pins.put": Bad(lambda w: a.PutPin(label="x", hash=NO_HASH), MissingData),
     "pins.delete": Bad(lambda w: a.DeletePin(label="none"), NoSuchPath),
+    "policy.get": Bad(lambda w: a.GetPolicy(scope="nowhere"), UsageError),
+    "policy.put": Bad(
+        lambda w: a.PutPolicy(
+            scope="stores", rights=(a.RightHolders(right="r", who=()),), if_match=""
+        ),
+        Conflict,
+    ),
+    "policy.delete": Bad(lambda w: a.DeletePolicy(scope="values"), NoSuchPath),
+    "tokens.issue": Bad(lambda w: a.IssueToken(subject="bob"), UsageError),
+    "tokens.revoke": Bad(lambda w: a.RevokeToken(token_id="t", issuer="bob"), UsageError),
+    "node.audit": Bad(lambda w: a.GetPolicy(scope="nowhere"), UsageError),
     "node.status": Bad(lambda w: a.ListPeers(), PeerUnavailable),
     "node.store_types": Bad(lambda w: a.ListPeers(), PeerUnavailable),
     "peers.list": Bad(lambda w: a.ListPeers(), PeerUnavailable),

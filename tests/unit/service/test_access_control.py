@@ -74,7 +74,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     tell = Authenticator(NODE_DID, [URL], SpentIds(MemoryEngine([SPENT_TABLE])), limits)
     access = AccessControl(tell, policies, limits, audit, clock)
     with datalattice.open(tmp_path / "data", key=ALICE) as node:
-        service = Service(node, policy=access.policy, witness=access.witness)
+        service = Service(node, access=access)
         yield Daemon(access, service, policies, audit, clock)
 
 

@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from datalattice.actions import (
     ACTIONS,
     CELL,
+    AccessRule,
     Action,
     ActionKind,
     ActionRequest,
@@ -318,6 +319,7 @@ class RestDoor:
                 request.query_params.multi_items(),
                 body,
                 request.headers.get("content-type", ""),
+                request.headers.get("if-match", ""),
             ),
             caller,
         )
@@ -485,6 +487,8 @@ def _document_answer(resource: _Resource, result: Message) -> Response:
     hash = getattr(result, "hash", None)
     if resource.action.name == "values.put" and isinstance(hash, bytes):
         headers = {"location": f"{BASE}/values/{hash.hex()}", "x-value-id": hash.hex()}
+    if isinstance(result, AccessRule):
+        headers = {"etag": f'"{result.version}"'}
     if status == 204 or not result.declared():
         return Response(status_code=201 if status == 201 else 204)
     return Response(json.dumps(to_document(result)), status, headers, JSON)

@@ -5,6 +5,7 @@ Source: docs/rest.md "Requests".
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from datalattice.actions import CELL, Action, ActionRequest, Route, from_document, read_text
@@ -18,6 +19,8 @@ from datalattice.api.rest.bodies import (
 )
 from datalattice.errors import UsageError
 from datalattice.protobuf import FieldInfo
+
+_TAG: Final = re.compile(r'"([^"]*)"')
 
 FIELDS_MAX: Final = 1_000
 """Values in one query string."""
@@ -48,9 +51,17 @@ class Arguments:
         return self.body is not None and self.body.kind == "bytes" and self.body.codec is None
 
     def read(
-        self, path: dict[str, str], query: list[tuple[str, str]], body: bytes, content_type: str
+        self,
+        path: dict[str, str],
+        query: list[tuple[str, str]],
+        body: bytes,
+        content_type: str,
+        if_match: str = "",
     ) -> ActionRequest[Any]:
-        """Return the request. Raises: UsageError, BadFormat, LimitExceeded, UnknownType."""
+        """Return the request. if_match: the header, "" for none.
+
+        Raises: UsageError, BadFormat, LimitExceeded, UnknownType.
+        """
         if len(query) > FIELDS_MAX:
             raise UsageError(f"a query string has at most {FIELDS_MAX} values, got {len(query)}")
         values: dict[str, Any] = {}
@@ -81,6 +92,14 @@ class Arguments:
             given = from_document(self._request, document)
             for name in document:
                 values[name] = getattr(given, name)
+        expected = self._fields.get("if_match")
+        if if_match and expected is not None:
+            if "if_match" in values:
+                raise UsageError("if_match: given twice, also as a header")
+            tag = _TAG.fullmatch(if_match)
+            if tag is None:
+                raise UsageError(f"If-Match: one tag in double quotes, got {if_match!r:.80}")
+            values["if_match"] = read_text(expected, tag[1])
         return self._request(**values)
 
     def _body(self, body: bytes, content_type: str) -> Any:

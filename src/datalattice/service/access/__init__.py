@@ -2,7 +2,7 @@
 
 from datalattice.service.access.audit import RING_RECORDS, Audit, AuditRecord, is_audited
 from datalattice.service.access.authenticating import Authenticator, Credentials, check_body
-from datalattice.service.access.control import AccessControl
+from datalattice.service.access.control import AccessControl, MadeToken
 from datalattice.service.access.limits import ALLOWANCES, Allowance, RateLimits, Use
 from datalattice.service.access.policies import ABSENT, POLICY_FILE, Policies, StoredRule
 from datalattice.service.access.policy import (
@@ -27,6 +27,7 @@ from datalattice.service.access.scopes import (
     RIGHTS,
     Grant,
     join_scope,
+    owned_part,
     parse_grant,
     parse_grants,
     split_scope,
@@ -56,6 +57,7 @@ __all__ = [
     "Credentials",
     "Grant",
     "How",
+    "MadeToken",
     "Origin",
     "Policies",
     "Policy",
@@ -70,6 +72,7 @@ __all__ = [
     "decide",
     "is_audited",
     "join_scope",
+    "owned_part",
     "parse_grant",
     "parse_grants",
     "split_scope",

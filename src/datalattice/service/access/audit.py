@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
+
+from datalattice.service.events import EventRing
 
 RING_RECORDS: Final = 1_024
 """Newest records kept in memory."""
@@ -62,6 +63,7 @@ def is_audited(right: str, scope: str, *, is_allowed: bool) -> bool:
 class Audit:
     """The newest records, and where all of them go. A method may be called by any thread.
 
+    ring:     of the newest records.
     sink:     is given each record, in order; None: nothing is.
     failures: records that the sink raised at. last_failure: the class of its last error.
     """
@@ -70,8 +72,7 @@ class Audit:
         self, sink: Callable[[AuditRecord], None] | None = None, records_max: int = RING_RECORDS
     ) -> None:
         self._sink = sink
-        self._records: deque[AuditRecord] = deque(maxlen=records_max)
-        self._count = 0
+        self.ring: Final[EventRing[AuditRecord]] = EventRing(records_max)
         self._lock = threading.Lock()
         self.failures = 0
         self.last_failure: str | None = None
@@ -79,8 +80,7 @@ class Audit:
     def add(self, record: AuditRecord) -> None:
         """Keep a record and pass it on."""
         with self._lock:
-            self._records.append(record)
-            self._count += 1
+            self.ring.add(record)
             if self._sink is None:
                 return
             try:
@@ -90,12 +90,5 @@ class Audit:
                 self.last_failure = type(error).__name__
 
     def after(self, number: int) -> tuple[int, list[AuditRecord]]:
-        """Return the records from the one of this number on, and the number of the next one.
-
-        Numbers begin with 0. Records that are gone from the ring are left out, which a reader sees
-        by the count.
-        """
-        with self._lock:
-            lacking = max(0, self._count - max(0, number))
-            kept = list(self._records)
-            return self._count, kept[len(kept) - min(lacking, len(kept)) :]
+        """Return the records from the one of this number on, and the number of the next one."""
+        return self.ring.after(number)

@@ -118,7 +118,7 @@ class Authenticator:
         spent: SpentIds,
         failures: RateLimits | None = None,
     ) -> None:
-        self._did = did
+        self.did = did
         bare = [url.rstrip("/") for url in urls]
         self._audiences = frozenset([did, *bare, *(f"{url}/" for url in bare)])
         self._origins = frozenset(filter(None, map(_origin, bare)))
@@ -144,7 +144,7 @@ class Authenticator:
         is_signed = "signature" in headers or "signature-input" in headers
         if bearer is None and not is_signed:
             local = credentials.local
-            return ANONYMOUS if local is None else Principal(self._did, local)
+            return ANONYMOUS if local is None else Principal(self.did, local)
         # "several credentials | 400": a proxy and this service could take different ones.
         if (bearer is not None and is_signed) or "," in (bearer or ""):
             raise UsageError("a request has one credential, a token or a signature; got several")
@@ -220,7 +220,7 @@ class Authenticator:
         """Check the claims of a token whose signature holds."""
         subject = claims.get("sub")
         # "sub == iss"; this node itself vouches for others.
-        if not is_bare_did(subject) or (subject != issuer and issuer != self._did):
+        if not is_bare_did(subject) or (subject != issuer and issuer != self.did):
             raise BadCredential("subject")
         self._check_audience(claims.get("aud"))
         issued_ms, ends_ms = _time_ms(claims, "iat"), _time_ms(claims, "exp")

@@ -1,28 +1,57 @@
 """Control: access as a daemon puts it together, for its doors and its service.
 
 access = AccessControl(authenticator, policies, limits, audit, clock)
-service = Service(node, policy=access.policy, witness=access.witness)
+service = Service(node, access=access)
 caller = access.enter(credentials)          # a door, for each request
 service.call(request, caller)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 from datalattice.actions import Action
+from datalattice.client.credentials import (
+    CLOCK_SKEW_S,
+    ID_CHARACTERS_MAX,
+    TOKEN_LIFE_S_MAX,
+    make_token,
+    split_token,
+)
 from datalattice.clock import Clock
-from datalattice.errors import DataLatticeError, Unauthenticated, Unauthorized
+from datalattice.crypto import Entropy, KeyPair, Secret
+from datalattice.errors import (
+    DataLatticeError,
+    NoSigningKey,
+    Unauthenticated,
+    Unauthorized,
+    UsageError,
+)
+from datalattice.lattice import did_of, is_bare_did
 from datalattice.service.access.audit import Audit, AuditRecord, is_audited
 from datalattice.service.access.authenticating import Authenticator, Credentials
 from datalattice.service.access.limits import RateLimits
 from datalattice.service.access.policies import Policies
 from datalattice.service.access.policy import AccessDecision, Policy
 from datalattice.service.access.principal import ANONYMOUS, BadCredential, Principal
+from datalattice.service.access.scopes import parse_grants
+
+
+class MadeToken(NamedTuple):
+    """A token, its id, and when it ends."""
+
+    token: Secret
+    token_id: str
+    ends_ms: int
 
 
 class AccessControl:
-    """Tells who asks, counts calls and records decisions. Any thread may call a method."""
+    """Tells who asks, counts calls and records decisions. Any thread may call a method.
+
+    policies, audit: the rules, and the records. key_pair: of this node, which signs tokens.
+    """
 
     def __init__(
         self,
@@ -31,16 +60,20 @@ class AccessControl:
         limits: RateLimits,
         audit: Audit,
         clock: Clock,
+        key_pair: KeyPair | None = None,
+        entropy: Entropy | None = None,
     ) -> None:
         self._authenticator = authenticator
-        self._policies = policies
+        self.policies: Final = policies
         self._limits = limits
-        self._audit = audit
+        self.audit: Final = audit
         self._clock = clock
+        self._key_pair = key_pair
+        self._entropy = entropy
 
     def policy(self) -> Policy:
         """Return the present policy."""
-        return self._policies.policy
+        return self.policies.policy
 
     def enter(self, credentials: Credentials) -> Principal:
         """Return who a caller is; a refusal is recorded.
@@ -73,6 +106,54 @@ class AccessControl:
             code = None if decision.is_allowed else refusal.code
             self._record(now_ms, action.name, caller, decision, code)
 
+    def issue(
+        self, subject: str, scopes: Sequence[str], life_s: int, *, issued_for: Principal
+    ) -> MadeToken:
+        """Return a token of this node, with which its holder speaks for a DID at this node.
+
+        scopes: what it is narrowed to; none: to nothing.
+        Raises: UsageError: the subject is no DID, a scope is none, or the life is out of range.
+                Unauthorized: the credential of who asks does not grant what the token would.
+                NoSigningKey: the node has no key.
+        """
+        if self._key_pair is None:
+            raise NoSigningKey("this node has no key with which it could sign a token")
+        if not is_bare_did(subject):
+            raise UsageError(f"subject: a DID such as did:key:z6Mk..., got {subject!r:.80}")
+        if not 0 < life_s <= TOKEN_LIFE_S_MAX:
+            raise UsageError(f"life_s: 1 to {TOKEN_LIFE_S_MAX} s, got {life_s}")
+        issued_for.check_grants(parse_grants(list(scopes)))
+        now_ms, ends_ms = self._clock.now_ms(), issued_for.expires_ms
+        if ends_ms is not None:
+            # "narrower": a token outlives no credential by which it was made.
+            life_s = max(1, min(life_s, (ends_ms - now_ms) // 1_000 - CLOCK_SKEW_S))
+        node = did_of(self._key_pair.public_key)
+        text = make_token(
+            self._key_pair,
+            node,
+            now_ms,
+            subject=subject,
+            scopes=list(scopes) or None,
+            life_s=life_s,
+            entropy=self._entropy,
+        )
+        claims = split_token(text).claims
+        return MadeToken(Secret(text), claims["jti"], claims["exp"] * 1_000)
+
+    def revoke(self, issuer: str, token_id: str) -> None:
+        """Refuse the token of this issuer and id from now on; "": of this node.
+
+        Raises: UsageError: there is no such issuer or id. RateLimited: no room to remember it.
+        """
+        if issuer and not is_bare_did(issuer):
+            raise UsageError(f"issuer: a DID such as did:key:z6Mk..., got {issuer!r:.80}")
+        if not token_id or len(token_id) > ID_CHARACTERS_MAX:
+            raise UsageError(f"token_id: 1 to {ID_CHARACTERS_MAX} characters")
+        now_ms = self._clock.now_ms()
+        # When it ends is not known: the latest end that a token of today can have.
+        ends_ms = now_ms + (TOKEN_LIFE_S_MAX + 2 * CLOCK_SKEW_S) * 1_000
+        self._authenticator.revoke(issuer or self._authenticator.did, token_id, ends_ms, now_ms)
+
     def _record(
         self,
         now_ms: int,
@@ -84,7 +165,7 @@ class AccessControl:
         right, scope = decision.right, decision.scope
         if not is_audited(right, scope, is_allowed=decision.is_allowed):
             return
-        self._audit.add(
+        self.audit.add(
             AuditRecord(
                 time_ms=now_ms,
                 door=caller.origin.door,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
-from datalattice.errors import Unauthenticated
+from datalattice.errors import Unauthenticated, Unauthorized
 from datalattice.service.access.scopes import Grant, covering
 
 How = Literal["process", "socket", "token", "signature", "anonymous"]
@@ -79,6 +79,22 @@ class Principal:
         # "longest scope wins": a grant below another one replaces it.
         found = next((granted[one] for one in covering(scope) if one in granted), "")
         return right in found
+
+    def check_grants(self, grants: tuple[Grant, ...]) -> None:
+        """Raise Unauthorized if a credential with these grants allows what this one does not.
+
+        No grants: a credential that is narrowed to nothing.
+        """
+        if self.scopes is None:
+            return
+        if not grants:
+            raise Unauthorized("your credential is narrowed to scopes: name those of the token")
+        for rights, scope in grants:
+            # "a grant below another one replaces it": those below the wanted scope count, too.
+            below = [one.rights for one in self.scopes if scope in covering(one.scope)]
+            for right in rights:
+                if not self.is_granted(right, scope) or any(right not in one for one in below):
+                    raise Unauthorized(f"your credential does not grant {right} on all of {scope}")
 
 
 ANONYMOUS: Final = Principal(None, "anonymous")

@@ -1,0 +1,127 @@
+"""Handlers of the actions on access."""
+
+from __future__ import annotations
+
+from datalattice.actions import (
+    AccessRule,
+    AuditEntry,
+    AuditEvent,
+    DeletePolicy,
+    Empty,
+    GetPolicy,
+    IssuedToken,
+    IssueToken,
+    LaggedEvents,
+    PutPolicy,
+    RevokeToken,
+    RightHolders,
+    WatchAudit,
+)
+from datalattice.errors import NoSuchPath, Unauthorized, UnsupportedOperation, UsageError
+from datalattice.service.access import ABSENT, AccessControl, AuditRecord, owned_part
+from datalattice.service.events import EventsMissed, EventStream
+from datalattice.service.registry import ServiceCall, Streamed, handles
+
+
+def _access(call: ServiceCall) -> AccessControl:
+    if call.access is None:
+        raise UnsupportedOperation("here all callers are the owner: ask a door of a daemon")
+    return call.access
+
+
+def _for_rules(call: ServiceCall, scope: str) -> AccessControl:
+    """Return the access control, if the caller may read and set the rule of a scope."""
+    owned = owned_part(scope)
+    # A DID costs nothing to make, and rules are few: owners of their own data are those that write
+    # with a key of the folder.
+    is_own = owned is not None and owned.owner == call.caller and not call.is_operator
+    if is_own and call.caller not in [str(owner.did) for owner in call.node.keys]:
+        raise Unauthorized("rules of an owner's data are set by an owner of this folder")
+    return _access(call)
+
+
+def _rule(access: AccessControl, scope: str) -> AccessRule:
+    try:
+        version = access.policies.get(scope).version
+    except NoSuchPath:
+        version = ABSENT
+    held = [
+        RightHolders(right=right, who=one.rule[right], scope=one.scope)
+        for right, one in access.policies.inherited(scope).items()
+    ]
+    return AccessRule(
+        scope=scope,
+        rights=tuple(one for one in held if one.scope == scope),
+        inherited=tuple(one for one in held if one.scope != scope),
+        version=version,
+    )
+
+
+@handles(GetPolicy)
+def get_policy(call: ServiceCall, request: GetPolicy) -> AccessRule:
+    """Return the rule of a scope."""
+    return _rule(_for_rules(call, request.scope), request.scope)
+
+
+@handles(PutPolicy)
+def put_policy(call: ServiceCall, request: PutPolicy) -> AccessRule:
+    """Set the rule of a scope."""
+    access = _for_rules(call, request.scope)
+    rights = {one.right: one.who for one in request.rights}
+    if not rights or len(rights) != len(request.rights):
+        raise UsageError("rights: one or more, each named once")
+    misplaced = [one.scope for one in request.rights if one.scope not in ("", request.scope)]
+    if misplaced:
+        raise UsageError(f"rights: the rule is of {request.scope}, not of {misplaced[0]}")
+    access.policies.put(request.scope, rights, request.if_match)
+    return _rule(access, request.scope)
+
+
+@handles(DeletePolicy)
+def delete_policy(call: ServiceCall, request: DeletePolicy) -> Empty:
+    """Remove the rule of a scope."""
+    _for_rules(call, request.scope).policies.delete(request.scope, request.if_match)
+    return Empty()
+
+
+@handles(IssueToken)
+def issue_token(call: ServiceCall, request: IssueToken) -> IssuedToken:
+    """Make a token for somebody."""
+    made = _access(call).issue(
+        request.subject, request.scopes, request.life_s, issued_for=call.principal
+    )
+    return IssuedToken(token=made.token.reveal(), token_id=made.token_id, ends_ms=made.ends_ms)
+
+
+@handles(RevokeToken)
+def revoke_token(call: ServiceCall, request: RevokeToken) -> Empty:
+    """Refuse a token from now on."""
+    _access(call).revoke(request.issuer, request.token_id)
+    return Empty()
+
+
+@handles(WatchAudit)
+def watch_audit(call: ServiceCall, request: WatchAudit) -> Streamed[AuditEvent]:
+    """Return what is decided from now on."""
+    return Streamed(EventStream(_access(call).audit.ring), _audit_event)
+
+
+def _audit_event(record: AuditRecord | EventsMissed) -> AuditEvent:
+    if isinstance(record, EventsMissed):
+        return AuditEvent(lagged=LaggedEvents(count=record.count))
+    return AuditEvent(
+        record=AuditEntry(
+            time_ms=record.time_ms,
+            door=record.door,
+            action=record.action,
+            request=record.request,
+            did=record.did,
+            how=record.how,
+            key_id=record.key_id,
+            right=record.right,
+            scope=record.scope,
+            is_allowed=record.is_allowed,
+            reason=record.reason,
+            code=record.code,
+        )
+    )
