@@ -83,9 +83,10 @@ class HexFormat:
     def read(self, document: Any) -> bytes:
         """Return the bytes of hex digits. Raises: UsageError."""
         try:
-            return self._checked(bytes.fromhex(document), UsageError)
+            data = bytes.fromhex(document)
         except (TypeError, ValueError) as error:
             raise UsageError(f"{self._what} is written in hex, got {document!r:.80}") from error
+        return self._checked(data, UsageError)
 
 
 CELL: Final = CellFormat()

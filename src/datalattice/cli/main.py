@@ -70,6 +70,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "node": ("node.commands", "app"),
     "daemon": ("node.daemon", "daemon"),
     "mcp": ("mcp", "mcp"),
+    "repl": ("repl.command", "repl"),
     "queue": ("queue.commands", "app"),
     "db": ("db", "app"),
     "fs": ("fs.commands", "app"),
@@ -315,11 +316,11 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
             return EXIT_WRONG_CALL
         return failed(text + _dash_hint(text), "usage", EXIT_WRONG_CALL)
     except Exception as error:  # noqa: BLE001 - the last door: no error leaves as a traceback
-        return failed(*_explained(error))
+        return failed(*explained(error))
     return code if isinstance(code, int) else EXIT_DONE
 
 
-def _explained(error: Exception) -> tuple[str, str, int]:
+def explained(error: Exception) -> tuple[str, str, int]:
     """Return the text, short word and exit code of an error."""
     from datalattice.service import status_of  # only here: a command that succeeds needs no table
 

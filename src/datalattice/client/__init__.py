@@ -16,6 +16,7 @@ from datalattice.client.addresses import (
     system_reason,
 )
 from datalattice.client.control import (
+    CALL_TIMEOUT_S,
     KIND,
     NO_KEY,
     RUNNING_NAME,
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
         StoreMethod,
         StoreMethods,
     )
+    from datalattice.client.rest import RestClient
     from datalattice.client.weaverfolder import WeaverFolder
 
 _LATER = {
@@ -101,6 +103,7 @@ _LATER = {
         ("AsyncStoreMethods", "DescribedMessage", "ResultStream", "StoreMethod", "StoreMethods"),
         "methods",
     ),
+    "RestClient": "rest",
     "WeaverFolder": "weaverfolder",
 }
 
@@ -113,6 +116,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "CALL_TIMEOUT_S",
     "DEFAULT_FOLDER",
     "HOME_VARIABLE",
     "IROH",
@@ -139,6 +143,7 @@ __all__ = [
     "Past",
     "PeerAddress",
     "Progress",
+    "RestClient",
     "ResultStream",
     "Running",
     "Slot",

@@ -142,9 +142,9 @@ class DescribedMessage:
         fields = sorted(self._descriptor.fields, key=lambda one: one.number)
         return tuple([_declared(one) for one in fields])
 
-    def __call__(self, **values: Any) -> MessageText:
-        """Return the message with these values of its fields. Raises: UsageError."""
-        return MessageText(self, {name: _unwrapped(one) for name, one in values.items()})
+    def __call__(self, **values: Any) -> dict[str, Any]:
+        """Return the message with these values of its fields, as plain values."""
+        return values
 
     def encode(self, values: dict[str, Any]) -> bytes:
         """Return the encoding of plain values. Raises: UsageError: one does not fit its field."""
@@ -178,18 +178,6 @@ class DescribedMessage:
         except DecodeError as error:
             raise BadFormat(f"the bytes are no {self._descriptor.name}") from error
         return _plain(found)
-
-
-class MessageText:
-    """A message that was made from texts: `values` are plain."""
-
-    def __init__(self, type: DescribedMessage, values: dict[str, Any]) -> None:
-        self.type: Final = type
-        self.values: Final = values
-
-    def encode(self) -> bytes:
-        """Return the encoding. Raises: UsageError: a value does not fit its field."""
-        return self.type.encode(self.values)
 
 
 class _DescribedEnum:
@@ -226,12 +214,6 @@ def _is_repeated(field: Any) -> bool:
 def _is_map(field: Any) -> bool:
     of = field.message_type
     return of is not None and of.GetOptions().map_entry
-
-
-def _unwrapped(value: Any) -> Any:
-    if isinstance(value, MessageText):
-        return value.values
-    return [_unwrapped(one) for one in value] if isinstance(value, tuple) else value
 
 
 def _plain(message: Any) -> dict[str, Any]:

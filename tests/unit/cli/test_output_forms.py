@@ -166,6 +166,7 @@ ELSEWHERE = {
     "forks export": "tests/unit/cli/test_forks_commands.py",
     "forks verify": "tests/unit/cli/test_forks_commands.py",
     "disk sweep": "tests/unit/cli/test_garbage_commands.py",
+    "repl": "tests/unit/cli/repl",
     "conformance": "tests/unit/cli/test_conformance_command.py",
     "fs cat": "tests/unit/cli/test_fs.py",
     "venue download": "tests/unit/cli/test_venue.py",

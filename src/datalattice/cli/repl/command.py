@@ -1,0 +1,204 @@
+"""Command `lattice repl`: the actions of a node at a prompt, one by one, or from a script."""
+
+from __future__ import annotations
+
+import ssl
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from datalattice.cli.command import WRITES, Call, command
+from datalattice.cli.render import is_json, print_error
+from datalattice.client import CALL_TIMEOUT_S, read_key, read_names
+from datalattice.errors import UsageError
+
+if TYPE_CHECKING:
+    from datalattice.cli.repl.evaluator import Evaluator
+    from datalattice.client import Client
+
+HISTORY_NAME: Final = "repl_history"
+COMPLETION_S: Final = 2.0
+"""How long completion waits for the node."""
+
+
+@command(None, "repl", WRITES)
+def repl(
+    call: Call,
+    script: Annotated[
+        Path | None,
+        typer.Argument(help="A file of commands, one a line; - for standard input."),
+    ] = None,
+    commands: Annotated[
+        list[str] | None, typer.Option("-c", help="A command; no prompt. Repeatable.")
+    ] = None,
+    rest: Annotated[
+        str | None,
+        typer.Option("--rest", help="Use the service at a URL, or at the socket of a file."),
+    ] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option("--grpc", help="Use the service at host:port, or at the socket of a file."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", envvar="DATALATTICE_TOKEN", help="The token that is shown there."),
+    ] = None,
+    sign: Annotated[
+        str | None,
+        typer.Option("--sign-for", help="Show tokens of the folder's key, for this DID or URL."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", help="The certificate of the service, as PEM.")
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="In a script: go on behind a command that failed.")
+    ] = False,
+) -> None:
+    """Do actions of a node by name: at a prompt, from a script, or one by one.
+
+    `help` lists what there is. Without --rest and --grpc it works on the folder, beside a node that
+    may be running there.
+    """
+    from datalattice.cli.repl.evaluator import Evaluator
+
+    make = _maker(call, rest, grpc, _token(call, token, sign), certificate)
+    client = call.enter(make(CALL_TIMEOUT_S))
+    evaluator = Evaluator(client, print_failure)
+    call.resources.callback(evaluator.close)
+    lines = _lines(script, commands)
+    if lines is None:
+        _prompt(call, evaluator, make)
+    elif code := _run(evaluator, lines, keep_going):
+        raise typer.Exit(code)
+
+
+def _lines(script: Path | None, commands: list[str] | None) -> Iterator[tuple[str, str]] | None:
+    """Return the lines of a script and where they are; None for a prompt."""
+    if commands:
+        if script is not None:
+            raise UsageError("a script or -c, not both")
+        return _numbered(commands, "-c ")
+    if script is not None and str(script) != "-":
+        return _numbered(script.read_text("utf-8").split("\n"), f"{script}:")
+    if script is None and sys.stdin.isatty():
+        return None
+    return _numbered(sys.stdin, "line ")
+
+
+def _prompt(call: Call, evaluator: Evaluator, make: Callable[[float], Client]) -> None:
+    # Here: a command that shows no prompt does not load it.
+    from datalattice.cli.repl.completing import Candidates
+    from datalattice.cli.repl.screen import Screen
+
+    folder = call.folder
+    names = ["own", *read_names(folder)]
+    candidates = Candidates(evaluator, call.enter(make(COMPLETION_S)), lambda: names)
+    history = folder.path / HISTORY_NAME if folder.path.is_dir() else None
+    Screen(evaluator, candidates, history).run()
+
+
+# --- the way to the node --------------------------------------------------------------------------
+
+
+def _token(call: Call, token: str | None, sign: str | None) -> Callable[[], str] | None:
+    """Return what gives the token of a call; None without one."""
+    if token is not None and sign is not None:
+        raise UsageError("--token or --sign-for, not both")
+    if sign is not None:
+        from datalattice.client.credentials import make_token
+        from datalattice.clock import SystemClock
+
+        pair, clock = read_key(call.folder.key_path), SystemClock()
+        return lambda: make_token(pair, sign, clock.now_ms())
+    return None if token is None else lambda: token
+
+
+def _maker(
+    call: Call,
+    rest: str | None,
+    grpc: str | None,
+    token: Callable[[], str] | None,
+    certificate: Path | None,
+) -> Callable[[float], Client]:
+    """Return what makes a client; its calls wait so many seconds at most."""
+    if rest is not None and grpc is not None:
+        raise UsageError("--rest or --grpc, not both")
+    if rest is not None:
+        from datalattice.client import RestClient
+
+        tls = None if certificate is None else ssl.create_default_context(cafile=certificate)
+        return lambda timeout_s: RestClient(rest, token=token, timeout_s=timeout_s, tls=tls)
+    if grpc is not None:
+        from datalattice.client.grpc import GrpcClient
+
+        pem = None if certificate is None else certificate.read_bytes()
+        return lambda timeout_s: GrpcClient(grpc, token=token, certificate=pem, timeout_s=timeout_s)
+    if token is not None or certificate is not None:
+        raise UsageError(
+            "a token or certificate is shown to a service: name it with --rest or --grpc"
+        )
+    from datalattice.service import LocalClient
+
+    local = LocalClient(call.node_handle())
+    return lambda _: local
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+
+def _numbered(lines: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(lines, 1):
+        yield f"{where}{number}: ", line.rstrip("\n")
+
+
+def _run(evaluator: Evaluator, lines: Iterator[tuple[str, str]], keep_going: bool) -> int:
+    """Do the commands of a script, and wait for its streams; return the exit code."""
+    from datalattice.cli.repl.evaluator import Ended
+
+    code = 0
+    try:
+        for where, text in _statements(lines):
+            try:
+                evaluator.run(text)
+            except Ended:
+                return code
+            except Exception as error:  # noqa: BLE001 - told with the line that it is in
+                # "first failure ends with the exit code of the table"
+                told = print_failure(error, where)
+                code = code or told
+                if not keep_going:
+                    return code
+        return evaluator.wait() or code
+    finally:
+        evaluator.close()
+
+
+def _statements(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield commands; one whose list, text or JSON is open goes on in the next line."""
+    from datalattice.cli.repl.language import Incomplete, parse_command
+
+    where, text = "", ""
+    for at, line in lines:
+        where, text = (where, f"{text}\n{line}") if text else (at, line)
+        try:
+            parse_command(text)
+        except Incomplete:
+            continue
+        except UsageError:
+            pass  # told when it is run
+        yield where, text
+        text = ""
+    if text:
+        yield where, text
+
+
+def print_failure(error: Exception, where: str) -> int:
+    """Print why a command failed, in one line; return its exit code."""
+    from datalattice.cli.main import explained
+
+    text, code, exit_code = explained(error)
+    print_error(f"{where}{text}", code, is_json())
+    return exit_code

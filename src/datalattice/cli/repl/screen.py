@@ -1,0 +1,114 @@
+"""Screen: the prompt on a terminal, with completion and a history that is kept in the folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.output import Output
+from prompt_toolkit.patch_stdout import patch_stdout
+
+from datalattice.cli.render import print_notice
+from datalattice.cli.repl.completing import Candidates
+from datalattice.cli.repl.evaluator import Ended, Evaluator
+
+HISTORY_BYTES_MAX: Final = 1 << 20
+"""Longest history that is kept; beyond it the older half goes."""
+
+
+class KeptHistory(FileHistory):
+    """What was typed, in a file that only our user reads; `keeps` says what goes into it."""
+
+    def __init__(self, path: Path, keeps: Callable[[str], bool]) -> None:
+        self._keeps: Final = keeps
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(handle, 0o600)  # a file that was there
+            size = os.fstat(handle).st_size
+        finally:
+            os.close(handle)
+        if size > HISTORY_BYTES_MAX:
+            # Entries begin with an empty line.
+            kept = path.read_bytes()[-HISTORY_BYTES_MAX // 2 :]
+            path.write_bytes(kept[max(kept.find(b"\n\n"), 0) :])
+        super().__init__(path)
+
+    def store_string(self, string: str) -> None:
+        """Keep a command."""
+        if self._keeps(string):
+            super().store_string(string)
+
+
+class _PromptCompleter(Completer):
+    def __init__(self, candidates: Candidates) -> None:
+        self._candidates: Final = candidates
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterator[Completion]:
+        word, found = self._candidates.of(document.text_before_cursor)
+        for one in found:
+            yield Completion(one.text, -len(word), display_meta=one.about)
+
+
+class Screen:
+    """A prompt. history: the file of what was typed; None: it is kept in memory."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        candidates: Candidates,
+        history: Path | None,
+        *,
+        input: Input | None = None,
+        output: Output | None = None,
+    ) -> None:
+        self._evaluator: Final = evaluator
+        kept: History = (
+            InMemoryHistory() if history is None else KeptHistory(history, evaluator.keeps)
+        )
+        self._session: Final[PromptSession[str]] = PromptSession(
+            history=kept,
+            completer=_PromptCompleter(candidates),
+            # A node far away must not hold up what is typed.
+            complete_in_thread=True,
+            input=input,
+            output=output,
+        )
+
+    def run(self) -> None:
+        """Take commands and do them until Ctrl-D or `quit`."""
+        while True:
+            try:
+                text = self._ask()
+            except KeyboardInterrupt:  # "Ctrl-C": the line is dropped
+                continue
+            except EOFError:
+                return
+            try:
+                self._evaluator.run(text)
+            except Ended:
+                return
+            except KeyboardInterrupt:
+                print_notice("interrupted")
+            except Exception as error:  # noqa: BLE001 - the prompt goes on after any error
+                self._evaluator.failed(error, "")
+
+    def _ask(self) -> str:
+        """Return what is typed; meanwhile streams print above it."""
+        # Held so that no stream is just printing when the output changes.
+        patch: Any = patch_stdout(raw=True)
+        with self._evaluator.printing:
+            patch.__enter__()
+        try:
+            return self._session.prompt(self._evaluator.prompt)
+        finally:
+            with self._evaluator.printing:
+                patch.__exit__(None, None, None)
