@@ -1,4 +1,4 @@
-"""Commands: those of the prompt that are no actions, declared as actions are: classes with fields."""
+"""Commands: those of the prompt that are no actions, declared as these are, as classes."""
 
 from __future__ import annotations
 
