@@ -1,9 +1,10 @@
 """Rows of Weaver on the network: reconciliation, gossip and the first copy of a store.
 
 - sketch: two sets in memory with half of the difference each, by sketches. Bytes of all messages of
-  both sides, payloads to and fro, processor time of a side. Beside them the same by ranges; for the
-  bytes the least that tells both sides their hashes, and what negentropy's C++ needs, as published.
-  Medians of several keys; the goal is 1.5 times the figures in docs/design/reconcile.md.
+  both sides, payloads to and fro, processor time of a side. Beside them the same by ranges of sets
+  that are known to differ; for the bytes the least that tells both sides their hashes, and what
+  negentropy's C++ needs, as published. Medians of several keys; the goal is 1.5 times the
+  figures in docs/design/reconcile.md.
 - sketch regions: processor time and bytes where the regions that differ are found first.
 - range fingerprint: one fingerprint and count of a range in a set of a million, beside that in a
   hundredth of it.
@@ -141,7 +142,7 @@ def _by_ranges(sets: tuple[ScannedHashes, ScannedHashes, int], seed: int) -> _Co
     cost = _Cost()
     limits = RangeLimits(answer_bytes=2**30, session_bytes=2**30)  # so that one session ends it
     sides = [RangeReconciliation(each, limits) for each in sets[:2]]
-    payload: Sequence[RangeMessage] = sides[0].start(first_cut(SeededEntropy(seed)))
+    payload: Sequence[RangeMessage] = sides[0].start(first_cut(SeededEntropy(seed)), differs=True)
     to = 1
     while payload:
         cost.say(payload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -46,11 +47,13 @@ class Outcome:
         b: set[bytes],
         limits: RangeLimits = RANGE_LIMITS,
         cut: bytes | None = None,
+        *,
+        differs: bool = False,
     ) -> None:
         sides = [RangeReconciliation(SortedHashes(each), limits) for each in (a, b)]
         needs: list[set[bytes]] = [set(), set()]
         self.sizes: list[int] = []
-        payload: Sequence[RangeMessage] = sides[0].start(cut)
+        payload: Sequence[RangeMessage] = sides[0].start(cut, differs=differs)
         receiver = 1
         while payload:
             self.sizes.append(sum(len(message.encode()) for message in payload))
@@ -64,14 +67,38 @@ class Outcome:
 sets = st.sets(st.integers(0, 300)).map(names)
 
 
-@given(sets, sets, st.none() | st.integers(0, 9).map(SeededEntropy).map(first_cut))
+cuts = st.none() | st.integers(0, 9).map(SeededEntropy).map(first_cut)
+
+
+@given(sets, sets, cuts, st.booleans())
 def test_both_sides_learn_exactly_what_they_lack(
-    a: set[bytes], b: set[bytes], cut: bytes | None
+    a: set[bytes], b: set[bytes], cut: bytes | None, differs: bool
 ) -> None:
-    found = Outcome(a, b, cut=cut)
+    found = Outcome(a, b, cut=cut, differs=differs)
     assert found.a_needs == b - a
     assert found.b_needs == a - b
     assert not found.partial
+
+
+def test_sets_known_to_differ_are_halved_three_times_at_once() -> None:
+    a, b = names(range(5_000)), names(range(10, 5_010))
+    cut = first_cut(SeededEntropy(0))
+    whole, halved = (Outcome(a, b, cut=cut, differs=differs) for differs in (False, True))
+    assert len(halved.sizes) == len(whole.sizes) - 3
+    assert sum(halved.sizes) < sum(whole.sizes)
+    assert (halved.a_needs, halved.b_needs) == (whole.a_needs, whole.b_needs)
+
+
+@pytest.mark.parametrize(("most", "opened"), [(15, 8), (16, 16), (17, 16)])
+def test_so_many_ranges_open_a_session_of_sets_that_differ(most: int, opened: int) -> None:
+    side = RangeReconciliation(SortedHashes([]), RangeLimits(first_ranges=most))
+    opening = side.start(first_cut(SeededEntropy(0)), differs=True)
+    spans = [(one.start, one.end) for each in opening if (one := each.fingerprint) is not None]
+    assert len(spans) == opened
+    assert (spans[0][0], spans[-1][1]) == (HASH_START, HASH_END)
+    assert all(before[1] == after[0] for before, after in pairwise(spans))
+    # "The 24 bytes of ff make all later middles equal to those of the reference."
+    assert all(middle(*span) == reference_middle(*span) for span in spans)
 
 
 def test_neighbouring_hashes_are_told_apart() -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import xor
 from typing import Annotated, Final, NamedTuple, Protocol
 
@@ -257,9 +257,17 @@ class RangeReconciliation:
         )
         self._left: _Left | None = None  # None: the peer opens the session
 
-    def start(self, cut: bytes | None = None) -> tuple[RangeMessage, ...]:
-        """Return the payload that opens a session: the full space, or two ranges around `cut`."""
+    def start(self, cut: bytes | None = None, *, differs: bool = False) -> tuple[RangeMessage, ...]:
+        """Return the payload that opens a session: the full space, or two ranges around `cut`.
+
+        differs: it is known that the sets differ, so these are halved at once, into 16 ranges. That
+                 saves three payloads, and would cost 1.5 kB where the sets are equal.
+        """
         bounds = [HASH_START, HASH_END] if cut is None else [HASH_START, cut, HASH_END]
+        # "The first payload may hold 1 to 16 ranges."
+        while differs and 2 * (len(bounds) - 1) <= self._limits.first_ranges:
+            halves = [(start, middle(start, end)) for start, end in pairwise(bounds)]
+            bounds = [*chain.from_iterable(halves), HASH_END]
         payload = tuple(map(self._fingerprint, bounds[:-1], bounds[1:]))
         self._left = _Left(payload)
         return payload

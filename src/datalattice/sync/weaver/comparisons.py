@@ -207,10 +207,13 @@ class RangeComparison:
         cut: bytes | None,
         on_need: Callable[[Sequence[bytes]], None],
         on_end: Callable[[RangeComparison], None],
+        *,
+        differs: bool = False,
     ) -> None:
         self._store = store
         self._arrived = arrived
         self._cut = cut
+        self._differs = differs
         self._on_need = on_need
         self._on_end = on_end
         # "A side answers a whole session from the witnessed set as it was when the session began."
@@ -224,8 +227,8 @@ class RangeComparison:
         """Whether it ended with all that the peer has being here."""
 
     def start(self) -> Step:
-        """State two ranges around a random cut."""
-        return Step(self._ranges.start(self._cut))
+        """State two ranges around a random cut, or 16 where it is known that the sets differ."""
+        return Step(self._ranges.start(self._cut, differs=self._differs))
 
     def receive(self, message: object) -> Step:
         """Answer each range.
@@ -336,6 +339,7 @@ class SketchComparison(RangeComparison):
         step = self._sketch.receive(sketch)
         if step.by_ranges:
             self._sketch, self._ranges = None, RangeReconciliation(self._held)
+            self._differs = True  # equal sets were answered `done`
             return super().start()
         self._is_done = step.is_done
         return Step(step.say, need=self._lacking(step.needs), is_done=step.is_done)

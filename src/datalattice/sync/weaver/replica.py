@@ -438,7 +438,7 @@ class WeaverReplica:
                 limits = limits._replace(items=-1)  # of sets of no size
             comparison = SketchComparison(*begun, nonce, limits)
         else:
-            comparison = RangeComparison(*begun)
+            comparison = RangeComparison(*begun, differs=why is Why.DIRTY)
         self._open.add(comparison)
         return comparison
 
