@@ -45,6 +45,7 @@ from datalattice.actions.documents import (
 )
 from datalattice.actions.drive import (
     LOCK_S,
+    LOCK_S_MAX,
     CopyFile,
     DriveList,
     FileInfo,
@@ -206,6 +207,7 @@ __all__ = [
     "HASH",
     "KEY",
     "LOCK_S",
+    "LOCK_S_MAX",
     "OWN",
     "PACKAGE",
     "PAGE",

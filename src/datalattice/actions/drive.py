@@ -14,6 +14,9 @@ _DRIVE = "lattice/fs/{owner}/{drive}"
 LOCK_S: Final = 600
 """How long a lock lasts when nothing is asked for."""
 
+LOCK_S_MAX: Final = 3_600
+"""Longest time of a lock; it may be refreshed."""
+
 
 class DriveList(Message, name="datalattice.v1.DriveList"):
     """Names of drives, in order."""

@@ -3,6 +3,7 @@
     rest.sock     REST, for our own user
     grpc/         gRPC, in a folder that only our user can enter
     host:port     both, on request, for callers with credentials
+    /dlfs         of REST: the drives, over WebDAV
     /mcp          of REST, on request: tools for language models
 
 They have an event loop of their own: requests of users do not delay the node's peers.
@@ -28,11 +29,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from datalattice.actions import DoorStatement
 from datalattice.api.certificates import DoorCertificate
 from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor
 from datalattice.api.rest import LOCAL_HOSTS, RestDoor, rest_app
+from datalattice.api.webdav import WEBDAV_BASE, WebDavDoor
 from datalattice.client import Node
 from datalattice.client import open as open_node
 from datalattice.client.settings import DoorConfig, NodeConfig, split_listen
@@ -104,6 +107,7 @@ class Doors:
         self._engine: Engine | None = None
         self._servers: list[uvicorn.Server] = []
         self._rest: list[RestDoor] = []
+        self._webdav: list[WebDavDoor] = []
         self._thread: threading.Thread | None = None
         self._end: Callable[[], object] | None = None
 
@@ -123,6 +127,8 @@ class Doors:
             host, port = self._sockets[-1][0].getsockname()[:2]
             scheme = "https" if rest.has_tls else "http"
             self._addresses["rest"] = f"{scheme}://{_written(host)}:{port}"
+            if self._config.webdav:
+                self._addresses["webdav"] = f"{self._addresses['rest']}{WEBDAV_BASE}/"
             if self._config.mcp != "off":
                 self._addresses["mcp"] = self._addresses["rest"] + MCP_PATH
         self._grpc_path = self._grpc_socket()
@@ -187,7 +193,12 @@ class Doors:
             if listener is not None and (listener.is_local or listener.hosts):
                 hosts = (*LOCAL_HOSTS, *listener.hosts)
             local: Literal["socket"] | None = "socket" if listener is None else None
-            mounts = {} if mcp is None else {MCP_PATH: mcp.app(access.enter, local)}
+            mounts: dict[str, ASGIApp] = {}
+            if mcp is not None:
+                mounts[MCP_PATH] = mcp.app(access.enter, local)
+            if self._config.webdav:
+                self._webdav.append(WebDavDoor(service, access.enter, local=local))
+                mounts[WEBDAV_BASE] = self._webdav[-1]
             app, door = rest_app(service, access.enter, local=local, hosts=hosts, mounts=mounts)
             certificate = None if listener is None else self._certificates.get(listener)
             self._servers.append(_server(app, certificate))
@@ -270,6 +281,8 @@ class Doors:
             self._thread.join()
         for rest in self._rest:
             rest.close()
+        for webdav in self._webdav:
+            webdav.close()
         for one, _ in self._sockets:
             one.close()
         if self._made is not None:

@@ -6,6 +6,8 @@
 
 Locks are in memory: a restart ends them, and other nodes do not know them. A lock is for those who
 agree to ask this node; merges go on whatever is locked.
+
+Source: docs/webdav.md "Locks".
 """
 
 from __future__ import annotations
@@ -16,12 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from datalattice.actions import LOCK_S_MAX
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import Backpressure, FileLocked, LimitExceeded, NoSuchPath, UsageError
-
-LOCK_S_MAX: Final = 3_600
-"""Longest time of a lock; it may be refreshed."""
 
 LOCKS_MAX: Final = 1_000
 """Locks of one holder."""

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datalattice.actions import LOCK_S_MAX
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import Backpressure, FileLocked, LimitExceeded, NoSuchPath, UsageError
 from datalattice.service import filelocks
 from datalattice.service.filelocks import (
-    LOCK_S_MAX,
     LOCKS_MAX,
     NOTE_BYTES_MAX,
     FileLock,

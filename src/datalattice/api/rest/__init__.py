@@ -15,6 +15,7 @@ from datalattice.api.rest.app import (
 )
 from datalattice.api.rest.bodies import JSON_DEPTH_MAX, JSON_ELEMENTS_MAX
 from datalattice.api.rest.problems import problem_answer
+from datalattice.api.rest.requests import byte_range
 
 __all__ = [
     "BASE",
@@ -25,6 +26,7 @@ __all__ = [
     "LOCAL_HOSTS",
     "Enter",
     "RestDoor",
+    "byte_range",
     "merged_headers",
     "problem_answer",
     "read_body",

@@ -45,7 +45,7 @@ from datalattice.api.rest.bodies import (
 )
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.problems import problem_answer, problem_body
-from datalattice.api.rest.requests import Arguments
+from datalattice.api.rest.requests import Arguments, byte_range
 from datalattice.client.network import WELL_KNOWN
 from datalattice.clock import SystemClock
 from datalattice.errors import DataLatticeError, Draining, LimitExceeded, NoSuchPath, UsageError
@@ -454,7 +454,7 @@ def _ranged(body: bytes, request: Request, headers: dict[str, str], tag: str) ->
     """Answer one range of bytes; several ranges, or those of another version, are the whole."""
     asked = request.headers.get("range", "")
     fits = request.headers.get("if-range", tag) == tag
-    span = _span(asked, len(body)) if asked.startswith("bytes=") and fits else None
+    span = byte_range(asked, len(body)) if fits else None
     if span is None:
         return Response(body, media_type=OCTETS, headers=headers)
     if span.start >= len(body):
@@ -463,19 +463,6 @@ def _ranged(body: bytes, request: Request, headers: dict[str, str], tag: str) ->
         )
     headers["content-range"] = f"bytes {span.start}-{span.stop - 1}/{len(body)}"
     return Response(body[span.start : span.stop], 206, headers, OCTETS)
-
-
-def _span(header: str, size: int) -> range | None:
-    """Return the positions of a Range header; None where it is to be ignored."""
-    first, dash, last = header.removeprefix("bytes=").partition("-")
-    if not dash or not all(
-        part == "" or (part.isascii() and part.isdigit()) for part in (first, last)
-    ):
-        return None
-    if first == "":
-        return range(max(0, size - int(last)), size) if last else None
-    end = min(int(last) + 1, size) if last else size
-    return range(int(first), end) if not last or int(last) >= int(first) else None
 
 
 def _document_answer(resource: _Resource, result: Message) -> Response:

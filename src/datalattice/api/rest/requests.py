@@ -22,6 +22,9 @@ from datalattice.protobuf import FieldInfo
 
 _TAG: Final = re.compile(r'"([^"]*)"')
 
+POSITION_DIGITS_MAX: Final = 20
+"""Digits of a position in a file: 64 bits."""
+
 FIELDS_MAX: Final = 1_000
 """Values in one query string."""
 
@@ -113,3 +116,22 @@ class Arguments:
             return body
         document = {field.name: read_document(body, content_type or JSON)}
         return getattr(from_document(self._request, document), field.name)
+
+
+def byte_range(header: str, size: int) -> range | None:
+    """Return the positions that a Range header asks for; None where it is to be ignored.
+
+    They begin at `size` or behind it where no byte is there.
+    """
+    unit, _, text = header.partition("=")
+    first, dash, last = text.partition("-")
+    if unit != "bytes" or not dash or not all(map(_is_position, (first, last))):
+        return None
+    if first == "":
+        return range(max(0, size - int(last)), size) if last else None
+    end = min(int(last) + 1, size) if last else size
+    return range(int(first), end) if not last or int(last) >= int(first) else None
+
+
+def _is_position(text: str) -> bool:
+    return text == "" or (text.isascii() and text.isdigit() and len(text) <= POSITION_DIGITS_MAX)

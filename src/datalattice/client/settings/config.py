@@ -177,6 +177,7 @@ class NodeConfig:
     hosting: whose data is stored, and how much of it.
     watched_owners: keys in hex and DIDs whose forks degrade this node, beside its own owners'.
     rest, grpc: listeners of `lattice daemon` for users of the node.
+    webdav: whether the drives are served at `/dlfs` of REST, its socket too.
     mcp: what language models may do at `/mcp` of REST: `off`, `read`, or `all`, which writes, too.
     reading: who may read values and the lattice through these: `public` or `authenticated`.
     admins: DIDs that may do everything there.
@@ -220,6 +221,7 @@ class NodeConfig:
     watched_owners: tuple[str, ...] = ()
     rest: DoorConfig = DoorConfig()
     grpc: DoorConfig = DoorConfig()
+    webdav: bool = True
     mcp: str = "off"
     reading: str = "public"
     admins: tuple[str, ...] = ()

@@ -49,6 +49,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "log": {"level": "log_level", "format": "log_format"},
     "access": {"admins": "admins", "reading": "reading"},
+    "doors.webdav": {"enabled": "webdav"},
     "doors.mcp": {"tools": "mcp"},
 }
 """Sections besides `node`: the names in them, and the fields of a `NodeConfig` that they set."""

@@ -1,0 +1,168 @@
+"""Documents: XML from strangers, read within bounds, and written so that it stands on its own.
+
+A name is `{namespace}local`, or `local` without a namespace.
+
+Source: RFC 4918 section 17, section 20.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+from xml.parsers import expat
+from xml.sax.saxutils import escape, quoteattr
+
+from datalattice.errors import BadFormat, LimitExceeded
+
+XML_BYTES_MAX: Final = 131_072
+"""Bytes of one XML body."""
+
+XML_DEPTH_MAX: Final = 32
+"""Elements inside of each other."""
+
+XML_ELEMENTS_MAX: Final = 1_000
+"""Elements of one body."""
+
+XML_NAMESPACE: Final = "http://www.w3.org/XML/1998/namespace"
+LANG: Final = f"{{{XML_NAMESPACE}}}lang"
+
+
+@dataclass(slots=True)
+class Element:
+    """One element: its name, its attributes, and the texts and elements in it, in order."""
+
+    name: str
+    attributes: dict[str, str] = field(default_factory=dict)
+    children: list[Element | str] = field(default_factory=list)
+
+    def elements(self) -> list[Element]:
+        """Return the elements in it."""
+        return [one for one in self.children if isinstance(one, Element)]
+
+    def named(self, name: str) -> Element | None:
+        """Return the first element in it of a name."""
+        return next((one for one in self.elements() if one.name == name), None)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return (namespace, local name)."""
+    namespace, _, local = name.rpartition("}")
+    return namespace.removeprefix("{"), local
+
+
+def read_xml(body: bytes) -> Element:
+    """Return the root element of a body.
+
+    Raises: BadFormat: it is not XML with namespaces, or it has a DOCTYPE. LimitExceeded: it is too
+            large or too deep, or has too many elements.
+    """
+    if len(body) > XML_BYTES_MAX:
+        raise LimitExceeded(f"an XML body has at most {XML_BYTES_MAX} bytes, got {len(body)}")
+    reader = _Reader()
+    parser = expat.ParserCreate(namespace_separator="}")
+    parser.buffer_text = True
+    parser.StartElementHandler = reader.start
+    parser.EndElementHandler = reader.end
+    parser.CharacterDataHandler = reader.text
+    # Without a DOCTYPE there are no entities of its own, and nothing outside is named.
+    parser.StartDoctypeDeclHandler = _refuse_doctype
+    try:
+        parser.Parse(body, True)
+    # The last two: the encoding that it names is unknown, or is not one of bytes.
+    except (expat.ExpatError, LookupError, ValueError) as error:
+        raise BadFormat(f"the body is not XML: {error}") from error
+    return reader.root
+
+
+def _refuse_doctype(*_: object) -> None:
+    raise BadFormat("the body has a DOCTYPE, which is not taken here")
+
+
+class _Reader:
+    """Builds the tree from what the parser reports."""
+
+    def __init__(self) -> None:
+        self._top: Final = Element("")
+        self._open = [self._top]
+        self._count = 0
+
+    @property
+    def root(self) -> Element:
+        return self._top.elements()[0]
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self._count += 1
+        if self._count > XML_ELEMENTS_MAX:
+            raise LimitExceeded(f"an XML body has at most {XML_ELEMENTS_MAX} elements")
+        if len(self._open) > XML_DEPTH_MAX:
+            raise LimitExceeded(f"an XML body is at most {XML_DEPTH_MAX} elements deep")
+        made = Element(_clark(name), {_clark(key): value for key, value in attributes.items()})
+        self._open[-1].children.append(made)
+        self._open.append(made)
+
+    def end(self, _name: str) -> None:
+        self._open.pop()
+
+    def text(self, data: str) -> None:
+        self._open[-1].children.append(data)
+
+
+def _clark(name: str) -> str:
+    return f"{{{name}" if "}" in name else name
+
+
+def write_xml(element: Element, outer: str = "") -> str:
+    """Return an element as text that declares all its namespaces.
+
+    outer: the default namespace where the text will stand.
+    """
+    namespace, local = split_name(element.name)
+    head = [local]
+    if namespace != outer:
+        head.append(f"xmlns={quoteattr(namespace)}")
+    for number, (name, value) in enumerate(element.attributes.items()):
+        space, attribute = split_name(name)
+        if space == XML_NAMESPACE:
+            attribute = f"xml:{attribute}"  # always declared
+        elif space:
+            head.append(f"xmlns:a{number}={quoteattr(space)}")
+            attribute = f"a{number}:{attribute}"
+        head.append(f"{attribute}={quoteattr(value)}")
+    inside = write_children(element, namespace)
+    return f"<{' '.join(head)}>{inside}</{local}>" if inside else f"<{' '.join(head)}/>"
+
+
+def write_children(element: Element, outer: str = "") -> str:
+    """Return what is in an element as text; arguments as of `write_xml`."""
+    return "".join(
+        write_text(one) if isinstance(one, str) else write_xml(one, outer)
+        for one in element.children
+    )
+
+
+def write_text(text: str) -> str:
+    """Return a text as XML has it; characters that XML lacks become U+FFFD."""
+    # A bare carriage return would be read back as a line feed.
+    return escape("".join(map(_allowed, text)), {"\r": "&#13;"})
+
+
+def _allowed(character: str) -> str:
+    point = ord(character)
+    if point >= 0x20:
+        is_allowed = not 0xD800 <= point <= 0xDFFF and point not in (0xFFFE, 0xFFFF)
+    else:
+        is_allowed = character in "\t\n\r"
+    return character if is_allowed else "\ufffd"
+
+
+def directory_page(title: str, links: Iterable[tuple[str, str]]) -> bytes:
+    """Return a page for browsers: links of (URL, name)."""
+    rows = "".join(
+        f"<li><a href={quoteattr(href)}>{write_text(name)}</a></li>" for href, name in links
+    )
+    shown = write_text(title)
+    return (
+        f'<!doctype html><meta charset="utf-8"><title>{shown}</title><h1>{shown}</h1>'
+        f"<ul>{rows}</ul>"
+    ).encode()

@@ -1,0 +1,145 @@
+"""Door: WebDAV over the actions on drives, an ASGI application.
+
+    /dlfs/                      the owners that the caller sees
+    /dlfs/OWNER/                the drives of one
+    /dlfs/OWNER/DRIVE/a/b.txt   what is in them
+
+A request runs in one of a few threads, because actions wait for the disk. The headers and the body
+are made into the requests of actions; rights, rates and records are those of the service.
+
+Source: docs/webdav.md; RFC 4918; RFC 9110 sections 13, 14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Final, Literal
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from datalattice.actions import PIECE_BYTES_MAX
+from datalattice.api.rest import Enter, merged_headers, problem_answer, read_body
+from datalattice.api.webdav.documents import XML_BYTES_MAX
+from datalattice.api.webdav.methods import XML, DavMethods
+from datalattice.api.webdav.resources import DavError
+from datalattice.clock import Clock, SystemClock
+from datalattice.errors import DataLatticeError, FileLocked
+from datalattice.service import Service
+from datalattice.service.access import Credentials, Origin
+
+WEBDAV_BASE: Final = "/dlfs"
+
+THREADS: Final = 16
+"""Requests that are worked on at once."""
+
+
+_log = logging.getLogger(__name__)
+
+
+class WebDavDoor:
+    """Answers WebDAV requests below a base path. `close` gives its threads back."""
+
+    def __init__(
+        self,
+        service: Service,
+        enter: Enter,
+        *,
+        local: Literal["socket"] | None = None,
+        base: str = WEBDAV_BASE,
+        clock: Clock | None = None,
+    ) -> None:
+        """enter, local: as of REST."""
+        self._enter: Final = enter
+        self._local: Final = local
+        self._numbers = count(1)
+        self._pool = ThreadPoolExecutor(THREADS, "webdav")
+        self._methods: Final = DavMethods(service, base, clock or SystemClock(), self._pool)
+
+    def close(self) -> None:
+        """Give the threads back, once the server has ended."""
+        self._pool.shutdown(wait=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; its path is as it was written, percent-encoded."""
+        answer = await self._answer(Request(scope, receive))
+        await answer(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        headers = merged_headers(request)
+        try:
+            body = await read_body(
+                request, PIECE_BYTES_MAX if request.method == "PUT" else XML_BYTES_MAX
+            )
+            run = asyncio.get_running_loop().run_in_executor
+            return await run(self._pool, self._respond, request, headers, body)
+        except ClientDisconnect:
+            return Response(status_code=499)  # the caller is gone
+        except DavError as error:
+            return _refusal(error)
+        except DataLatticeError as error:
+            return self._problem(error, request.method)
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends one request, not the door
+            _log.exception("a fault of the service in %s", request.method)
+            return problem_answer(error, "r")
+
+    def _problem(self, error: DataLatticeError, method: str) -> Response:
+        if isinstance(error, FileLocked):
+            condition = "no-conflicting-lock" if method == "LOCK" else "lock-token-submitted"
+            return _refusal(DavError(423, str(error), condition))
+        answer = problem_answer(
+            error, "r" if method in ("GET", "HEAD", "PROPFIND", "OPTIONS") else "w"
+        )
+        if answer.status_code == 401:
+            # Many clients know Basic alone: the token is the password.
+            answer.headers.append("www-authenticate", 'Basic realm="datalattice", charset="UTF-8"')
+        return answer
+
+    # --- in a thread ---
+
+    def _respond(self, request: Request, headers: Mapping[str, str], body: bytes) -> Response:
+        caller = self._enter(self._credentials(request, headers, body))
+        return self._methods.answer(request.method, request.scope["path"], headers, body, caller)
+
+    def _credentials(
+        self, request: Request, headers: Mapping[str, str], body: bytes
+    ) -> Credentials:
+        address = None if request.client is None else request.client.host
+        return Credentials(
+            request.method,
+            str(request.url),
+            _bearing(headers),
+            hashlib.sha256(body).digest() if body else None,
+            local=self._local,
+            origin=Origin("webdav", next(self._numbers), address),
+        )
+
+
+def _bearing(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers with the token that is the password of Basic as a bearer token."""
+    scheme, _, text = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return headers
+    try:
+        _, colon, password = base64.b64decode(text.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return headers  # a scheme that proves nothing is refused as every bad credential
+    return {**headers, "authorization": f"Bearer {password}"} if colon else headers
+
+
+def _refusal(error: DavError) -> Response:
+    if not error.condition:
+        return Response(f"{error}\n", error.status, media_type="text/plain; charset=utf-8")
+    body = (
+        '<?xml version="1.0" encoding="utf-8"?>\n'
+        f'<D:error xmlns:D="DAV:"><D:{error.condition}/></D:error>'
+    )
+    return Response(body, error.status, media_type=XML)

@@ -1,0 +1,372 @@
+"""Methods: what a WebDAV request does, with the actions on drives.
+
+Source: docs/webdav.md; RFC 4918; RFC 9110 sections 13, 14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from starlette.responses import Response, StreamingResponse
+
+from datalattice.actions import (
+    LOCK_S_MAX,
+    PIECE_BYTES_MAX,
+    ActionRequest,
+    CopyFile,
+    FileInfo,
+    FileProperty,
+    ListLocks,
+    LockFile,
+    LockInfo,
+    MakeDirectory,
+    MoveFile,
+    ReadFile,
+    RemoveFile,
+    SetProperties,
+    StatFile,
+    UnlockFile,
+    WriteFile,
+)
+from datalattice.api.rest import byte_range
+from datalattice.api.webdav.documents import directory_page
+from datalattice.api.webdav.properties import (
+    PROTECTED,
+    Wanted,
+    active_lock,
+    changes_in,
+    content_type,
+    entity_tag,
+    http_date,
+    multistatus,
+    patched,
+    response,
+)
+from datalattice.api.webdav.requests import (
+    DavPath,
+    IfHeader,
+    depth,
+    destination,
+    entity_tags,
+    is_overwriting,
+    lock_seconds,
+    lock_token,
+    lock_wish,
+)
+from datalattice.api.webdav.resources import (
+    DavAsked,
+    DavError,
+    DavResources,
+    name_of,
+)
+from datalattice.clock import Clock
+from datalattice.errors import (
+    AlreadyExists,
+    NoSuchPath,
+    RateLimited,
+    UsageError,
+)
+from datalattice.protobuf import Message
+from datalattice.service import Service
+from datalattice.service.access import Principal
+
+R = TypeVar("R", bound=Message)
+
+XML: Final = "application/xml; charset=utf-8"
+
+SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"
+"""A page that somebody put on a drive is not let to act for whoever looks at it."""
+
+
+class DavMethods(DavResources):
+    """What each method does, in a thread: base, clock, pool as of the door."""
+
+    def __init__(self, service: Service, base: str, clock: Clock, pool: ThreadPoolExecutor) -> None:
+        super().__init__(service, base, clock)
+        self._pool: Final = pool
+        self._methods: Final[dict[str, Callable[[DavAsked], Response]]] = {
+            "OPTIONS": self._options,
+            "GET": self._get,
+            "HEAD": self._get,
+            "PUT": self._put,
+            "DELETE": self._delete,
+            "MKCOL": self._mkcol,
+            "PROPFIND": self._propfind,
+            "PROPPATCH": self._proppatch,
+            "COPY": self._copy,
+            "MOVE": self._copy,
+            "LOCK": self._lock,
+            "UNLOCK": self._unlock,
+        }
+
+    def answer(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, caller: Principal
+    ) -> Response:
+        """Answer a request. path: percent-encoded. Raises: DavError, and what actions raise."""
+        found = self._methods.get(method)
+        if found is None:
+            raise DavError(405, f"{method[:20]} is not done here")
+        lists = IfHeader.parse(headers["if"]) if "if" in headers else IfHeader()
+        asked = DavAsked(method, headers, DavPath.parse(path, self._base), body, caller, lists)
+        if lists.lists and not lists.holds(lambda tag: self.state(asked, tag)):
+            raise DavError(412, "no list of the If header holds")
+        return found(asked)
+
+    # --- reading ---
+
+    def _options(self, asked: DavAsked) -> Response:
+        headers = {"dav": "1, 2", "allow": ", ".join(self._methods), "ms-author-via": "DAV"}
+        return Response(headers=headers)
+
+    def _get(self, asked: DavAsked) -> Response:
+        if not asked.path.drive:
+            return self._index(asked, self.children(asked, asked.path))
+        info = self.call(asked, StatFile(**asked.place))
+        if info.is_directory:
+            return self._index(asked, self.children(asked, asked.path))
+        tag = entity_tag(info)
+        headers = {
+            "etag": str(tag),
+            "accept-ranges": "bytes",
+            "last-modified": http_date(info.modified_ms),
+            "content-type": content_type(asked.path.names[-1]),
+            "cache-control": "no-cache",
+            "content-security-policy": SANDBOX,
+            "x-content-type-options": "nosniff",
+        }
+        match, none = asked.headers.get("if-match"), asked.headers.get("if-none-match")
+        if match is not None and match.strip() != "*" and tag not in entity_tags(match):
+            raise DavError(412, "If-Match: the file is not so")
+        if none is not None and (none.strip() == "*" or tag in _weakly(none)):
+            return Response(status_code=304, headers=headers)
+        part, status = range(info.size), 200
+        if asked.headers.get("if-range", tag) == tag:
+            asked_range = byte_range(asked.headers.get("range", ""), info.size)
+            if asked_range is not None and asked_range.start >= info.size:
+                headers["content-range"] = f"bytes */{info.size}"
+                return Response(status_code=416, headers=headers)
+            if asked_range is not None:
+                part, status = asked_range, 206
+                headers["content-range"] = f"bytes {part.start}-{part.stop - 1}/{info.size}"
+        headers["content-length"] = str(len(part))
+        if asked.method == "HEAD" or not part:
+            return Response(status_code=status, headers=headers)
+        first = self._piece(asked, info, part)
+        return StreamingResponse(self._pieces(asked, info, part, first), status, headers)
+
+    def _piece(self, asked: DavAsked, info: FileInfo, part: range) -> bytes:
+        count = min(len(part), PIECE_BYTES_MAX)
+        request = ReadFile(**asked.place, start=part.start, count=count, hash=info.hash)
+        return self.call(asked, request).data
+
+    async def _pieces(
+        self, asked: DavAsked, info: FileInfo, part: range, piece: bytes
+    ) -> AsyncIterator[bytes]:
+        """Yield the bytes of a file; a file that changes meanwhile ends the answer too early."""
+        run = asyncio.get_running_loop().run_in_executor
+        while True:
+            yield piece
+            part = part[len(piece) :]
+            if not part:
+                return
+            while True:
+                try:
+                    piece = await run(self._pool, self._piece, asked, info, part)
+                    break
+                except RateLimited as error:  # the answer has begun: it goes on more slowly
+                    await asyncio.sleep(error.retry_s)
+
+    def _index(self, asked: DavAsked, children: list[tuple[DavPath, FileInfo | None]]) -> Response:
+        """Return a directory as a page for browsers."""
+        links = []
+        for path, info in children:
+            is_directory = info is None or info.is_directory
+            href = path.href(self._base, is_directory=is_directory)
+            links.append((href, name_of(path) + "/" * is_directory))
+        body = directory_page(asked.path.href(self._base, is_directory=True), links)
+        headers = {"cache-control": "no-cache", "content-security-policy": SANDBOX}
+        return Response(body, headers=headers, media_type="text/html; charset=utf-8")
+
+    # --- writing ---
+
+    def _put(self, asked: DavAsked) -> Response:
+        if "content-range" in asked.headers:
+            raise UsageError("Content-Range: a PUT has the whole file")
+        if not asked.path.names or asked.path.is_slashed:
+            raise DavError(405, "a directory has no content")
+        held = self.stat(asked, asked.path)
+        if held is not None and held.is_directory:
+            raise DavError(405, "a directory has no content")
+        expected = self.expected(asked, held)
+        if held is None:
+            self.need_parent(asked, asked.path)
+        request = WriteFile(
+            **asked.place, data=asked.body, lock_tokens=asked.lists.tokens, **expected
+        )
+        info = self.change(asked, request, missing=409)
+        return Response(
+            status_code=201 if held is None else 204, headers={"etag": str(entity_tag(info))}
+        )
+
+    def _delete(self, asked: DavAsked) -> Response:
+        self.check_inside(asked)
+        depth(asked.headers, ("infinity",))
+        held = self.stat(asked, asked.path)
+        if held is None:
+            raise DavError(404, "there is nothing")
+        expected = self.expected(asked, held)
+        tokens = asked.lists.tokens
+        self.change(
+            asked, RemoveFile(**asked.place, is_recursive=True, lock_tokens=tokens, **expected)
+        )
+        return Response(status_code=204)
+
+    def _mkcol(self, asked: DavAsked) -> Response:
+        if asked.body:
+            raise DavError(415, "a MKCOL has no body")
+        path = asked.path
+        if not path.drive or self.stat(asked, path) is not None:
+            raise DavError(405, "it is there already")
+        if path.names:
+            self.need_parent(asked, path)
+        request = MakeDirectory(
+            owner=path.owner,
+            drive=path.drive,
+            path=path.path if path.names else "",
+            lock_tokens=asked.lists.tokens,
+        )
+        try:
+            self.change(asked, request, missing=409)
+        except AlreadyExists as error:
+            raise DavError(405, str(error)) from error
+        location = path.href(self._base, is_directory=True)
+        return Response(status_code=201, headers={"location": location})
+
+    def _copy(self, asked: DavAsked) -> Response:
+        """COPY and MOVE."""
+        self.check_inside(asked)
+        is_move = asked.method == "MOVE"
+        how = depth(asked.headers, ("infinity",) if is_move else ("0", "infinity"))
+        overwrite = is_overwriting(asked.headers)
+        target = destination(asked.headers, self._base)
+        if target is None or target.drive_root != asked.path.drive_root:
+            raise DavError(502, "Destination: it is in the same drive of this service")
+        if not target.names:
+            raise DavError(403, "a drive cannot be replaced")
+        source = asked.path.names
+        if source[: len(target.names)] == target.names or target.names[: len(source)] == source:
+            raise DavError(403, "source and destination are the same, or one is in the other")
+        if self.stat(asked, asked.path) is None:
+            raise DavError(404, "there is nothing")
+        held = self.stat(asked, target)
+        if held is not None and not overwrite:
+            raise DavError(412, "Overwrite: there is something at the destination")
+        if held is None:
+            self.need_parent(asked, target)
+        fields: dict[str, Any] = {
+            **asked.place,
+            "target": target.path,
+            "overwrite": overwrite,
+            "is_recursive": True,
+            "lock_tokens": asked.lists.tokens,
+        }
+        request: ActionRequest[Any] = (
+            MoveFile(**fields) if is_move else CopyFile(**fields, is_shallow=how == "0")
+        )
+        try:
+            self.change(asked, request, missing=409)
+        except AlreadyExists as error:
+            raise DavError(412, str(error)) from error
+        return Response(status_code=201 if held is None else 204)
+
+    # --- properties ---
+
+    def _propfind(self, asked: DavAsked) -> Response:
+        wanted = Wanted.parse(asked.body)
+        how = asked.headers.get("depth", "infinity").lower()
+        if how == "infinity":
+            raise DavError(403, "Depth: 0 or 1", "propfind-finite-depth")
+        depth(asked.headers, ("0", "1"))
+        path = asked.path
+        info = self.call(asked, StatFile(**asked.place)) if path.drive else None
+        found: list[tuple[DavPath, FileInfo | None]] = [(path, info)]
+        is_directory = info is None or info.is_directory
+        children = (
+            self.children(asked, path) if is_directory and (how == "1" or not path.drive) else []
+        )
+        if how == "1":
+            found += children
+        locks: tuple[LockInfo, ...] = ()
+        if path.drive and wanted.needs_locks:
+            locks = self.call(asked, ListLocks(**asked.place)).locks
+        body = multistatus(response(self.resource(*one, locks), wanted) for one in found)
+        return Response(body, 207, media_type=XML)
+
+    def _proppatch(self, asked: DavAsked) -> Response:
+        self.check_inside(asked, is_root=True)
+        changes = changes_in(asked.body)
+        info = self.call(asked, StatFile(**asked.place))
+        if PROTECTED.isdisjoint(changes):
+            request = SetProperties(
+                **asked.place,
+                set=tuple(
+                    FileProperty(name=name, value=value)
+                    for name, value in changes.items()
+                    if value is not None
+                ),
+                remove=tuple(name for name, value in changes.items() if value is None),
+                lock_tokens=asked.lists.tokens,
+            )
+            self.change(asked, request)
+        href = asked.path.href(self._base, is_directory=info.is_directory)
+        return Response(multistatus([patched(href, changes)]), 207, media_type=XML)
+
+    # --- locks ---
+
+    def _lock(self, asked: DavAsked) -> Response:
+        self.check_inside(asked, is_root=True)
+        how = depth(asked.headers, ("0", "infinity"))
+        fields: dict[str, Any] = {
+            **asked.place,
+            "timeout_s": lock_seconds(asked.headers, LOCK_S_MAX),
+        }
+        if not asked.body:
+            if len(asked.lists.tokens) != 1:
+                raise UsageError("a LOCK without a body refreshes the lock whose token If has")
+            fields["token"] = asked.lists.tokens[0]
+            lock = self.change(asked, LockFile(**fields), missing=412)
+        else:
+            lock = self.change(
+                asked,
+                LockFile(
+                    **fields,
+                    is_deep=how == "infinity",
+                    lock_tokens=asked.lists.tokens,
+                    **lock_wish(asked.body),
+                ),
+                missing=409,
+            )
+        text = active_lock(lock, self.lock_root(asked.path, lock), self._clock.now_ms())
+        body = (
+            '<?xml version="1.0" encoding="utf-8"?>\n<D:prop xmlns:D="DAV:">'
+            f"<D:lockdiscovery>{text}</D:lockdiscovery></D:prop>"
+        ).encode()
+        headers = {"lock-token": f"<{lock.token}>"}
+        return Response(body, 201 if lock.is_new else 200, headers, XML)
+
+    def _unlock(self, asked: DavAsked) -> Response:
+        self.check_inside(asked, is_root=True)
+        token = lock_token(asked.headers)
+        try:
+            self.call(asked, UnlockFile(**asked.place, token=token))
+        except NoSuchPath as error:
+            raise DavError(409, str(error), "lock-token-matches-request-uri") from error
+        return Response(status_code=204)
+
+
+def _weakly(header: str) -> list[str]:
+    # "the weak comparison" of If-None-Match (RFC 9110 section 13.1.2)
+    return [one.removeprefix("W/") for one in entity_tags(header)]

@@ -1,0 +1,197 @@
+"""Resources: what is at a URL, as the caller may see it, and what a write there must meet.
+
+Source: docs/webdav.md; RFC 4918; RFC 9110 section 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from datalattice.actions import (
+    ActionRequest,
+    FileInfo,
+    ListDirectory,
+    ListDrives,
+    ListLocks,
+    LockInfo,
+    StatFile,
+)
+from datalattice.api.webdav.properties import (
+    Resource,
+    entity_tag,
+)
+from datalattice.api.webdav.requests import (
+    DavPath,
+    IfHeader,
+    destination,
+    entity_tags,
+)
+from datalattice.clock import Clock
+from datalattice.errors import (
+    Conflict,
+    FileLocked,
+    NoSigningKey,
+    NoSuchPath,
+    Unauthorized,
+    UsageError,
+)
+from datalattice.protobuf import Message
+from datalattice.service import Service
+from datalattice.service.access import LOCAL, Principal
+
+R = TypeVar("R", bound=Message)
+
+
+class DavError(Exception):
+    """An answer that ends a request. condition: the precondition of RFC 4918 that failed."""
+
+    def __init__(self, status: int, text: str, condition: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.condition = condition
+
+
+@dataclass(frozen=True, slots=True)
+class DavAsked:
+    """One request. lists: of its If header."""
+
+    method: str
+    headers: Mapping[str, str]
+    path: DavPath
+    body: bytes
+    caller: Principal
+    lists: IfHeader
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The fields that name it in actions."""
+        return {"owner": self.path.owner, "drive": self.path.drive, "path": self.path.path}
+
+
+class DavResources:
+    """Looks at drives and writes to them, a request at a time. base, clock: as of the door."""
+
+    def __init__(self, service: Service, base: str, clock: Clock) -> None:
+        self._service: Final = service
+        self._base: Final = base
+        self._clock: Final = clock
+
+    def call(self, asked: DavAsked, request: ActionRequest[R]) -> R:
+        """Do an action for the caller."""
+        return self._service.call(request, asked.caller)
+
+    def state(self, asked: DavAsked, tag: str) -> tuple[str | None, frozenset[str]]:
+        """Return the entity tag of a URL of the If header, and the tokens of its locks."""
+        path: DavPath | None = asked.path
+        if tag:
+            try:
+                path = destination(
+                    {"destination": tag, "host": asked.headers.get("host", "")}, self._base
+                )
+            except (UsageError, NoSuchPath):
+                path = None
+        if path is None or not path.drive:
+            return None, frozenset()
+        locks = self.call(asked, ListLocks(owner=path.owner, drive=path.drive, path=path.path))
+        tokens = [one.token for one in locks.locks if covers(one, path)]
+        return entity_tag(self.stat(asked, path)), frozenset(tokens)
+
+    def stat(self, asked: DavAsked, path: DavPath) -> FileInfo | None:
+        """Return what is at a path of a drive, None for nothing."""
+        try:
+            return self.call(asked, StatFile(owner=path.owner, drive=path.drive, path=path.path))
+        except NoSuchPath:
+            return None
+
+    def expected(self, asked: DavAsked, held: FileInfo | None) -> dict[str, Any]:
+        """Check the conditions of a write; return what it must still find when it is made."""
+        tag = entity_tag(held)
+        match, none = asked.headers.get("if-match"), asked.headers.get("if-none-match")
+        if match is not None and not (
+            held is not None and (match.strip() == "*" or tag in entity_tags(match))
+        ):
+            raise DavError(412, "If-Match: the file is not so, or not there")
+        if (
+            none is not None
+            and held is not None
+            and (none.strip() == "*" or tag in entity_tags(none))
+        ):
+            raise DavError(412, "If-None-Match: the file is so already")
+        if match is None and none is None and not asked.lists.has_tags:
+            return {}
+        # Nobody writes between this look and the write.
+        return {"is_new": True} if held is None else {"if_match": held.hash}
+
+    def children(self, asked: DavAsked, path: DavPath) -> list[tuple[DavPath, FileInfo | None]]:
+        """Return what is in a directory."""
+        if path.drive:
+            request = ListDirectory(owner=path.owner, drive=path.drive, path=path.path)
+            entries = self.call(asked, request).entries
+            return [(path.child(one.path.rpartition("/")[2]), one) for one in entries]
+        if path.owner:
+            drives = self.call(asked, ListDrives(owner=path.owner)).drives
+            return [(one, self.stat(asked, one)) for one in map(path.child, drives)]
+        found = []
+        try:
+            self.call(asked, ListDrives())
+            found.append(path.child("own"))
+        except (NoSigningKey, Unauthorized):
+            pass  # the folder has no drives of its own, or not for this caller
+        if asked.caller.did is not None and asked.caller.how not in LOCAL:
+            found.append(path.child(asked.caller.did))
+        return [(one, None) for one in found]
+
+    def check_inside(self, asked: DavAsked, *, is_root: bool = False) -> None:
+        """Refuse what is not done to the directories above drives, or to a drive itself."""
+        if not asked.path.drive or (not is_root and not asked.path.names):
+            raise DavError(
+                403, "this is done to what is in a drive, not to drives and their owners"
+            )
+
+    def need_parent(self, asked: DavAsked, path: DavPath) -> None:
+        """Raise DavError: 409 if what a path is in is not a directory."""
+        held = self.stat(asked, path.parent)
+        if held is None or not held.is_directory:
+            raise DavError(409, "the directory is not there")
+
+    def change(self, asked: DavAsked, request: ActionRequest[R], *, missing: int = 404) -> R:
+        """Do an action that writes. missing: the status where something on the way is not there."""
+        try:
+            return self.call(asked, request)
+        except FileLocked:
+            raise
+        except Conflict as error:
+            raise DavError(412, str(error)) from error
+        except NoSuchPath as error:
+            raise DavError(missing, str(error)) from error
+
+    def resource(
+        self, path: DavPath, info: FileInfo | None, locks: tuple[LockInfo, ...]
+    ) -> Resource:
+        """Return what PROPFIND shows of a path; those of the locks that are on it."""
+        is_directory = info is None or info.is_directory
+        return Resource(
+            path.href(self._base, is_directory=is_directory),
+            name_of(path),
+            info,
+            tuple((one, self.lock_root(path, one)) for one in locks if covers(one, path)),
+            self._clock.now_ms(),
+        )
+
+    def lock_root(self, path: DavPath, lock: LockInfo) -> str:
+        """Return the URL of what is locked, in the drive of a path."""
+        names = tuple(one for one in lock.path.split("/") if one)
+        return path._replace(names=names).href(self._base, is_directory=not names)
+
+
+def covers(lock: LockInfo, path: DavPath) -> bool:
+    """Return whether a lock of its drive is on a path."""
+    names = tuple(one for one in lock.path.split("/") if one)
+    return names == path.names or (lock.is_deep and names == path.names[: len(names)])
+
+
+def name_of(path: DavPath) -> str:
+    """Return the last name of a path."""
+    return path.names[-1] if path.names else path.drive or path.owner or "dlfs"
