@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Generic, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
+from weakref import WeakSet
 
 from datalattice.actions import (
     CELL,
@@ -90,6 +91,7 @@ class RestClient:
             raise UsageError("tls and did: a certificate is verified in one way")
         self._make = _connector(place if named is None else f"https://{place}", timeout_s, tls, pin)
         self._connection = self._make()
+        self._streams: WeakSet[RestStream[Any]] = WeakSet()
 
     def call(self, request: ActionRequest[R]) -> R:
         """Have the service do an action; return its result, durable if it writes.
@@ -107,7 +109,9 @@ class RestClient:
         Raises: as `call`, in the iteration.
         """
         check_answer(request, stream=True)
-        return RestStream(self, request)
+        stream = RestStream(self, request)
+        self._streams.add(stream)
+        return stream
 
     def store(self, id: bytes | str) -> StoreMethods:
         """Return a Weaver store, whose methods are called by name.
@@ -154,8 +158,10 @@ class RestClient:
             raise
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection, and all streams of this client."""
         self._connection.close()
+        for stream in list(self._streams):
+            stream.close()
 
     def __enter__(self) -> Self:
         return self
