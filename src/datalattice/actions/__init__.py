@@ -34,7 +34,15 @@ from datalattice.actions.action import (
     action,
     action_named,
 )
-from datalattice.actions.common import OWN, PAGE, PAGE_MAX, PIECE_BYTES_MAX, Empty
+from datalattice.actions.common import (
+    OWN,
+    PAGE,
+    PAGE_MAX,
+    PIECE_BYTES_MAX,
+    REQUEST_ID_CHARS_MAX,
+    Empty,
+    check_request_id,
+)
 from datalattice.actions.documents import (
     field_schema,
     from_document,
@@ -214,6 +222,7 @@ __all__ = [
     "PAGE_MAX",
     "PIECE_BYTES_MAX",
     "RAW",
+    "REQUEST_ID_CHARS_MAX",
     "STORE_ID",
     "AccessRule",
     "Action",
@@ -377,6 +386,7 @@ __all__ = [
     "WriteResults",
     "action",
     "action_named",
+    "check_request_id",
     "field_schema",
     "from_document",
     "read_text",

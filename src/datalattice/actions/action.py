@@ -49,7 +49,7 @@ class ActionKind(Enum):
     """It changes something; made twice, it has the same effect as made once."""
 
     ONCE = "once"
-    """It changes something each time: a caller whose answer was lost looks before it repeats it."""
+    """It changes something each time: a request with an id may be repeated, and is done once."""
 
     STREAM = "stream"
     """It answers with any number of results, over time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from datalattice.errors import UsageError
 from datalattice.protobuf import Message
 
 OWN: Final = "own"
@@ -17,6 +18,19 @@ PAGE: Final = 100
 
 PIECE_BYTES_MAX: Final = 1 << 20
 """Bytes of a file in one answer or request; a longer file goes in pieces."""
+
+REQUEST_ID_CHARS_MAX: Final = 128
+"""Longest id of a request."""
+
+
+def check_request_id(id: str) -> None:
+    """Raise UsageError if a text cannot be the id of a request."""
+    # Visible ASCII passes through every door as it is.
+    if not 0 < len(id) <= REQUEST_ID_CHARS_MAX or not all("!" <= one <= "~" for one in id):
+        raise UsageError(
+            f"the id of a request has 1 to {REQUEST_ID_CHARS_MAX} visible ASCII characters, got "
+            f"{len(id)}: {id!r:.80}"
+        )
 
 
 class Empty(Message, name="datalattice.v1.Empty"):

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         StoreMethods,
     )
     from datalattice.client.rest import RestClient
+    from datalattice.client.retrying import IDEMPOTENCY_KEY, RetryPolicy
     from datalattice.client.weaverfolder import WeaverFolder
 
 _LATER = {
@@ -104,6 +105,7 @@ _LATER = {
         "methods",
     ),
     "RestClient": "rest",
+    **dict.fromkeys(("IDEMPOTENCY_KEY", "RetryPolicy"), "retrying"),
     "WeaverFolder": "weaverfolder",
 }
 
@@ -119,6 +121,7 @@ __all__ = [
     "CALL_TIMEOUT_S",
     "DEFAULT_FOLDER",
     "HOME_VARIABLE",
+    "IDEMPOTENCY_KEY",
     "IROH",
     "KIND",
     "NO_KEY",
@@ -145,6 +148,7 @@ __all__ = [
     "Progress",
     "RestClient",
     "ResultStream",
+    "RetryPolicy",
     "Running",
     "Slot",
     "SlotMoved",

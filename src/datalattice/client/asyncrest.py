@@ -6,8 +6,9 @@ async with AsyncRestClient("http://127.0.0.1:18080") as client:
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -20,18 +21,28 @@ except ImportError as missing:
         name=missing.name,
     ) from missing
 
-from datalattice.actions import ActionRequest
+from datalattice.actions import ActionKind, ActionRequest
 from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.methods import AsyncStoreMethods
 from datalattice.client.rest import (
+    NO_HEADERS,
     SILENCE_S,
     EventReader,
     problem_error,
     read_result,
     written_request,
 )
-from datalattice.errors import PeerUnavailable, Timeout, UsageError
+from datalattice.client.retrying import (
+    IDEMPOTENCY_KEY,
+    RETRY_POLICY,
+    Attempts,
+    ConnectionLost,
+    RetryPolicy,
+    unreached,
+)
+from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.errors import DataLatticeError, PeerUnavailable, Timeout, UsageError
 from datalattice.protobuf import Message
 
 R = TypeVar("R", bound=Message)
@@ -47,8 +58,12 @@ class AsyncRestClient:
         token: Callable[[], str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
+        entropy: Entropy | None = None,
+        retry: RetryPolicy = RETRY_POLICY,
     ) -> None:
         self._token: Final = token
+        self._entropy: Final = entropy or SystemEntropy()
+        self._retry: Final = retry
         self._timeout_s: Final = timeout_s
         if "://" not in url:
             if not Path(url).is_socket():
@@ -65,10 +80,22 @@ class AsyncRestClient:
             transport=transport, timeout=timeout_s, trust_env=False
         )
 
-    async def call(self, request: ActionRequest[R]) -> R:
+    async def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
         """Have the service do an action; as `RestClient.call`."""
         check_answer(request, stream=False)
-        answer = await self._send(request, is_stream=False)
+        action = request.action
+        if action.kind is not ActionKind.ONCE:
+            return await self._call(request)
+        attempts = Attempts(self._retry, self._entropy, action.name, request_id)
+        while True:
+            try:
+                return await self._call(request, {IDEMPOTENCY_KEY: attempts.id})
+            except DataLatticeError as error:
+                pause_s = attempts.pause_after(error)
+            await asyncio.sleep(pause_s)
+
+    async def _call(self, request: ActionRequest[R], headers: Mapping[str, str] = NO_HEADERS) -> R:
+        answer = await self._send(request, headers, is_stream=False)
         return read_result(request, answer.headers.get, answer.content)
 
     def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
@@ -92,9 +119,15 @@ class AsyncRestClient:
         finally:
             await answer.aclose()
 
-    async def _send(self, request: ActionRequest[Any], *, is_stream: bool) -> httpx.Response:
+    async def _send(
+        self,
+        request: ActionRequest[Any],
+        more: Mapping[str, str] = NO_HEADERS,
+        *,
+        is_stream: bool,
+    ) -> httpx.Response:
         """Send a request; return the answer, read if it is no stream. Raises: as `call`."""
-        verb, target, body, headers = written_request(request, self._token)
+        verb, target, body, headers = written_request(request, self._token, more)
         made = self._http.build_request(
             verb,
             f"{self._base}{target}",
@@ -110,8 +143,10 @@ class AsyncRestClient:
                 raise problem_error(answer.status_code, await answer.aread())
         except httpx.TimeoutException as error:
             raise Timeout(f"no answer to {request.action.name} in {self._timeout_s} s") from error
+        except httpx.ConnectError as error:
+            raise unreached(f"the service cannot be reached: {error}") from error
         except httpx.HTTPError as error:
-            raise PeerUnavailable(f"the service cannot be reached: {error}") from error
+            raise ConnectionLost(f"the service went away: {error}") from error
         return answer
 
     async def store(self, id: bytes | str) -> AsyncStoreMethods:

@@ -438,16 +438,44 @@ class NodeBinding:
             else:
                 outer = stack.enter_context(self._delayed.held())
                 draft = Draft(outer.root(), self.context)
-            token = _batches.set((*_batches.get(), (self, draft)))
             try:
-                try:
+                with self._writing_to(draft):
                     yield
-                finally:
-                    _batches.reset(token)
-                    draft.is_over = True
                 # "At the end all is one durable root, or nothing if an exception leaves."
                 if draft.has_writes:
                     self.perform(draft.write_to)
             except BaseException:
                 draft.give_up()
                 raise
+
+    @contextmanager
+    def _writing_to(self, draft: Draft) -> Iterator[None]:
+        """Have this thread or task write to a draft."""
+        token = _batches.set((*_batches.get(), (self, draft)))
+        try:
+            yield
+        finally:
+            _batches.reset(token)
+            draft.is_over = True
+
+    def atomically(self, work: Callable[[], T]) -> T:
+        """Do `work`, all of whose writes become one durable root; return what it returned.
+
+        Where another writer came first it is done again, so its result is of what was written. In a
+        batch it is a part of that.
+        """
+        if self._batch() is not None:
+            return work()
+
+        def change(cursor: LatticeCursor) -> T:
+            draft = Draft(cursor.get(), self.context)
+            try:
+                with self._writing_to(draft):
+                    result = work()
+            except BaseException:
+                draft.give_up()
+                raise
+            draft.write_to(cursor)
+            return result
+
+        return self.perform(change)

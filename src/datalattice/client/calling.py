@@ -40,11 +40,14 @@ def check_answer(request: ActionRequest[Any], *, stream: bool) -> None:
 class Client(Protocol):
     """A way to a service, for programs without an event loop."""
 
-    def call(self, request: ActionRequest[R], /) -> R:
+    def call(self, request: ActionRequest[R], /, *, request_id: str | None = None) -> R:
         """Have an action done; return its result, durable if it writes.
 
+        An action of kind ONCE is sent with an id, and again if the connection was lost: it is done
+        once. request_id: one that was given to an earlier call, to learn what became of it.
         Raises: the service's error, as the same class. PeerUnavailable: no service answers.
-                Timeout: it did not answer; the action may have happened.
+                Timeout: it did not answer; done twice, the action has the effect of once.
+                OutcomeUnknown: an action of kind ONCE was sent several times without an answer.
         """
 
     def stream(self, request: ActionRequest[R], /) -> ResultStream[R]:
@@ -68,7 +71,7 @@ class Client(Protocol):
 class AsyncClient(Protocol):
     """A way to a service, for one event loop."""
 
-    async def call(self, request: ActionRequest[R], /) -> R:
+    async def call(self, request: ActionRequest[R], /, *, request_id: str | None = None) -> R:
         """Have an action done; as `Client.call`."""
 
     def stream(self, request: ActionRequest[R], /) -> AbstractAsyncContextManager[AsyncIterator[R]]:

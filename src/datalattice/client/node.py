@@ -394,6 +394,16 @@ class Node:
         """
         return self._binding.batch()
 
+    def atomically(self, work: Callable[[], R]) -> R:
+        """Do `work`, all of whose writes become one durable root; return what it returned.
+
+            offsets = node.atomically(lambda: node.queue("log").offer_many(["a", "b"]))
+
+        As a batch, but if another writer came first, `work` is done again on the newer root: what
+        it returns is of what was written. So it does nothing but read and write this node.
+        """
+        return self._binding.atomically(work)
+
     def sync(self) -> None:
         """Return when all writes of this node are on disk; those of a batch are at its end.
 

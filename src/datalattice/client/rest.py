@@ -12,17 +12,21 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Generic, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 from weakref import WeakSet
 
 from datalattice.actions import (
     CELL,
+    ActionKind,
     ActionRequest,
     from_document,
     to_document,
@@ -40,8 +44,18 @@ from datalattice.client.network import (
     tls_reason,
     unverified,
 )
+from datalattice.client.retrying import (
+    IDEMPOTENCY_KEY,
+    RETRY_POLICY,
+    Attempts,
+    ConnectionLost,
+    RetryPolicy,
+    unreached,
+)
 from datalattice.clock import Clock
+from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import (
+    DataLatticeError,
     MissingData,
     PeerUnavailable,
     ProtocolViolation,
@@ -58,6 +72,8 @@ RAW: Final = "application/cvx-raw"
 SILENCE_S: Final = 45.0  # three comments are missing: "a comment comes every 15 s" (docs/rest.md)
 """How long a stream may be silent before its service counts as gone."""
 
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
 _HASHES: Final = {"hash": "x-value-id", "root_hash": "x-root-hash"}
 """Fields of a result that is a value, and the headers that they come in."""
 
@@ -71,6 +87,7 @@ class RestClient:
            of the socket.
     did:   of the node that must answer, whatever signed its certificate; BadSignature if another
            one does, before anything is sent. tls: verifies certificates in another way.
+    entropy: makes the ids of requests. retry: how often one with an id is sent again.
     """
 
     def __init__(
@@ -82,8 +99,12 @@ class RestClient:
         tls: ssl.SSLContext | None = None,
         did: str | None = None,
         clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        retry: RetryPolicy = RETRY_POLICY,
     ) -> None:
         self._token = token
+        self._entropy = entropy or SystemEntropy()
+        self._retry = retry
         self._timeout_s = timeout_s
         named, place = split_door(url)
         pin = pin_of(did, named, clock)
@@ -93,14 +114,22 @@ class RestClient:
         self._connection = self._make()
         self._streams: WeakSet[RestStream[Any]] = WeakSet()
 
-    def call(self, request: ActionRequest[R]) -> R:
-        """Have the service do an action; return its result, durable if it writes.
-
-        Raises: what the action raises. PeerUnavailable: the service cannot be reached. Timeout: it
-                did not answer; the action may have happened.
-        """
+    def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
+        """Have the service do an action; as `Client.call`."""
         check_answer(request, stream=False)
-        answer = self._send(self._connection, request)
+        action = request.action
+        if action.kind is not ActionKind.ONCE:
+            return self._call(request)
+        attempts = Attempts(self._retry, self._entropy, action.name, request_id)
+        while True:
+            try:
+                return self._call(request, {IDEMPOTENCY_KEY: attempts.id})
+            except DataLatticeError as error:
+                pause_s = attempts.pause_after(error)
+            time.sleep(pause_s)
+
+    def _call(self, request: ActionRequest[R], headers: Mapping[str, str] = NO_HEADERS) -> R:
+        answer = self._send(self._connection, request, headers)
         return read_result(request, answer.headers.get, self._read(answer))
 
     def stream(self, request: ActionRequest[R]) -> RestStream[R]:
@@ -122,10 +151,14 @@ class RestClient:
         return StoreMethods(self, id)
 
     def _send(
-        self, connection: http.client.HTTPConnection, request: ActionRequest[Any]
+        self,
+        connection: http.client.HTTPConnection,
+        request: ActionRequest[Any],
+        more: Mapping[str, str] = NO_HEADERS,
     ) -> http.client.HTTPResponse:
         """Send a request; return the answer to it. Raises: as `call`."""
-        verb, target, body, headers = written_request(request, self._token)
+        verb, target, body, headers = written_request(request, self._token, more)
+        _connect(connection)
         try:
             connection.request(verb, target, body, headers)
             answer = connection.getresponse()
@@ -139,7 +172,7 @@ class RestClient:
             is_plain = type(connection) is http.client.HTTPConnection
             if is_plain and isinstance(error, (http.client.BadStatusLine, ConnectionResetError)):
                 reason += "; if it has TLS, connect by https://"
-            raise PeerUnavailable(f"the service cannot be reached: {reason}") from error
+            raise ConnectionLost(f"the service cannot be reached: {reason}") from error
         except BaseException:
             connection.close()  # Ctrl-C: as for a timeout
             raise
@@ -151,7 +184,7 @@ class RestClient:
         try:
             return answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise PeerUnavailable(f"the service went away while it answered: {error}") from error
+            raise ConnectionLost(f"the service went away while it answered: {error}") from error
         except BaseException:
             answer.close()
             self._connection.close()
@@ -259,6 +292,26 @@ class _PinnedConnection(http.client.HTTPSConnection):
             self._pin.check(shown, statements, f"{self.host}:{self.port}")
 
 
+def _connect(connection: http.client.HTTPConnection) -> None:
+    """Connect, unless it is connected. Raises: ConnectionLost: nothing was sent."""
+    held = connection.sock
+    # Between requests a service says nothing: what can be read is the end. (TLS itself may talk.)
+    if held is not None and not isinstance(held, ssl.SSLSocket):
+        look = select.poll()
+        look.register(held, select.POLLIN)
+        if look.poll(0):
+            connection.close()
+    if connection.sock is None:
+        try:
+            connection.connect()
+        except OSError as error:
+            connection.close()
+            raise unreached(f"the service cannot be reached: {tls_reason(error)}") from error
+        except BaseException:
+            connection.close()
+            raise
+
+
 def _connector(
     url: str, timeout_s: float, tls: ssl.SSLContext | None, pin: DoorPin | None
 ) -> Callable[[], http.client.HTTPConnection]:
@@ -280,11 +333,13 @@ def _connector(
 
 
 def written_request(
-    request: ActionRequest[Any], token: Callable[[], str] | None
+    request: ActionRequest[Any],
+    token: Callable[[], str] | None,
+    more: Mapping[str, str] = NO_HEADERS,
 ) -> tuple[str, str, bytes | None, dict[str, str]]:
     """Return (verb, target, body, headers) of a request. Raises: UsageError: it has no route."""
     target, body, kind = _written(request)
-    headers = {"accept": f"application/json, {RAW}", "user-agent": "datalattice"}
+    headers = {"accept": f"application/json, {RAW}", "user-agent": "datalattice", **more}
     if {"value", "hash"} <= {field.name for field in request.action.result.declared()}:
         headers["accept"] = f"{RAW}, application/json;q=0.5"
     if kind:

@@ -34,9 +34,12 @@ class LocalClient:
         self._service: Final = node if isinstance(node, Service) else Service(node)
         self._caller: Final = caller
 
-    def call(self, request: ActionRequest[R]) -> R:
-        """Do an action; return its result, durable if it writes. Raises: what the action raises."""
-        return self._service.call(request, self._caller)
+    def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
+        """Do an action; return its result, durable if it writes. Raises: what the action raises.
+
+        request_id: of the kind ONCE: a request with the id of an earlier one is not done again.
+        """
+        return self._service.call(request, self._caller, request_id=request_id)
 
     def stream(self, request: ActionRequest[R]) -> Streamed[R]:
         """Begin a stream. Raises: as `call`."""
@@ -66,9 +69,9 @@ class AsyncLocalClient:
     def __init__(self, node: Node | Service, caller: Principal = OPERATOR) -> None:
         self._local: Final = LocalClient(node, caller)
 
-    async def call(self, request: ActionRequest[R]) -> R:
+    async def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
         """Do an action; as `LocalClient.call`."""
-        return await asyncio.to_thread(self._local.call, request)
+        return await asyncio.to_thread(self._local.call, request, request_id=request_id)
 
     def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
         """Begin a stream: `async with client.stream(request) as items: async for item in items`.

@@ -20,6 +20,7 @@ from datalattice.errors import LimitExceeded, UsageError
 from datalattice.protobuf import Message
 from datalattice.service.access import LOCAL, AccessControl, Policy, Principal, decide
 from datalattice.service.filelocks import FileLocks
+from datalattice.weaver import Once
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -43,6 +44,9 @@ class ServiceCall:
     locks: FileLocks
     doors: Callable[[], tuple[DoorStatement, ...]] = tuple
     access: AccessControl | None = None
+    once: Callable[[Callable[[Any], Message]], Once | None] = lambda _answer: None
+    """Of an action on Weaver stores: given what makes its result from what was written, it
+    returns what has a transaction done once; None: the request carries no id."""
 
     @property
     def caller(self) -> str:

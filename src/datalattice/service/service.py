@@ -11,13 +11,15 @@ Source: docs/design/service.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import datalattice.service.handlers  # noqa: F401 - registers what does each action
 from datalattice.actions import CALLER, Action, ActionKind, ActionRequest, DoorStatement
 from datalattice.cells import Keyword, Value, to_text
 from datalattice.client import Node, canonical_path, parse_path_key
+from datalattice.clock import Clock, SystemClock
 from datalattice.errors import UsageError
 from datalattice.lattice import did_of, is_public_key
 from datalattice.protobuf import Message
@@ -31,6 +33,14 @@ from datalattice.service.access import (
 )
 from datalattice.service.filelocks import FileLocks
 from datalattice.service.registry import HANDLERS, ServiceCall, Streamed
+from datalattice.service.requests import (
+    REQUEST_LIMITS,
+    RequestLimits,
+    RequestMark,
+    RequestRepeated,
+    Requests,
+    mark_of,
+)
 from datalattice.weaver import store_id_text
 
 R = TypeVar("R", bound=Message)
@@ -57,30 +67,59 @@ class Service:
         access: AccessControl | None = None,
         locks: FileLocks | None = None,
         doors: Callable[[], tuple[DoorStatement, ...]] = tuple,
+        clock: Clock | None = None,
+        limits: RequestLimits = REQUEST_LIMITS,
     ) -> None:
         """Make the service of a node.
 
         access: who may do what, limits of rates, records; None: the owner alone calls.
         doors: what the node states about the certificates of its doors.
-        locks: on files of drives; None: its own.
+        locks: on files of drives; None: its own. limits: of the results that are kept for
+        requests with an id.
         """
         self._node: Final = node
         self._access: Final = access
         self._locks: Final = locks or FileLocks()
         self.doors: Final = doors
+        self._requests: Final = Requests(node, clock or SystemClock(), limits)
 
-    def call(self, request: ActionRequest[R], caller: Principal) -> R:
+    def call(
+        self, request: ActionRequest[R], caller: Principal, *, request_id: str | None = None
+    ) -> R:
         """Do an action; return its result, durable if it writes.
 
+        request_id: of the kind ONCE: if the caller has sent this request with this id before, the
+                    result of then is returned, and nothing is done. Other kinds need none.
         Raises: what the action raises. Unauthenticated, Unauthorized: the caller may not.
-                UsageError: the action answers with a stream.
+                UsageError: the action answers with a stream, or the id cannot be one.
+                RequestReused: the id came with another request.
         """
         action = request.action
         if action.kind is ActionKind.STREAM:
             raise UsageError(f"{action.name} answers with a stream")
-        result = HANDLERS[type(request)](self._admitted(action, request, caller), request)
+        # Rights first: a result of then is for who may do it now.
+        call = self._admitted(action, request, caller)
+        mark = None if request_id is None else mark_of(request, caller, request_id)
+        if mark is None or action.kind is not ActionKind.ONCE:
+            result = HANDLERS[type(request)](call, request)
+        else:
+            result = self._call_once(call, request, mark)
         assert type(result) is action.result, (action.name, result)
         return result  # type: ignore[return-value]
+
+    def _call_once(
+        self, call: ServiceCall, request: ActionRequest[Any], mark: RequestMark
+    ) -> Message:
+        """Do an action, or return its result of before."""
+        action, handler, requests = request.action, HANDLERS[type(request)], self._requests
+        try:
+            # The result is kept in the commit of the effect, and the scope says where that is.
+            if action.scope.startswith("lattice/"):
+                return requests.in_lattice(mark, lambda: _answered(handler(call, request)))
+            once = partial(requests.in_stores, mark)
+            return _answered(handler(replace(call, once=once), request))
+        except RequestRepeated as found:
+            return action.result.decode(found.result)
 
     def stream(self, request: ActionRequest[R], caller: Principal) -> Streamed[R]:
         """Begin a stream; close it.
@@ -135,6 +174,11 @@ class Service:
         """Return the segments that a path of the lattice has in a scope."""
         keys = canonical_path([parse_path_key(part) for part in path.split("/") if part])
         return [_named(key) for key in keys]
+
+
+def _answered(result: Message | Streamed[Any]) -> Message:
+    assert isinstance(result, Message), "no stream"
+    return result
 
 
 def _named(key: Value) -> str:

@@ -138,6 +138,8 @@ from datalattice.weaver.state import (
     StoreTypeMismatch,
 )
 from datalattice.weaver.store import (
+    REQUESTS,
+    Once,
     StoreStatus,
     StoreView,
     Subscription,
@@ -189,6 +191,7 @@ __all__ = [
     "LOG_LIMITS",
     "LOG_TABLES",
     "RAW",
+    "REQUESTS",
     "START",
     "STATE_TABLES",
     "STORE_ID_BYTES",
@@ -239,6 +242,7 @@ __all__ = [
     "NotInChain",
     "NullMachine",
     "Observation",
+    "Once",
     "Op",
     "Operation",
     "Overlay",

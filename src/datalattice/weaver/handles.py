@@ -29,7 +29,7 @@ from datalattice.weaver.log import WitnessEntry
 from datalattice.weaver.machine import Machine, MethodKind
 from datalattice.weaver.policy import PeerManager
 from datalattice.weaver.presence import PeerPresence, SeenMatrix, SyncedPeer
-from datalattice.weaver.store import StoreStatus, StoreView, Subscription, WeaverStore
+from datalattice.weaver.store import Once, StoreStatus, StoreView, Subscription, WeaverStore
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.system import StorePeer
 
@@ -195,17 +195,18 @@ class StoreHandle:
         """Return how far the store is: intentions, authors, forks, and a stall."""
         return self._source.store().status()
 
-    def invite(self, *addresses: str) -> str:
+    def invite(self, *addresses: str, once: Once | None = None) -> str:
         """Return a token with which one node may join: `lattice peer join TOKEN`, `DagNode.join`.
 
         addresses: where this node can be reached, as `tls://host:port`; by default where the node
                    that serves the folder listens. Whoever has the token can join: send it as you
                    would send a password.
+        once:      has it made unless that was done before.
         Raises: UsageError: the peers of the store are those of its parent. ReadOnly.
         """
         store = self._source.writable()
         reached = addresses or self._source.addresses()
-        return self._source.peers().create_invite(store.id, reached).to_text()
+        return self._source.peers().create_invite(store.id, reached, once).to_text()
 
     def peers(self) -> list[StorePeer]:
         """Return the peers of the store, or of the store that it shares them with, in key order."""
@@ -243,14 +244,16 @@ class StoreHandle:
         """The machine."""
         return self._source.store().machine
 
-    def call(self, method: str, request: Message) -> Message:
+    def call(self, method: str, request: Message, once: Once | None = None) -> Message:
         """Run a command, or answer a query.
+
+        once: has a command done unless it was done before.
 
         Raises: UnknownMethod; what the machine raises. ReadOnly: a command on a read-only node.
         """
         if self.machine.find_method(method).kind is MethodKind.QUERY:
             return self._source.store().query(method, request)
-        return self._source.writable().execute(method, request)
+        return self._source.writable().execute(method, request, once)
 
     def subscribe(
         self,

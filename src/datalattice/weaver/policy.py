@@ -16,7 +16,7 @@ from datalattice.crypto import Entropy, KeyPair, blake3
 from datalattice.engine import GroupCommit, GroupTxn
 from datalattice.errors import DataLatticeError, Unauthorized, UsageError
 from datalattice.weaver.invite import SECRET_BYTES, InviteToken
-from datalattice.weaver.store import WeaverStore
+from datalattice.weaver.store import Once, WeaverStore, run_once
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.system import StorePeer, SystemBatch, SystemReader
 from datalattice.weaver.systemops import INHERITED, InviteStatus, PeerStatus
@@ -187,15 +187,23 @@ class PeerManager:
             if self._not_independent(store) is None:
                 store.write_system(SystemBatch().set_peer_name(own, name))
 
-    def create_invite(self, id: bytes, addresses: Sequence[str] = ()) -> InviteToken:
+    def create_invite(
+        self, id: bytes, addresses: Sequence[str] = (), once: Once | None = None
+    ) -> InviteToken:
         """Return a token with which one peer may join.
 
+        once: has it made unless that was done before.
         Raises: UsageError: the store has no peers of its own.
         """
         store = self._independent(id)
         secret = self._entropy.bytes(SECRET_BYTES)  # "32 random bytes"
-        store.write_system(invitation(secret, store.author))
-        return InviteToken(id, secret, store.author, tuple(addresses))
+        made = InviteToken(id, secret, store.author, tuple(addresses))
+
+        def work(txn: GroupTxn) -> InviteToken:
+            store.write_system_in(txn, lambda _: invitation(secret, store.author))
+            return made
+
+        return run_once(self._commits, work, once)
 
     def consume_invite(self, id: bytes, secret: bytes, peer: bytes) -> bool:
         """Mark an invite as used by a peer; return whether its secret was valid until now."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
@@ -63,8 +63,24 @@ from datalattice.weaver.writing import Writing
 
 T = TypeVar("T")
 
+REQUESTS: Final = "requests"
+"""Table of requests that carried an id, with their results. It is local, and never sent."""
+
 CONSUMERS: Final = "consumers"
 """Table of the positions of consumers: a name to the hash of a record."""
+
+
+class Once(Protocol):
+    """Has the work of a transaction done, unless that was done before; then it raises."""
+
+    def __call__(self, commits: GroupCommit, work: Callable[[GroupTxn], T], /) -> T:
+        """Run `work` in a transaction; return its result once that is durable."""
+
+
+def run_once(commits: GroupCommit, work: Callable[[GroupTxn], T], once: Once | None) -> T:
+    """Run `work` in a transaction, by `once` where there is one."""
+    return commits.run(work) if once is None else once(commits, work)
+
 
 _ALL_HASHES: Final = bytes(HASH_BYTES), b"\xff" * HASH_BYTES
 
@@ -354,20 +370,29 @@ class WeaverStore:
 
     # --- writing ----------------------------------------------------------------------------
 
-    def execute(self, method: str, request: Message) -> Message:
+    def execute(self, method: str, request: Message, once: Once | None = None) -> Message:
         """Run a command of the machine; return its answer once its intention is durable.
 
+        once: has it done unless it was done before.
         Raises: UnknownMethod; what the command raises, with nothing written; PayloadTooLarge,
                 TooManyCausalDeps.
         """
-        return self.execute_all(method, [request])[0]
+        if once is None:
+            return self.execute_all(method, [request])[0]
+        make = self._making(method, [request])
+        self._check_open()
+        return once(self._commits, lambda txn: self._write_one(txn, make)[0])
 
     def execute_all(self, method: str, requests: Iterable[Message]) -> list[Message]:
         """Run a command for several requests, an intention each, in one transaction.
 
         Raises: as `execute`: nothing of the call is written then.
         """
+        return self._write_with(self._making(method, requests))
 
+    def _making(
+        self, method: str, requests: Iterable[Message]
+    ) -> Callable[[Writing], list[Message]]:
         def make(writing: Writing) -> list[Message]:
             # Inside the transaction: two commands never race for the heads that they replace.
             answers = []
@@ -378,7 +403,7 @@ class WeaverStore:
                 answers.append(proposal.answer(hash))
             return answers
 
-        return self._write_with(make)
+        return make
 
     def submit(self, payload: bytes, deps: Iterable[bytes] = ()) -> bytes:
         """Write a payload of the machine as one intention; return its hash once it is durable.
@@ -574,9 +599,10 @@ class WeaverStore:
 
     def _write(self, txn: GroupTxn, proposal: Proposal[Any]) -> bytes:
         payload, deps = proposal.payload, proposal.deps
-        found: list[bytes | Exception] = self._write_all(
-            txn, [lambda writing: writing.write(payload, deps)]
-        )
+        return self._write_one(txn, lambda writing: writing.write(payload, deps))
+
+    def _write_one(self, txn: GroupTxn, make: Callable[[Writing], T]) -> T:
+        found = self._write_all(txn, [make])
         if isinstance(found[0], Exception):
             raise found[0]
         return found[0]

@@ -45,7 +45,15 @@ from datalattice.weaver.null import NullMachine
 from datalattice.weaver.policy import PeerManager, PeerPolicy, activation
 from datalattice.weaver.rows import HEAD_KEY, LOG_META, LOG_TABLES, read_head
 from datalattice.weaver.state import State
-from datalattice.weaver.store import CONSUMERS, StoreView, WeaverStore, store_prefix
+from datalattice.weaver.store import (
+    CONSUMERS,
+    REQUESTS,
+    Once,
+    StoreView,
+    WeaverStore,
+    run_once,
+    store_prefix,
+)
 from datalattice.weaver.storeid import new_store_id, parse_store_id, store_id_text
 from datalattice.weaver.system import (
     Child,
@@ -67,7 +75,7 @@ from datalattice.weaver.tables import STATE_TABLES, SYSTEM, TableReader
 
 INVENTORY: Final = "stores"
 
-STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, EVENTS, INVENTORY, FENCE)
+STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, EVENTS, INVENTORY, FENCE, REQUESTS)
 """The tables of the engine of a node."""
 
 STORE_NAME_BYTES_MAX: Final = 255
@@ -217,12 +225,14 @@ class Stores:
         peers_of: bytes | None = None,
         peer_name: str | None = None,
         exclusive: bool = False,
+        once: Once | None = None,
     ) -> WeaverStore:
         """Make a store and return it open: a root, or a child of `parent` that shares its peers.
 
         peers_of: copy the peers of this store once, instead of sharing or beginning anew.
         peer_name: how this node is called among the peers of a root.
         exclusive: refuse a name that another root, or child of the parent, has on this node.
+        once: has it made unless that was done before.
         Raises: UsageError: no such kind, a name with `/` or too long, or a tree deeper than 32.
                 AlreadyExists.
         """
@@ -268,7 +278,7 @@ class Stores:
             return store
 
         # One transaction: no crash leaves a child without its declaration, or the other way round.
-        return self._opened(self._commits.run(work))
+        return self._opened(run_once(self._commits, work, once))
 
     def _begin_peers(self, batch: SystemBatch, peer_name: str | None, now_ms: int) -> None:
         """Make this node the first peer of a new root."""

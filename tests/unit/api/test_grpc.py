@@ -243,7 +243,7 @@ def test_an_answer_is_as_long_as_the_limit_and_not_longer(service: Service, node
 def test_a_long_text_of_an_error_is_cut(
     client: GrpcClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_named: object) -> None:
         raise NoSuchPath("a" + "\n\N{SNOWMAN}" * 5_000 + "\udc80")
 
     monkeypatch.setattr(service, "call", fail)
@@ -258,7 +258,7 @@ def test_a_fault_keeps_its_text(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_named: object) -> None:
         raise ZeroDivisionError("a secret")
 
     monkeypatch.setattr(service, "call", fail)
@@ -283,7 +283,7 @@ def test_a_call_without_answer_ends_with_its_time(
     served: Served, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
-    monkeypatch.setattr(service, "call", lambda *_: goes_on.wait(60))
+    monkeypatch.setattr(service, "call", lambda *_, **_named: goes_on.wait(60))
     with GrpcClient(served.path, timeout_s=0.2) as client, pytest.raises(Timeout):
         client.call(GetNodeStatus())
     goes_on.set()

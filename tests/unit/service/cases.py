@@ -29,11 +29,12 @@ from datalattice.errors import (
     UsageError,
     WrongType,
 )
+from datalattice.lattice import replicable
 from datalattice.service import OPERATOR, Service
 from datalattice.service.access import AccessControl, Audit, Policies, RateLimits
 from datalattice.testing.callers import BOB_DID, NODE, NOW_MS, authenticator, bearer
 from datalattice.testing.clocks import StoppedClock
-from datalattice.weaver.kv import GetRequest, GetResponse, WatchParams
+from datalattice.weaver.kv import GetRequest, GetResponse, PutRequest, WatchParams
 
 NO_HASH = b"\x07" * 32
 NO_STORE = b"\x07" * 16
@@ -104,6 +105,15 @@ class World:
         with self.node.weaver.view(self.store) as view:
             return tuple(entry.signed.hash for entry in view.entries())[-2:]
 
+    def effects(self) -> object:
+        """Return what differs after each further effect."""
+        stores = self.node.weaver
+        logs = {}
+        for info in [*stores.list(None), *stores.list(self.store)]:
+            with stores.view(info.id) as view:
+                logs[info.id] = view.last_seq()
+        return value_hash(replicable(self.node.cursor().get())), logs
+
     def close(self) -> None:
         self.node.close()
         self._folder.cleanup()
@@ -112,7 +122,10 @@ class World:
 class Backend(Protocol):
     """A way to a service."""
 
-    def call(self, request: ActionRequest[Any]) -> Any: ...
+    def call(self, request: ActionRequest[Any], request_id: str | None = None) -> Any: ...
+    def call_from_another(self, request: ActionRequest[Any], request_id: str) -> Any:
+        """Call as another program of the same user, from any thread."""
+
     def take(self, request: ActionRequest[Any], count: int, act: Callable[[], object]) -> list[Any]:
         """Begin a stream, do `act`, and return the first `count` items."""
 
@@ -597,6 +610,42 @@ for _name, _request in (
     ("stores.streams", a.ListStreams),
 ):
     BAD[_name] = Bad(lambda w, request=_request: request(id=NO_STORE), NoSuchPath)  # type: ignore[misc]
+
+ONCE: dict[str, tuple[Make, Make]] = {
+    "queue.offer": (
+        lambda w: a.OfferRecords(topic="log", values=("c",), partition=0),
+        lambda w: a.OfferRecords(topic="log", values=("d",), partition=0),
+    ),
+    "kv.write": (
+        lambda w: a.WriteKeys(
+            database="shop",
+            writes=(
+                KeyWrite(key="n", operation=KeyOperation.INCR),
+                KeyWrite(key="l", operation=KeyOperation.RPUSH, value="x" * 5_000),
+            ),
+        ),
+        lambda w: a.WriteKeys(
+            database="shop", writes=(KeyWrite(key="n", operation=KeyOperation.INCR, amount=1),)
+        ),
+    ),
+    "stores.create": (
+        lambda w: a.CreateStore(name="more", store_type="core:logstore", parent_id=w.store),
+        lambda w: a.CreateStore(name="more", store_type="core:kvstore", parent_id=w.store),
+    ),
+    "stores.invite": (
+        lambda w: a.InvitePeer(id=w.store),
+        lambda w: a.InvitePeer(id=w.node.store("other", "kv").store.id),
+    ),
+    "stores.exec": (
+        lambda w: a.ExecMethod(
+            store_id=w.store, method="put", payload=PutRequest(key=b"k", value=b"w").encode()
+        ),
+        lambda w: a.ExecMethod(
+            store_id=w.child, method="put", payload=PutRequest(key=b"k", value=b"w").encode()
+        ),
+    ),
+}
+"""Of each action of kind ONCE: a request that has an effect each time, and another one."""
 
 UNRUN = {"peers.list", "peers.put", "peers.remove", "stores.sync", "stores.join"}
 """Good cases that need a running node and a peer: the daemon's tests have them."""

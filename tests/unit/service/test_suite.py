@@ -9,11 +9,19 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
-from tests.unit.service.cases import BAD, GOOD, NO_STORE, UNRUN, Backend, Flow, Good, World
+from tests.unit.service.cases import BAD, GOOD, NO_STORE, ONCE, UNRUN, Backend, Flow, Good, World
 
-from datalattice.actions import ACTIONS, ActionKind, ActionRequest, ExecMethod
+from datalattice.actions import (
+    ACTIONS,
+    REQUEST_ID_CHARS_MAX,
+    ActionKind,
+    ActionRequest,
+    CreateTopic,
+    ExecMethod,
+    OfferRecords,
+)
 from datalattice.client.rest import RestClient
-from datalattice.errors import DataLatticeError
+from datalattice.errors import DataLatticeError, RequestReused, UsageError
 from datalattice.service import OPERATOR
 from datalattice.service.access import Principal
 
@@ -26,8 +34,10 @@ class InProcess:
     def __init__(self, world: World) -> None:
         self._service = world.service
 
-    def call(self, request: ActionRequest[Any]) -> Any:
-        return self._service.call(request, OPERATOR)
+    def call(self, request: ActionRequest[Any], request_id: str | None = None) -> Any:
+        return self._service.call(request, OPERATOR, request_id=request_id)
+
+    call_from_another = call
 
     def take(self, request: ActionRequest[Any], count: int, act: Callable[[], object]) -> list[Any]:
         with self._service.stream(request, OPERATOR) as stream:
@@ -39,12 +49,24 @@ class InProcess:
 class OverDoor:
     """A client of a door."""
 
-    def __init__(self, client: Any, streams_begun: threading.Semaphore) -> None:
-        self._client = client
+    def __init__(
+        self, connect: Callable[[], AbstractContextManager[Any]], streams_begun: threading.Semaphore
+    ) -> None:
+        self._connect = connect
+        self._client: Any = None
         self._begun = streams_begun
 
-    def call(self, request: ActionRequest[Any]) -> Any:
-        return self._client.call(request)
+    @contextmanager
+    def connected(self) -> Iterator[OverDoor]:
+        with self._connect() as self._client:
+            yield self
+
+    def call(self, request: ActionRequest[Any], request_id: str | None = None) -> Any:
+        return self._client.call(request, request_id=request_id)
+
+    def call_from_another(self, request: ActionRequest[Any], request_id: str) -> Any:
+        with self._connect() as client:
+            return client.call(request, request_id=request_id)
 
     def take(self, request: ActionRequest[Any], count: int, act: Callable[[], object]) -> list[Any]:
         items = self._client.stream(request)
@@ -88,8 +110,11 @@ def told_of_streams(world: World) -> threading.Semaphore:
 @contextmanager
 def over_rest(world: World) -> Iterator[OverDoor]:
     begun = told_of_streams(world)
-    with listening(world) as url, RestClient(url) as client:
-        yield OverDoor(client, begun)
+    with (
+        listening(world) as url,
+        OverDoor(lambda: RestClient(url), begun).connected() as door,
+    ):
+        yield door
 
 
 @contextmanager
@@ -122,8 +147,11 @@ def over_grpc(world: World) -> Iterator[OverDoor]:
     from datalattice.client.grpc import GrpcClient
 
     begun = told_of_streams(world)
-    with serving(world.service) as served, GrpcClient(served.path) as client:
-        yield OverDoor(client, begun)
+    with (
+        serving(world.service) as served,
+        OverDoor(lambda: GrpcClient(served.path), begun).connected() as door,
+    ):
+        yield door
 
 
 @contextmanager
@@ -195,3 +223,105 @@ def test_a_repeated_effect_has_the_effect_of_one(backend: Backend, world: World)
         if ACTIONS[name].kind is ActionKind.QUERY and isinstance(case, Good):
             request = case.make(world)
             assert backend.call(request) == backend.call(request), name
+
+
+# --- requests with an id --------------------------------------------------------------------------
+
+
+def test_every_action_of_kind_once_has_a_case() -> None:
+    assert set(ONCE) == {one.name for one in ACTIONS.values() if one.kind is ActionKind.ONCE}
+
+
+@pytest.mark.parametrize("name", list(ONCE))
+def test_a_request_that_is_repeated_is_done_once(name: str, backend: Backend, world: World) -> None:
+    request = ONCE[name][0](world)
+    before = world.effects()
+    first = backend.call(request, "an-id")
+    done = world.effects()
+    assert done != before
+    assert backend.call(request, "an-id") == first
+    assert backend.call_from_another(request, "an-id") == first
+    assert world.effects() == done
+    backend.call(request, "another-id")
+    assert world.effects() != done
+    backend.call(request)  # a client makes an id of its own for each call
+    again = world.effects()
+    backend.call(request)
+    assert world.effects() != again
+
+
+@pytest.mark.parametrize("name", list(ONCE))
+def test_an_id_does_not_serve_for_another_request(
+    name: str, backend: Backend, world: World
+) -> None:
+    request, other = (make(world) for make in ONCE[name])
+    first = backend.call(request, "an-id")
+    done = world.effects()
+    with pytest.raises(RequestReused):
+        backend.call(other, "an-id")
+    assert world.effects() == done
+    assert backend.call(request, "an-id") == first
+
+
+@pytest.mark.parametrize("name", list(ONCE))
+def test_requests_with_one_id_that_race_are_done_once(
+    name: str, backend: Backend, world: World
+) -> None:
+    request, count = ONCE[name][0](world), 6
+    results: list[Any] = []
+    together = threading.Barrier(count)
+
+    def call() -> None:
+        together.wait(60)
+        results.append(backend.call_from_another(request, "an-id"))
+
+    threads = [threading.Thread(target=call) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    done = world.effects()
+    assert results == [backend.call(request, "an-id")] * count
+    assert world.effects() == done
+
+
+def test_a_request_that_failed_may_come_again_with_its_id(backend: Backend, world: World) -> None:
+    bad = OfferRecords(topic="log", values=())
+    for _ in range(2):
+        with pytest.raises(UsageError, match="one record or more"):
+            backend.call(bad, "an-id")
+    backend.call(OfferRecords(topic="log", values=("c",)), "an-id")
+    assert list(world.node.queue("log")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("id", "is_taken"),
+    [
+        ("x", True),
+        ("x" * (REQUEST_ID_CHARS_MAX - 1), True),
+        ("!~" * (REQUEST_ID_CHARS_MAX // 2), True),
+        ("x" * (REQUEST_ID_CHARS_MAX + 1), False),
+        ("", False),
+        ("a b", False),
+        ("\N{LATIN SMALL LETTER E WITH ACUTE}", False),
+        ("a\nb", False),
+    ],
+)
+def test_the_id_of_a_request_is_short_and_visible(
+    id: str, is_taken: bool, backend: Backend, world: World
+) -> None:
+    request = OfferRecords(topic="log", values=("c",))
+    if is_taken:
+        assert backend.call(request, id) == backend.call(request, id)
+    else:
+        with pytest.raises(UsageError, match="the id of a request has 1 to 128"):
+            backend.call(request, id)
+    assert len(world.node.queue("log")) == 2 + is_taken
+
+
+def test_an_action_that_may_be_repeated_as_it_is_needs_no_id(
+    backend: Backend, world: World
+) -> None:
+    for name in ("one", "two"):
+        backend.call(CreateTopic(topic=name), "an-id")
+    assert {"one", "two"} <= set(world.node.topics())

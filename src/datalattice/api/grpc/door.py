@@ -33,7 +33,7 @@ from grpc import aio
 
 from datalattice.actions import ACTIONS, Action, ActionKind
 from datalattice.api.grpc.reflection import REFLECTION_METHODS, Reflection
-from datalattice.client.grpc import AUTHORIZATION, CODE_KEY, RETRY_KEY
+from datalattice.client.grpc import AUTHORIZATION, CODE_KEY, REQUEST_ID_KEY, RETRY_KEY
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import (
     Backpressure,
@@ -237,7 +237,8 @@ class GrpcDoor:
         self, action: Action, data: bytes, metadata: Mapping[str, str], address: str | None
     ) -> bytes:
         caller = self._authenticate(metadata, address)
-        return self._encoded(self._service.call(action.request.decode(data), caller).encode())
+        request, id = action.request.decode(data), metadata.get(REQUEST_ID_KEY)
+        return self._encoded(self._service.call(request, caller, request_id=id).encode())
 
     def _encoded(self, answer: bytes) -> bytes:
         if len(answer) > self._limits.answer_bytes:

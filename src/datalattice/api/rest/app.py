@@ -46,6 +46,7 @@ from datalattice.api.rest.bodies import (
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.problems import problem_answer, problem_body
 from datalattice.api.rest.requests import Arguments, byte_range
+from datalattice.client import IDEMPOTENCY_KEY
 from datalattice.client.network import WELL_KNOWN
 from datalattice.clock import SystemClock
 from datalattice.errors import DataLatticeError, Draining, LimitExceeded, NoSuchPath, UsageError
@@ -334,7 +335,7 @@ class RestDoor:
         self, resource: _Resource, request: Request, asked: Credentials, body: bytes
     ) -> Response:
         made, caller = self._read(resource, request, asked, body)
-        result = self._service.call(made, caller)
+        result = self._service.call(made, caller, request_id=asked.headers.get(IDEMPOTENCY_KEY))
         if resource.is_value:
             return _value_answer(result, request)
         if resource.is_piece and request.headers.get("accept", "").startswith(OCTETS):

@@ -9,7 +9,14 @@ from __future__ import annotations
 import html
 from typing import Any, Final
 
-from datalattice.actions import ACTIONS, Action, ActionKind, field_schema, schema_of
+from datalattice.actions import (
+    ACTIONS,
+    REQUEST_ID_CHARS_MAX,
+    Action,
+    ActionKind,
+    field_schema,
+    schema_of,
+)
 from datalattice.api.rest.bodies import JSON, OCTETS, REPRESENTATIONS
 from datalattice.api.rest.requests import Arguments
 from datalattice.protobuf import FieldInfo
@@ -89,6 +96,11 @@ def _operation(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
             for name, field in fields.items()
             if name not in route.fields and name != route.body
         ]
+    if action.kind is ActionKind.ONCE:
+        schema = {"type": "string", "minLength": 1, "maxLength": REQUEST_ID_CHARS_MAX}
+        parameters.append(
+            {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}
+        )
     operation: dict[str, Any] = {
         "operationId": action.name,
         "summary": action.summary,

@@ -19,6 +19,7 @@ from datalattice.client.grpc.channels import (
     AUTHORIZATION,
     CODE_KEY,
     MESSAGE_SIZES,
+    REQUEST_ID_KEY,
     RETRY_KEY,
     Token,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "AUTHORIZATION",
     "CODE_KEY",
     "MESSAGE_SIZES",
+    "REQUEST_ID_KEY",
     "RETRY_KEY",
     "AsyncGrpcClient",
     "GrpcClient",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, Final, Generic, Self, TypeVar
 
 import grpc
 
-from datalattice.actions import ActionRequest
+from datalattice.actions import ActionKind, ActionRequest
 from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import ASK_STATUS, DoorAddress, Token, error_from
 from datalattice.client.methods import StoreMethods
+from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
 from datalattice.clock import Clock
+from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import DataLatticeError, PeerUnavailable
 from datalattice.protobuf import Message
 
@@ -55,7 +58,7 @@ class GrpcStream(Generic[R]):
 
 
 class GrpcClient:
-    """Calls the actions of a service through its gRPC door. It retries nothing by itself.
+    """Calls the actions of a service through its gRPC door.
 
     target:      the file of a socket, `host:port`, or `did:key:...@host:port`.
     token:       a bearer token, or what returns one.
@@ -63,6 +66,7 @@ class GrpcClient:
     did:         of the node that must answer over TLS, whatever signed its certificate;
                  BadSignature if another one does, before anything else is sent.
     timeout_s:   the longest that a call waits for its answer.
+    entropy:     makes the ids of requests. retry: how often one with an id is sent again.
     """
 
     def __init__(
@@ -74,9 +78,13 @@ class GrpcClient:
         did: str | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        retry: RetryPolicy = RETRY_POLICY,
     ) -> None:
         self._route: Final = DoorAddress(target, token, certificate, did, clock)
         self._timeout_s: Final = timeout_s
+        self._entropy: Final = entropy or SystemEntropy()
+        self._retry: Final = retry
         self._lock: Final = threading.Lock()
         self._shown = b""
         self._channel: Any = None if self._route.pin else self._route.channel(grpc)
@@ -107,19 +115,26 @@ class GrpcClient:
             self._channel = None  # the door may have another certificate now
         return found
 
-    def call(self, request: ActionRequest[R]) -> R:
-        """Have an action done; return its result, durable if it writes.
-
-        Raises: the service's error, as the same class. PeerUnavailable: no service answers.
-                Timeout: it did not answer; the action may have happened.
-        """
+    def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
+        """Have an action done; as `Client.call`."""
         check_answer(request, stream=False)
         action = request.action
+        if action.kind is not ActionKind.ONCE:
+            return self._call(request)
+        attempts = Attempts(self._retry, self._entropy, action.name, request_id)
+        while True:
+            try:
+                return self._call(request, attempts.id)
+            except DataLatticeError as error:
+                pause_s = attempts.pause_after(error)
+            time.sleep(pause_s)
+
+    def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
+        action = request.action
         method = self._open().unary_unary(f"/{action.method}")
+        metadata = self._route.metadata(request_id)
         try:
-            data: bytes = method(
-                request.encode(), timeout=self._timeout_s, metadata=self._route.metadata()
-            )
+            data: bytes = method(request.encode(), timeout=self._timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             raise self._error(error) from error
         result: R = action.result.decode(data)  # type: ignore[assignment]

@@ -12,11 +12,11 @@ import grpc
 from datalattice.actions import GetNodeStatus, NodeInfo
 from datalattice.client.control import error_of
 from datalattice.client.network import pin_of, read_certificate, shown_certificate, split_door
+from datalattice.client.retrying import ConnectionLost, unreached
 from datalattice.clock import Clock
 from datalattice.errors import (
     DataLatticeError,
     LimitExceeded,
-    PeerUnavailable,
     RateLimited,
     Timeout,
     Unauthenticated,
@@ -33,6 +33,9 @@ CODE_KEY: Final = "lattice-code"
 RETRY_KEY: Final = "lattice-retry-ms"
 """Trailing metadata of a failed call: milliseconds after which the same call may succeed."""
 
+REQUEST_ID_KEY: Final = "lattice-request-id"
+"""Metadata of a call: the id of the request, which may be sent again with it."""
+
 AUTHORIZATION: Final = "authorization"
 
 MESSAGE_SIZES: Final = (
@@ -43,10 +46,13 @@ MESSAGE_SIZES: Final = (
 
 OPTIONS: Final = (
     *MESSAGE_SIZES,
-    # "retries nothing by itself": whether a call may be repeated depends on the action.
+    # Whether a call may be repeated depends on the action, so the client decides it.
     ("grpc.enable_retries", 0),
     # Without it, a new client waits as long as an earlier one of this process had to.
     ("grpc.use_local_subchannel_pool", 1),
+    # A service that starts again is found before the client gives up.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
     # A reader that stops holds the server back after 100 kB, not after some megabytes.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 16),
@@ -88,12 +94,13 @@ class DoorAddress:
             raise UsageError("certificate and did: a certificate is verified in one way")
         self._target = f"dns:///{self._place}"
 
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return what each call shows of the caller."""
+    def metadata(self, request_id: str | None = None) -> tuple[tuple[str, str], ...]:
+        """Return what a call shows of the caller, and the id of its request."""
+        found = () if request_id is None else ((REQUEST_ID_KEY, request_id),)
         if self._token is None:
-            return ()
+            return found
         token = self._token if isinstance(self._token, str) else self._token()
-        return ((AUTHORIZATION, f"Bearer {token}"),)
+        return ((AUTHORIZATION, f"Bearer {token}"), *found)
 
     def shown(self, timeout_s: float) -> bytes:
         """Return the certificate that the door shows, as DER.
@@ -128,9 +135,11 @@ class DoorAddress:
     def error(self, error: grpc.RpcError) -> DataLatticeError:
         """Return the error of a service that made a call fail, as the same class."""
         found = error_from(error)
-        is_plain = self._certificate is None and self.pin is None
-        if type(found) is PeerUnavailable and is_plain and not self._target.startswith("unix:"):
-            return PeerUnavailable(f"{found}; if it has TLS, give its `did` or `certificate`")
+        is_tcp = not self._target.startswith("unix:")
+        is_plain = is_tcp and self._certificate is None and self.pin is None
+        if isinstance(found, ConnectionLost) and is_plain:
+            text = f"{found}; if it has TLS, give its `did` or `certificate`"
+            return ConnectionLost(text) if found.was_sent else unreached(text)
         return found
 
 
@@ -145,10 +154,16 @@ _BY_STATUS: Final[dict[str, type[DataLatticeError]]] = {
     "PERMISSION_DENIED": Unauthorized,
     "RESOURCE_EXHAUSTED": LimitExceeded,
     "UNAUTHENTICATED": Unauthenticated,
-    "UNAVAILABLE": PeerUnavailable,
     "UNIMPLEMENTED": UnsupportedOperation,
 }
 """What a status means that no service of ours gave: gRPC itself did, or another server."""
+
+
+_LOST: Final = ("UNAVAILABLE", "INTERNAL", "UNKNOWN")
+"""What gRPC itself says of a connection that ended, or was reset."""
+
+UNREACHED: Final = "failed to connect to all addresses"
+"""How the text begins that gRPC gives for a call that was not sent."""
 
 
 def error_from(error: grpc.RpcError) -> DataLatticeError:
@@ -158,6 +173,10 @@ def error_from(error: grpc.RpcError) -> DataLatticeError:
     code = said.get(CODE_KEY)
     if code is None:
         status = error.code().name
+        if status in _LOST:
+            # Said of a call for which there was no connection; of another one it may have begun.
+            is_unsent = text.startswith(UNREACHED)
+            return unreached(text) if is_unsent else ConnectionLost(f"{status.lower()}: {text}")
         return _BY_STATUS.get(status, Unavailable)(f"{status.lower()}: {text}")
     found = error_of(str(code), text)
     retry_ms = str(said.get(RETRY_KEY, ""))

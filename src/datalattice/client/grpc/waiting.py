@@ -11,12 +11,14 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 from grpc import aio
 
-from datalattice.actions import ActionRequest
+from datalattice.actions import ActionKind, ActionRequest
 from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import ASK_STATUS, DoorAddress, Token
 from datalattice.client.methods import AsyncStoreMethods
+from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
 from datalattice.clock import Clock
+from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import DataLatticeError, PeerUnavailable
 from datalattice.protobuf import Message
 
@@ -35,9 +37,13 @@ class AsyncGrpcClient:
         did: str | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        retry: RetryPolicy = RETRY_POLICY,
     ) -> None:
         self._route: Final = DoorAddress(target, token, certificate, did, clock)
         self._timeout_s: Final = timeout_s
+        self._entropy: Final = entropy or SystemEntropy()
+        self._retry: Final = retry
         self._shown = b""
         self._opening: Final = asyncio.Lock()
         self._channel: Any = None if self._route.pin else self._route.channel(aio)
@@ -68,15 +74,26 @@ class AsyncGrpcClient:
             self._channel = None  # the door may have another certificate now
         return found
 
-    async def call(self, request: ActionRequest[R]) -> R:
+    async def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
         """Have an action done; as `GrpcClient.call`."""
         check_answer(request, stream=False)
         action = request.action
+        if action.kind is not ActionKind.ONCE:
+            return await self._call(request)
+        attempts = Attempts(self._retry, self._entropy, action.name, request_id)
+        while True:
+            try:
+                return await self._call(request, attempts.id)
+            except DataLatticeError as error:
+                pause_s = attempts.pause_after(error)
+            await asyncio.sleep(pause_s)
+
+    async def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
+        action = request.action
         method = (await self._open()).unary_unary(f"/{action.method}")
+        metadata = self._route.metadata(request_id)
         try:
-            data: bytes = await method(
-                request.encode(), timeout=self._timeout_s, metadata=self._route.metadata()
-            )
+            data: bytes = await method(request.encode(), timeout=self._timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             raise self._error(error) from error
         result: R = action.result.decode(data)  # type: ignore[assignment]

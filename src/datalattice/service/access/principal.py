@@ -62,6 +62,11 @@ class Principal:
     key_id: str | None = None
     origin: Origin = field(default=NOWHERE, compare=False)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a program of the folder's owner, on this machine."""
+        return self.how in LOCAL
+
     def check_live(self, now_ms: int) -> None:
         """Raise BadCredential if the credential has ended."""
         if self.expires_ms is not None and now_ms >= self.expires_ms:

@@ -45,6 +45,7 @@ from datalattice.cells import (
 from datalattice.client import canonical_path, kind_of, parse_path_key, value_at
 from datalattice.cursors import Changes
 from datalattice.errors import BadFormat, MissingData, NoSuchPath, Unauthorized, UsageError
+from datalattice.lattice import replicable
 from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.store.kept import Pin
 
@@ -66,10 +67,16 @@ def put_value(call: ServiceCall, request: PutValue) -> Stored:
 def get_value(call: ServiceCall, request: GetValue) -> FoundValue:
     """Return the value of a hash, or what is inside it."""
     try:
-        found = value_at(call.node.value(request.hash), _keys(request.path))
+        found = value_at(_shown(call, call.node.value(request.hash)), _keys(request.path))
     except MissingData as error:
         raise NoSuchPath(f"there is no value with the hash {request.hash.hex()} here") from error
     return FoundValue(value=found, hash=value_hash(found))
+
+
+def _shown(call: ServiceCall, value: Value) -> Value:
+    """Return what the caller may see of a value: of a root, not what is the node's own."""
+    # `:local` has the results of other callers' requests; it is never sent to peers, either.
+    return value if call.is_operator else replicable(value)
 
 
 def _keys(path: str) -> list[Value]:
@@ -102,11 +109,11 @@ def get_path(call: ServiceCall, request: GetPath) -> PathValue:
     """Return what is at a path."""
     keys = canonical_path(_keys(request.path))
     if not request.at:
-        root = call.node.cursor().get()
+        root = _shown(call, call.node.cursor().get())
         value = value_at(root, keys)
         return PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
     with call.node.as_of(request.at) as past:
-        root = past.cursor().get()
+        root = _shown(call, past.cursor().get())
         value = value_at(root, keys)
         return PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
 

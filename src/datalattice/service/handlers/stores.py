@@ -77,6 +77,7 @@ from datalattice.errors import (
     DataLatticeError,
     NoSuchPath,
     PeerUnavailable,
+    RequestReused,
     UsageError,
 )
 from datalattice.protobuf import Message
@@ -91,6 +92,7 @@ from datalattice.weaver import (
     SymbolWord,
     SystemBatch,
     UnknownMethod,
+    WeaverStore,
     store_id_text,
     summarize,
 )
@@ -142,8 +144,11 @@ def create_store(call: ServiceCall, request: CreateStore) -> StoreRef:
     stores = call.node.weaver
     kind = stores.machine(request.store_type).kind
     name = request.name or None
-    made = stores.create(kind, name, request.parent_id)
-    return StoreRef(id=made.id, store_type=kind, name=name or "")
+
+    def answer(made: WeaverStore) -> StoreRef:
+        return StoreRef(id=made.id, store_type=kind, name=name or "")
+
+    return answer(stores.create(kind, name, request.parent_id, once=call.once(answer)))
 
 
 @handles(ListStores)
@@ -393,7 +398,8 @@ def join_store(call: ServiceCall, request: JoinStore) -> JoinedStore:
 @handles(InvitePeer)
 def invite_peer(call: ServiceCall, request: InvitePeer) -> StoreInvite:
     """Make an invite."""
-    return StoreInvite(token=_handle(call, request.id).invite())
+    once = call.once(lambda made: StoreInvite(token=made.to_text()))
+    return StoreInvite(token=_handle(call, request.id).invite(once=once))
 
 
 # --- methods of the state machine -----------------------------------------------------------------
@@ -408,7 +414,10 @@ def exec_method(call: ServiceCall, request: ExecMethod) -> ExecResult:
         return ExecResult(error=str(error), error_code=NO_STORE)
     try:
         method = handle.machine.find_method(request.method)
-        answer = handle.call(method.name, method.request.decode(request.payload))
+        once = call.once(lambda answer: ExecResult(result=answer.encode()))
+        answer = handle.call(method.name, method.request.decode(request.payload), once)
+    except RequestReused:
+        raise  # of the call, not of the method
     except UnknownMethod as error:
         return ExecResult(error=str(error), error_code=NO_METHOD)
     except (UsageError, BadFormat) as error:
