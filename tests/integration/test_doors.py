@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 import datalattice
-from datalattice.actions import AddPeer, GetNodeStatus, ListPeers, OfferRecords, ReadRecords
+from datalattice.actions import (
+    AddPeer,
+    FollowTopic,
+    GetNodeStatus,
+    ListPeers,
+    OfferRecords,
+    ReadRecords,
+)
 from datalattice.client import running
 from datalattice.client.credentials import make_token
 from datalattice.client.rest import RestClient
@@ -122,6 +129,28 @@ def test_what_was_answered_survives_kill_9(daemon: Process) -> None:
         found = client.call(ReadRecords(topic="log")).records
         assert [one.value for one in found] == list(range(20))
     again.end()
+
+
+@pytest.mark.parametrize("door", ["socket", "grpc socket"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_stream_goes_on_with_a_daemon_that_was_started_anew(
+    number: int, door: str, daemon: Process
+) -> None:
+    kinds: dict[str, Any] = {"socket": RestClient}
+    if door != "socket":
+        kinds[door] = pytest.importorskip("datalattice.client.grpc").GrpcClient
+    path = daemon.ready["doors"][door]
+    with kinds[door](path) as client:
+        client.call(OfferRecords(topic="log", values=("a", "b")))
+        records = client.stream(FollowTopic(topic="log"))
+        assert [next(records).value for _ in range(2)] == ["a", "b"]
+        daemon.end(number)
+        again = Process(daemon.folder)
+        with kinds[door](path) as other:
+            other.call(OfferRecords(topic="log", values=("c",)))
+        assert next(records).value == "c"
+        records.close()
+        again.end()
 
 
 def test_a_foreign_name_is_not_served_on_loopback(daemon: Process) -> None:

@@ -40,8 +40,10 @@ from datalattice.actions.common import (
     PAGE_MAX,
     PIECE_BYTES_MAX,
     REQUEST_ID_CHARS_MAX,
+    RESUME_NUMBER,
     Empty,
     check_request_id,
+    with_resume,
 )
 from datalattice.actions.documents import (
     field_schema,
@@ -156,6 +158,7 @@ from datalattice.actions.stores import (
     ExecMethod,
     ExecResult,
     FloatingIntention,
+    FollowStore,
     GetAuthorTips,
     GetDescriptor,
     GetIntention,
@@ -204,6 +207,7 @@ from datalattice.actions.stores import (
     SyncStore,
     SystemEntries,
     SystemEntry,
+    WitnessedIntention,
     WitnessInfo,
     WitnessPage,
 )
@@ -223,6 +227,7 @@ __all__ = [
     "PIECE_BYTES_MAX",
     "RAW",
     "REQUEST_ID_CHARS_MAX",
+    "RESUME_NUMBER",
     "STORE_ID",
     "AccessRule",
     "Action",
@@ -261,6 +266,7 @@ __all__ = [
     "FileProperty",
     "FindMissing",
     "FloatingIntention",
+    "FollowStore",
     "FollowTopic",
     "FoundValue",
     "GetAuthorTips",
@@ -381,6 +387,7 @@ __all__ = [
     "WatchRoot",
     "WitnessInfo",
     "WitnessPage",
+    "WitnessedIntention",
     "WriteFile",
     "WriteKeys",
     "WriteResults",
@@ -392,5 +399,6 @@ __all__ = [
     "read_text",
     "schema_of",
     "to_document",
+    "with_resume",
     "write_text",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+import dataclasses
+from typing import Any, Final, TypeVar, cast
 
 from datalattice.errors import UsageError
 from datalattice.protobuf import Message
+
+M = TypeVar("M", bound=Message)
 
 OWN: Final = "own"
 """The owner of the folder, where a request names an owner."""
@@ -31,6 +34,17 @@ def check_request_id(id: str) -> None:
             f"the id of a request has 1 to {REQUEST_ID_CHARS_MAX} visible ASCII characters, got "
             f"{len(id)}: {id!r:.80}"
         )
+
+
+RESUME_NUMBER: Final = 15
+"""Number of the field `resume` of each request that begins a stream, and of each of its results:
+the position behind that result, as text that the request takes."""
+
+
+def with_resume(message: M, token: str) -> M:
+    """Return a request or result of a stream with this token in its field `resume`."""
+    changed: M = dataclasses.replace(cast("Any", message), resume=token)
+    return changed
 
 
 class Empty(Message, name="datalattice.v1.Empty"):

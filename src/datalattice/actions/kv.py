@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Annotated
 
 from datalattice.actions.action import GET, POST, ActionKind, ActionRequest, action
-from datalattice.actions.common import OWN, PAGE
+from datalattice.actions.common import OWN, PAGE, RESUME_NUMBER
 from datalattice.actions.formats import CELL
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
@@ -40,13 +40,14 @@ class KeyEntry(Message, name="datalattice.v1.KeyEntry"):
     """A key with what it holds, as one value.
 
     type: value, hash, set, zset, list or counter; "" of a key that was deleted. ttl_ms: until it
-    expires.
+    expires. resume: of a stream.
     """
 
     key: Annotated[str, Field(1)] = ""
     type: Annotated[str, Field(2)] = ""
     value: Annotated[Value, Field(3, codec=CELL)] = None
     ttl_ms: Annotated[int | None, Field(4, "int64")] = None
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 @action(
@@ -156,8 +157,11 @@ class WatchKeys(ActionRequest[KeyEntry], name="datalattice.v1.WatchKeysRequest")
     """Return each change of the keys that begin with a prefix, from now on.
 
     If a key changes several times between two reads of the stream, they appear as one change.
+    resume: of the last change that was taken: those since then come first. Raises: StaleToken: the
+    database as it was then is not kept any more.
     """
 
     database: Annotated[str, Field(1)] = ""
     prefix: Annotated[str, Field(2)] = ""
     owner: Annotated[str, Field(3)] = OWN
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
-from datalattice.actions.common import PAGE, Empty
+from datalattice.actions.common import PAGE, RESUME_NUMBER, Empty
 from datalattice.actions.formats import CELL, HASH, RAW
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
@@ -132,10 +132,11 @@ class MergePath(ActionRequest[Merged], name="datalattice.v1.MergePathRequest"):
 
 
 class RootInfo(Message, name="datalattice.v1.RootInfo"):
-    """The hash of the root, and the names of what is below it."""
+    """The hash of the root, and the names of what is below it. resume: of a stream."""
 
     hash: Annotated[bytes, Field(1, codec=HASH)] = b""
     sections: Annotated[tuple[str, ...], Field(2)] = ()
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 @action("lattice.root", ActionKind.QUERY, "r", "lattice", GET("/root"), is_tool=True)
@@ -145,7 +146,12 @@ class GetRoot(ActionRequest[RootInfo], name="datalattice.v1.GetRootRequest"):
 
 @action("lattice.watch", ActionKind.STREAM, "r", "lattice", GET("/events"))
 class WatchRoot(ActionRequest[RootInfo], name="datalattice.v1.WatchRootRequest"):
-    """Return the root, and then each new one; those between two that were taken are skipped."""
+    """Return the root, and then each new one; those between two that were taken are skipped.
+
+    resume: of the last root that was taken, which does not come again.
+    """
+
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 class PastRoot(Message, name="datalattice.v1.FormerRoot"):

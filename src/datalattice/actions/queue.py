@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from datalattice.actions.action import GET, POST, PUT, ActionKind, ActionRequest, action
-from datalattice.actions.common import OWN, PAGE, Empty
+from datalattice.actions.common import OWN, PAGE, RESUME_NUMBER, Empty
 from datalattice.actions.formats import CELL, KEY
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
@@ -89,7 +89,7 @@ class OfferRecords(ActionRequest[OfferedRecords], name="datalattice.v1.OfferReco
 
 
 class QueueRecord(Message, name="datalattice.v1.QueueRecord"):
-    """A record: where it stands, when it was appended, and what it holds."""
+    """A record: where it stands, when it was appended, and what it holds. resume: of a stream."""
 
     partition: Annotated[Value, Field(1, codec=CELL)] = None
     offset: Annotated[int, Field(2, "uint64")] = 0
@@ -97,6 +97,7 @@ class QueueRecord(Message, name="datalattice.v1.QueueRecord"):
     key: Annotated[Value, Field(4, codec=CELL)] = None
     value: Annotated[Value, Field(5, codec=CELL)] = None
     headers: Annotated[Value, Field(6, codec=CELL)] = None
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 class RecordPage(Message, name="datalattice.v1.RecordPage"):
@@ -126,12 +127,14 @@ class ReadRecords(ActionRequest[RecordPage], name="datalattice.v1.ReadRecordsReq
 class FollowTopic(ActionRequest[QueueRecord], name="datalattice.v1.FollowTopicRequest"):
     """Return the records of a topic from its start, its end or an offset on, as they are appended.
 
-    start: "start", "end", or an offset of a topic with one partition.
+    start: "start", "end", or an offset of a topic with one partition. resume: of the last record
+    that was taken; it counts instead of `start`. Raises: StaleToken: what follows was cut off.
     """
 
     topic: Annotated[str, Field(1)] = ""
     start: Annotated[str, Field(2)] = "start"
     owner: Annotated[str, Field(3)] = OWN
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 class Truncated(Message, name="datalattice.v1.Truncated"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
-from datalattice.actions.common import PAGE, Empty
+from datalattice.actions.common import PAGE, RESUME_NUMBER, Empty
 from datalattice.actions.formats import HASH, KEY, STORE_ID
 from datalattice.protobuf import Field, Message
 
@@ -373,6 +373,27 @@ class ReadHistory(ActionRequest[IntentionPage], name="datalattice.v1.ReadHistory
     limit: Annotated[int, Field(3, "uint32")] = PAGE
 
 
+class WitnessedIntention(Message, name="datalattice.v1.WitnessedIntention"):
+    """An intention, and its number in the log of this node."""
+
+    seq: Annotated[int, Field(1, "uint64")] = 0
+    intention: Annotated[IntentionInfo | None, Field(2)] = None
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
+
+
+@action("stores.follow", ActionKind.STREAM, "r", _STORE, GET("/stores/{id}/follow"))
+class FollowStore(ActionRequest[WitnessedIntention], name="datalattice.v1.FollowStoreRequest"):
+    """Return the intentions of a store in the order in which this node met them, also new ones.
+
+    start: "start" or "end". resume: of the last intention that was taken; it counts instead of
+    `start`. Raises: StaleToken: the log of this node is another one now.
+    """
+
+    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    start: Annotated[str, Field(2)] = "start"
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
+
+
 class SystemEntry(Message, name="lattice.daemon.v1.SystemEntry"):
     """A key and value of the store's own table."""
 
@@ -650,6 +671,7 @@ class StreamEvent(Message, name="lattice.daemon.v1.StreamEvent"):
     """An event of a stream, encoded."""
 
     payload: Annotated[bytes, Field(1)] = b""
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 @action(
@@ -661,8 +683,13 @@ class StreamEvent(Message, name="lattice.daemon.v1.StreamEvent"):
     method=f"{_DYNAMIC}/Subscribe",
 )
 class SubscribeStream(ActionRequest[StreamEvent], name="lattice.daemon.v1.SubscribeRequest"):
-    """Return the events of a stream of a store, from now on. params: its request, encoded."""
+    """Return the events of a stream of a store, from now on. params: its request, encoded.
+
+    resume: of the last event that was taken. Raises: StaleToken: more than 1,024 events of the
+    store came since then, and some are gone.
+    """
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
     stream_name: Annotated[str, Field(2)] = ""
     params: Annotated[bytes, Field(3)] = b""
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""

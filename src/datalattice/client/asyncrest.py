@@ -33,6 +33,7 @@ from datalattice.client.rest import (
     read_result,
     written_request,
 )
+from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import (
     IDEMPOTENCY_KEY,
     RETRY_POLICY,
@@ -60,7 +61,9 @@ class AsyncRestClient:
         tls: ssl.SSLContext | None = None,
         entropy: Entropy | None = None,
         retry: RetryPolicy = RETRY_POLICY,
+        resume_s: float = RESUME_S,
     ) -> None:
+        self._resume_s: Final = resume_s
         self._token: Final = token
         self._entropy: Final = entropy or SystemEntropy()
         self._retry: Final = retry
@@ -101,14 +104,27 @@ class AsyncRestClient:
     def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
         """Begin a stream: `async with client.stream(request) as items: async for item in items`.
 
-        It ends with the block; errors are raised by the iteration.
+        It ends with the block; it goes on and raises as `RestClient.stream`.
         """
         check_answer(request, stream=True)
         return aclosing(self._items(request))
 
     async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
-        answer = await self._send(request, is_stream=True)
-        events = EventReader(request)
+        going = Resumption(request, self._resume_s, renews=self._token is not None)
+        while True:
+            try:
+                async with aclosing(self._connected(going)) as items:
+                    async for item in items:
+                        yield item
+            except DataLatticeError as error:
+                await asyncio.sleep(going.pause_s(error))
+            else:
+                return
+
+    async def _connected(self, going: Resumption[Any]) -> AsyncGenerator[Any, None]:
+        """Yield the results that come on one connection."""
+        answer = await self._send(going.request, is_stream=True)
+        events = EventReader[Any](going)
         try:
             async for line in answer.aiter_lines():
                 item = events.read(line)
@@ -118,6 +134,7 @@ class AsyncRestClient:
             raise PeerUnavailable(f"the service went away while it answered: {error}") from error
         finally:
             await answer.aclose()
+        events.check_over()
 
     async def _send(
         self,

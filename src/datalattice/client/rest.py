@@ -44,6 +44,7 @@ from datalattice.client.network import (
     tls_reason,
     unverified,
 )
+from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import (
     IDEMPOTENCY_KEY,
     RETRY_POLICY,
@@ -88,6 +89,7 @@ class RestClient:
     did:   of the node that must answer, whatever signed its certificate; BadSignature if another
            one does, before anything is sent. tls: verifies certificates in another way.
     entropy: makes the ids of requests. retry: how often one with an id is sent again.
+    resume_s: how long a stream whose connection was lost tries to go on; 0: not at all.
     """
 
     def __init__(
@@ -101,7 +103,9 @@ class RestClient:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         retry: RetryPolicy = RETRY_POLICY,
+        resume_s: float = RESUME_S,
     ) -> None:
+        self._resume_s = resume_s
         self._token = token
         self._entropy = entropy or SystemEntropy()
         self._retry = retry
@@ -135,7 +139,9 @@ class RestClient:
     def stream(self, request: ActionRequest[R]) -> RestStream[R]:
         """Return the results of a streaming action as they come. Nothing is asked for before.
 
-        Raises: as `call`, in the iteration.
+        It goes on behind the last result after the connection was lost, and with a new token after
+        the one that it showed has ended.
+        Raises: as `call`, in the iteration. StaleToken: what follows the last result is gone.
         """
         check_answer(request, stream=True)
         stream = RestStream(self, request)
@@ -211,20 +217,29 @@ class RestStream(Generic[R]):
 
     def __init__(self, client: RestClient, request: ActionRequest[R]) -> None:
         self._client: Final = client
-        self._request: Final = request
-        self._connection: Final = client._make()
+        self._going: Final = Resumption(request, client._resume_s, renews=client._token is not None)
         self._socket: socket.socket | None = None
         self._closed: Final = threading.Event()
         self._items: Final = self._read()
 
     def _read(self) -> Iterator[R]:
-        events = EventReader(self._request)
-        if self._closed.is_set():
-            return
+        while not self._closed.is_set():
+            try:
+                yield from self._connected()
+            except DataLatticeError as error:
+                if not self._closed.is_set():
+                    self._closed.wait(self._going.pause_s(error))
+            else:
+                return
+
+    def _connected(self) -> Iterator[R]:
+        """Yield the results that come on one connection."""
+        events: EventReader[R] = EventReader(self._going)
+        connection = self._client._make()
         try:
-            self._connection.connect()
-            self._socket = self._connection.sock
-            answer = self._client._send(self._connection, self._request)
+            connection.connect()
+            self._socket = connection.sock
+            answer = self._client._send(connection, self._going.request)
             if self._socket is not None:
                 self._socket.settimeout(SILENCE_S)
             while not self._closed.is_set() and (line := answer.readline()):
@@ -232,13 +247,10 @@ class RestStream(Generic[R]):
                 if item is not None:
                     yield item
         except (OSError, http.client.HTTPException) as error:
-            if not self._closed.is_set():
-                raise PeerUnavailable(f"the service cannot be reached: {error}") from error
-        except PeerUnavailable:
-            if not self._closed.is_set():
-                raise
+            raise PeerUnavailable(f"the service cannot be reached: {error}") from error
         finally:
-            self._connection.close()
+            connection.close()
+        events.check_over()
 
     def __iter__(self) -> Iterator[R]:
         return self
@@ -367,28 +379,48 @@ def read_result(request: ActionRequest[R], header: Callable[[str, str], str], bo
 
 
 class EventReader(Generic[R]):
-    """Reads server-sent events, line by line."""
+    """Reads server-sent events, line by line, and takes note of their tokens."""
 
-    def __init__(self, request: ActionRequest[R]) -> None:
-        self._result: Final = request.action.result
-        self._event = ""
+    def __init__(self, going: Resumption[Any]) -> None:
+        self._going: Final = going
+        self._result: Final[type[R]] = going.request.action.result
+        self._event = self._token = ""
+        self._is_over = False
 
     def read(self, line: str) -> R | None:
         """Return the result that a line has, None if it has none.
 
         Raises: the service's error, as the same class.
         """
-        text = line.rstrip("\r\n")
-        if text.startswith("event: "):
-            self._event = text[7:]
-        elif text == "":
-            self._event = ""
-        elif text.startswith("data: "):
-            document = _json(text[6:])
-            if self._event == "error":
-                raise error_of(document["code"], document["detail"])
-            return from_document(self._result, document)  # type: ignore[return-value]
+        name, _, text = line.rstrip("\r\n").partition(": ")
+        if name == "event":
+            self._event = text
+        elif name == "id":
+            self._token = text
+        elif name == "data":
+            return self._item(_json(text))
+        elif not name and not text:  # the end of an event; other lines without a name are comments
+            self._going.reached(self._token)
+            self._event = self._token = ""
         return None
+
+    def _item(self, document: Any) -> R | None:
+        token, self._token = self._token, ""
+        if self._event == "end":
+            self._is_over = True
+            self._going.reached(document["resume"])
+            if document["reason"] == "done":
+                return None
+            raise error_of(document["code"], document["detail"])
+        if token:
+            document["resume"] = token
+        self._going.reached(token)
+        return from_document(self._result, document)
+
+    def check_over(self) -> None:
+        """Check that the service said that this is the end. Raises: PeerUnavailable."""
+        if not self._is_over:
+            raise PeerUnavailable("the service went away in the middle of a stream")
 
 
 def _json(body: bytes | str) -> Any:

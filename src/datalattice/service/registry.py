@@ -9,17 +9,20 @@ thread runs it. What it raises is told to the caller as it is.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Final, Generic, Self, TypeVar
 
-from datalattice.actions import ActionRequest, DoorStatement
+from datalattice.actions import ActionRequest, DoorStatement, with_resume
 from datalattice.client import Node
 from datalattice.cursors import Stream, Wake
-from datalattice.errors import LimitExceeded, UsageError
+from datalattice.errors import DataLoss, LimitExceeded, MissingData, StaleToken, UsageError
 from datalattice.protobuf import Message
 from datalattice.service.access import LOCAL, AccessControl, Policy, Principal, decide
 from datalattice.service.filelocks import FileLocks
+from datalattice.service.resuming import Positions, write_token
 from datalattice.weaver import Once
 
 T = TypeVar("T")
@@ -79,23 +82,69 @@ class Streamed(Generic[R]):
     """The items of a stream, as results of an action. Close it, or use it in `with`.
 
     It reads from its source when it is asked for items, so a slow reader keeps a position and the
-    items of one look at the source.
+    items of one look at the source. With `positions`, each item has the token of its position in
+    the field `resume`.
     """
 
     def __init__(
-        self, stream: Stream[T], convert: Callable[[T], R], first: Iterable[R] = ()
+        self,
+        stream: Stream[T],
+        convert: Callable[[T], R],
+        first: Iterable[R] = (),
+        *,
+        name: bytes = b"",
+        positions: Positions[T] | None = None,
+        is_resumed: bool = False,
     ) -> None:
-        """first: items that come before those of the stream."""
+        """first: items that come before those of the stream. name: of the stream in its tokens.
+
+        is_resumed: it begins at the position of a token, which is looked at now.
+        Raises: StaleToken: what is behind that position is gone.
+        """
         self._stream: Final[Stream[Any]] = stream
         self._convert: Final[Callable[[Any], R]] = convert
-        self._waiting: list[R] = list(first)
+        self._name: Final = name
+        self._positions: Final[Positions[Any] | None] = positions
+        self._waiting: Iterator[R] = iter(list(first))
+        self.resume = "" if positions is None else write_token(name, positions.now())
+        """The token of the last item that was taken, or of the beginning; "" without tokens."""
+        if is_resumed:
+            try:
+                self._waiting = chain(self._waiting, self._look())
+            except BaseException:
+                stream.close()
+                raise
 
     def take(self) -> list[R]:
-        """Return the next items that are there, `POLL_MAX` at most; it does not wait for more."""
-        if not self._waiting:
-            self._waiting = [self._convert(item) for item in self._stream.poll()]
-        taken, self._waiting = self._waiting[:POLL_MAX], self._waiting[POLL_MAX:]
+        """Return the next items that are there, `POLL_MAX` at most; it does not wait for more.
+
+        Raises: StaleToken: the next items are gone.
+        """
+        taken = list(islice(self._waiting, POLL_MAX))
+        if not taken:
+            self._waiting = self._look()
+            taken = list(islice(self._waiting, POLL_MAX))
+        if self._positions is not None:
+            now = getattr(taken[-1], "resume", "") if taken else ""
+            self.resume = now or write_token(self._name, self._positions.now())
         return taken
+
+    def _look(self) -> Iterator[R]:
+        """Look at the source; return what is there."""
+        positions = self._positions
+        if positions is None:
+            return map(self._convert, self._stream.poll())
+        try:
+            items = self._stream.poll()
+            pairs = zip(items, positions.after(items), strict=True)
+        except (DataLoss, MissingData) as error:
+            # "A position that was collected or truncated is stale-token; the answer says where a
+            # fresh start begins."
+            raise StaleToken(f"{error}; a fresh start begins {positions.fresh_start()}") from error
+        return (
+            with_resume(self._convert(item), write_token(self._name, position))
+            for item, position in pairs
+        )
 
     def on_wake(self, wake: Wake) -> None:
         """Call `wake` when `take` may have something new."""
@@ -103,10 +152,15 @@ class Streamed(Generic[R]):
 
     def __iter__(self) -> Iterator[R]:
         """Return the items as they come, waiting for each."""
-        while self._waiting:
-            yield self._waiting.pop(0)
-        for item in self._stream:
-            yield self._convert(item)
+        news = threading.Event()
+        self.on_wake(news.set)
+        while not self.closed:
+            # Cleared before looking: a change after this sets it again, so none is missed.
+            news.clear()
+            items = self.take()
+            yield from items
+            if not items and not self.closed:
+                news.wait()
 
     @property
     def closed(self) -> bool:

@@ -17,6 +17,7 @@ from datalattice.weaver.dag import (
     is_ancestor,
     path,
 )
+from datalattice.weaver.events import EVENTS_MAX
 from datalattice.weaver.fence import Doubt
 from datalattice.weaver.frontier import (
     Observation,
@@ -188,6 +189,7 @@ from datalattice.weaver.witness import (
 
 __all__ = [
     "CORE_MACHINES",
+    "EVENTS_MAX",
     "LOG_LIMITS",
     "LOG_TABLES",
     "RAW",

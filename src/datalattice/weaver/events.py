@@ -7,6 +7,7 @@ the newest 1,024 events are kept: a subscriber never blocks a writer, it skips.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -46,6 +47,15 @@ def record(txn: WriteTxn, messages: Iterable[Message]) -> None:
         number += 1
         txn.put(EVENTS, _key(number), message.full_name.encode() + b"\0" + message.encode())
     txn.delete_range(EVENTS, _key(1), _key(max(1, number - EVENTS_MAX + 1)))
+
+
+def event_mark(txn: ReadTxn, number: int) -> bytes | None:
+    """Return 8 bytes that tell an event from others with its number, None where it is not kept.
+
+    Number 0 stands for the time before the first event.
+    """
+    row = txn.get(EVENTS, _key(number))
+    return None if row is None else hashlib.sha256(row).digest()[:8]
 
 
 def events_after(txn: ReadTxn, number: int, home: str) -> Iterator[tuple[int, Message | None]]:

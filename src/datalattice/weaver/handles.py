@@ -29,6 +29,7 @@ from datalattice.weaver.log import WitnessEntry
 from datalattice.weaver.machine import Machine, MethodKind
 from datalattice.weaver.policy import PeerManager
 from datalattice.weaver.presence import PeerPresence, SeenMatrix, SyncedPeer
+from datalattice.weaver.state import Position
 from datalattice.weaver.store import Once, StoreStatus, StoreView, Subscription, WeaverStore
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.system import StorePeer
@@ -262,18 +263,34 @@ class StoreHandle:
         *,
         wait: bool = True,
         timeout: float | None = None,
+        after: int | None = None,
         **fields: Any,
     ) -> Subscription:
         """Yield the events of a stream of the machine, also those of other processes.
 
         A node that can only read sees them once a program that can write has subscribed.
-        params: the parameters of the stream; or `fields`: theirs, as keywords.
+        params: the parameters of the stream; or `fields`: theirs, as keywords. after: the number of
+        an event, behind which it begins; by default the newest one.
         """
         if params is None:
             params = self.machine.find_stream(stream).params(**fields)
         return self._source.store().subscribe(
-            stream, params, wait=wait, timeout=timeout, changes=self._source
+            stream, params, wait=wait, timeout=timeout, changes=self._source, after=after
         )
+
+    def witnessed(
+        self,
+        start: str | bytes | Position = "start",
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> Stream[WitnessEntry]:
+        """Yield the records of the witness log, in the order of their arrival here.
+
+        start: "start", "end", the hash of a record, or a position of this log.
+        Raises: NoSuchPath: no record here has this hash; the log has another record there.
+        """
+        return _Witnessed(self._source, start, wait=wait, timeout=timeout)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return self._source.reopening()
@@ -289,18 +306,28 @@ class LogStream(Stream[Any]):
     """A stream that reads the witness log from one sequence number on."""
 
     def __init__(
-        self, source: StoreSource, start: str | bytes, *, wait: bool, timeout: float | None
+        self,
+        source: StoreSource,
+        start: str | bytes | Position,
+        *,
+        wait: bool,
+        timeout: float | None,
     ) -> None:
         self._source = source
         # Taken before the subscription: a write in between has a greater number and is read.
         self._next_seq = 1 + self._seq_at(start)
         super().__init__(source, wait=wait, timeout=timeout)
 
-    def _seq_at(self, to: str | bytes) -> int:
+    def _seq_at(self, to: str | bytes | Position) -> int:
         """Return the number of the last record before a place, 0 for none.
 
         Raises: UsageError: it is no place. NoSuchPath: no record here has this hash.
         """
+        if isinstance(to, Position):
+            with self._source.store().read() as view:
+                if view.position(to.seq) != to:
+                    raise NoSuchPath(f"the log has another record {to.seq}, or none")
+            return to.seq
         if to not in ("start", "end") and not isinstance(to, bytes):
             raise UsageError(f'start is "start", "end" or the hash of a record, got {to!r}')
         if to == "start":
@@ -329,6 +356,11 @@ class LogStream(Stream[Any]):
 
     def _items(self, view: StoreView, batch: list[WitnessEntry]) -> Iterable[Any]:
         raise AssertionError  # each kind of handle makes its own items
+
+
+class _Witnessed(LogStream):
+    def _items(self, view: StoreView, batch: list[WitnessEntry]) -> Iterable[WitnessEntry]:
+        return batch
 
 
 # --- machines of one's own ------------------------------------------------------------------------

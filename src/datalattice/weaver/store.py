@@ -30,7 +30,14 @@ from datalattice.errors import DataLatticeError, StoreClosed, StoreError
 from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
-from datalattice.weaver.events import begin, events_after, has_begun, last_event, record
+from datalattice.weaver.events import (
+    begin,
+    event_mark,
+    events_after,
+    has_begun,
+    last_event,
+    record,
+)
 from datalattice.weaver.fence import (
     Doubt,
     check_fence,
@@ -116,24 +123,31 @@ class Subscription(Stream[Message]):
         *,
         wait: bool,
         timeout: float | None,
+        after: int | None = None,
     ) -> None:
+        """after: the number of the event behind which it begins; None: the newest one."""
         self._store = store
         self._wanted = wanted
-        self._after = store.begin_events()
+        newest = store.begin_events()
+        self.seen = newest if after is None else after
+        """The number of the last event that was looked at."""
+        self.numbers: list[int] = []
+        """The numbers of the events that the last look found."""
         self.skipped = 0
         """How many events of the store were lost because more than 1,024 waited to be taken."""
         super().__init__(changes, wait=wait, timeout=timeout)
 
     def _fetch(self) -> Iterable[Message]:
-        found = []
+        found, self.numbers = [], []
         with self._store.read() as view:
-            for number, event in view.events(self._after, type(self._store.machine).__module__):
+            for number, event in view.events(self.seen, type(self._store.machine).__module__):
                 # "A slow subscriber skips, it never blocks the writer."
-                self.skipped += number - self._after - 1
-                self._after = number
+                self.skipped += number - self.seen - 1
+                self.seen = number
                 wanted = None if event is None else self._wanted(event)
                 if wanted is not None:
                     found.append(wanted)
+                    self.numbers.append(number)
         return found
 
 
@@ -196,6 +210,10 @@ class StoreView:
     def last_event(self) -> int:
         """The number of the newest event, 0 for none."""
         return last_event(self._txn)
+
+    def event_mark(self, number: int) -> bytes | None:
+        """Return what tells the event with a number from others, None where it is not kept."""
+        return event_mark(self._txn, number)
 
     def events(self, number: int, home: str) -> Iterator[tuple[int, Message | None]]:
         """Yield the events after one, with their numbers; None: of a class that is unknown here."""
@@ -727,16 +745,18 @@ class WeaverStore:
         wait: bool = True,
         timeout: float | None = None,
         changes: Source | None = None,
+        after: int | None = None,
     ) -> Subscription:
         """Return the events of a stream of the machine, from now on.
 
+        after: the number of an event, behind which it begins instead.
         changes: wakes the stream after changes of any process; without it a stream that waits wakes
                  after those of this process, and finds those of others then.
         Raises: UnknownMethod, InvalidParams.
         """
         wanted = self.machine.event_filter(stream, params)
         source = _OwnChanges(self) if changes is None else changes
-        return Subscription(self, source, wanted, wait=wait, timeout=timeout)
+        return Subscription(self, source, wanted, wait=wait, timeout=timeout, after=after)
 
     def begin_events(self) -> int:
         """Have events recorded; return the number of the last one so far."""

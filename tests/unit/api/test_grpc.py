@@ -40,6 +40,7 @@ from datalattice.actions import (
     ListTopics,
     OfferRecords,
     PutValue,
+    QueueRecord,
     ReadRecords,
 )
 from datalattice.actions.formats import HexFormat
@@ -48,6 +49,7 @@ from datalattice.cells import encode
 from datalattice.client import Client, StoreMethods
 from datalattice.client.grpc import (
     CODE_KEY,
+    RESUME_KEY,
     RETRY_KEY,
     AsyncGrpcClient,
     GrpcClient,
@@ -513,7 +515,16 @@ def test_a_reader_that_takes_nothing_is_cut(service: Service, node: Any) -> None
     ):
         next(records)
         until(lambda: served.door.streams == 0)
-        with pytest.raises(DataLatticeError):
+        # It goes on when it reads again: nothing is lost.
+        assert [next(records).offset for _ in range(399)] == list(range(1, 400))
+    with (
+        serving(service, limits=GrpcLimits(stall_s=0.2)) as served,
+        GrpcClient(served.path, resume_s=0) as client,
+        client.stream(FollowTopic(topic="log")) as records,
+    ):
+        next(records)
+        until(lambda: served.door.streams == 0)
+        with pytest.raises(Timeout):
             list(records)
 
 
@@ -564,7 +575,7 @@ def test_a_stream_ends_with_the_credential(is_busy: bool, service: Service, node
 
 def test_streams_end_when_the_service_stops(service: Service, node: Any) -> None:
     node.queue("log").offer("a")
-    with serving(service) as served, GrpcClient(served.path) as client:
+    with serving(service) as served, GrpcClient(served.path, resume_s=0) as client:
         records = client.stream(FollowTopic(topic="log"))
         assert next(records).value == "a"
         served.run(served.door.stop(5.0))
@@ -754,3 +765,21 @@ def test_a_long_description_of_a_store_is_refused() -> None:
         StoreMethods(_forged(bytes((1 << 20) + 1)), b"\x07" * 16)
     with pytest.raises(BadFormat):
         StoreMethods(_forged(bytes(1 << 20)), b"\x07" * 16)
+
+
+def test_a_stream_tells_where_it_began_and_where_it_ended(service: Service, node: Any) -> None:
+    node.queue("log").offer_many(["a", "b"])
+    with serving(service) as served:
+        channel = grpc.insecure_channel(f"unix:{served.path}")
+        call = channel.unary_stream(f"/{ACTIONS['queue.follow'].method}")
+        items = call(FollowTopic(topic="log").encode())
+        begun = dict(items.initial_metadata())[RESUME_KEY]
+        records = [QueueRecord.decode(next(items)) for _ in range(2)]
+        served.run(served.door.stop(5.0))
+        with pytest.raises(grpc.RpcError) as ended:
+            next(items)
+        channel.close()
+    said = dict(ended.value.trailing_metadata())
+    assert (said[CODE_KEY], said[RESUME_KEY]) == ("draining", records[-1].resume)
+    with service.stream(FollowTopic(topic="log", resume=begun), SOCKET) as stream:
+        assert [one.value for one in stream.take()] == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -325,3 +326,93 @@ def test_a_rule_has_a_tag_and_is_set_where_the_tag_is_the_expected_one(tmp_path:
         assert client.delete(url, headers={"if-match": tag}).status_code == 412
         assert client.delete(url).status_code == 204
         assert client.get(url).json()["version"] == ""
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def events(node: Node) -> Iterator[Any]:
+    """Give what returns the events of a request, until the door drains after `count` of them."""
+    app, door = rest_app(Service(node), lambda _: Principal(None, "socket"), heartbeat_s=0.01)
+
+    def read(path: str, count: int, **headers: str) -> tuple[int, list[dict[str, str]]]:
+        found: list[dict[str, str]] = []
+
+        async def answer() -> int:
+            target, _, query = path.partition("?")
+            scope = {
+                "type": "http", "method": "GET", "path": target, "query_string": query.encode(),
+                "headers": [
+                    (name.replace("_", "-").encode(), text.encode())
+                    for name, text in headers.items()
+                ],
+                "server": ("localhost", 80), "scheme": "http",
+            }  # fmt: skip
+            status, got = [0], bytearray()
+
+            async def send(message: Any) -> None:
+                status[0] = message.get("status", status[0])
+                got.extend(message.get("body", b""))
+                found[:] = [
+                    dict(line.split(": ", 1) for line in block.split("\n") if line[0] != ":")
+                    for block in got.decode().split("\n\n")[:-1]
+                ]
+                if sum("data" in one for one in found) >= count:
+                    door.drain()
+
+            asked = iter([{"type": "http.request"}])
+
+            async def receive() -> Any:
+                for message in asked:
+                    return message
+                return await asyncio.Event().wait()  # the reader stays
+
+            await app(scope, receive, send)
+            return status[0]
+
+        door.is_draining = False
+        return asyncio.run(answer()), found
+
+    yield read
+    door.close()
+
+
+def test_each_event_has_a_token_and_the_last_one_says_why(events: Any, node: Node) -> None:
+    node.queue("log").offer_many(["b", "c"])
+    status, found = events(f"{API}/queues/log/follow", 3)
+    assert status == 200
+    begun, *items, end = [one for one in found if one]
+    assert list(begun) == ["id"]
+    assert [json.loads(one["data"])["value"] for one in items] == ["a", "b", "c"]
+    assert all("resume" not in json.loads(one["data"]) for one in items)
+    said = json.loads(end["data"])
+    assert (end["event"], said["reason"], said["status"]) == ("end", "draining", 503)
+    assert said["resume"] == items[-1]["id"]
+    # As a browser goes on, and as a program does.
+    for path, headers in (
+        (f"{API}/queues/log/follow", {"last_event_id": items[0]["id"]}),
+        (f"{API}/queues/log/follow?resume={items[0]['id']}", {}),
+        (f"{API}/queues/log/follow?resume={items[1]['id']}", {"last_event_id": items[0]["id"]}),
+    ):
+        _, rest = events(path, 2, **headers)
+        values = [
+            json.loads(one["data"])["value"] for one in rest if "event" not in one and "data" in one
+        ]
+        assert values == ["b", "c"]
+
+
+def test_a_position_that_is_gone_is_410(client: Any, events: Any, node: Node) -> None:
+    _, found = events(f"{API}/queues/log/follow", 1)
+    token = next(one["id"] for one in found if "data" in one)
+    node.queue("log").offer_many(["b", "c"])
+    node.queue("log").truncate(2)
+    answer = client.get(f"{API}/queues/log/follow", headers={"last-event-id": token})
+    assert (answer.status_code, answer.json()["code"]) == (410, "stale-token")
+    assert "a fresh start begins at offset 2" in answer.json()["detail"]
+
+
+def test_a_heartbeat_has_the_newest_position(events: Any, node: Node) -> None:
+    node.database("d")["other"] = 1
+    app_events = events(f"{API}/databases/d/watch?prefix=k", 0)[1]
+    assert all("id" in one for one in app_events if "event" not in one)

@@ -114,6 +114,11 @@ class World:
                 logs[info.id] = view.last_seq()
         return value_hash(replicable(self.node.cursor().get())), logs
 
+    def last_seq(self) -> int:
+        """Return the number of the newest record of the store."""
+        with self.node.weaver.view(self.store) as view:
+            return view.last_seq()
+
     def close(self) -> None:
         self.node.close()
         self._folder.cleanup()
@@ -471,6 +476,12 @@ GOOD: dict[str, Good | Flow] = {
         lambda r, w: len(r.branches) == 2,
     ),
     "stores.invite": Good(lambda w: a.InvitePeer(id=w.store), lambda r, w: r.token != ""),
+    "stores.follow": Flow(
+        lambda w: a.FollowStore(id=w.store, start="end"),
+        put,
+        1,
+        lambda items, w: (items[0].intention.hash, items[0].seq) == (w.tips()[-1], w.last_seq()),
+    ),
     "stores.exec": Good(
         lambda w: a.ExecMethod(
             store_id=w.store, method="get", payload=GetRequest(key=b"k").encode()
@@ -601,6 +612,7 @@ for _name, _request in (
     ("stores.get_name", a.GetStoreName),
     ("stores.tips", a.GetAuthorTips),
     ("stores.history", a.ReadHistory),
+    ("stores.follow", a.FollowStore),
     ("stores.system", a.ListSystem),
     ("stores.peers", a.ListStorePeers),
     ("stores.strategy", a.GetStrategy),

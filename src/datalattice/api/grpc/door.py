@@ -33,7 +33,13 @@ from grpc import aio
 
 from datalattice.actions import ACTIONS, Action, ActionKind
 from datalattice.api.grpc.reflection import REFLECTION_METHODS, Reflection
-from datalattice.client.grpc import AUTHORIZATION, CODE_KEY, REQUEST_ID_KEY, RETRY_KEY
+from datalattice.client.grpc import (
+    AUTHORIZATION,
+    CODE_KEY,
+    REQUEST_ID_KEY,
+    RESUME_KEY,
+    RETRY_KEY,
+)
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import (
     Backpressure,
@@ -95,6 +101,17 @@ def socket_caller(metadata: Mapping[str, str], _address: str | None) -> Principa
     if AUTHORIZATION in metadata:
         raise Unauthenticated("this socket takes no credentials: it belongs to its user")
     return Principal(None, "socket")
+
+
+@dataclass(slots=True)
+class _LastToken:
+    """The token with which a reader of a stream goes on; "" where there is none."""
+
+    token: str = ""
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the token as metadata."""
+        return ((RESUME_KEY, self.token),) if self.token else ()
 
 
 class _Room:
@@ -258,20 +275,28 @@ class GrpcDoor:
             return self._service.stream(action.request.decode(data), caller), caller
 
         metadata, address = _shown(context)
-        await self._streaming(context, action.right, lambda: self._pump(begin, context))
+        last = _LastToken()
+        await self._streaming(context, action.right, lambda: self._pump(begin, context, last), last)
 
     async def _streaming(
-        self, context: Any, right: str, serve: Callable[[], Coroutine[Any, Any, None]]
+        self,
+        context: Any,
+        right: str,
+        serve: Callable[[], Coroutine[Any, Any, None]],
+        last: _LastToken,
     ) -> None:
         """Serve something that stays open, if there is room for it."""
         try:
             with self._streams:
                 await serve()
         except Exception as error:  # noqa: BLE001 - told to the caller; a fault is logged
-            await self._refuse(context, error, right)
+            await self._refuse(context, error, right, last.metadata())
 
     async def _pump(
-        self, begin: Callable[[], tuple[Streamed[Any], Principal]], context: Any
+        self,
+        begin: Callable[[], tuple[Streamed[Any], Principal]],
+        context: Any,
+        last: _LastToken,
     ) -> None:
         opening = asyncio.ensure_future(self._run(begin))
         try:
@@ -288,19 +313,27 @@ class GrpcDoor:
 
         stream.on_wake(wake)
         self._waiting.add(news)
+        last.token = stream.resume
         try:
+            # Before any item: a reader that is cut off now has missed nothing.
+            await context.send_initial_metadata(last.metadata())
             while not stream.closed:
                 if self._is_draining:
                     raise Draining("the service is being stopped")
                 # Cleared before looking: a change after this sets it again, so none is missed.
                 news.clear()
-                items = await self._run(lambda: [one.encode() for one in stream.take()])
+                items = await self._run(
+                    lambda: [(one.encode(), getattr(one, "resume", "")) for one in stream.take()]
+                )
                 # After the look: an item is sent only while the credential lives.
                 caller.check_live(self._clock.now_ms())
-                for item in items:
+                for item, token in items:
                     await self._write(context, self._encoded(item))
+                    last.token = token
                 if not items:
+                    last.token = stream.resume
                     await self._until(news, caller)
+            context.set_trailing_metadata(last.metadata())
         finally:
             self._waiting.discard(news)
             stream.close()
@@ -338,18 +371,24 @@ class GrpcDoor:
             async for data in requests:
                 await self._write(context, await self._run(answer, data))
 
-        await self._streaming(context, "r", serve)
+        await self._streaming(context, "r", serve, _LastToken())
 
     # --- errors ---------------------------------------------------------------------------------
 
-    async def _refuse(self, context: Any, error: Exception, right: str) -> NoReturn:
-        """End a call with an error."""
+    async def _refuse(
+        self,
+        context: Any,
+        error: Exception,
+        right: str,
+        also: tuple[tuple[str, str], ...] = (),
+    ) -> NoReturn:
+        """End a call with an error. also: further metadata of its end."""
         if isinstance(error, aio.AbortError):
             raise error
         if not isinstance(error, DataLatticeError):
             _log.error("a call by gRPC failed", exc_info=error)
         code, text, status = answer_to(error, right)
-        trailing = [(CODE_KEY, code)]
+        trailing = [(CODE_KEY, code), *also]
         if status.retry_s is not None:
             trailing.append((RETRY_KEY, str(round(status.retry_s * 1_000))))
         short = text.encode(errors="replace")[:TEXT_BYTES_MAX].decode(errors="ignore")

@@ -35,6 +35,7 @@ from datalattice.actions import (
     ActionRequest,
     DoorStatements,
     to_document,
+    with_resume,
 )
 from datalattice.api.rest.bodies import (
     JSON,
@@ -42,6 +43,8 @@ from datalattice.api.rest.bodies import (
     RAW,
     REPRESENTATIONS,
     accepted,
+    event_id,
+    event_of,
 )
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.problems import problem_answer, problem_body
@@ -329,6 +332,10 @@ class RestDoor:
         self, resource: _Resource, request: Request, asked: Credentials, body: bytes
     ) -> tuple[Streamed[Any], Principal]:
         made, caller = self._read(resource, request, asked, body)
+        # A browser that connects again asks for the same address, and says where it was.
+        token = request.headers.get("last-event-id")
+        if token:
+            made = with_resume(made, token)
         return self._service.stream(made, caller), caller
 
     def _call(
@@ -366,7 +373,8 @@ class RestDoor:
     async def _events(self, stream: Streamed[Any], caller: Principal) -> AsyncIterator[bytes]:
         """Yield server-sent events: the items as documents, and comments in silence.
 
-        It ends with the caller's credential, and when the door closes.
+        `id` is the token with which a reader goes on behind an item. It ends with the caller's
+        credential, and when the door closes; the last event, `end`, has the reason and the token.
         """
         loop, rung = asyncio.get_running_loop(), asyncio.Event()
 
@@ -377,6 +385,9 @@ class RestDoor:
 
         stream.on_wake(wake)
         self._wakes.add(wake)
+        token, end = stream.resume, dict[str, Any](reason="done")
+        # Before any item: a reader that is cut off now has missed nothing.
+        yield event_id(token) + b": begun\n\n"
         try:
             while not stream.closed:
                 rung.clear()
@@ -387,21 +398,21 @@ class RestDoor:
                 if self.is_draining:
                     raise Draining("the service is being stopped")
                 if items:
-                    yield b"".join(
-                        b"data: " + json.dumps(to_document(item)).encode() + b"\n\n"
-                        for item in items
-                    )
+                    yield b"".join(map(event_of, items))
+                    token = stream.resume
                     continue
+                token = stream.resume
                 try:
                     async with asyncio.timeout(self._idle_s(caller)):
                         await rung.wait()
                 except TimeoutError:
-                    yield b": alive\n\n"
+                    yield event_id(token) + b": alive\n\n"
         except DataLatticeError as error:
-            yield b"event: error\ndata: " + problem_body(error, "r")[1] + b"\n\n"
+            end = {"reason": error.code, **json.loads(problem_body(error, "r")[1])}
         finally:
             self._wakes.discard(wake)
             stream.close()
+        yield b"event: end\ndata: " + json.dumps({**end, "resume": token}).encode() + b"\n\n"
 
 
 async def read_body(request: Request, most: int) -> bytes:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from datalattice.actions import CELL
+from datalattice.actions import CELL, to_document
 from datalattice.cells import (
     Blob,
     Text,
@@ -29,6 +29,7 @@ from datalattice.cells import (
     to_text,
 )
 from datalattice.errors import BadFormat, LimitExceeded, UsageError
+from datalattice.protobuf import Message
 
 RAW: Final = "application/cvx-raw"
 TOP: Final = "application/cvx-raw; cells=1"
@@ -196,3 +197,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def event_id(token: str) -> bytes:
+    """Return the line of an event that has its token."""
+    return b"id: " + token.encode() + b"\n" if token else b""
+
+
+def event_of(item: Message) -> bytes:
+    """Return an item as an event; its token is the id of the event, and not in the document."""
+    document = to_document(item)
+    token = document.pop("resume", "")
+    return event_id(token) + b"data: " + json.dumps(document).encode() + b"\n\n"

@@ -52,6 +52,7 @@ _REASONS: Final = {
     416: "the range is behind the end",
     421: "no service has this name here",
     422: "cells are missing",
+    423: "somebody else holds a lock",
     429: "too many calls",
     499: "the caller went away",
     500: "a fault of the service, or of its store",

@@ -10,7 +10,7 @@ Source: CAD037; docs/kv.md "Replicas", "Layout", "Batches", "Watching", "Forks a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
 from datalattice.apps.binding import Binding, counted, handle_text, owner_cell
@@ -21,7 +21,7 @@ from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
 from datalattice.apps.kv.operations import Operations, R, TableEdit
 from datalattice.apps.kv.showing import shown_value
 from datalattice.apps.kv.typed import TypedOperations
-from datalattice.apps.kv.watching import Watch
+from datalattice.apps.kv.watching import KeyChange, Watch, key_changes
 from datalattice.apps.valuetypes import T, value_type
 from datalattice.cells import (
     EMPTY_INDEX,
@@ -270,6 +270,16 @@ class Database(TypedOperations[T]):
         """
         text = checked_text(prefix, "a prefix")
         return Watch(self._cursor, text, self._clock, self._type, wait=wait, timeout=timeout)
+
+    def changes_since(self, before: Value, prefix: str = "") -> Iterator[KeyChange[T]]:
+        """Yield the changes of live keys that begin with `prefix`, since a former state of this.
+
+        before: what the cursor of this database gave then, None for an empty one.
+        Raises: MissingData: that state is not kept any more.
+        """
+        text = checked_text(prefix, "a prefix")
+        now_ms = self._clock.now_ms()
+        return key_changes(as_store(before), self.store(), text, now_ms, self._type)
 
     # --- forks and merges ---
 

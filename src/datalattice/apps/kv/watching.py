@@ -63,43 +63,53 @@ class Watch(Stream[KeyChange[T]]):
     def _fetch(self) -> Iterable[KeyChange[T]]:
         before, after = self._seen, _store(self._cursor.get())
         self._seen = after
-        # The same store: no walk.
-        return () if after is before or same(before, after) else self._changes(before, after)
+        return key_changes(before, after, self._prefix, self._clock.now_ms(), self._kind)
 
-    def _changes(self, before: Index, after: Index) -> Iterator[KeyChange[T]]:
-        now_ms = self._clock.now_ms()
-        longer: set[str] = set()
-        pairs = zip(parts(before, self._prefix), parts(after, self._prefix), strict=True)
-        for old, new in pairs:
-            for cell, _had, stored, _has, written in IndexPart(old, new).differences(apart=True):
-                key = ENTRIES.name(cell)
-                if key is None or not key.startswith(self._prefix) or key in longer:
-                    continue
-                if not is_short(key):  # a key may appear twice: see `ExactKeys`
-                    longer.add(key)
-                    was, now = ENTRIES.get(before, key), ENTRIES.get(after, key)
-                else:
-                    was, now = stored, written
-                change = self._change(key, _live(was, now_ms), _live(now, now_ms))
-                if change is not None:
-                    yield change
 
-    def _change(self, key: str, was: Entry | None, now: Entry | None) -> KeyChange[T] | None:
-        """Return the change of a key; None if readers see no difference."""
-        # "Type (None: deleted)"; a key that came and went between two looks is no change.
-        if now is None:
-            return None if was is None else KeyChange(key, None, None, self._value(was))
-        # A write that readers cannot see, such as a new expiry, is not reported.
-        if was is not None and was.tag == now.tag and same(was.cell[VALUE], now.cell[VALUE]):
-            return None
-        previous = None if was is None else self._value(was)
-        return KeyChange(key, now.type_name, self._value(now), previous)
+def key_changes(
+    before: Index, after: Index, prefix: str, now_ms: int, kind: ValueType[T]
+) -> Iterator[KeyChange[T]]:
+    """Yield what readers see changed between two states of a database, in the order of its Index.
 
-    def _value(self, entry: Entry) -> T:
-        """Return a plain value as its type; the members of a structure are a cell."""
-        held = entry.cell[VALUE]
-        # Members of structures have no type of the handle.
-        return self._kind.from_cell(held) if entry.tag == VALUE_TAG else held  # type: ignore[return-value]
+    Cost:   the keys that differ.
+    """
+    if after is before or same(before, after):
+        return
+    longer: set[str] = set()
+    for old, new in zip(parts(before, prefix), parts(after, prefix), strict=True):
+        for cell, _had, stored, _has, written in IndexPart(old, new).differences(apart=True):
+            key = ENTRIES.name(cell)
+            if key is None or not key.startswith(prefix) or key in longer:
+                continue
+            if not is_short(key):  # a key may appear twice: see `ExactKeys`
+                longer.add(key)
+                was, now = ENTRIES.get(before, key), ENTRIES.get(after, key)
+            else:
+                was, now = stored, written
+            change = _change(key, _live(was, now_ms), _live(now, now_ms), kind)
+            if change is not None:
+                yield change
+
+
+def _change(
+    key: str, was: Entry | None, now: Entry | None, kind: ValueType[T]
+) -> KeyChange[T] | None:
+    """Return the change of a key; None if readers see no difference."""
+    # "Type (None: deleted)"; a key that came and went between two looks is no change.
+    if now is None:
+        return None if was is None else KeyChange(key, None, None, _value(was, kind))
+    # A write that readers cannot see, such as a new expiry, is not reported.
+    if was is not None and was.tag == now.tag and same(was.cell[VALUE], now.cell[VALUE]):
+        return None
+    previous = None if was is None else _value(was, kind)
+    return KeyChange(key, now.type_name, _value(now, kind), previous)
+
+
+def _value(entry: Entry, kind: ValueType[T]) -> T:
+    """Return a plain value as its type; the members of a structure are a cell."""
+    held = entry.cell[VALUE]
+    # Members of structures have no type of the handle.
+    return kind.from_cell(held) if entry.tag == VALUE_TAG else held  # type: ignore[return-value]
 
 
 def _store(value: Value) -> Index:

@@ -20,7 +20,7 @@ from datalattice.apps.queue.entries import (
     make_entry,
 )
 from datalattice.apps.queue.feed import Feed
-from datalattice.apps.queue.following import Follow, PartitionId, QueueEntry
+from datalattice.apps.queue.following import Bookmark, Follow, PartitionId, QueueEntry
 from datalattice.apps.queue.forks import LogBranch, append_branch, is_appended
 from datalattice.apps.queue.lattice import (
     QUEUE_SECTION,
@@ -44,6 +44,7 @@ __all__ = [
     "CONSUMERS",
     "PARTITIONS_MAX",
     "QUEUE_SECTION",
+    "Bookmark",
     "ConcurrentTopic",
     "Consumer",
     "Feed",

@@ -368,7 +368,7 @@ class Followable(ABC, Generic[T]):
 
     def follow(
         self,
-        start: Start = "start",
+        start: Start | Mapping[Value, Bookmark] = "start",
         *,
         wait: bool = True,
         timeout: float | None = None,
@@ -383,7 +383,8 @@ class Followable(ABC, Generic[T]):
         later is read from its start.
 
         Args:   start: "start", "end", an offset (a negative one counts from the end), an aware
-                datetime, or a timedelta back from now. wait: False ends at the end of the log.
+                datetime, a timedelta back from now, or a position of each partition; one that has
+                none is read from its start. wait: False ends at the end of the log.
                 timeout: seconds without a new entry after which iteration ends. on_loss: "skip"
                 reports entries that were truncated before they were read, and goes on behind them.
         Raises: UsageError: an offset for several partitions. DataLoss: while it is iterated:

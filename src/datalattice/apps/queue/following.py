@@ -299,6 +299,24 @@ class PartitionSet(Generic[T]):
         states = {id: reader.state() for id, reader in self.readers.items()}
         return {id: bookmark_at(s, start_offset(s, start, now_ms)) for id, s in states.items()}
 
+    def known(self, positions: Mapping[Value, Bookmark]) -> dict[PartitionId, Bookmark]:
+        """Return positions that are given by the ids of partitions, as far as there are such.
+
+        Raises: DataLoss: the log of a partition ends before its position, or is not there.
+        """
+        self.refresh()
+        found = {id: positions[id.partition] for id in self.readers if id.partition in positions}
+        forked = {id: at.next for id, at in found.items() if at.next > self.readers[id].state().end}
+        gone = positions.keys() - {id.partition for id in found}
+        forked |= {PartitionId(None, None, one): positions[one].next for one in gone}
+        if forked:
+            raise DataLoss(_loss_text({}, forked), {}, forked)
+        return found
+
+    def marks(self) -> dict[PartitionId, Bookmark]:
+        """Return the position up to which each partition was read."""
+        return {id: reader.mark for id, reader in self.readers.items()}
+
     def move(self, marks: Mapping[PartitionId, Bookmark]) -> None:
         """Go on at these positions, as far as the partitions were found."""
         for id, mark in marks.items():
@@ -393,14 +411,19 @@ class Follow(Stream[QueueEntry[T]]):
     def __init__(
         self,
         partitions: PartitionSet[T],
-        start: Start,
+        start: Start | Mapping[Value, Bookmark],
         now_ms: int,
         *,
         wait: bool = True,
         timeout: float | None = None,
     ) -> None:
         self._partitions: Final = partitions
-        partitions.move(partitions.starts(start, now_ms))
+        if isinstance(start, Mapping):
+            partitions.move(partitions.known(start))
+        else:
+            partitions.move(partitions.starts(start, now_ms))
+        self.begun: Final = partitions.marks()
+        """The position of each partition at which it began."""
         super().__init__(partitions.root, wait=wait, timeout=timeout)
 
     def _fetch(self) -> list[QueueEntry[T]]:

@@ -20,6 +20,7 @@ from datalattice.client.grpc.channels import (
     CODE_KEY,
     MESSAGE_SIZES,
     REQUEST_ID_KEY,
+    RESUME_KEY,
     RETRY_KEY,
     Token,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "CODE_KEY",
     "MESSAGE_SIZES",
     "REQUEST_ID_KEY",
+    "RESUME_KEY",
     "RETRY_KEY",
     "AsyncGrpcClient",
     "GrpcClient",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, Self, TypeVar
 
 import grpc
@@ -13,8 +13,14 @@ import grpc
 from datalattice.actions import ActionKind, ActionRequest
 from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
-from datalattice.client.grpc.channels import ASK_STATUS, DoorAddress, Token, error_from
+from datalattice.client.grpc.channels import (
+    ASK_STATUS,
+    DoorAddress,
+    Token,
+    token_in,
+)
 from datalattice.client.methods import StoreMethods
+from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, SystemEntropy
@@ -27,27 +33,47 @@ R = TypeVar("R", bound=Message)
 class GrpcStream(Generic[R]):
     """The results of a stream, waiting for each. Close it, or use it in `with`.
 
-    Iteration raises the service's error as the same class.
+    Iteration goes on behind the last result after the connection was lost, and raises the service's
+    error as the same class.
     """
 
-    def __init__(self, call: Any, result: type[R]) -> None:
-        self._call: Final = call
-        self._result: Final = result
+    def __init__(
+        self,
+        begin: Callable[[ActionRequest[R]], Any],
+        error: Callable[[grpc.RpcError], DataLatticeError],
+        going: Resumption[Any],
+    ) -> None:
+        self._begin: Final = begin
+        self._error: Final = error
+        self._going: Final = going
+        self._closed: Final = threading.Event()
+        self._has_begun = False
+        self._call = begin(going.request)
 
     def __iter__(self) -> Iterator[R]:
         return self
 
     def __next__(self) -> R:
-        try:
-            data: bytes = next(self._call)
-        except grpc.RpcError as error:
-            if self._call.cancelled():  # by `close`: a waiting thread leaves its loop
-                raise StopIteration from None
-            raise error_from(error) from error
-        return self._result.decode(data)
+        while True:
+            try:
+                if not self._has_begun:
+                    self._going.reached(token_in(self._call.initial_metadata()))
+                    self._has_begun = True
+                data: bytes = next(self._call)
+            except grpc.RpcError as error:
+                if self._closed.is_set():  # a waiting thread leaves its loop
+                    raise StopIteration from None
+                if self._closed.wait(self._going.pause_s(self._error(error))):
+                    raise StopIteration from None
+                self._call, self._has_begun = self._begin(self._going.request), False
+                continue
+            result: R = self._going.request.action.result.decode(data)
+            self._going.reached(getattr(result, "resume", ""))
+            return result
 
     def close(self) -> None:
         """End it, here and in the service; who waits for it is woken."""
+        self._closed.set()
         self._call.cancel()
 
     def __enter__(self) -> Self:
@@ -67,6 +93,7 @@ class GrpcClient:
                  BadSignature if another one does, before anything else is sent.
     timeout_s:   the longest that a call waits for its answer.
     entropy:     makes the ids of requests. retry: how often one with an id is sent again.
+    resume_s:    how long a stream whose connection was lost tries to go on; 0: not at all.
     """
 
     def __init__(
@@ -80,7 +107,9 @@ class GrpcClient:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         retry: RetryPolicy = RETRY_POLICY,
+        resume_s: float = RESUME_S,
     ) -> None:
+        self._resume_s: Final = resume_s
         self._route: Final = DoorAddress(target, token, certificate, did, clock)
         self._timeout_s: Final = timeout_s
         self._entropy: Final = entropy or SystemEntropy()
@@ -143,10 +172,13 @@ class GrpcClient:
     def stream(self, request: ActionRequest[R]) -> GrpcStream[R]:
         """Begin a stream; its errors are raised by the iteration."""
         check_answer(request, stream=True)
-        action = request.action
-        method = self._open().unary_stream(f"/{action.method}")
-        call = method(request.encode(), metadata=self._route.metadata())
-        return GrpcStream(call, action.result)  # type: ignore[arg-type]
+        going = Resumption(request, self._resume_s, renews=self._route.renews_token)
+
+        def begin(asked: ActionRequest[R]) -> Any:
+            method = self._open().unary_stream(f"/{asked.action.method}")
+            return method(asked.encode(), metadata=self._route.metadata())
+
+        return GrpcStream(begin, self._error, going)
 
     def store(self, id: bytes | str) -> StoreMethods:
         """Return a Weaver store, whose methods are called by name.

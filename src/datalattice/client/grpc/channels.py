@@ -36,6 +36,9 @@ RETRY_KEY: Final = "lattice-retry-ms"
 REQUEST_ID_KEY: Final = "lattice-request-id"
 """Metadata of a call: the id of the request, which may be sent again with it."""
 
+RESUME_KEY: Final = "lattice-resume"
+"""Metadata of a stream, at its beginning and its end: the token with which a reader goes on."""
+
 AUTHORIZATION: Final = "authorization"
 
 MESSAGE_SIZES: Final = (
@@ -56,6 +59,10 @@ OPTIONS: Final = (
     # A reader that stops holds the server back after 100 kB, not after some megabytes.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 16),
+    # A service that is started anew is found within a second.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
 Token = str | Callable[[], str]
@@ -93,6 +100,11 @@ class DoorAddress:
         if self.pin is not None and certificate is not None:
             raise UsageError("certificate and did: a certificate is verified in one way")
         self._target = f"dns:///{self._place}"
+
+    @property
+    def renews_token(self) -> bool:
+        """Whether each request has a token of its own."""
+        return callable(self._token)
 
     def metadata(self, request_id: str | None = None) -> tuple[tuple[str, str], ...]:
         """Return what a call shows of the caller, and the id of its request."""
@@ -164,6 +176,11 @@ _LOST: Final = ("UNAVAILABLE", "INTERNAL", "UNKNOWN")
 
 UNREACHED: Final = "failed to connect to all addresses"
 """How the text begins that gRPC gives for a call that was not sent."""
+
+
+def token_in(metadata: Any) -> str:
+    """Return the token with which a stream goes on, "" if the metadata has none."""
+    return next((str(value) for key, value in metadata or () if key == RESUME_KEY), "")
 
 
 def error_from(error: grpc.RpcError) -> DataLatticeError:

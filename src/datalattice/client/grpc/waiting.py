@@ -14,8 +14,9 @@ from grpc import aio
 from datalattice.actions import ActionKind, ActionRequest
 from datalattice.client.calling import check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
-from datalattice.client.grpc.channels import ASK_STATUS, DoorAddress, Token
+from datalattice.client.grpc.channels import ASK_STATUS, DoorAddress, Token, token_in
 from datalattice.client.methods import AsyncStoreMethods
+from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, SystemEntropy
@@ -39,7 +40,9 @@ class AsyncGrpcClient:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         retry: RetryPolicy = RETRY_POLICY,
+        resume_s: float = RESUME_S,
     ) -> None:
+        self._resume_s: Final = resume_s
         self._route: Final = DoorAddress(target, token, certificate, did, clock)
         self._timeout_s: Final = timeout_s
         self._entropy: Final = entropy or SystemEntropy()
@@ -102,22 +105,29 @@ class AsyncGrpcClient:
     def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
         """Begin a stream: `async with client.stream(request) as items: async for item in items`.
 
-        It ends with the block; errors are raised by the iteration.
+        It ends with the block; it goes on and raises as `GrpcClient.stream`.
         """
         check_answer(request, stream=True)
         return aclosing(self._items(request))
 
     async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
-        action = request.action
-        method = (await self._open()).unary_stream(f"/{action.method}")
-        call = method(request.encode(), metadata=self._route.metadata())
-        try:
-            async for data in call:
-                yield action.result.decode(data)  # type: ignore[misc]
-        except grpc.RpcError as error:
-            raise self._error(error) from error
-        finally:
-            call.cancel()
+        going = Resumption(request, self._resume_s, renews=self._route.renews_token)
+        while True:
+            method = (await self._open()).unary_stream(f"/{request.action.method}")
+            call = method(going.request.encode(), metadata=self._route.metadata())
+            try:
+                going.reached(token_in(await call.initial_metadata()))
+                async for data in call:
+                    result: Any = request.action.result.decode(data)
+                    yield result
+                    going.reached(getattr(result, "resume", ""))
+            except grpc.RpcError as error:
+                found = self._error(error)
+            else:
+                return
+            finally:
+                call.cancel()
+            await asyncio.sleep(going.pause_s(found))
 
     async def store(self, id: bytes | str) -> AsyncStoreMethods:
         """Return a Weaver store; as `GrpcClient.store`."""

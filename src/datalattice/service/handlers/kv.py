@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from heapq import nsmallest
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
@@ -24,9 +25,12 @@ from datalattice.actions import (
     WriteResults,
 )
 from datalattice.apps.kv import Batch, Database, KeyChange, shown_value
-from datalattice.cells import Value
-from datalattice.errors import NoSuchPath, UsageError
+from datalattice.cells import Value, Vector, value_hash
+from datalattice.cursors import RootLattice, Stream
+from datalattice.errors import MissingData, NoSuchPath, StaleToken, UsageError
+from datalattice.lattice import MergeContext, root_lattice, verify_did
 from datalattice.service.registry import ServiceCall, Streamed, handles, page
+from datalattice.service.resuming import not_a_position, read_token, stream_name
 
 
 @handles(ListDatabases)
@@ -136,8 +140,76 @@ def write_keys(call: ServiceCall, request: WriteKeys) -> WriteResults:
 @handles(WatchKeys)
 def watch_keys(call: ServiceCall, request: WatchKeys) -> Streamed[KeyEntry]:
     """Return the changes of keys."""
-    database = _database(call, request.database, request.owner)
-    return Streamed(database.watch(request.prefix), _change)
+    owner = call.owner(request.owner)
+    name = stream_name(request.action.name, owner, request.database, request.prefix)
+    stream = _KeyChanges(call, owner, request.database, request.prefix)
+    if request.resume:
+        stream.go_on(read_token(request.resume, name))
+    return Streamed(stream, _change, name=name, positions=stream, is_resumed=bool(request.resume))
+
+
+class _KeyChanges(Stream[KeyChange[Value]]):
+    """The changes of a database from root to root.
+
+    A position is [root], or within the changes of one look [former root, root, count]: how many of
+    the changes between the two were taken. Roots are named by their hashes.
+    """
+
+    def __init__(self, call: ServiceCall, owner: bytes, database: str, prefix: str) -> None:
+        self._node, self._owner, self._name, self._prefix = call.node, owner, database, prefix
+        self._cursor = call.node.cursor()
+        self._before = self._seen = self._cursor.get()
+        self._taken: tuple[Value, int] = (None, 0)
+        self._at(self._seen)  # the name is checked now
+        super().__init__(self._cursor)
+
+    def _at(self, root: Value) -> Database[Value]:
+        """Return the database as it was in a root."""
+        cursor = RootLattice(root_lattice(), root, MergeContext(verifier=verify_did))
+        return Database.at(cursor, self._owner, self._name)
+
+    def go_on(self, position: Value) -> None:
+        """Begin at a position. Raises: StaleToken: its root is not kept. UsageError."""
+        parts: list[Any] = list(position) if isinstance(position, Vector) else []
+        if len(parts) == 1:
+            parts += [b"", 0]
+        if [type(one) for one in parts] != [bytes, bytes, int] or parts[2] < 0:
+            raise not_a_position(position)
+        before, after, count = parts
+        try:
+            self._before = self._seen = self._node.value(before)
+        except MissingData as error:
+            raise StaleToken(
+                f"the root {before.hex()} is not kept any more; a fresh start begins "
+                f"{self.fresh_start()}"
+            ) from error
+        self._taken = (after, count)
+
+    def _fetch(self) -> list[KeyChange[Value]]:
+        self._before, self._seen = self._seen, self._cursor.get()
+        if self._before is self._seen:
+            return []
+        former = self._at(self._before).store()
+        changes = self._at(self._seen).changes_since(former, self._prefix)
+        # Of another root the changes are not those that were counted: they come again, with the
+        # newest values.
+        if self._taken[0] != value_hash(self._seen):
+            self._taken = (None, 0)
+        return list(islice(changes, self._taken[1], None))
+
+    def now(self) -> Value:
+        return Vector.of([value_hash(self._seen)])
+
+    def after(self, items: Sequence[KeyChange[Value]]) -> Iterator[Value]:
+        before, seen = value_hash(self._before), value_hash(self._seen)
+        taken, self._taken = self._taken[1], (None, 0)
+        for number in range(taken + 1, taken + len(items)):
+            yield Vector.of([before, seen, number])
+        if items:
+            yield self.now()
+
+    def fresh_start(self) -> str:
+        return "with the present keys (kv.range), and a stream without a token"
 
 
 def _change(change: KeyChange[Value]) -> KeyEntry:

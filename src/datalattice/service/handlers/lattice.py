@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from datalattice.actions import (
@@ -43,10 +44,11 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.client import canonical_path, kind_of, parse_path_key, value_at
-from datalattice.cursors import Changes
+from datalattice.cursors import LatticeCursor, Stream
 from datalattice.errors import BadFormat, MissingData, NoSuchPath, Unauthorized, UsageError
 from datalattice.lattice import replicable
 from datalattice.service.registry import ServiceCall, Streamed, handles, page
+from datalattice.service.resuming import not_a_position, read_token, stream_name
 from datalattice.store.kept import Pin
 
 HASHES_MAX = 254
@@ -151,10 +153,40 @@ def get_root(call: ServiceCall, request: GetRoot) -> RootInfo:
 @handles(WatchRoot)
 def watch_root(call: ServiceCall, request: WatchRoot) -> Streamed[RootInfo]:
     """Return each new root, the present one first."""
-    cursor = call.node.cursor()
+    name = stream_name(request.action.name)
+    seen = read_token(request.resume, name) if request.resume else None
+    if not isinstance(seen, bytes | None):
+        raise not_a_position(seen)
+    stream = _Roots(call.node.cursor(), seen)
     return Streamed(
-        Changes(cursor), lambda change: _root_info(change.after), [_root_info(cursor.get())]
+        stream, _root_info, name=name, positions=stream, is_resumed=bool(request.resume)
     )
+
+
+class _Roots(Stream[Value]):
+    """Each root that is new at a look; its hash is the position."""
+
+    def __init__(self, cursor: LatticeCursor, seen: bytes | None) -> None:
+        """seen: the hash of the root that was taken last."""
+        super().__init__(cursor)
+        self._cursor = cursor
+        self._seen_hash = seen
+        self._begun: Value = cursor.get() if seen is None else None
+
+    def _fetch(self) -> list[Value]:
+        root = self._cursor.get() if self._begun is None else self._begun
+        self._begun = None
+        before, self._seen_hash = self._seen_hash, value_hash(root)
+        return [] if before == self._seen_hash else [root]
+
+    def now(self) -> Value:
+        return self._seen_hash or b""
+
+    def after(self, items: Sequence[Value]) -> list[Value]:
+        return [value_hash(root) for root in items]
+
+    def fresh_start(self) -> str:
+        return "at the present root"
 
 
 @handles(ListRoots)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
 from datalattice.actions import (
     PAGE_MAX,
     CreateTopic,
@@ -19,10 +22,11 @@ from datalattice.actions import (
     Truncated,
     TruncateTopic,
 )
-from datalattice.apps.queue import Queue, QueueEntry, Topic
-from datalattice.cells import Value
-from datalattice.errors import AlreadyExists, NoSuchPath, UsageError
+from datalattice.apps.queue import Bookmark, Follow, Queue, QueueEntry, Topic
+from datalattice.cells import Value, Vector, value_hash
+from datalattice.errors import AlreadyExists, DataLoss, NoSuchPath, StaleToken, UsageError
 from datalattice.service.registry import ServiceCall, Streamed, handles, page
+from datalattice.service.resuming import not_a_position, read_token, stream_name
 
 
 @handles(ListTopics)
@@ -131,8 +135,66 @@ def follow(call: ServiceCall, request: FollowTopic) -> Streamed[QueueRecord]:
             start = int(start)
         except ValueError:
             raise UsageError(f'start: "start", "end" or an offset, got {start!r:.80}') from None
+    name = stream_name(request.action.name, call.owner(request.owner), request.topic)
     topic = _topic(call, request.topic, request.owner)
-    return Streamed(topic.follow(start), _record)  # type: ignore[arg-type]
+    if not request.resume:
+        stream = topic.follow(start)  # type: ignore[arg-type]
+    else:
+        marks = _marks(read_token(request.resume, name))
+        try:
+            stream = topic.follow(marks)
+        except DataLoss as error:
+            raise StaleToken(f"{error}; a fresh start begins {_starts(topic)}") from error
+    return Streamed(
+        stream,
+        _record,
+        name=name,
+        positions=_RecordPositions(topic, stream),
+        is_resumed=bool(request.resume),
+    )
+
+
+class _RecordPositions:
+    """Of each partition, the next offset and the hash of the record before it."""
+
+    def __init__(self, topic: Topic, stream: Follow[Value]) -> None:
+        self._topic = topic
+        self._marks = {id.partition: mark for id, mark in stream.begun.items()}
+
+    def now(self) -> Value:
+        return Vector.of(
+            Vector.of([partition, mark.next, mark.before])
+            for partition, mark in self._marks.items()
+        )
+
+    def after(self, items: Sequence[QueueEntry[Value]]) -> Iterator[Value]:
+        for entry in items:
+            self._marks[entry.partition] = Bookmark(entry.offset + 1, value_hash(entry.cell))
+            yield self.now()
+
+    def fresh_start(self) -> str:
+        return _starts(self._topic)
+
+
+def _marks(position: Value) -> dict[Value, Bookmark]:
+    """Return the position of each partition. Raises: UsageError."""
+    if not isinstance(position, Vector):
+        raise not_a_position(position)
+    found = {}
+    for one in position:
+        parts = list(one) if isinstance(one, Vector) and len(one) == 3 else [None, None, None]
+        partition, offset, before = parts
+        if type(offset) is not int or offset < 0 or not isinstance(before, bytes | None):
+            raise not_a_position(position)
+        found[partition] = Bookmark(offset, before)
+    return found
+
+
+def _starts(topic: Topic) -> str:
+    """Return where the partitions of a topic begin, 10 at most."""
+    ids = list(islice(topic.partitions(), 10))
+    shown = [f"offset {topic.partition(id).start_offset()} of partition {id!r}" for id in ids]
+    return f"at {', '.join(shown) or 'the first record'}"
 
 
 @handles(TruncateTopic)

@@ -1,8 +1,11 @@
-"""Handlers of the actions on Weaver stores."""
+"""Handlers of the actions on Weaver stores.
+
+Length: a function for each of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Final
@@ -20,6 +23,7 @@ from datalattice.actions import (
     Empty,
     ExecMethod,
     ExecResult,
+    FollowStore,
     GetAuthorTips,
     GetDescriptor,
     GetIntention,
@@ -68,31 +72,41 @@ from datalattice.actions import (
     SyncStore,
     SystemEntries,
     SystemEntry,
+    WitnessedIntention,
     WitnessInfo,
     WitnessPage,
 )
+from datalattice.cells import Value, Vector
 from datalattice.errors import (
     BadFormat,
     Conflict,
     DataLatticeError,
+    DataLoss,
     NoSuchPath,
     PeerUnavailable,
     RequestReused,
+    StaleToken,
     UsageError,
 )
 from datalattice.protobuf import Message
 from datalattice.service.registry import ServiceCall, Streamed, handles, page
+from datalattice.service.resuming import not_a_position, read_token, stream_name
 from datalattice.weaver import (
+    EVENTS_MAX,
+    START,
     Machine,
+    Position,
     SExpr,
     SignedIntention,
     StoreHandle,
     StoreInfo,
     StoreView,
+    Subscription,
     SymbolWord,
     SystemBatch,
     UnknownMethod,
     WeaverStore,
+    WitnessEntry,
     store_id_text,
     summarize,
 )
@@ -476,8 +490,106 @@ def subscribe_stream(call: ServiceCall, request: SubscribeStream) -> Streamed[St
     handle = _handle(call, request.store_id)
     method = handle.machine.find_stream(request.stream_name)
     params = method.params.decode(request.params)
-    return Streamed(handle.subscribe(method.name, params), _event)
+    name = stream_name(request.action.name, request.store_id, method.name, request.params)
+    after = None
+    if request.resume:
+        after = _event_number(handle, read_token(request.resume, name))
+    stream = handle.subscribe(method.name, params, after=after)
+    return Streamed(
+        stream,
+        lambda event: StreamEvent(payload=event.encode()),
+        name=name,
+        positions=_EventPositions(handle, stream),
+        is_resumed=bool(request.resume),
+    )
 
 
-def _event(event: Message) -> StreamEvent:
-    return StreamEvent(payload=event.encode())
+def _event_number(handle: StoreHandle, position: Value) -> int:
+    """Return the event of a position. Raises: StaleToken: it is not kept any more. UsageError."""
+    number, mark = list(position) if isinstance(position, Vector) and len(position) == 2 else (0, 0)
+    if type(number) is not int or number < 0 or type(mark) is not bytes:
+        raise not_a_position(position)
+    with handle.store.read() as view:
+        # What tells it from others is asked for: another copy of the store has the numbers, too.
+        if view.event_mark(number) != mark or (not number and view.last_event > EVENTS_MAX):
+            raise StaleToken(f"event {number} is not kept any more; begin without a token")
+    return number
+
+
+class _EventPositions:
+    """An event's number, and what tells it from others with this number."""
+
+    def __init__(self, handle: StoreHandle, stream: Subscription) -> None:
+        self._handle, self._stream = handle, stream
+
+    def now(self) -> Value:
+        return next(self._positions([self._stream.seen]))
+
+    def after(self, items: Sequence[Message]) -> Iterator[Value]:
+        if self._stream.skipped:
+            raise DataLoss(f"{self._stream.skipped} events are not kept any more")
+        return self._positions(self._stream.numbers)
+
+    def _positions(self, numbers: Sequence[int]) -> Iterator[Value]:
+        with self._handle.store.read() as view:
+            marks = [view.event_mark(number) or b"" for number in numbers]
+        return (Vector.of(pair) for pair in zip(numbers, marks, strict=True))
+
+    def fresh_start(self) -> str:
+        return "with the state of the store, and a stream without a token"
+
+
+@handles(FollowStore)
+def follow_store(call: ServiceCall, request: FollowStore) -> Streamed[WitnessedIntention]:
+    """Return the intentions of a store as they come."""
+    if request.start not in ("start", "end"):
+        raise UsageError(f'start: "start" or "end", got {request.start!r:.80}')
+    handle = _handle(call, request.id)
+    name = stream_name(request.action.name, request.id)
+    if request.resume:
+        start = _log_position(read_token(request.resume, name))
+    elif request.start == "start":
+        start = START
+    else:
+        with handle.store.read() as view:
+            start = view.position(view.last_seq()) or START
+    try:
+        stream = handle.witnessed(start)
+    except NoSuchPath as error:
+        raise StaleToken(f"{error}; a fresh start begins at record 1") from error
+    machine = handle.machine
+    return Streamed(
+        stream,
+        lambda entry: WitnessedIntention(
+            seq=entry.seq, intention=_intention(entry.signed, machine)
+        ),
+        name=name,
+        positions=_LogPositions(start),
+        is_resumed=bool(request.resume),
+    )
+
+
+def _log_position(position: Value) -> Position:
+    """Return a position of the witness log. Raises: UsageError."""
+    seq, hash = list(position) if isinstance(position, Vector) and len(position) == 2 else (0, 0)
+    if type(seq) is not int or seq < 0 or type(hash) is not bytes:
+        raise not_a_position(position)
+    return Position(seq, hash)
+
+
+class _LogPositions:
+    """The number of a record, and the hash of its content."""
+
+    def __init__(self, start: Position) -> None:
+        self._last = start
+
+    def now(self) -> Value:
+        return Vector.of(self._last)
+
+    def after(self, items: Sequence[WitnessEntry]) -> Iterator[Value]:
+        for entry in items:
+            self._last = Position(entry.seq, entry.content_hash)
+            yield self.now()
+
+    def fresh_start(self) -> str:
+        return "at record 1"
