@@ -144,7 +144,12 @@ def test_a_node_with_a_file_and_variables_serves_its_pages_and_ends_in_order(
     assert [one["event"] for one in events] == ["serving", "stopping"]
     assert events[0]["address"] == node.address
     assert events[1]["root_hash"] == shown["root_hash"]
-    assert sorted(path.name for path in home.iterdir()) == ["key", "node.toml", "store"]
+    assert sorted(path.name for path in home.iterdir()) == [
+        "format.json",
+        "key",
+        "node.toml",
+        "store",
+    ]
 
 
 def test_peers_are_added_listed_watched_and_removed(start: Start, tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     )
     from datalattice.client.rest import RestClient
     from datalattice.client.retrying import IDEMPOTENCY_KEY, RetryPolicy
+    from datalattice.client.upgrading import check_format, guard_folder
     from datalattice.client.weaverfolder import WeaverFolder
 
 _LATER = {
@@ -107,6 +108,7 @@ _LATER = {
     "RestClient": "rest",
     **dict.fromkeys(("IDEMPOTENCY_KEY", "RetryPolicy"), "retrying"),
     "WeaverFolder": "weaverfolder",
+    **dict.fromkeys(("check_format", "guard_folder"), "upgrading"),
 }
 
 
@@ -158,6 +160,7 @@ __all__ = [
     "ask_first",
     "begin_folder",
     "canonical_path",
+    "check_format",
     "collect",
     "connect",
     "count_of",
@@ -167,6 +170,7 @@ __all__ = [
     "folder_id",
     "folder_of",
     "forget_name",
+    "guard_folder",
     "keys_of",
     "kind_of",
     "name_owner",

@@ -23,6 +23,7 @@ from datalattice.client.folder import (
     write_key,
 )
 from datalattice.client.opening import LOCK_WAIT_S, explaining_missing, node_or_store
+from datalattice.client.upgrading import check_format
 from datalattice.crypto import Entropy, KeyPair, KeyRing
 from datalattice.errors import UsageError
 from datalattice.lattice import (
@@ -71,7 +72,10 @@ def keys_of(
             separator), or a KeyPair. None: the folder's own.
     create: make the folder's keys where they are missing.
     Raises: NoSigningKey: there is no such key. UsageError: as `read_keys` and `begin_folder`.
+            StoreVersion: the folder is newer.
     """
+    if create:
+        check_format(folder.path)  # a newer folder gets not even a key
     keys = read_keys_or_none(folder)
     if keys is None and create:
         RealDisk().create_folder(str(folder.path))

@@ -41,6 +41,7 @@ from datalattice.client.opening import (
     damaged,
     explaining_missing,
     open_reader,
+    raise_format,
 )
 from datalattice.cursors import Listeners, Wake
 from datalattice.errors import (
@@ -277,6 +278,7 @@ class OpenFolder:
         return self._edit_turn.threads.waiting > 0 or self._turns.is_awaited()
 
     def _open_store(self) -> CellStore:
+        raise_format(self.folder)
         store = CellStore.open(self.folder.store_path, wait_s=SLICE_S)
         for damage in store.damage:
             _log.warning("%s; what was there is missing", damage)

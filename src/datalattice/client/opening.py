@@ -119,8 +119,9 @@ def in_line(folder: Folder, attempt: Callable[[], T], wait_s: float) -> T:
     """Return what `attempt`, which opens the store of a folder for writing, returns.
 
     It waits in line with other processes that write there.
-    Raises: StoreLocked: another process wrote all the time.
+    Raises: StoreLocked: another process wrote all the time. StoreVersion: the folder is newer.
     """
+    raise_format(folder)
     path = str(folder.store_path)
     try:
         if not folder.store_path.is_dir():  # a line is a file in it
@@ -129,6 +130,18 @@ def in_line(folder: Folder, attempt: Callable[[], T], wait_s: float) -> T:
         return wait_for_lock(RealDisk(), path, attempt, wait_s)
     except OSError as error:
         raise write_error(error, path) from error
+
+
+def raise_format(folder: Folder) -> None:
+    """Have the parts of a folder at our versions before something is written.
+
+    Raises: StoreVersion: one is newer. As `guard_folder`.
+    """
+    # Loaded here: reading needs none of it.
+    from datalattice.client.upgrading import PARTS, check_format, guard_folder
+
+    if check_format(folder.path) != PARTS:
+        guard_folder(folder.path)
 
 
 def check_writable(folder: Folder, store: CellStore, keys: OwnKeys, *, fenced: bool) -> None:

@@ -1,6 +1,7 @@
 """Daemon: a node as a foreground process with a folder of its own.
 
     DIR/store/          the cells and the root; its lock keeps a second node out
+    DIR/format.json     the versions of its parts; older ones are raised before anything is written
     DIR/running.json    the process and its addresses; removed after an orderly end
     DIR/control.sock    the socket for the owner's other processes
 
@@ -26,7 +27,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, Unpack
 
-from datalattice.client import RUNNING_NAME, Folder, Running, WeaverFolder, folder_id, parse_ticket
+from datalattice.client import (
+    RUNNING_NAME,
+    Folder,
+    Running,
+    WeaverFolder,
+    folder_id,
+    guard_folder,
+    parse_ticket,
+)
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import SystemEntropy
 from datalattice.errors import DataLatticeError, UsageError
@@ -114,6 +123,8 @@ class Daemon:
             RealDisk().create_folder(str(self._folder))
         except OSError as error:
             raise UsageError(f"cannot make the folder {self._folder}: {error.strerror}") from error
+        for step in await asyncio.to_thread(guard_folder, self._folder):
+            log_event(logging.WARNING, "migrated", part=step.part, version=step.version)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_log_fault)
         node = self._node

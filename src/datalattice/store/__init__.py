@@ -40,7 +40,7 @@ from datalattice.store.disk import (
 from datalattice.store.files import replace_file
 from datalattice.store.healing import CellFetcher, Fetch, Healing, heal_store, open_damaged
 from datalattice.store.lockfile import lock_mark
-from datalattice.store.log.folder import STORE_FILE, store_in
+from datalattice.store.log.folder import FOLDER_VERSION, STORE_FILE, store_in
 from datalattice.store.log.locking import wait_for_lock
 from datalattice.store.memory import MemoryStore
 from datalattice.store.notes import Notes
@@ -55,6 +55,7 @@ __all__ = [
     "CACHE_BYTES_MAX",
     "FILE_MODE",
     "FOLDER_MODE",
+    "FOLDER_VERSION",
     "PLACE_FILE",
     "PRIVATE_KEY",
     "START_BYTES",

@@ -189,7 +189,7 @@ def run_node(
     doors: Callable[[Path, NodeConfig, KeyPair], Beside] | None = None,
 ) -> None:
     """Run a node until it is told to end. doors: makes what it serves besides its peers."""
-    from datalattice.client import running
+    from datalattice.client import check_format, running
     from datalattice.node import Daemon
 
     folder = call.folder
@@ -202,6 +202,7 @@ def run_node(
     def load() -> NodeConfig:
         return settings_of(folder, config, given).config
 
+    check_format(folder.path)  # a newer folder gets not even a key
     settings = load()  # wrong settings end the command before anything is made
     _wait_for_writer(folder)  # a command that is just writing holds the lock for a moment
     is_new = _make_key(folder)
