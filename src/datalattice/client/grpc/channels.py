@@ -48,6 +48,10 @@ MESSAGE_SIZES: Final = (
 """Options of both ends: a message is as long as one between nodes, at most."""
 
 OPTIONS: Final = (
+    # By default a channel waits up to 2 minutes before it tries again to reach a service.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
     *MESSAGE_SIZES,
     # Whether a call may be repeated depends on the action, so the client decides it.
     ("grpc.enable_retries", 0),

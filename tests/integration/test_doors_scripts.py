@@ -1,0 +1,36 @@
+"""Short runs of `tests/scripts/doors_soak.py` and `doors_kill.py`."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("grpc")
+
+pytestmark = pytest.mark.timeout(300)
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+def run(script: str, function: str, *args: object) -> dict[str, Any]:
+    found = runpy.run_path(str(SCRIPTS / script))[function](*args)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_what_clients_leave_unfinished_is_given_back(tmp_path: Path) -> None:
+    report = run("doors_soak.py", "soak", tmp_path / "node", 0.0, 1, 64.0)
+    assert report["failed"] is None, report
+    assert report["rounds"] == 2
+    assert all(report["left"].values()), report
+
+
+def test_what_any_door_answered_survives_kill_9(tmp_path: Path) -> None:
+    report = run("doors_kill.py", "kill_rounds", tmp_path / "node", 2, 1)
+    assert not report["wrong"], report
+    assert all(report["failed"][name] for name in ("rest", "grpc", "port", "webdav", "weaver"))

@@ -1,0 +1,251 @@
+"""Kill a daemon while clients write through all its doors; nothing that was answered may be lost.
+
+    doors_kill.py [--rounds 20] [--seed 1] [--folder DIR]
+
+One writer for each way writes as fast as it is answered: REST and gRPC on their sockets, REST on a
+port with a token, WebDAV, a program that opened the folder beside the daemon, and a Weaver store.
+Each keeps its client and notes what was answered. The daemon is killed with SIGKILL at random
+moments and started again on the same folder and port. A write may fail meanwhile, with one of the
+errors of `EXPECTED` and no other; the next one goes through the same client. At the end the folder
+is opened without the daemon: all that was answered must be there, once, and in order. Prints one
+JSON document; exit code 0 when nothing was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import http.client
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import datalattice
+from datalattice.actions import KeyWrite, OfferRecords, WriteKeys
+from datalattice.client.credentials import make_token
+from datalattice.client.grpc import GrpcClient
+from datalattice.client.rest import RestClient
+from datalattice.clock import SystemClock
+from datalattice.crypto import KeyPair
+from datalattice.errors import OutcomeUnknown, PeerUnavailable, Timeout
+from datalattice.lattice import did_of
+
+EXPECTED = (PeerUnavailable, OutcomeUnknown, Timeout)
+LIFE_S = (0.5, 2.5)
+WAIT_S = 120.0
+
+Write = Callable[[int], object]
+
+
+class Daemon:
+    """`lattice daemon` on a folder, which can be killed and started again."""
+
+    def __init__(self, folder: Path, admin: str) -> None:
+        self.folder = folder
+        self._admin = admin
+        self._port = _free_port()
+        self.doors: dict[str, str] = {}
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it; return once it serves."""
+        command = [sys.executable, "-m", "datalattice.cli", "--dir", str(self.folder), "--json"]
+        rest = f"127.0.0.1:{self._port}"
+        self._process = subprocess.Popen(
+            [
+                *command,
+                "daemon",
+                "--port",
+                "0",
+                "--attached",
+                "--rest",
+                rest,
+                "--admin",
+                self._admin,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        lines = list(takewhile(lambda line: line != "}\n", self._process.stdout))
+        self.doors = json.loads("".join([*lines, "}"]))["doors"]
+
+    def end(self, number: int) -> None:
+        """End it with a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.communicate(timeout=WAIT_S)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+
+# --- writers ------------------------------------------------------------------------------------
+
+
+class Writer(threading.Thread):
+    """Writes 0, 1, 2 and so on until it is told to stop."""
+
+    def __init__(self, name: str, write: Write) -> None:
+        super().__init__(name=name)
+        self._write = write
+        self.answered: list[int] = []
+        self.failed: collections.Counter[str] = collections.Counter()
+        self.fault: str | None = None
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        """Write until it is told to stop, or an error comes that must not."""
+        number = 0
+        while not self.stopping.is_set():
+            try:
+                self._write(number)
+            except EXPECTED as error:
+                self.failed[type(error).__name__] += 1
+                self.stopping.wait(0.02)
+            except Exception as error:  # noqa: BLE001 - reported
+                self.fault = f"{type(error).__name__}: {error}"
+                return
+            else:
+                self.answered.append(number)
+            number += 1
+
+
+def _put_file(path: str) -> Write:
+    """Return what puts a file of an own number by WebDAV, on one connection while it lasts."""
+
+    class Connection(http.client.HTTPConnection):
+        def connect(self) -> None:
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(WAIT_S)
+            self.sock.connect(path)
+
+    connection = Connection("localhost")
+
+    def put(number: int) -> None:
+        try:
+            connection.request("PUT", f"/dlfs/own/files/{number}", str(number).encode() * 100)
+            answer = connection.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise PeerUnavailable(f"no answer to PUT: {error}") from error
+        if answer.status == 503:
+            raise PeerUnavailable("the daemon is being stopped")
+        assert answer.status == 201, answer.status
+
+    return put
+
+
+def writers(daemon: Daemon, admin: KeyPair, node: datalattice.Node, store: str) -> Iterator[Writer]:
+    """Yield a writer for each way. node: the folder, opened beside the daemon."""
+    sockets = daemon.doors["socket"], daemon.doors["grpc socket"]
+    url = daemon.doors["rest"]
+    rest = RestClient(sockets[0])
+    port = RestClient(url, token=lambda: make_token(admin, url, SystemClock().now_ms()))
+    grpc = GrpcClient(sockets[1])
+    weaver = GrpcClient(sockets[1]).store(store)
+
+    def key(number: int) -> WriteKeys:
+        return WriteKeys(database="numbers", writes=(KeyWrite(key=str(number), value=number),))
+
+    yield Writer("rest", lambda n: rest.call(OfferRecords(topic="rest", values=(n,))))
+    yield Writer("grpc", lambda n: grpc.call(OfferRecords(topic="grpc", values=(n,))))
+    yield Writer("port", lambda n: port.call(key(n)))
+    yield Writer("webdav", _put_file(sockets[0]))
+    yield Writer("beside", lambda n: node.queue("beside").offer(n))
+    yield Writer("weaver", lambda n: weaver.call("Put", key=b"%d" % n, value=b"%d" % n))
+
+
+# --- what is there in the end -------------------------------------------------------------------
+
+
+def lost(name: str, answered: list[int], node: datalattice.Node) -> str | None:
+    """Return what is wrong with what one writer wrote, None if nothing is."""
+    if name in ("rest", "grpc", "beside"):
+        found = list(node.queue(name))
+        if found != sorted(set(found)):
+            return "records came twice, or out of order"
+        missing = set(answered) - set(found)
+    elif name == "port":
+        database = node.database("numbers")
+        missing = {n for n in answered if database.get(str(n)) != n}
+    elif name == "webdav":
+        drive = node.drive("files")
+        missing = {n for n in answered if drive.read(f"/{n}") != str(n).encode() * 100}
+    else:
+        opened = node.store("numbers", "kv")
+        missing = {n for n in answered if opened.get(str(n)) != str(n)}
+    return f"lost {sorted(missing)[:5]}, {len(missing)} in all" if missing else None
+
+
+def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
+    """Kill the daemon so many times; return what was counted. `wrong` is empty if all held."""
+    chance, admin = random.Random(seed), KeyPair.generate()
+    with datalattice.open(folder) as node:
+        node.drive("files").ensure()
+        store = node.store("numbers", "kv").id
+    daemon = Daemon(folder, did_of(admin.public_key))
+    daemon.start()
+    with datalattice.open(folder) as beside:
+        running = list(writers(daemon, admin, beside, store))
+        for writer in running:
+            writer.start()
+        for _ in range(rounds):
+            time.sleep(chance.uniform(*LIFE_S))
+            daemon.end(signal.SIGKILL)
+            daemon.start()
+        time.sleep(1)
+        for writer in running:
+            writer.stopping.set()
+        for writer in running:
+            writer.join(WAIT_S)
+        daemon.end(signal.SIGTERM)
+    wrong: dict[str, str] = {}
+    with datalattice.open(folder) as node:
+        for writer in running:
+            told = writer.fault or lost(writer.name, writer.answered, node)
+            if told is None and len(writer.answered) < rounds:
+                told = f"only {len(writer.answered)} writes in {rounds} rounds"
+            if told is not None:
+                wrong[writer.name] = told
+    return {
+        "rounds": rounds,
+        "answered": {writer.name: len(writer.answered) for writer in running},
+        "failed": {writer.name: dict(writer.failed) for writer in running},
+        "wrong": wrong,
+    }
+
+
+def main() -> int:
+    """Run it from the command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = options.folder or Path(made, "node")
+        report = kill_rounds(folder, options.rounds, options.seed)
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
+    return bool(report["wrong"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
