@@ -511,7 +511,7 @@ MUTATIONS: Final = (
     Mutation(
         "believe that who lacked a part lacks it for ever",
         "sync/wants.py",
-        "                want.asked.discard(source)\n",
+        "                want.asked = tuple([peer for peer in want.asked if peer != source])\n",
         "                pass\n",
         (
             UNIT + "sync/test_wants.py"
@@ -1676,6 +1676,23 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "weaver: records that no signed one follows are believed",
+        "weaver/witness.py",
+        "    if end.seq > max(seqs, default=after.seq):\n",
+        "    if False:\n",
+        (UNIT + "weaver/test_witness.py::test_one_signature_covers_the_records_before_it",),
+    ),
+    Mutation(
+        "weaver: what has come is dropped when a peer gives up",
+        "sync/weaver/conversation.py",
+        "        if fetch is not None and fetch.held:\n",
+        "        if False:\n",
+        (
+            UNIT + "sync/test_weaver_replica.py::"
+            "test_what_has_come_is_taken_in_when_a_peer_gives_up",
+        ),
+    ),
+    Mutation(
         "weaver: a comparison that broke off ends a doubt",
         "sync/weaver/comparisons.py",
         "            if self._ranges.partial or not self._is_done:\n",
@@ -1798,7 +1815,7 @@ MUTATIONS: Final = (
     Mutation(
         "sketches: a failed session counts as complete",
         "sync/weaver/comparisons.py",
-        "            self._sketch, self._ranges = None, RangeReconciliation(self._held)\n"
+        "            self._differs = True  # equal sets were answered `done`\n"
         "            return super().start()\n",
         "            return Step(is_done=True)\n",
         (

@@ -26,7 +26,10 @@ from datalattice.sync.reconcile import (
     SketchOpening,
 )
 from datalattice.sync.weaver import (
-    FETCH_HASHES_ACCEPTED,
+    FETCH_HASHES_MAX,
+    FETCH_LOT,
+    FETCH_LOT_BYTES,
+    FETCH_LOT_MS,
     LOT_BYTES,
     LOT_RECORDS,
     SESSIONS_MAX,
@@ -534,6 +537,68 @@ def test_intentions_that_were_not_asked_for_are_not_taken() -> None:
     assert [part.hash for part in delivered.parts] == [one.hash]
 
 
+def lots_heard(heard: Talk, *responses: tuple[int, PeerMessage]) -> list[int]:
+    """Return how many intentions are taken in together, of responses at their times."""
+    found = []
+    for now_ms, message in responses:
+        events = heard.hear(-1, message, now_ms)
+        found += [len(one.parts) for one in events if isinstance(one, talk.Delivered)]
+    return found
+
+
+@pytest.mark.parametrize(("count", "lots"), [(999, [1_000]), (1_000, [1_000, 1])])
+def test_what_is_fetched_is_taken_in_by_the_thousand(count: int, lots: list[int]) -> None:
+    signed = [signed_by(number + 1, b"") for number in range(count + 1)]
+    heard = Talk()
+    heard.ask(*[one.hash for one in signed])
+    halves = response(*signed[:500], done=False), response(*signed[500:-1], done=False)
+    responses = [(0, each) for each in (*halves, response(signed[-1]))]
+    assert FETCH_LOT == 1_000
+    assert lots_heard(heard, *responses) == lots
+
+
+@pytest.mark.parametrize(("room", "lots"), [(1, [3]), (0, [2, 1]), (-1, [2, 1])])
+def test_large_intentions_are_taken_in_by_their_bytes(room: int, lots: list[int]) -> None:
+    beside = len(signed_by(1, bytes(500_000)).encode()) - 500_000
+    lengths = (FETCH_LOT_BYTES // 2 - beside, FETCH_LOT_BYTES // 2 - beside - room, 1)
+    signed = [signed_by(seed, bytes(length)) for seed, length in enumerate(lengths, 1)]
+    heard = Talk()
+    heard.ask(*[one.hash for one in signed])
+    responses = [(0, response(one, done=one is signed[-1])) for one in signed]
+    assert lots_heard(heard, *responses) == lots
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "lots"),
+    [(FETCH_LOT_MS - 1, [3]), (FETCH_LOT_MS, [2, 1]), (FETCH_LOT_MS + 1, [2, 1])],
+)
+def test_what_is_fetched_is_not_held_for_long(late_ms: int, lots: list[int]) -> None:
+    signed = [signed_by(number + 1, b"") for number in range(3)]
+    heard = Talk()
+    heard.ask(*[one.hash for one in signed])
+    times = (5, 5 + late_ms, 5 + late_ms)
+    responses = [
+        (now_ms, response(one, done=one is signed[-1]))
+        for now_ms, one in zip(times, signed, strict=True)
+    ]
+    assert lots_heard(heard, *responses) == lots
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_what_has_come_is_taken_in_when_a_peer_gives_up(is_silent: bool) -> None:
+    one, other = signed_by(1, b"1"), signed_by(2, b"2")
+    heard = Talk()
+    heard.ask(one.hash, other.hash)
+    assert not heard.hear(-1, response(one, done=False))
+    if is_silent:
+        heard.own.expire(SILENCE_MS)
+        events = heard.own.events()
+    else:
+        events = heard.hear(-1, b"")
+    assert talk.Delivered(Want((one.hash,)), (Part(one.hash, one.encode()),)) in events
+    assert talk.Failed(Want((other.hash,))) in events
+
+
 @pytest.mark.parametrize(
     ("exchange", "message", "kind"),
     [
@@ -555,7 +620,7 @@ def test_illegal_frames_are_faults(exchange: int, message: Message | bytes, kind
 
 def test_a_request_for_too_many_hashes_is_refused() -> None:
     heard = Talk()
-    hashes = tuple(number.to_bytes(32, "big") for number in range(FETCH_HASHES_ACCEPTED + 1))
+    hashes = tuple(number.to_bytes(32, "big") for number in range(FETCH_HASHES_MAX + 1))
     asked = heard.hear(1, PeerMessage(fetch_intentions=FetchIntentions(STORE, hashes[:-1])))
     assert isinstance(asked[0], talk.Asked)
     assert not heard.hear(2, PeerMessage(fetch_intentions=FetchIntentions(STORE, hashes)))

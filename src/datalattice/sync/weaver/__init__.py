@@ -13,7 +13,10 @@ from datalattice.sync.weaver.comparisons import (
 )
 from datalattice.sync.weaver.conversation import (
     CHAINS_OPEN,
-    FETCH_HASHES_ACCEPTED,
+    FETCH_HASHES_MAX,
+    FETCH_LOT,
+    FETCH_LOT_BYTES,
+    FETCH_LOT_MS,
     PROTOCOL,
     SESSIONS_MAX,
     SILENCE_MS,
@@ -56,7 +59,10 @@ __all__ = [
     "ANNOUNCED_MAX",
     "CHAINS_OPEN",
     "CHAIN_MAX",
-    "FETCH_HASHES_ACCEPTED",
+    "FETCH_HASHES_MAX",
+    "FETCH_LOT",
+    "FETCH_LOT_BYTES",
+    "FETCH_LOT_MS",
     "FRAMING",
     "GRAFT_MS",
     "JOIN_PROTOCOL",

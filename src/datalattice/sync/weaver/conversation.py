@@ -26,8 +26,8 @@ Source: Weaver specification "Session", "PeerMessage"; docs/design/conversation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Final
 
@@ -64,11 +64,20 @@ SKETCHES: Final = "sketches"
 SILENCE_MS: Final = 15_000  # "Receive timeout 15 s"
 """How long an exchange may take without a message of the peer."""
 
-FETCH_HASHES_MAX: Final = 1_000
-"""Hashes of one FetchIntentions that this node sends."""
+FETCH_HASHES_MAX: Final = 100_000  # "At most 100 000 hashes in a FetchIntentions"
+"""Most hashes of a FetchIntentions that is sent or answered. Intentions come in the order of the
+peer's log within one request alone, and what comes before its dependencies has to wait here, so
+all that is lacking is asked for at once."""
 
-FETCH_HASHES_ACCEPTED: Final = 100_000  # "At most 100 000 hashes in a FetchIntentions"
-"""Most hashes of a FetchIntentions that is answered."""
+FETCH_LOT: Final = 1_000
+"""Intentions of a fetch that are taken in together; they come 50 in a response, and a commit of so
+few costs more than the intentions."""
+
+FETCH_LOT_BYTES: Final = 1024 * 1024
+"""Bytes of them from which fewer are."""
+
+FETCH_LOT_MS: Final = 1_000
+"""Time after which what has come is taken in with the next response, however little it is."""
 
 SERVED_MAX: Final = 64  # each holds a reader of the store until its last reply is sent
 """Requests of the peer that may be open."""
@@ -132,12 +141,28 @@ class _Fetch:
     since: of a chain, the intention behind which it ends; None: it is no chain. A chain comes the
            newest first: `wanted` is the next one.
     left:  how many more of a chain may come.
+    held:  what has come and waits until it is a lot.
     """
 
     wanted: dict[bytes, None]
     deadline_ms: int
     since: bytes | None = None
     left: int = CHAIN_MAX
+    held: list[Part] = field(default_factory=list)
+    held_bytes: int = 0
+    held_ms: int = 0
+
+    def hold(self, part: Part, now_ms: int) -> None:
+        """Keep an intention that has come."""
+        if not self.held:
+            self.held_ms = now_ms
+        self.held.append(part)
+        self.held_bytes += len(part.data)
+
+    def is_lot(self, now_ms: int) -> bool:
+        """Return whether what has come is enough to be taken in, or has waited for long."""
+        is_full = len(self.held) >= FETCH_LOT or self.held_bytes >= FETCH_LOT_BYTES
+        return is_full or now_ms - self.held_ms >= FETCH_LOT_MS
 
     def follow(self, part: Part) -> None:
         """Expect the predecessor of an intention of the chain next."""
@@ -321,6 +346,8 @@ class WeaverConversation:
     def _over(self, exchange: int, reason: str) -> None:
         self._served.discard(exchange)
         fetch = self._fetches.pop(exchange, None)
+        if fetch is not None and fetch.held:
+            self._deliver(fetch)
         if fetch is not None and fetch.wanted:
             # The hashes may be fetched from another peer.
             self._events.append(talk.Failed(Want(tuple(fetch.wanted))))
@@ -352,14 +379,20 @@ class WeaverConversation:
             return
         # A chain that the peer lacks is a proper answer; it is not silent.
         del self._fetches[exchange]
-        self._delivered(Want(tuple(fetch.wanted)), ())
+        self._deliver(fetch, fetch.wanted)
         for target in fetch.wanted:
             self._gaps.refused(target)
         # "On failure: full reconciliation with the sender."
         self._events.append(talk.Doubted("a peer lacks a chain that it built on"))
 
-    def _delivered(self, want: Want, parts: tuple[Part, ...]) -> None:
-        self._events += [talk.Answered(talk.Request(want)), talk.Delivered(want, parts)]
+    def _deliver(self, fetch: _Fetch, lacking: Iterable[bytes] = ()) -> None:
+        """Tell of the intentions of a fetch that came, and of those that the peer lacks."""
+        parts, fetch.held, fetch.held_bytes = fetch.held, [], 0
+        if fetch.since is not None:
+            # A chain comes newest first, and is taken oldest first, so that little of it floats.
+            parts.reverse()
+        want = Want((*[part.hash for part in parts], *lacking))
+        self._events += [talk.Answered(talk.Request(want)), talk.Delivered(want, tuple(parts))]
 
     def _take_push(self, push: NewsMessage, now_ms: int) -> None:
         if any(len(hash) != HASH_BYTES for hash in push.announced):
@@ -472,7 +505,7 @@ class WeaverConversation:
         if exchange > 0 or exchange in self._served:  # a request inside an exchange of ours
             self._events.append(talk.Fault(IGNORED, "a request in another exchange"))
             return
-        if hashes > FETCH_HASHES_ACCEPTED or len(self._served) >= SERVED_MAX:
+        if hashes > FETCH_HASHES_MAX or len(self._served) >= SERVED_MAX:
             # Too many hashes or requests: refused, not queued without bound.
             self._write(exchange, None)
             return
@@ -488,23 +521,20 @@ class WeaverConversation:
         # It would keep the exchange open for nothing.
         if not (response.intentions or response.done):
             raise BadFormat("a response without intentions that is not the last one")
-        is_chain = fetch.since is not None
-        parts = []
         for part in self._parts(response.intentions):
             # "Accept in a response only intentions that were asked for."
             if fetch.wanted.pop(part.hash, b"") is None:
-                parts.append(part)
-                if is_chain:
+                fetch.hold(part, now_ms)
+                if fetch.since is not None:
                     fetch.follow(part)
             else:
                 self._events.append(talk.Fault(UNASKED, "an intention that was not asked for"))
         fetch.deadline_ms = now_ms + SILENCE_MS
-        want = [part.hash for part in parts]
         if response.done:
             del self._fetches[exchange]
-            want += fetch.wanted  # the peer lacks these
-        # A chain comes newest first, and is taken oldest first, so that little of it floats.
-        self._delivered(Want(tuple(want)), tuple(reversed(parts) if is_chain else parts))
+            self._deliver(fetch, fetch.wanted)
+        elif fetch.held and fetch.is_lot(now_ms):
+            self._deliver(fetch)
 
     # --- time ---------------------------------------------------------------------------------
 
