@@ -7,6 +7,7 @@ import base64
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,18 @@ from datalattice.actions import PIECE_BYTES_MAX
 from datalattice.client import Node
 from datalattice.errors import RateLimited, Unauthenticated
 from datalattice.service import Service
-from datalattice.service.access import ANONYMOUS, Credentials, Policy, Principal
+from datalattice.service.access import (
+    ANONYMOUS,
+    AccessControl,
+    Audit,
+    Credentials,
+    Policies,
+    Policy,
+    Principal,
+    RateLimits,
+)
+from datalattice.testing.callers import NOW_MS, authenticator
+from datalattice.testing.clocks import StoppedClock
 
 pytest.importorskip("starlette")
 testclient = pytest.importorskip("starlette.testclient")
@@ -92,9 +104,17 @@ def asked() -> list[Credentials]:
     return []
 
 
+def with_access(node: Node, folder: Path, policy: Policy) -> tuple[Service, Policies]:
+    policies = Policies(folder, policy)
+    clock = StoppedClock(NOW_MS)
+    return Service(
+        node, access=AccessControl(authenticator(), policies, RateLimits(), Audit(), clock)
+    ), policies
+
+
 @pytest.fixture
-def service(node: Node) -> Service:
-    return Service(node, policy=lambda: Policy(admins=frozenset([OTHER])))
+def service(node: Node, tmp_path: Path) -> Service:
+    return with_access(node, tmp_path, Policy(admins=frozenset([OTHER])))[0]
 
 
 @pytest.fixture
@@ -248,6 +268,8 @@ def test_a_write_between_the_look_and_the_write_is_noticed(
         ("DELETE", "/dlfs/own/absent/x", 404),
         ("GET", "/dlfs/own/absent/", 404),
         ("GET", "/dlfs/nobody/", 404),
+        ("GET", "/a.txt/x", 404),
+        ("PROPFIND", "/a.txt/x", 404),
         ("PROPFIND", "/dlfs/own/absent", 404),
         ("POST", "/a.txt", 405),
         ("PROPPATCH", "/dlfs/own/", 403),
@@ -634,9 +656,11 @@ def test_whoever_shows_nothing_may_read_and_not_write(dav: Dav, node: Node, meth
     assert dav("PROPFIND", "", depth="1", x_anonymous="1").status_code == 207
 
 
-def test_a_drive_that_is_not_readable_looks_as_if_it_were_not_there(node: Node) -> None:
-    policy = Policy(reading="authenticated", rules={"lattice/fs": {"r": (OTHER,)}})
-    service = Service(node, policy=lambda: policy)
+def test_a_drive_that_is_not_readable_looks_as_if_it_were_not_there(
+    node: Node, tmp_path: Path
+) -> None:
+    service, policies = with_access(node, tmp_path, Policy(reading="authenticated"))
+    policies.put("lattice/fs", {"r": [OTHER]})
     stranger = "did:key:z6MkpTHR8VNsBxYAAWHut2Geadd9jSwuBV8xRoAnwWsdvktH"
     door = WebDavDoor(service, lambda _: Principal(stranger, "token"))
     app, rest = rest_app(service, lambda _: Principal(stranger, "token"), mounts={"/dlfs": door})

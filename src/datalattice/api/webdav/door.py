@@ -32,7 +32,7 @@ from datalattice.api.webdav.documents import XML_BYTES_MAX
 from datalattice.api.webdav.methods import XML, DavMethods
 from datalattice.api.webdav.resources import DavError
 from datalattice.clock import Clock, SystemClock
-from datalattice.errors import DataLatticeError, FileLocked
+from datalattice.errors import DataLatticeError, FileLocked, NotADirectory
 from datalattice.service import Service
 from datalattice.service.access import Credentials, Origin
 
@@ -92,6 +92,8 @@ class WebDavDoor:
             return problem_answer(error, "r")
 
     def _problem(self, error: DataLatticeError, method: str) -> Response:
+        if isinstance(error, NotADirectory):
+            return _refusal(DavError(404, str(error)))  # below a file there is nothing
         if isinstance(error, FileLocked):
             condition = "no-conflicting-lock" if method == "LOCK" else "lock-token-submitted"
             return _refusal(DavError(423, str(error), condition))
