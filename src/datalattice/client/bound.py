@@ -467,15 +467,20 @@ class NodeBinding:
         if self._batch() is not None:
             return work()
 
+        drafts: list[Draft] = []
+
         def change(cursor: LatticeCursor) -> T:
-            draft = Draft(cursor.get(), self.context)
-            try:
-                with self._writing_to(draft):
-                    result = work()
-            except BaseException:
-                draft.give_up()
-                raise
-            draft.write_to(cursor)
+            if drafts:  # another writer came first
+                drafts.pop().give_up()
+            drafts.append(Draft(cursor.get(), self.context))
+            with self._writing_to(drafts[0]):
+                result = work()
+            drafts[0].write_to(cursor)
             return result
 
-        return self.perform(change)
+        try:
+            return self.perform(change)
+        except BaseException:
+            for draft in drafts:
+                draft.give_up()
+            raise

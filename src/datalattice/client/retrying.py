@@ -17,6 +17,7 @@ from datalattice.errors import (
     DataLatticeError,
     OutcomeUnknown,
     PeerUnavailable,
+    ProtocolViolation,
     StoreLocked,
     Timeout,
     Unauthenticated,
@@ -33,7 +34,13 @@ REQUEST_ID_BYTES: Final = 16
 TIMEOUTS_MAX: Final = 2
 """Sends of one request that wait in vain for their answer: each takes all of the client's time."""
 
-_SAYS_NOTHING: Final = (Unavailable, StoreLocked, Unauthenticated, Unauthorized)
+_SAYS_NOTHING: Final = (
+    Unavailable,
+    StoreLocked,
+    Unauthenticated,
+    Unauthorized,
+    ProtocolViolation,
+)
 """Answers of a service that did not look for the id: what an earlier send did is still open."""
 
 
@@ -91,7 +98,8 @@ class Attempts:
         """
         if isinstance(error, ConnectionLost):
             self._is_open |= error.was_sent
-        elif isinstance(error, OutcomeUnknown):
+        # An answer that is not the service's own is that of a gateway, which may have passed it on.
+        elif isinstance(error, (OutcomeUnknown, ProtocolViolation)):
             self._is_open = True
         elif isinstance(error, Timeout):
             self._is_open = True

@@ -12,13 +12,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import datalattice
-from datalattice.client import Folder, Node, name_owner, write_key
+from datalattice.client import Folder, Node, editing, name_owner, write_key
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
     NoSigningKey,
@@ -148,6 +149,53 @@ def test_an_exception_undoes_a_batch(path: Path, durable: str) -> None:
         assert shop["tea"] == 3
         assert undone == [1]
         assert not node._binding.on_undo(lambda: undone.append(2))
+
+
+@pytest.mark.parametrize("durable", ["each", "sync"])
+@pytest.mark.usefixtures("way")
+def test_what_is_done_atomically_is_one_root_or_nothing(path: Path, durable: str) -> None:
+    undone: list[int] = []
+    with datalattice.open(path, durable=durable) as node, datalattice.open(path) as other:
+        shop, log = node.database("shop"), node.queue("log")
+
+        def work() -> int:
+            shop["tea"] = 3
+            assert node.atomically(lambda: log.offer("a")) == log.size() - 1  # a part of it
+            assert (shop["tea"], other.queue("log").size()) == (3, 0)
+            return log.offer("b")
+
+        def fail() -> None:
+            shop["tea"] = 4
+            assert node._binding.on_undo(lambda: undone.append(1))
+            raise ZeroDivisionError
+
+        assert node.atomically(work) == 1
+        with pytest.raises(ZeroDivisionError):
+            node.atomically(fail)
+        assert undone == [1]
+        node.sync()
+        assert (other.database("shop")["tea"], list(other.queue("log"))) == (3, ["a", "b"])
+
+
+def test_what_is_done_atomically_returns_what_was_written(path: Path) -> None:
+    datalattice.open(path).close()
+    tries: list[range] = []
+    undone: list[int] = []
+    with running(path), datalattice.open(path) as node:
+        log = node.queue("log")
+
+        def work() -> range:
+            tries.append(log.offer_many(["a", "b"]))
+            assert node._binding.on_undo(partial(undone.append, len(tries)))
+            if len(tries) == 1:
+                with editing(Folder(path)) as editor:  # the node appends it at once
+                    editor.offer_many("log", 0, ["first"])
+            return tries[-1]
+
+        assert node.atomically(work) == range(1, 3)
+        assert list(log) == ["first", "a", "b"]
+    assert tries == [range(2), range(1, 3)]
+    assert undone == [1]
 
 
 @pytest.mark.usefixtures("way")
