@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -18,11 +19,16 @@ import pytest
 import datalattice
 from datalattice.actions import (
     AddPeer,
+    CreateStore,
     FollowTopic,
     GetNodeStatus,
     ListPeers,
+    ListStorePeers,
+    NameNode,
+    NodeEvent,
     OfferRecords,
     ReadRecords,
+    WatchNode,
 )
 from datalattice.client import running
 from datalattice.client.credentials import make_token
@@ -88,6 +94,36 @@ def test_our_own_user_does_all_through_the_socket(daemon: Process) -> None:
     assert daemon.end() in (0, 143)
     assert not Path(path).exists()
     assert running(daemon.folder) is None
+
+
+def test_events_of_the_node_and_its_name_come_through_each_door(daemon: Process) -> None:
+    grpc = pytest.importorskip("datalattice.client.grpc")
+    socket_, other = daemon.ready["doors"]["socket"], daemon.ready["doors"]["grpc socket"]
+    with RestClient(socket_) as rest, grpc.GrpcClient(other) as second:
+        streams = [client.stream(WatchNode()) for client in (rest, second)]
+        told: list[list[NodeEvent]] = [[], []]
+        readers = [
+            threading.Thread(target=lambda at=at, one=one: told[at].append(next(one)))
+            for at, one in enumerate(streams)
+        ]
+        for reader in readers:
+            reader.start()
+        made = []
+        # A reader may begin after the first ones.
+        while any(reader.is_alive() for reader in readers):
+            made.append(rest.call(CreateStore(store_type="kv", name=f"s{len(made)}")).id)
+            readers[0].join(0.05)
+        for found in told:
+            assert found[0].store_ready is not None
+            assert found[0].store_ready.root_id == found[0].store_ready.store_id
+            assert found[0].store_ready.store_id in made
+        rest.call(NameNode(name="north"))
+        assert second.call(GetNodeStatus()).display_name == "north"
+        store = rest.call(CreateStore(store_type="kv", name="named")).id
+        for id in (store, made[0]):
+            assert [one.name for one in rest.call(ListStorePeers(id=id)).items] == ["north"]
+        for stream in streams:
+            stream.close()
 
 
 def test_others_read_and_write_what_their_credential_allows(tmp_path: Path) -> None:

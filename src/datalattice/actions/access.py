@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
-from datalattice.actions.common import Empty
+from datalattice.actions.common import RESUME_NUMBER, Empty
+from datalattice.actions.events import LaggedEvents
 from datalattice.protobuf import Field, Message
 
 _RULE = "{scope}"
@@ -117,17 +118,12 @@ class AuditEntry(Message, name="datalattice.v1.AuditEntry"):
     code: Annotated[str | None, Field(12)] = None
 
 
-class LaggedEvents(Message, name="datalattice.v1.LaggedEvents"):
-    """How many events a slow reader has missed; its stream ends with this."""
-
-    count: Annotated[int, Field(1, "uint64")] = 0
-
-
 class AuditEvent(Message, name="datalattice.v1.AuditEvent"):
     """A record, or how many were missed."""
 
     record: Annotated[AuditEntry | None, Field(1, oneof="event")] = None
     lagged: Annotated[LaggedEvents | None, Field(2, oneof="event")] = None
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 @action("node.audit", ActionKind.STREAM, "a", "admin", GET("/audit"))
@@ -135,4 +131,7 @@ class WatchAudit(ActionRequest[AuditEvent], name="datalattice.v1.WatchAuditReque
     """Return what is decided from now on: about effects, refusals, and reads of admins.
 
     A reader that falls behind by 1,024 records gets `lagged`, and the stream ends.
+    Raises: StaleToken: `resume` is of an earlier start.
     """
+
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""

@@ -108,3 +108,17 @@ class RemovePeer(ActionRequest[Empty], name="datalattice.v1.RemovePeerRequest"):
     """Have the running node leave a peer."""
 
     address: Annotated[str, Field(1)] = ""
+
+
+@action(
+    "node.set_name",
+    ActionKind.EFFECT,
+    "a",
+    "admin",
+    PUT("/node/name"),
+    method=f"{_SERVICE}/SetName",
+)
+class NameNode(ActionRequest[Empty], name="lattice.daemon.v1.SetNameRequest"):
+    """Name the node, and tell the peers of each Weaver store that has peers of its own."""
+
+    name: Annotated[str, Field(1)] = ""

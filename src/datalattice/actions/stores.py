@@ -325,6 +325,30 @@ class FloatingIntention(Message, name="lattice.daemon.v1.FloatingIntention"):
     received_at: Annotated[int, Field(2, "uint64")] = 0
 
 
+class FloatingPage(Message, name="lattice.daemon.v1.FloatingIntentions"):
+    """What waits, in the order in which it came."""
+
+    items: Annotated[tuple[FloatingIntention, ...], Field(1)] = ()
+
+
+@action(
+    "stores.floating",
+    ActionKind.QUERY,
+    "r",
+    _STORE,
+    GET("/stores/{id}/floating"),
+    method=f"{_SERVICE}/FloatingIntentions",
+)
+class ListFloating(ActionRequest[FloatingPage], name="lattice.daemon.v1.FloatingIntentionsRequest"):
+    """Return the intentions that wait for one that they depend on, the first to come first.
+
+    limit: 1,000 at most.
+    """
+
+    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    limit: Annotated[int, Field(2, "uint32")] = PAGE
+
+
 class IntentionAnswer(Message, name="lattice.daemon.v1.IntentionAnswer"):
     """The intention that was asked for."""
 

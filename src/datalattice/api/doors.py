@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import uvicorn
 from starlette.types import ASGIApp
 
-from datalattice.actions import DoorStatement
+from datalattice.actions import DoorStatement, NodeEvent
 from datalattice.api.certificates import DoorCertificate
 from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor
 from datalattice.api.rest import LOCAL_HOSTS, RestDoor, rest_app
@@ -41,6 +41,7 @@ from datalattice.client import open as open_node
 from datalattice.client.settings import DoorConfig, NodeConfig, split_listen
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import KeyPair
+from datalattice.cursors import EventRing
 from datalattice.engine import Engine, open_engine
 from datalattice.errors import DataLatticeError, UnsupportedOperation, UsageError
 from datalattice.lattice import did_of
@@ -182,11 +183,14 @@ class Doors:
         (inside / GRPC_SOCKET).unlink(missing_ok=True)  # left by a node that was killed
         return str(inside / GRPC_SOCKET)
 
-    def start(self) -> None:
-        """Open the folder and serve. Raises: UsageError: the rules of access cannot be read."""
+    def start(self, events: EventRing[NodeEvent] | None = None) -> None:
+        """Open the folder and serve. events: of the node.
+
+        Raises: UsageError: the rules of access cannot be read.
+        """
         self._node = open_node(self._folder)
         access = self._access()
-        service = Service(self._node, access=access, doors=self.statements)
+        service = Service(self._node, access=access, doors=self.statements, events=events)
         mcp = None if self._config.mcp == "off" else _mcp_door(service, self._config.mcp)
         for _, listener in self._sockets:
             hosts: tuple[str, ...] = ()

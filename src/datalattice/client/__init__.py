@@ -44,7 +44,9 @@ from datalattice.client.folder import (
     read_key,
     read_keys,
     read_keys_or_none,
+    read_node_name,
     write_key,
+    write_node_name,
 )
 from datalattice.client.garbage import collect
 from datalattice.client.identity import begin_folder, keys_of, renew_identity
@@ -189,6 +191,7 @@ __all__ = [
     "read_keys",
     "read_keys_or_none",
     "read_names",
+    "read_node_name",
     "read_slots",
     "reading",
     "renew_identity",
@@ -203,4 +206,5 @@ __all__ = [
     "waiting",
     "with_slots",
     "write_key",
+    "write_node_name",
 ]

@@ -6,6 +6,7 @@ DIR/store/          the cells and the root
 DIR/node.toml       settings of the node
 DIR/edit.lock       held while a process edits through a running node
 DIR/names.json      local names of owners (`client.owners`)
+DIR/name            how the node is called, for people
 
 A folder with one key has it as `identity.key`: the same key then proves the node and owns its data.
 In older folders that file is called `key`.
@@ -22,7 +23,7 @@ from typing import Final
 from datalattice.crypto import SEED_BYTES, KeyPair, KeyRing
 from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import MergeContext, verify_did
-from datalattice.store import RealDisk
+from datalattice.store import RealDisk, replace_file
 
 HOME_VARIABLE: Final = "DATALATTICE_HOME"
 DEFAULT_FOLDER: Final = "~/.datalattice"
@@ -85,9 +86,29 @@ class Folder:
         return self.path / "names.json"
 
     @property
+    def name_path(self) -> Path:
+        """The file of the node's name."""
+        return self.path / "name"
+
+    @property
     def settings_path(self) -> Path:
         """The file of the node's settings."""
         return self.path / "node.toml"
+
+
+def read_node_name(folder: Folder) -> str:
+    """Return how the node of a folder is called; "" if it was not named."""
+    try:
+        return folder.name_path.read_text("utf-8").rstrip("\n")
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder.name_path} cannot be read as a name: {error}") from error
+
+
+def write_node_name(folder: Folder, name: str) -> None:
+    """Name the node of a folder, durably. Raises: StoreFull, StoreFailed: the disk refuses."""
+    replace_file(RealDisk(), str(folder.name_path), [f"{name}\n".encode()])
 
 
 def folder_of(given: str | os.PathLike[str] | None = None) -> Folder:

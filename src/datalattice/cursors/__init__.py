@@ -12,15 +12,20 @@ from datalattice.cursors.lattices import (
 )
 from datalattice.cursors.refusals import Refusal, refusals, restored
 from datalattice.cursors.repair import LeftOut, Repair, without_malformed
+from datalattice.cursors.rings import RING_EVENTS, EventRing, EventsMissed, EventStream
 from datalattice.cursors.stores import open_store
 from datalattice.cursors.stream import Changes, Listeners, Source, Stream, Taken, ValueChange
 from datalattice.cursors.views import TimeCache, Transformer, View, cached_transform, chain
 
 __all__ = [
+    "RING_EVENTS",
     "ChangeFunction",
     "Changes",
     "Cursor",
     "Descended",
+    "EventRing",
+    "EventStream",
+    "EventsMissed",
     "ForkedLattice",
     "Gate",
     "LatticeCursor",

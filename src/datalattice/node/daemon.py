@@ -27,6 +27,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, Unpack
 
+from datalattice.actions import NodeEvent
 from datalattice.client import (
     RUNNING_NAME,
     Folder,
@@ -38,6 +39,7 @@ from datalattice.client import (
 )
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import SystemEntropy
+from datalattice.cursors import EventRing
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.node.admission import FILES_RESERVED, allow_files
 from datalattice.node.control import ControlServer
@@ -61,8 +63,8 @@ class Beside(Protocol):
         """Take the addresses, and return them by the names of the doors."""
         ...
 
-    def start(self) -> None:
-        """Begin to serve. Raises: DataLatticeError: it cannot."""
+    def start(self, events: EventRing[NodeEvent]) -> None:
+        """Begin to serve. events: of the node. Raises: DataLatticeError: it cannot."""
         ...
 
     def stop(self) -> None:
@@ -93,6 +95,7 @@ class Daemon:
         self._ready = ready
         self._beside = beside
         self._reload = reload
+        self._events: Final[EventRing[NodeEvent]] = EventRing()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None  # the loop alone would not keep it
@@ -146,7 +149,7 @@ class Daemon:
                 _write(self._folder / RUNNING_NAME, running)
                 if self._beside is not None:
                     # Behind the file: it opens the folder, and finds the node there.
-                    await asyncio.to_thread(self._beside.start)
+                    await asyncio.to_thread(self._beside.start, self._events)
                 self._take_signals(loop)
                 self._loop = loop
                 log_event(
@@ -176,7 +179,7 @@ class Daemon:
             return None
         folder = WeaverFolder.at(Folder(self._folder), identity, read_only=False)
         stack.callback(folder.close)
-        weaver = WeaverHosts(self._node, folder, SystemEntropy())
+        weaver = WeaverHosts(self._node, folder, SystemEntropy(), self._events)
         stack.callback(weaver.close)
         return weaver
 

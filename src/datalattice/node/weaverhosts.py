@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+from datalattice.actions import JoinFailed, NodeEvent, StoreReady, StoreSynced
 from datalattice.client import WeaverFolder, parse_address
 from datalattice.crypto import Entropy
+from datalattice.cursors import EventRing
 from datalattice.errors import (
     DataLatticeError,
     IdentityCloned,
@@ -82,8 +84,16 @@ JOIN_TIMEOUT_S: Final = 30.0
 class WeaverHosts:
     """The stores of one node on its network. Used in the node's event loop."""
 
-    def __init__(self, node: NodeServer, folder: WeaverFolder, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        node: NodeServer,
+        folder: WeaverFolder,
+        entropy: Entropy,
+        events: EventRing[NodeEvent] | None = None,
+    ) -> None:
+        """events: gets what happens to the stores."""
         self._folder = folder
+        self._events: Final = events or EventRing()
         self._node = node
         self._entropy = entropy
         self._hosts: dict[bytes, Host[WeaverReplica]] = {}
@@ -131,6 +141,7 @@ class WeaverHosts:
         self._node.observer.checks[MISSING_CELLS] = lambda: self._cells.trouble
         self._ends += [
             stores.on_ready.add(lambda store: self._call(self._replicate, store)),
+            stores.on_ready.add(self._tell_ready),
             stores.on_warning.add(lambda text: self._call(_warn, text)),
         ]
         for id, joined in origins.items():
@@ -143,6 +154,12 @@ class WeaverHosts:
         for store in await asyncio.to_thread(stores.open_all):
             self._replicate(store)
         self._node.expect_peers(self._is_named)
+
+    def _tell_ready(self, store: WeaverStore) -> None:
+        root = store.id
+        while (parent := self.stores.parent_of(root)) is not None:
+            root = parent
+        self._events.add(NodeEvent(store_ready=StoreReady(root_id=root, store_id=store.id)))
 
     def _call_on(self, inviter: bytes, addresses: tuple[str, ...]) -> None:
         """Stay connected to an inviter, at its known addresses or where it is discovered.
@@ -301,7 +318,17 @@ class WeaverHosts:
 
     async def sync(self, store_id: bytes, timeout_s: float) -> list[SyncedPeer]:
         """Compare a store with every connected peer. Raises: NoSuchPath, Timeout."""
-        return await synchronise(await self._host_of(store_id), timeout_s)
+        host = await self._host_of(store_id)
+        sent, received = host.replica.sent, host.replica.received
+        found = await synchronise(host, timeout_s)
+        result = StoreSynced(
+            store_id=store_id,
+            peers_synced=sum(one.error is None for one in found),
+            entries_sent=host.replica.sent - sent,
+            entries_received=host.replica.received - received,
+        )
+        self._events.add(NodeEvent(sync_result=result))
+        return found
 
     async def _host_of(self, store_id: bytes) -> Host[WeaverReplica]:
         await self._begin()
@@ -315,6 +342,14 @@ class WeaverHosts:
         Raises: Unauthorized: the inviter refuses. Timeout: it did not answer. UsageError: the store
                 is here already, or the token names no address and the inviter is not connected.
         """
+        try:
+            return await self._join(token, timeout_s)
+        except DataLatticeError as error:
+            failed = JoinFailed(root_id=token.store_id, reason=str(error))
+            self._events.add(NodeEvent(join_failed=failed))
+            raise
+
+    async def _join(self, token: InviteToken, timeout_s: float) -> WeaverStore:
         await self._begin()
         # A copied folder with a new key joins the stores that it has again.
         if self.stores.get(token.store_id) is not None and self._is_peer(token.store_id):

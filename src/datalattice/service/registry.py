@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final, Generic, Self, TypeVar
 
-from datalattice.actions import ActionRequest, DoorStatement, with_resume
+from datalattice.actions import ActionRequest, DoorStatement, NodeEvent, with_resume
 from datalattice.client import Node
-from datalattice.cursors import Stream, Wake
+from datalattice.cursors import EventRing, Stream, Wake
 from datalattice.errors import DataLoss, LimitExceeded, MissingData, StaleToken, UsageError
 from datalattice.protobuf import Message
 from datalattice.service.access import LOCAL, AccessControl, Policy, Principal, decide
@@ -38,7 +38,7 @@ class ServiceCall:
     """What a handler may use besides its request: the node, and who asks under which policy.
 
     locks: on files of drives. doors: what the node states about the certificates of its doors.
-    access: rules, tokens and records, of a service with callers.
+    access: rules, tokens and records, of a service with callers. events: of the running node.
     """
 
     node: Node
@@ -47,6 +47,7 @@ class ServiceCall:
     locks: FileLocks
     doors: Callable[[], tuple[DoorStatement, ...]] = tuple
     access: AccessControl | None = None
+    events: EventRing[NodeEvent] | None = None
     once: Callable[[Callable[[Any], Message]], Once | None] = lambda _answer: None
     """Of an action on Weaver stores: given what makes its result from what was written, it
     returns what has a transaction done once; None: the request carries no id."""

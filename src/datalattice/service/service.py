@@ -16,10 +16,11 @@ from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import datalattice.service.handlers  # noqa: F401 - registers what does each action
-from datalattice.actions import CALLER, Action, ActionKind, ActionRequest, DoorStatement
+from datalattice.actions import CALLER, Action, ActionKind, ActionRequest, DoorStatement, NodeEvent
 from datalattice.cells import Keyword, Value, to_text
 from datalattice.client import Node, canonical_path, parse_path_key
 from datalattice.clock import Clock, SystemClock
+from datalattice.cursors import EventRing
 from datalattice.errors import UsageError
 from datalattice.lattice import did_of, is_public_key
 from datalattice.protobuf import Message
@@ -67,6 +68,7 @@ class Service:
         access: AccessControl | None = None,
         locks: FileLocks | None = None,
         doors: Callable[[], tuple[DoorStatement, ...]] = tuple,
+        events: EventRing[NodeEvent] | None = None,
         clock: Clock | None = None,
         limits: RequestLimits = REQUEST_LIMITS,
     ) -> None:
@@ -74,13 +76,14 @@ class Service:
 
         access: who may do what, limits of rates, records; None: the owner alone calls.
         doors: what the node states about the certificates of its doors.
-        locks: on files of drives; None: its own. limits: of the results that are kept for
-        requests with an id.
+        locks: on files of drives; None: its own. events: of the running node. limits: of the
+        results that are kept for requests with an id.
         """
         self._node: Final = node
         self._access: Final = access
         self._locks: Final = locks or FileLocks()
         self.doors: Final = doors
+        self._events: Final = events
         self._requests: Final = Requests(node, clock or SystemClock(), limits)
 
     def call(
@@ -146,7 +149,9 @@ class Service:
             access.witness(action, caller, decision)
         if decision is not None:
             decision.require()
-        return ServiceCall(self._node, caller, policy, self._locks, self.doors, access)
+        return ServiceCall(
+            self._node, caller, policy, self._locks, self.doors, access, self._events
+        )
 
     def _scope(self, action: Action, request: ActionRequest[Any], caller: Principal) -> str:
         """Return what the right is asked for: the action's scope with the request's values."""

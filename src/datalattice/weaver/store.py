@@ -51,7 +51,7 @@ from datalattice.weaver.frontier import ack_deps, observations
 from datalattice.weaver.fsck import LogFault, fsck
 from datalattice.weaver.ingest import Fork, Ingested
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention, admit
-from datalattice.weaver.log import IntentionLog, WitnessEntry
+from datalattice.weaver.log import Floating, IntentionLog, WitnessEntry
 from datalattice.weaver.machine import EventFilter, Machine, Proposal, StateReader
 from datalattice.weaver.payloads import app_envelope
 from datalattice.weaver.presence import SeenMatrix
@@ -335,6 +335,10 @@ class StoreView:
     def other_branch(self, fork: Fork) -> list[SignedIntention]:
         """Return what waits behind the branch of a fork that is not in the log, oldest first."""
         return self._log.other_branch(self._txn, fork)
+
+    def floating(self) -> list[Floating]:
+        """Return what waits, in the order of arrival."""
+        return self._log.floating(self._txn)
 
     def forks(self) -> list[Fork]:
         """Return the pairs of intentions in which an author contradicts itself."""

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import pytest
 
+from datalattice.actions import NodeEvent
 from datalattice.apps.kv import Database
 from datalattice.cells import decode, encode, make_blob, references, same
 from datalattice.client import parse_address
@@ -16,6 +17,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.client.weaverfolder import WeaverFolder
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
+from datalattice.cursors import EventRing
 from datalattice.engine import GroupCommit
 from datalattice.errors import IdentityCloned, StoreFull, Timeout, Unauthorized, UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
@@ -52,7 +54,8 @@ class Site:
 
     async def __aenter__(self) -> Self:
         await self.node.start()
-        self.hosts = WeaverHosts(self.node, self.folder, SystemEntropy())
+        self.events: EventRing[NodeEvent] = EventRing()
+        self.hosts = WeaverHosts(self.node, self.folder, SystemEntropy(), self.events)
         await self.hosts.start()
         return self
 
@@ -133,6 +136,39 @@ def test_an_invited_node_fetches_the_store_and_both_go_on_writing(scheme: str) -
             assert copy.status().name == "notes"
             (peer,) = guest.node.peers
             assert parse_address(str(peer.address)).scheme == scheme
+
+    run(work)
+
+
+def test_events_tell_of_stores_comparisons_and_joins_that_fail() -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest:
+            notes = home.stores.create("kv", "notes")
+            for number in range(120):
+                put(notes, b"%d" % number, b"first")
+            invite = home.invite(notes)
+            copy = await guest.hosts.join(invite)
+            await has(copy, b"119", b"first")
+            below = guest.stores.create("log", "below", copy.id)
+            given, taken = home.hosts._hosts[notes.id], guest.hosts._hosts[copy.id]
+            assert given.replica.sent >= 120
+            assert taken.replica.received >= 120
+            (peer,) = await guest.hosts.sync(copy.id, TIMEOUT_S)
+            assert peer.error is None
+            with pytest.raises(UsageError):
+                await guest.hosts.join(invite)
+            ready, child, synced, failed = guest.events.after(0)[1]
+            assert ready.store_ready is not None
+            assert child.store_ready is not None
+            assert (ready.store_ready.root_id, ready.store_ready.store_id) == (copy.id, copy.id)
+            assert (child.store_ready.root_id, child.store_ready.store_id) == (copy.id, below.id)
+            result = synced.sync_result
+            assert result is not None
+            assert (result.store_id, result.peers_synced) == (copy.id, 1)
+            assert result.entries_received < 120  # of this comparison alone
+            assert failed.join_failed is not None
+            assert failed.join_failed.root_id == copy.id
+            assert "already" in failed.join_failed.reason
 
     run(work)
 

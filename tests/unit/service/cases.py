@@ -12,7 +12,8 @@ from datalattice import actions as a
 from datalattice.actions import ActionRequest, KeyOperation, KeyWrite
 from datalattice.cells import Keyword, Map, Value, encode_message, value_hash
 from datalattice.client import Node
-from datalattice.clock import SystemClock
+from datalattice.clock import Hlc, SystemClock
+from datalattice.cursors import EventRing
 from datalattice.errors import (
     AlreadyExists,
     BadFormat,
@@ -32,8 +33,9 @@ from datalattice.errors import (
 from datalattice.lattice import replicable
 from datalattice.service import OPERATOR, Service
 from datalattice.service.access import AccessControl, Audit, Policies, RateLimits
-from datalattice.testing.callers import BOB_DID, NODE, NOW_MS, authenticator, bearer
+from datalattice.testing.callers import BOB, BOB_DID, NODE, NOW_MS, authenticator, bearer
 from datalattice.testing.clocks import StoppedClock
+from datalattice.weaver import Intention
 from datalattice.weaver.kv import GetRequest, GetResponse, PutRequest, WatchParams
 
 NO_HASH = b"\x07" * 32
@@ -48,7 +50,8 @@ class World:
         node = self.node
         self._folder = TemporaryDirectory()
         self.access = self._access()
-        self.service = Service(node, access=self.access)
+        self.events: EventRing[a.NodeEvent] = EventRing()
+        self.service = Service(node, access=self.access, events=self.events)
         node.queue("log").offer_many(["a", "b"])
         node.database("shop")["tea"] = 3
         node.database("shop").sadd("set", "x")
@@ -71,6 +74,13 @@ class World:
         policies.put("stores", {"r": ["public"]})
         clock = StoppedClock(NOW_MS)
         return AccessControl(authenticator(), policies, RateLimits(), Audit(), clock, NODE)
+
+    def wait_in_store(self) -> bytes:
+        """Have an intention of another author wait in the store; return its hash."""
+        before = Intention.build(BOB.public_key, Hlc(1, 0), self.store, NO_HASH, (), b"")
+        signed = before.sign(BOB)
+        self.node.weaver.open(self.store).ingest([signed.encode()])
+        return signed.hash
 
     def token_id(self) -> str:
         """Return the id of a new token, which is shown once."""
@@ -397,6 +407,18 @@ GOOD: dict[str, Good | Flow] = {
             (items[0].record.action, items[0].record.how) == ("pins.delete", "process")
         ),
     ),
+    "node.events": Flow(
+        lambda w: a.WatchNode(),
+        lambda w: w.events.add(
+            a.NodeEvent(join_failed=a.JoinFailed(root_id=NO_STORE, reason="refused"))
+        ),
+        1,
+        lambda items, w: items[0].join_failed.reason == "refused",
+    ),
+    "node.set_name": Good(
+        lambda w: a.NameNode(name="north"),
+        lambda r, w: [peer.name for peer in w.node.store("notes").peers()] == ["north"],
+    ),
     "node.status": Good(
         lambda w: a.GetNodeStatus(),
         lambda r, w: (
@@ -452,6 +474,10 @@ GOOD: dict[str, Good | Flow] = {
     "stores.intention": Good(
         lambda w: a.GetIntention(store_id=w.store, hash_prefix=w.tips()[0][:8]),
         lambda r, w: r.intention.hash == w.tips()[0],
+    ),
+    "stores.floating": Good(
+        lambda w: a.ListFloating(id=w.store if w.wait_in_store() else b""),
+        lambda r, w: [one.intention.hash for one in r.items] == [w.wait_in_store()],
     ),
     "stores.history": Good(
         lambda w: a.ReadHistory(id=w.store, limit=2),
@@ -576,6 +602,8 @@ BAD: dict[str, Bad] = {
     "tokens.issue": Bad(lambda w: a.IssueToken(subject="bob"), UsageError),
     "tokens.revoke": Bad(lambda w: a.RevokeToken(token_id="t", issuer="bob"), UsageError),
     "node.audit": Bad(lambda w: a.GetPolicy(scope="nowhere"), UsageError),
+    "node.events": Bad(lambda w: a.GetPolicy(scope="nowhere"), UsageError),
+    "node.set_name": Bad(lambda w: a.NameNode(name="a\nb"), UsageError),
     "node.status": Bad(lambda w: a.ListPeers(), PeerUnavailable),
     "node.store_types": Bad(lambda w: a.ListPeers(), PeerUnavailable),
     "peers.list": Bad(lambda w: a.ListPeers(), PeerUnavailable),
@@ -611,6 +639,7 @@ for _name, _request in (
     ("stores.rebuild", a.RebuildStore),
     ("stores.get_name", a.GetStoreName),
     ("stores.tips", a.GetAuthorTips),
+    ("stores.floating", a.ListFloating),
     ("stores.history", a.ReadHistory),
     ("stores.follow", a.FollowStore),
     ("stores.system", a.ListSystem),

@@ -22,11 +22,13 @@ from datalattice.actions import (
     RightHolders,
     WatchAudit,
 )
+from datalattice.cells import Vector
 from datalattice.client.credentials import CLOCK_SKEW_S
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
     Conflict,
     NoSigningKey,
+    StaleToken,
     Unauthenticated,
     Unauthorized,
     UnsupportedOperation,
@@ -44,6 +46,7 @@ from datalattice.service.access import (
     RateLimits,
     join_scope,
 )
+from datalattice.service.resuming import stream_name, write_token
 from datalattice.testing.callers import (
     ALICE,
     ALICE_DID,
@@ -271,3 +274,35 @@ def test_records_come_as_they_are_made_and_a_slow_reader_is_told(served: Served)
         assert last.lagged is not None
         assert last.lagged.count == 3
         assert stream.closed
+
+
+def test_a_reader_of_records_goes_on_behind_the_last_one(served: Served) -> None:
+    admin = served.access.enter(bearer(token_of(BOB)))
+    with served.service.stream(WatchAudit(), admin) as stream:
+        begun = stream.resume
+        served.call(OFFER, token_of(ALICE))
+        served.call(OFFER, token_of(ALICE))
+        first, second = stream.take()
+    assert stream.resume == second.resume != first.resume != begun
+    for token, lacking in ((begun, 2), (first.resume, 1), (second.resume, 0)):
+        with served.service.stream(WatchAudit(resume=token), admin) as again:
+            # It was asked for itself, which is recorded, too.
+            actions = [item.record.action for item in again.take() if item.record is not None]
+        assert actions[:lacking] == ["queue.offer"] * lacking
+        assert set(actions[lacking:]) == {"node.audit"}
+
+
+@pytest.mark.parametrize("number", [-1, 10**6, "1"])
+def test_a_token_of_no_position_or_of_an_earlier_start_is_refused(
+    number: Any, served: Served
+) -> None:
+    admin = served.access.enter(bearer(token_of(BOB)))
+    name, ring = stream_name("node.audit"), served.access.audit.ring
+    for position, error in (
+        (Vector.of([ring.id, number]), UsageError),
+        (Vector.of([ring.id]), UsageError),
+        (None, UsageError),
+        (Vector.of([b"earlier.", 0]), StaleToken),
+    ):
+        with pytest.raises(error):
+            served.service.stream(WatchAudit(resume=write_token(name, position)), admin)

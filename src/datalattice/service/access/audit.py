@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from datalattice.service.events import EventRing
+from datalattice.cursors import EventRing
 
 RING_RECORDS: Final = 1_024
 """Newest records kept in memory."""

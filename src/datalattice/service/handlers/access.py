@@ -17,9 +17,10 @@ from datalattice.actions import (
     RightHolders,
     WatchAudit,
 )
+from datalattice.cursors import EventsMissed
 from datalattice.errors import NoSuchPath, Unauthorized, UnsupportedOperation, UsageError
 from datalattice.service.access import ABSENT, AccessControl, AuditRecord, owned_part
-from datalattice.service.events import EventsMissed, EventStream
+from datalattice.service.handlers.rings import events_of
 from datalattice.service.registry import ServiceCall, Streamed, handles
 
 
@@ -103,7 +104,7 @@ def revoke_token(call: ServiceCall, request: RevokeToken) -> Empty:
 @handles(WatchAudit)
 def watch_audit(call: ServiceCall, request: WatchAudit) -> Streamed[AuditEvent]:
     """Return what is decided from now on."""
-    return Streamed(EventStream(_access(call).audit.ring), _audit_event)
+    return events_of(_access(call).audit.ring, request, _audit_event)
 
 
 def _audit_event(record: AuditRecord | EventsMissed) -> AuditEvent:

@@ -15,6 +15,7 @@ from datalattice.actions import (
     StoreTypes,
 )
 from datalattice.cells import value_hash
+from datalattice.client import Folder, read_node_name
 from datalattice.errors import NoSigningKey
 from datalattice.service.registry import ServiceCall, handles
 from datalattice.version import VERSION
@@ -32,7 +33,7 @@ def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:
     identity = None if running is None else running.public_key
     return NodeInfo(
         public_key=b"" if identity is None else bytes.fromhex(identity),
-        display_name=str(node.owner) if isinstance(owner, bytes) else "",
+        display_name=_display_name(call, has_owner=owner is not None),
         # Where data lies on the disk is nobody's business but the operator's.
         data_path=str(node.path or "") if call.is_operator else "",
         mesh_count=len(node.stores()),
@@ -42,6 +43,11 @@ def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:
         address=None if running is None else running.address,
         doors=call.doors(),
     )
+
+
+def _display_name(call: ServiceCall, *, has_owner: bool) -> str:
+    named = "" if call.node.path is None else read_node_name(Folder(call.node.path))
+    return named or (str(call.node.owner) if has_owner else "")
 
 
 @handles(ListStoreTypes)

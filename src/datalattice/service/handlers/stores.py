@@ -23,6 +23,8 @@ from datalattice.actions import (
     Empty,
     ExecMethod,
     ExecResult,
+    FloatingIntention,
+    FloatingPage,
     FollowStore,
     GetAuthorTips,
     GetDescriptor,
@@ -39,6 +41,7 @@ from datalattice.actions import (
     InvitePeer,
     JoinedStore,
     JoinStore,
+    ListFloating,
     ListMethods,
     ListStorePeers,
     ListStores,
@@ -77,6 +80,7 @@ from datalattice.actions import (
     WitnessPage,
 )
 from datalattice.cells import Value, Vector
+from datalattice.client import Folder, read_node_name
 from datalattice.errors import (
     BadFormat,
     Conflict,
@@ -158,11 +162,14 @@ def create_store(call: ServiceCall, request: CreateStore) -> StoreRef:
     stores = call.node.weaver
     kind = stores.machine(request.store_type).kind
     name = request.name or None
+    path = call.node.path
+    peer_name = None if path is None else read_node_name(Folder(path)) or None
 
     def answer(made: WeaverStore) -> StoreRef:
         return StoreRef(id=made.id, store_type=kind, name=name or "")
 
-    return answer(stores.create(kind, name, request.parent_id, once=call.once(answer)))
+    made = stores.create(kind, name, request.parent_id, peer_name=peer_name, once=call.once(answer))
+    return answer(made)
 
 
 @handles(ListStores)
@@ -293,6 +300,22 @@ def get_intention(call: ServiceCall, request: GetIntention) -> IntentionAnswer:
         listed = ", ".join(one.hash.hex() for one in islice(found, 10))
         raise Conflict(f"{len(found)} intentions begin so: {listed}")
     return IntentionAnswer(intention=_intention(found[0], machine))
+
+
+@handles(ListFloating)
+def list_floating(call: ServiceCall, request: ListFloating) -> FloatingPage:
+    """Return what waits."""
+    limit, machine = page(request.limit, PAGE_MAX), _machine(call, request.id)
+    with _view(call, request.id) as view:
+        found = view.floating()[:limit]
+    return FloatingPage(
+        items=tuple(
+            FloatingIntention(
+                intention=_intention(one.signed, machine), received_at=one.received_ms
+            )
+            for one in found
+        )
+    )
 
 
 def _intention(signed: SignedIntention, machine: Machine | None) -> IntentionInfo:

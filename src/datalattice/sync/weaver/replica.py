@@ -137,6 +137,7 @@ class WeaverReplica:
         """Connections on which a session of sketches was begun and not ended. It costs this side a
         look at its log each time, and the peer a message; from then on they go by ranges."""
         self._neighbours = Neighbours(entropy)
+        self.sent = self.received = 0  # intentions given to peers, and taken in from them
         self.gaps: Final = ChainGaps()
         """Missing predecessors, for the conversations that ask for them."""
 
@@ -201,6 +202,7 @@ class WeaverReplica:
                 absorbed.reports.append(Remark("own-elsewhere", text))
             # What was asked for may wait beyond the bound.
             ingested = self._store.take(fresh, bounded=not asked)
+            self.received += len(fresh)
             self._brought.update((one.hash, peer.connection) for one in fresh)
             self.gaps.forget([one.hash for one in fresh])
             self.gaps.add(ingested.missing)
@@ -384,6 +386,7 @@ class WeaverReplica:
                 is_end = seq > log.head().seq
             if is_end:
                 self._copied[peer.connection] = self._arrived  # what arrived since is pushed
+            self.sent += len(entries)
             left -= len(entries)
             is_last = is_end or left == 0
             # "That of the last record will do": signing is most of what a record costs here.
@@ -398,6 +401,7 @@ class WeaverReplica:
     def _batches(self, parts: Sequence[Part]) -> Iterator[tuple[Part, ...]]:
         """Yield the parts in lots; a part larger than the bound of bytes goes alone."""
         limits = self.limits
+        self.sent += len(parts)
         batch: list[Part] = []
         size = 0
         for part in parts:

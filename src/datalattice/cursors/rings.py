@@ -1,4 +1,4 @@
-"""Events: the newest of some things that happen, which several readers share.
+"""Rings: the newest of some events, which several readers share.
 
     ring = EventRing(128)
     stream = EventStream(ring)      # what is added from now on
@@ -17,9 +17,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from datalattice.cursors import Listeners, Stream, Wake
+from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.cursors.base import Wake
+from datalattice.cursors.stream import Listeners, Stream
 
 T = TypeVar("T")
+
+_ID_BYTES: Final = 8
 
 RING_EVENTS: Final = 128
 """Newest events that are kept for readers."""
@@ -35,7 +39,9 @@ class EventsMissed:
 class EventRing(Generic[T]):
     """The newest events. Any thread may add and read."""
 
-    def __init__(self, size: int = RING_EVENTS) -> None:
+    def __init__(self, size: int = RING_EVENTS, entropy: Entropy | None = None) -> None:
+        self.id: Final = (entropy or SystemEntropy()).bytes(_ID_BYTES)
+        """Tells it apart: numbers of another ring, such as that before a restart, mean nothing."""
         self._events: deque[T] = deque(maxlen=size)
         self._count = 0
         self._lock: Final = threading.Lock()
@@ -64,18 +70,26 @@ class EventRing(Generic[T]):
 
 
 class EventStream(Stream[T | EventsMissed]):
-    """The events of a ring from now on; it ends with `EventsMissed` when it was too slow."""
+    """The events of a ring from now on; it ends with `EventsMissed` when it was too slow.
+
+    ring: of the events. next: the number of the event that comes next; None at first: the newest.
+    """
 
     def __init__(
-        self, ring: EventRing[T], *, wait: bool = True, timeout: float | None = None
+        self,
+        ring: EventRing[T],
+        next: int | None = None,
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
     ) -> None:
         super().__init__(ring, wait=wait, timeout=timeout)
-        self._ring: Final = ring
-        self._next = ring.after(0)[0]
+        self.ring: Final = ring
+        self.next = ring.after(0)[0] if next is None else next
 
     def _fetch(self) -> list[T | EventsMissed]:
-        begun, (self._next, events) = self._next, self._ring.after(self._next)
-        missed = self._next - begun - len(events)
+        begun, (self.next, events) = self.next, self.ring.after(self.next)
+        missed = self.next - begun - len(events)
         if missed:
             self.close()
             return [EventsMissed(missed)]

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from datalattice.service.events import RING_EVENTS, EventRing, EventsMissed, EventStream
+from datalattice.cursors import RING_EVENTS, EventRing, EventsMissed, EventStream
 
 
 def test_a_reader_gets_what_comes_after_it_began() -> None:
@@ -47,3 +47,13 @@ def test_a_reader_that_waits_is_woken_and_one_that_left_costs_nothing() -> None:
         assert next(stream) == "news"
         writer.join()
     assert not ring._listeners
+
+
+def test_a_reader_begins_at_a_number_and_a_ring_tells_itself_apart() -> None:
+    ring: EventRing[int] = EventRing()
+    for number in range(5):
+        ring.add(number)
+    with EventStream(ring, 2) as stream:
+        assert stream.poll() == [2, 3, 4]
+        assert stream.next == 5
+    assert ring.id != EventRing[int]().id

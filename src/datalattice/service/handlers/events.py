@@ -1,0 +1,48 @@
+"""Handlers of the node's events, and of its name, which it tells to peers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from datalattice.actions import Empty, LaggedEvents, NameNode, NodeEvent, WatchNode
+from datalattice.client import Folder, write_node_name
+from datalattice.cursors import EventsMissed
+from datalattice.errors import PeerUnavailable, UsageError
+from datalattice.service.handlers.rings import events_of
+from datalattice.service.registry import ServiceCall, Streamed, handles
+
+NAME_BYTES_MAX: Final = 255
+"""Longest name of a node."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+@handles(WatchNode)
+def watch_node(call: ServiceCall, request: WatchNode) -> Streamed[NodeEvent]:
+    """Return what happens at the node from now on."""
+    if call.events is None:
+        raise PeerUnavailable("here no node runs, of which events could come")
+    return events_of(call.events, request, _event)
+
+
+def _event(event: NodeEvent | EventsMissed) -> NodeEvent:
+    if isinstance(event, EventsMissed):
+        return NodeEvent(lagged=LaggedEvents(count=event.count))
+    return event
+
+
+@handles(NameNode)
+def name_node(call: ServiceCall, request: NameNode) -> Empty:
+    """Name the node."""
+    name, path = request.name, call.node.path
+    if not name or _CONTROL.search(name) or len(name.encode()) > NAME_BYTES_MAX:
+        raise UsageError(
+            f"name: 1 to {NAME_BYTES_MAX} bytes without control characters, got {name!r:.80}"
+        )
+    if path is not None:
+        write_node_name(Folder(path), name)
+    if call.node.stores():
+        call.node.weaver.open_all()
+        call.node.weaver.peers.set_name(name)
+    return Empty()
