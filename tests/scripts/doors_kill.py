@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -127,16 +128,21 @@ class Writer(threading.Thread):
             number += 1
 
 
-def _put_file(path: str) -> Write:
-    """Return what puts a file of an own number by WebDAV, on one connection while it lasts."""
+class _SocketConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
 
-    class Connection(http.client.HTTPConnection):
-        def connect(self) -> None:
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(WAIT_S)
-            self.sock.connect(path)
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")
+        self._path = path
 
-    connection = Connection("localhost")
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(WAIT_S)
+        self.sock.connect(self._path)
+
+
+def _put_file(connection: http.client.HTTPConnection) -> Write:
+    """Return what puts a file of an own number by WebDAV."""
 
     def put(number: int) -> None:
         try:
@@ -153,14 +159,21 @@ def _put_file(path: str) -> Write:
     return put
 
 
-def writers(daemon: Daemon, admin: KeyPair, node: datalattice.Node, store: str) -> Iterator[Writer]:
-    """Yield a writer for each way. node: the folder, opened beside the daemon."""
+def writers(
+    daemon: Daemon, admin: KeyPair, node: datalattice.Node, store: str, held: ExitStack
+) -> Iterator[Writer]:
+    """Yield a writer for each way. node: the folder, opened beside the daemon. held: clients."""
     sockets = daemon.doors["socket"], daemon.doors["grpc socket"]
     url = daemon.doors["rest"]
-    rest = RestClient(sockets[0])
-    port = RestClient(url, token=lambda: make_token(admin, url, SystemClock().now_ms()))
-    grpc = GrpcClient(sockets[1])
-    weaver = GrpcClient(sockets[1]).store(store)
+    rest = held.enter_context(RestClient(sockets[0]))
+
+    def token() -> str:
+        return make_token(admin, url, SystemClock().now_ms())
+
+    port = held.enter_context(RestClient(url, token=token))
+    grpc = held.enter_context(GrpcClient(sockets[1]))
+    weaver = held.enter_context(GrpcClient(sockets[1])).store(store)
+    files = held.enter_context(closing(_SocketConnection(sockets[0])))
 
     def key(number: int) -> WriteKeys:
         return WriteKeys(database="numbers", writes=(KeyWrite(key=str(number), value=number),))
@@ -168,7 +181,7 @@ def writers(daemon: Daemon, admin: KeyPair, node: datalattice.Node, store: str) 
     yield Writer("rest", lambda n: rest.call(OfferRecords(topic="rest", values=(n,))))
     yield Writer("grpc", lambda n: grpc.call(OfferRecords(topic="grpc", values=(n,))))
     yield Writer("port", lambda n: port.call(key(n)))
-    yield Writer("webdav", _put_file(sockets[0]))
+    yield Writer("webdav", _put_file(files))
     yield Writer("beside", lambda n: node.queue("beside").offer(n))
     yield Writer("weaver", lambda n: weaver.call("Put", key=b"%d" % n, value=b"%d" % n))
 
@@ -203,8 +216,8 @@ def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
         store = node.store("numbers", "kv").id
     daemon = Daemon(folder, did_of(admin.public_key))
     daemon.start()
-    with datalattice.open(folder) as beside:
-        running = list(writers(daemon, admin, beside, store))
+    with datalattice.open(folder) as beside, ExitStack() as held:
+        running = list(writers(daemon, admin, beside, store, held))
         for writer in running:
             writer.start()
         for _ in range(rounds):
