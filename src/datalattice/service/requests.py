@@ -6,8 +6,6 @@ A row is written in the commit of the effect: in the node's `:local` slot for wh
 lattice, in a table of the stores' engine for what changes a Weaver store. So a caller whose answer
 was lost sends the same request again, and it is done once. Neither ever leaves the node.
 
-Rows of one principal are numbered in the order they were written, and the oldest go first.
-
 Source: docs/design/service.md "Repeating an effect".
 """
 
@@ -19,7 +17,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from datalattice.actions import ActionRequest, check_request_id
-from datalattice.cells import EMPTY_MAP, Blob, Keyword, Map, Value
+from datalattice.cells import EMPTY_MAP, Blob, Keyword, Map, Value, Vector
 from datalattice.client import Node
 from datalattice.clock import Clock, next_stamp, present_ms
 from datalattice.cursors import LatticeCursor
@@ -39,8 +37,9 @@ _BOOKS: Final = Keyword("books")
 class RequestLimits(NamedTuple):
     """What is kept.
 
-    kept_ms: how long. requests, result_bytes: of one principal. principals: who have rows; where
-    there would be more, the one whose last request is oldest loses its rows.
+    kept_ms: how long. requests, result_bytes: most of one principal; half of it, of the newest, is
+    surely there. principals: who have rows; where there would be more, the one whose last request
+    is oldest loses its rows.
     """
 
     kept_ms: int = 24 * 60 * 60 * 1_000
@@ -50,9 +49,6 @@ class RequestLimits(NamedTuple):
 
 
 REQUEST_LIMITS: Final = RequestLimits()
-
-EXPIRED_AT_ONCE: Final = 16
-"""Rows that one write removes because their time is over: a pause must not make it slow."""
 
 
 class RequestMark(NamedTuple):
@@ -77,44 +73,49 @@ def _short(text: str) -> bytes:
 
 
 class RequestRows(Protocol):
-    """Where rows are kept: bytes by principal and key; the row at the key b"" is its head."""
-
-    def get(self, principal: bytes, key: bytes) -> bytes | None:
-        """Return a row, or None."""
-
-    def put(self, principal: bytes, key: bytes, value: bytes) -> None:
-        """Set a row."""
-
-    def delete(self, principal: bytes, key: bytes) -> None:
-        """Remove a row."""
+    """Where rows are kept: of each principal a head, and two Maps of rows by id: part 0 and 1."""
 
     def heads(self) -> Iterable[tuple[bytes, bytes]]:
         """Return the principals that have rows, with their heads."""
 
+    def head(self, principal: bytes) -> bytes | None:
+        """Return a head, or None."""
+
+    def set_head(self, principal: bytes, head: bytes) -> None:
+        """Set a head."""
+
+    def get(self, principal: bytes, part: int, id: bytes) -> bytes | None:
+        """Return a row, or None."""
+
+    def put(self, principal: bytes, part: int, id: bytes, row: bytes) -> None:
+        """Set a row."""
+
+    def clear(self, principal: bytes, part: int) -> None:
+        """Remove the rows of a part."""
+
     def drop(self, principal: bytes) -> None:
-        """Remove all rows of a principal."""
+        """Remove all of a principal."""
 
 
 class _Head(NamedTuple):
-    """Of a principal: its rows have the numbers first <= n < next."""
+    """Of a principal: the part that is written to, what that holds, when it was written to."""
 
-    first: int = 0
-    next: int = 0
+    part: int = 0
+    requests: int = 0
     result_bytes: int = 0
     last_ms: int = 0
 
 
 _HEAD: Final = Struct(">QQQQ")
-_RESULT: Final = Struct(">QQ32s")  # number, when it was written, hash of the request
-_NUMBER: Final = Struct(">16sQQ")  # id, when it was written, bytes of the result
-
-
-def _numbered(number: int) -> bytes:
-    return b"n" + number.to_bytes(8, "big")
+_RESULT: Final = Struct(">Q32s")  # when it was written, hash of the request
 
 
 class RequestTable:
-    """The kept results, as they are in one transaction."""
+    """The kept results, as they are in one transaction.
+
+    Of a principal two parts are kept. When one has half of what may be kept, the other is emptied
+    and written to: so the oldest go, and no row is looked for to do that.
+    """
 
     def __init__(
         self, rows: RequestRows, now_ms: int, limits: RequestLimits = REQUEST_LIMITS
@@ -128,15 +129,18 @@ class RequestTable:
 
         Raises: RequestReused: the id came with another request.
         """
-        row = self._rows.get(mark.principal, b"i" + mark.id)
-        if row is None:
-            return None
-        _, time_ms, request = _RESULT.unpack_from(row)
-        if self._is_over(time_ms):
-            return None
-        if request != mark.request:
-            raise RequestReused("this id came with another request before; each needs its own")
-        return row[_RESULT.size :]
+        for part in (0, 1):
+            row = self._rows.get(mark.principal, part, mark.id)
+            if row is None:
+                continue
+            time_ms, request = _RESULT.unpack_from(row)
+            # An id may have come again once its time was over: that row is in the other part.
+            if self._is_over(time_ms):
+                continue
+            if request != mark.request:
+                raise RequestReused("this id came with another request before; each needs its own")
+            return row[_RESULT.size :]
+        return None
 
     def _is_over(self, time_ms: int) -> bool:
         # A clock that was put back makes no row older.
@@ -144,51 +148,35 @@ class RequestTable:
 
     def keep(self, mark: RequestMark, result: bytes) -> None:
         """Keep the result of a request that `find` did not find."""
-        head = self._room(mark.principal, len(result))
-        row = _RESULT.pack(head.next, self._now_ms, mark.request) + result
-        self._rows.put(mark.principal, b"i" + mark.id, row)
-        numbered = _NUMBER.pack(mark.id, self._now_ms, len(result))
-        self._rows.put(mark.principal, _numbered(head.next), numbered)
-        made = _Head(head.first, head.next + 1, head.result_bytes + len(result), self._now_ms)
-        self._rows.put(mark.principal, b"", _HEAD.pack(*made))
+        head = self._head_with_room(mark.principal, len(result))
+        row = _RESULT.pack(self._now_ms, mark.request) + result
+        self._rows.put(mark.principal, head.part, mark.id, row)
+        made = _Head(head.part, head.requests + 1, head.result_bytes + len(result), self._now_ms)
+        self._rows.set_head(mark.principal, _HEAD.pack(*made))
 
-    def _room(self, principal: bytes, size: int) -> _Head:
-        """Make room for one more row of a principal; return its head."""
-        found = self._rows.get(principal, b"")
+    def _head_with_room(self, principal: bytes, size: int) -> _Head:
+        """Return the head of a principal whose part has room for a result of a size."""
+        found = self._rows.head(principal)
         if found is None:
-            self._room_for_principal()
+            self._make_room_for_principal()
             return _Head()
         head = _Head(*_HEAD.unpack(found))
         if self._is_over(head.last_ms):  # all of them
             self._rows.drop(principal)
             return _Head()
-        first, held, expired = head.first, head.result_bytes, 0
-        while first < head.next:
-            number = self._rows.get(principal, _numbered(first))
-            assert number is not None
-            id, time_ms, length = _NUMBER.unpack(number)
-            is_full = (
-                head.next - first >= self._limits.requests
-                or held + size > self._limits.result_bytes
-            )
-            if not is_full:
-                expired += 1
-                if expired > EXPIRED_AT_ONCE or not self._is_over(time_ms):
-                    break
-            self._remove(principal, id, first)
-            held -= length
-            first += 1
-        return head._replace(first=first, result_bytes=held)
+        most = self._limits
+        is_full = (
+            head.requests >= most.requests // 2
+            # A result that is longer has a part to itself.
+            or head.result_bytes + size > most.result_bytes // 2
+        )
+        if not is_full:
+            return head
+        self._rows.clear(principal, 1 - head.part)
+        return _Head(1 - head.part)
 
-    def _remove(self, principal: bytes, id: bytes, number: int) -> None:
-        self._rows.delete(principal, _numbered(number))
-        row = self._rows.get(principal, b"i" + id)
-        # The id may have come again once its time was over: that row is a later one.
-        if row is not None and _RESULT.unpack_from(row)[0] == number:
-            self._rows.delete(principal, b"i" + id)
-
-    def _room_for_principal(self) -> None:
-        last = {who: _HEAD.unpack(head)[3] for who, head in self._rows.heads()}
+    def _make_room_for_principal(self) -> None:
+        last = {who: _Head(*_HEAD.unpack(head)).last_ms for who, head in self._rows.heads()}
         if len(last) < self._limits.principals:
             return
         idle = [who for who, time_ms in last.items() if self._is_over(time_ms)]
@@ -200,45 +188,61 @@ class RequestTable:
 
 
 class CellRows:
-    """Rows in a Map of Maps, for `:local`."""
+    """Rows in a Map of Vectors [head, part 0, part 1], for `:local`."""
 
     def __init__(self, books: Value) -> None:
-        self._books: Map = books if isinstance(books, Map) else EMPTY_MAP
-        self._changed: dict[bytes, Map] = {}
+        self.books: Map = books if isinstance(books, Map) else EMPTY_MAP
 
-    @property
-    def books(self) -> Map:
-        """The Map with the rows that were set."""
-        return self._books.put_many(self._changed)
+    def _book(self, principal: bytes) -> list[Value]:
+        found = self.books.get(principal)
+        # Of another shape, the node's own slot reads as empty.
+        if isinstance(found, Vector) and len(found) == len(_NO_BOOK):
+            return list(found)
+        return list(_NO_BOOK)
 
-    def _book(self, principal: bytes) -> Map:
-        found = self._changed.get(principal, self._books.get(principal))
-        return found if isinstance(found, Map) else EMPTY_MAP
-
-    def get(self, principal: bytes, key: bytes) -> bytes | None:
-        """Return a row, or None."""
-        found = self._book(principal).get(key)
-        return bytes(found) if isinstance(found, bytes | Blob) else None  # a long one is a Blob
-
-    def put(self, principal: bytes, key: bytes, value: bytes) -> None:
-        """Set a row."""
-        self._changed[principal] = self._book(principal).put(key, value)
-
-    def delete(self, principal: bytes, key: bytes) -> None:
-        """Remove a row."""
-        self._changed[principal] = self._book(principal).remove(key)
+    def _set(self, principal: bytes, at: int, value: Value) -> None:
+        book = self._book(principal)
+        book[at] = value
+        self.books = self.books.put(principal, Vector.of(book))
 
     def heads(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the principals that have rows, with their heads."""
-        for principal, book in self.books.entries():
-            head = book.get(b"") if isinstance(book, Map) else None
-            if isinstance(principal, bytes) and isinstance(head, bytes):
+        for principal in self.books.keys():  # noqa: SIM118 - a Map of cells
+            assert isinstance(principal, bytes)
+            head = self.head(principal)
+            if head is not None:
                 yield principal, head
 
+    def head(self, principal: bytes) -> bytes | None:
+        """Return a head, or None."""
+        found = self._book(principal)[0]
+        return found if isinstance(found, bytes) and found else None
+
+    def set_head(self, principal: bytes, head: bytes) -> None:
+        """Set a head."""
+        self._set(principal, 0, head)
+
+    def get(self, principal: bytes, part: int, id: bytes) -> bytes | None:
+        """Return a row, or None."""
+        rows = self._book(principal)[1 + part]
+        found = rows.get(id) if isinstance(rows, Map) else None
+        return bytes(found) if isinstance(found, bytes | Blob) else None  # a long one is a Blob
+
+    def put(self, principal: bytes, part: int, id: bytes, row: bytes) -> None:
+        """Set a row."""
+        rows = self._book(principal)[1 + part]
+        self._set(principal, 1 + part, (rows if isinstance(rows, Map) else EMPTY_MAP).put(id, row))
+
+    def clear(self, principal: bytes, part: int) -> None:
+        """Remove the rows of a part."""
+        self._set(principal, 1 + part, EMPTY_MAP)
+
     def drop(self, principal: bytes) -> None:
-        """Remove all rows of a principal."""
-        self._changed.pop(principal, None)
-        self._books = self._books.remove(principal)
+        """Remove all of a principal."""
+        self.books = self.books.remove(principal)
+
+
+_NO_BOOK: Final[tuple[Value, ...]] = (b"", EMPTY_MAP, EMPTY_MAP)
 
 
 class EngineRows:
@@ -247,32 +251,42 @@ class EngineRows:
     def __init__(self, txn: GroupTxn | WriteTxn) -> None:
         self._txn: Final = txn
 
-    def get(self, principal: bytes, key: bytes) -> bytes | None:
-        """Return a row, or None."""
-        return self._txn.get(REQUESTS, _engine_key(principal, key))
-
-    def put(self, principal: bytes, key: bytes, value: bytes) -> None:
-        """Set a row."""
-        self._txn.put(REQUESTS, _engine_key(principal, key), value)
-
-    def delete(self, principal: bytes, key: bytes) -> None:
-        """Remove a row."""
-        self._txn.delete(REQUESTS, _engine_key(principal, key))
-
     def heads(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the principals that have rows, with their heads."""
+        # Heads lie together: they are read without the rows.
         for key, head in self._txn.scan(REQUESTS, b"h", b"i"):
             yield key[1:], head
 
+    def head(self, principal: bytes) -> bytes | None:
+        """Return a head, or None."""
+        return self._txn.get(REQUESTS, b"h" + principal)
+
+    def set_head(self, principal: bytes, head: bytes) -> None:
+        """Set a head."""
+        self._txn.put(REQUESTS, b"h" + principal, head)
+
+    def get(self, principal: bytes, part: int, id: bytes) -> bytes | None:
+        """Return a row, or None."""
+        return self._txn.get(REQUESTS, _part_key(principal, part) + id)
+
+    def put(self, principal: bytes, part: int, id: bytes, row: bytes) -> None:
+        """Set a row."""
+        self._txn.put(REQUESTS, _part_key(principal, part) + id, row)
+
+    def clear(self, principal: bytes, part: int) -> None:
+        """Remove the rows of a part."""
+        start, end = _part_key(principal, part), _part_key(principal, part + 1)
+        self._txn.delete_range(REQUESTS, start, end)
+
     def drop(self, principal: bytes) -> None:
-        """Remove all rows of a principal."""
-        self.delete(principal, b"")
-        self._txn.delete_range(REQUESTS, b"r" + principal, b"r" + principal + b"\xff")
+        """Remove all of a principal."""
+        self._txn.delete(REQUESTS, b"h" + principal)
+        self.clear(principal, 0)
+        self.clear(principal, 1)
 
 
-def _engine_key(principal: bytes, key: bytes) -> bytes:
-    # Heads lie together: they are read without the rows.
-    return (b"r" if key else b"h") + principal + key
+def _part_key(principal: bytes, part: int) -> bytes:
+    return b"r" + principal + bytes([part])
 
 
 # --- doing a request once -------------------------------------------------------------------------

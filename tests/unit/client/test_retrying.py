@@ -7,6 +7,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -204,3 +206,78 @@ def test_what_may_be_repeated_as_it_is_has_no_id_and_is_sent_once() -> None:
         with RestClient(url, retry=AT_ONCE) as client, pytest.raises(PeerUnavailable):
             client.call(GetKey(database="d", key="k"))
         thread.join(60)
+
+
+# --- over gRPC ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def lost_by_grpc(times: int, tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Serve the offer; the first `times` answers are lost as those of a killed service are."""
+    grpc = pytest.importorskip("grpc")
+    from concurrent.futures import ThreadPoolExecutor
+
+    ids: list[str] = []
+
+    class Offers(grpc.GenericRpcHandler):  # type: ignore[name-defined]
+        def service(self, _details: object) -> object:
+            return grpc.unary_unary_rpc_method_handler(self.answer)
+
+        def answer(self, _data: bytes, context: Any) -> bytes:
+            ids.append(dict(context.invocation_metadata())["lattice-request-id"])
+            if len(ids) <= times:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            return OfferedRecords().encode()
+
+    path = tmp_path / "grpc.sock"
+    server = grpc.server(ThreadPoolExecutor(2), handlers=(Offers(),))
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    try:
+        yield path, ids
+    finally:
+        server.stop(0).wait(60)
+
+
+def blocking(path: Path) -> OfferedRecords:
+    from datalattice.client.grpc import GrpcClient
+
+    with GrpcClient(path, retry=AT_ONCE, entropy=SeededEntropy(5)) as client:
+        return client.call(OFFER)
+
+
+def waiting(path: Path) -> OfferedRecords:
+    from datalattice.client.grpc import AsyncGrpcClient
+
+    async def call() -> OfferedRecords:
+        async with AsyncGrpcClient(path, retry=AT_ONCE, entropy=SeededEntropy(5)) as client:
+            return await client.call(OFFER)
+
+    return asyncio.run(call())
+
+
+GRPC_CALLS = pytest.mark.parametrize("call", [blocking, waiting])
+
+
+@GRPC_CALLS
+@pytest.mark.parametrize("times", [0, 1, AT_ONCE.tries - 1, AT_ONCE.tries])
+def test_a_grpc_client_sends_again_with_the_same_id(
+    call: Callable[[Path], OfferedRecords], times: int, tmp_path: Path
+) -> None:
+    with lost_by_grpc(times, tmp_path) as (path, ids):
+        if times < AT_ONCE.tries:
+            assert call(path) == OfferedRecords()
+        else:
+            with pytest.raises(OutcomeUnknown, match="sent 4 times"):
+                call(path)
+    assert len(ids) == min(times + 1, AT_ONCE.tries)
+    assert set(ids) == {SeededEntropy(5).bytes(16).hex()}
+
+
+@GRPC_CALLS
+def test_a_grpc_request_that_was_not_sent_is_not_in_doubt(
+    call: Callable[[Path], OfferedRecords], tmp_path: Path
+) -> None:
+    pytest.importorskip("grpc")
+    with pytest.raises(PeerUnavailable, match="failed to connect"):
+        call(tmp_path / "none.sock")
