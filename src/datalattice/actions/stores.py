@@ -14,7 +14,8 @@ from typing import Annotated
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
 from datalattice.actions.common import PAGE, RESUME_NUMBER, Empty
-from datalattice.actions.formats import HASH, KEY, STORE_ID
+from datalattice.actions.formats import CELL, HASH, KEY, STORE_ID
+from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
 _STORE = "stores/{id}"
@@ -608,6 +609,33 @@ class ExecMethod(ActionRequest[ExecResult], name="lattice.daemon.v1.ExecRequest"
     store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
     method: Annotated[str, Field(2)] = ""
     payload: Annotated[bytes, Field(3)] = b""
+
+
+class QueryAnswer(Message, name="datalattice.v1.QueryAnswer"):
+    """What a query returned: a map by field names."""
+
+    answer: Annotated[Value, Field(1, codec=CELL)] = None
+
+
+@action(
+    "stores.query",
+    ActionKind.QUERY,
+    "r",
+    "stores/{store_id}",
+    POST("/stores/{store_id}/queries/{method}", body="arguments"),
+    is_tool=True,
+)
+class QueryStore(ActionRequest[QueryAnswer], name="datalattice.v1.QueryStoreRequest"):
+    """Call a query of a Weaver store, as `stores.methods` lists them, with a map of arguments.
+
+    Where bytes are wanted, a text stands for its UTF-8: the query `Get` of a `core:kvstore` takes
+    {"key": "tea"}, and `List` {"prefix": ""}. In the answer, bytes that can be printed are a text.
+    Raises: NoSuchPath; UsageError: no such query, or the text names the argument that is wrong.
+    """
+
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    method: Annotated[str, Field(2)] = ""
+    arguments: Annotated[Value, Field(3, codec=CELL)] = None
 
 
 class MachineDescriptor(Message, name="lattice.daemon.v1.DescriptorResponse"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +15,27 @@ from datalattice.actions import ACTIONS, ActionKind, ActionRequest, from_documen
 from datalattice.cells import Map
 from datalattice.errors import DataLatticeError
 from datalattice.service import OPERATOR, Service
-from datalattice.service.access import ANONYMOUS, Principal
+from datalattice.service.access import (
+    ANONYMOUS,
+    AccessControl,
+    Allowance,
+    Audit,
+    Policies,
+    Principal,
+    RateLimits,
+)
+from datalattice.testing.callers import NOW_MS, authenticator
+from datalattice.testing.clocks import StoppedClock
 
 mcp = pytest.importorskip("mcp")
+httpx = pytest.importorskip("httpx")
 jsonschema = pytest.importorskip("jsonschema")
 
 from datalattice.api.mcp import (  # noqa: E402 - only where the package is
     RESOURCE_CHARACTERS_MAX,
     RESULT_CHARACTERS_MAX,
     RESULT_DEPTH_MAX,
+    McpDoor,
     McpTools,
     mcp_server,
 )
@@ -289,7 +302,7 @@ def test_a_caller_has_its_rights_and_no_more(world: World) -> None:
 
     assert ask("kv_get", database="shop", key="tea") is None
     assert ask("kv_write", database="shop", writes=[{"key": "a", "value": 1}]) == "unauthenticated"
-    assert ask("stores_list") == "unauthenticated"
+    assert ask("pins_list") == "unauthenticated"
 
 
 @pytest.mark.parametrize(
@@ -359,3 +372,32 @@ def test_values_keep_their_types_through_a_tool(world: World) -> None:
     put = call(world, "values_put", value={"b": [1, 2.5, True, None], "m": value})
     assert not put.is_error, put
     assert isinstance(world.node.value(bytes.fromhex(put.structured_content["hash"])), Map)
+
+
+def test_calls_over_http_are_recorded_and_counted_like_others(world: World, tmp_path: Path) -> None:
+    limits = RateLimits({"failures": Allowance(0.001, 2)})
+    clock, audit = StoppedClock(NOW_MS), Audit()
+    access = AccessControl(authenticator(limits), Policies(tmp_path), limits, audit, clock)
+    door = McpDoor(McpTools(Service(world.node, access=access), "all"))
+    wanted = {"name": "kv_write", "arguments": {"database": "shop", "writes": [{"key": "a"}]}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": wanted}
+
+    async def run() -> list[Any]:
+        transport = httpx.ASGITransport(app=door.app(access.enter))
+        async with door.serving(), httpx.AsyncClient(transport=transport) as client:
+            shown = ({}, *({"authorization": "Bearer x"},) * 3)
+            return [
+                await client.post(
+                    "http://localhost/mcp", json=body, headers={"accept": "application/json", **one}
+                )
+                for one in shown
+            ]
+
+    nobody, first, second, last = asyncio.run(run())
+    assert nobody.json()["result"]["structuredContent"]["code"] == "unauthenticated"
+    assert [first.status_code, second.status_code, last.status_code] == [401, 401, 429]
+    assert "retry-after" in last.headers
+    assert first.json()["code"] == "unauthenticated"
+    records = audit.after(0)[1]
+    assert {one.door for one in records} == {"mcp"}
+    assert [one.action for one in records] == ["kv.write", *["authenticate"] * 3]

@@ -514,6 +514,10 @@ GOOD: dict[str, Good | Flow] = {
         ),
         lambda r, w: r.error_code == 0 and GetResponse.decode(r.result).value == b"v",
     ),
+    "stores.query": Good(
+        lambda w: a.QueryStore(store_id=w.store, method="get", arguments=Map.of({"key": "k"})),
+        lambda r, w: r.answer["value"] == "v",
+    ),
     "stores.descriptor": Good(
         lambda w: a.GetDescriptor(id=w.store),
         lambda r, w: len(r.file_descriptor_set) > 100 and "." in r.service_name,
@@ -623,6 +627,12 @@ BAD: dict[str, Bad] = {
         lambda w: a.GetIntention(store_id=w.store, hash_prefix=NO_HASH), NoSuchPath
     ),
     "stores.revoke": Bad(lambda w: a.RevokePeer(store_id=w.child, peer_key=NO_HASH), UsageError),
+    "stores.query": Bad(
+        lambda w: a.QueryStore(
+            store_id=w.store, method="put", arguments=Map.of({"key": "k", "value": "w"})
+        ),
+        UsageError,
+    ),
     "stores.branch": Bad(
         lambda w: a.InspectBranch(store_id=w.store, heads=w.tips()[:1]), UsageError
     ),

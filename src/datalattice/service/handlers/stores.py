@@ -52,6 +52,8 @@ from datalattice.actions import (
     MethodList,
     NameStore,
     PeerSync,
+    QueryAnswer,
+    QueryStore,
     ReadHistory,
     ReadWitnessLog,
     RebuildStore,
@@ -93,12 +95,14 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.protobuf import Message
+from datalattice.service.handlers.plain import message_of, value_of
 from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.service.resuming import not_a_position, read_token, stream_name
 from datalattice.weaver import (
     EVENTS_MAX,
     START,
     Machine,
+    MethodKind,
     Position,
     SExpr,
     SignedIntention,
@@ -462,6 +466,17 @@ def exec_method(call: ServiceCall, request: ExecMethod) -> ExecResult:
     except DataLatticeError as error:
         return ExecResult(error=str(error), error_code=FAILED)
     return ExecResult(result=answer.encode())
+
+
+@handles(QueryStore)
+def query_store(call: ServiceCall, request: QueryStore) -> QueryAnswer:
+    """Call a query of a store."""
+    handle = _handle(call, request.store_id)
+    method = handle.machine.find_method(request.method)
+    if method.kind is not MethodKind.QUERY:
+        raise UsageError(f"method: {method.name} is a command, which is called by stores.exec")
+    answer = handle.call(method.name, message_of(method.request, request.arguments))
+    return QueryAnswer(answer=value_of(answer))
 
 
 def _known_machine(call: ServiceCall, id: bytes) -> Machine:
