@@ -151,12 +151,16 @@ _M = TypeVar("_M", bound=Message)
 
 
 class RpcMethod(NamedTuple):
-    """A method of a service. is_stream: it answers with any number of messages."""
+    """A method of a service.
+
+    is_stream: it answers with any number of messages. is_upload: it takes any number.
+    """
 
     name: str
     request: type[Message]
     answer: type[Message]
     is_stream: bool = False
+    is_upload: bool = False
 
 
 class _Layout:
@@ -503,6 +507,7 @@ def service_descriptor(service: str, methods: Iterable[RpcMethod]) -> bytes:
         body = _entry(1, method.name.encode())
         body += _entry(2, f".{method.request.full_name}".encode())
         body += _entry(3, f".{method.answer.full_name}".encode())
+        body += _int_entry(5, 1) if method.is_upload else b""
         declared += _entry(2, body + (_int_entry(6, 1) if method.is_stream else b""))
     file = _entry(1, f"{service.replace('.', '/')}.service.proto".encode())
     file += _entry(2, package.encode())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 import signal
 import socket
 import stat
@@ -21,12 +23,15 @@ from datalattice.actions import (
     AddPeer,
     CreateStore,
     FollowTopic,
+    GetFile,
     GetNodeStatus,
     ListPeers,
     ListStorePeers,
+    MakeDirectory,
     NameNode,
     NodeEvent,
     OfferRecords,
+    PutFile,
     ReadRecords,
     WatchNode,
 )
@@ -218,3 +223,40 @@ def test_a_port_that_is_taken_is_named_and_the_daemon_ends(door: str, tmp_path: 
     assert "Traceback" not in ran.stderr
     assert running(tmp_path / "node") is None
     assert not list((tmp_path / "node").glob("*.sock"))
+
+
+LARGE_MIB = 256
+GROWTH_MIB_MAX = 96
+"""How much more memory a daemon may take for a file of 256 MiB, in either direction."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("door", ["socket", "grpc socket"])
+def test_a_file_of_256_mib_goes_there_and_back_in_little_memory(door: str, daemon: Process) -> None:
+    kinds: dict[str, Any] = {"socket": RestClient}
+    if door != "socket":
+        kinds[door] = pytest.importorskip("datalattice.client.grpc").GrpcClient
+    piece = random.Random(1).randbytes(1 << 20)
+
+    def body() -> Iterator[bytes]:
+        for number in range(LARGE_MIB):
+            yield number.to_bytes(4, "big") + piece[4:]
+
+    status = Path(f"/proc/{daemon.process.pid}/status")
+
+    def peak_mib() -> int:
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) >> 10
+
+    with kinds[door](daemon.ready["doors"][door]) as client:
+        client.call(MakeDirectory(drive="d"))
+        before = peak_mib()
+        sent = hashlib.sha256()
+        for one in body():
+            sent.update(one)
+        assert client.upload(PutFile(drive="d", path="/big"), body()).size == LARGE_MIB << 20
+        came = hashlib.sha256()
+        with client.stream(GetFile(drive="d", path="/big")) as pieces:
+            for one in pieces:
+                came.update(one.data)
+        assert came.digest() == sent.digest()
+        assert peak_mib() - before < GROWTH_MIB_MAX

@@ -54,6 +54,9 @@ class ActionKind(Enum):
     STREAM = "stream"
     """It answers with any number of results, over time."""
 
+    UPLOAD = "upload"
+    """As EFFECT; the field `data` of its request may come in pieces, and be of any length."""
+
 
 class ActionRequest(Message, Generic[R], name=""):
     """Base of the requests. R: the message that answers, or each of those of a stream."""

@@ -19,6 +19,12 @@ PAGE_MAX: Final = 1_000
 PAGE: Final = 100
 """Items of one answer when none are asked for."""
 
+UPLOAD_BYTES_MAX: Final = 1 << 32
+"""Bytes of one file that is uploaded."""
+
+CHUNK_BYTES_MAX: Final = 1 << 18
+"""Bytes of a large body in one message, and in one read of the store."""
+
 PIECE_BYTES_MAX: Final = 1 << 20
 """Bytes of a file in one answer or request; a longer file goes in pieces."""
 

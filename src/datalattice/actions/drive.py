@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
-from datalattice.actions.common import OWN, PIECE_BYTES_MAX, Empty
+from datalattice.actions.common import OWN, PIECE_BYTES_MAX, RESUME_NUMBER, Empty
 from datalattice.actions.formats import HASH
 from datalattice.protobuf import Field, Message
 
@@ -95,6 +95,47 @@ class FilePiece(Message, name="datalattice.v1.FilePiece"):
     start: Annotated[int, Field(2, "uint64")] = 0
     size: Annotated[int, Field(3, "uint64")] = 0
     hash: Annotated[bytes, Field(4, codec=HASH)] = b""
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
+
+
+@action("drive.get", ActionKind.STREAM, "r", _DRIVE, GET("/drives/{drive}/files/{path...}"))
+class GetFile(ActionRequest[FilePiece], name="datalattice.v1.GetFileRequest"):
+    """Return a file of any length in pieces, `count` bytes from `start` on; count 0: to its end.
+
+    hash: another version of the file is refused (Conflict). resume: of the last piece that was
+    taken. Raises: NoSuchPath, IsADirectory. StaleToken: the file has changed since then.
+    """
+
+    drive: Annotated[str, Field(1)] = ""
+    path: Annotated[str, Field(2)] = ""
+    start: Annotated[int, Field(3, "uint64")] = 0
+    count: Annotated[int, Field(4, "uint64")] = 0
+    hash: Annotated[bytes | None, Field(5, codec=HASH)] = None
+    owner: Annotated[str, Field(6)] = OWN
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
+
+
+@action(
+    "drive.put",
+    ActionKind.UPLOAD,
+    "w",
+    _DRIVE,
+    PUT("/drives/{drive}/files/{path...}", body="data"),
+)
+class PutFile(ActionRequest[FileInfo], name="datalattice.v1.PutFileRequest"):
+    """Write a file of any length, as a whole. On disk when it returns.
+
+    if_match: the hash that the file must have; is_new: it must not be there. Else: Conflict.
+    Raises: NoSuchPath: the directory is missing. IsADirectory.
+    """
+
+    drive: Annotated[str, Field(1)] = ""
+    path: Annotated[str, Field(2)] = ""
+    data: Annotated[bytes, Field(3)] = b""
+    if_match: Annotated[bytes | None, Field(4, codec=HASH)] = None
+    is_new: Annotated[bool, Field(5)] = False
+    owner: Annotated[str, Field(6)] = OWN
+    lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
 
 
 @action(

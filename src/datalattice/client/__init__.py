@@ -88,7 +88,7 @@ from datalattice.client.slots import (
 )
 
 if TYPE_CHECKING:
-    from datalattice.client.calling import AsyncClient, Client
+    from datalattice.client.calling import AsyncClient, Client, body_pieces
     from datalattice.client.methods import (
         AsyncStoreMethods,
         DescribedMessage,
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from datalattice.client.weaverfolder import WeaverFolder
 
 _LATER = {
-    **dict.fromkeys(("AsyncClient", "Client"), "calling"),
+    **dict.fromkeys(("AsyncClient", "Client", "body_pieces"), "calling"),
     **dict.fromkeys(
         ("AsyncStoreMethods", "DescribedMessage", "ResultStream", "StoreMethod", "StoreMethods"),
         "methods",
@@ -161,6 +161,7 @@ __all__ = [
     "WeaverFolder",
     "ask_first",
     "begin_folder",
+    "body_pieces",
     "canonical_path",
     "check_format",
     "collect",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import IO, Any, Final, Self, TypeVar
 
 try:
     import httpx
@@ -21,14 +22,17 @@ except ImportError as missing:
         name=missing.name,
     ) from missing
 
-from datalattice.actions import ActionKind, ActionRequest
-from datalattice.client.calling import check_answer
+from datalattice.actions import CHUNK_BYTES_MAX, ActionKind, ActionRequest
+from datalattice.client.calling import body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.methods import AsyncStoreMethods
 from datalattice.client.rest import (
+    INFO_HEADER,
     NO_HEADERS,
+    OCTETS,
     SILENCE_S,
     EventReader,
+    PieceReader,
     problem_error,
     read_result,
     written_request,
@@ -97,6 +101,17 @@ class AsyncRestClient:
                 pause_s = attempts.pause_after(error)
             await asyncio.sleep(pause_s)
 
+    async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
+        """Have an action done whose body is long; as `RestClient.upload`."""
+        check_upload(request)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for piece in chain([request.data], body_pieces(body)):  # type: ignore[attr-defined]
+                yield piece
+
+        answer = await self._send(request, is_stream=False, body=pieces())
+        return read_result(request, answer.headers.get, answer.content)
+
     async def _call(self, request: ActionRequest[R], headers: Mapping[str, str] = NO_HEADERS) -> R:
         answer = await self._send(request, headers, is_stream=False)
         return read_result(request, answer.headers.get, answer.content)
@@ -126,6 +141,12 @@ class AsyncRestClient:
         answer = await self._send(going.request, is_stream=True)
         events = EventReader[Any](going)
         try:
+            if answer.headers.get("content-type", "") == OCTETS:
+                pieces = PieceReader(going, answer.headers.get(INFO_HEADER, ""))
+                async for data in answer.aiter_bytes(CHUNK_BYTES_MAX):
+                    yield pieces.read(data)
+                pieces.check_over()
+                return
             async for line in answer.aiter_lines():
                 item = events.read(line)
                 if item is not None:
@@ -142,13 +163,14 @@ class AsyncRestClient:
         more: Mapping[str, str] = NO_HEADERS,
         *,
         is_stream: bool,
+        body: AsyncIterator[bytes] | None = None,
     ) -> httpx.Response:
         """Send a request; return the answer, read if it is no stream. Raises: as `call`."""
-        verb, target, body, headers = written_request(request, self._token, more)
+        verb, target, own, headers = written_request(request, self._token, more)
         made = self._http.build_request(
             verb,
             f"{self._base}{target}",
-            content=body,
+            content=own if body is None else body,
             headers=headers,
             timeout=httpx.Timeout(
                 self._timeout_s, read=SILENCE_S if is_stream else self._timeout_s

@@ -23,6 +23,7 @@ from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.gathered import ZERO, DelayedWrites, Draft, Work
 from datalattice.client.opendata import OpenData
 from datalattice.client.owners import owner_of, owners_in, read_names, resolve_owner
+from datalattice.client.uploads import ContentUpload
 from datalattice.crypto import KeyPair
 from datalattice.cursors import ChangeFunction, LatticeCursor, Listeners, Stream, Wake, Watched
 from datalattice.errors import NoSigningKey, ReadOnly, StoreClosed
@@ -402,6 +403,12 @@ class NodeBinding:
         Raises: ReadOnly, NoSigningKey, StoreLocked.
         """
         return self._data.turn(self._writing(), self._wait_s)
+
+    def upload(self) -> ContentUpload:
+        """Return what takes a byte string in pieces. Raises: ReadOnly, NoSigningKey."""
+        keys, store = self._writing(), self._data.store()
+        assert store is not None, "a folder with keys that is written to has a store"
+        return ContentUpload(lambda: self._data.editor(keys, self._wait_s), store.lease)
 
     def sync(self) -> None:
         """Return when all writes made here are durable; those of a batch are at its end."""

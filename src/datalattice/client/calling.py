@@ -12,11 +12,13 @@ and over gRPC. Source: docs/clients.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import dataclasses
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
-from datalattice.actions import ActionKind, ActionRequest
+from datalattice.actions import CHUNK_BYTES_MAX, ActionKind, ActionRequest
 from datalattice.errors import UsageError
 from datalattice.protobuf import Message
 
@@ -37,6 +39,35 @@ def check_answer(request: ActionRequest[Any], *, stream: bool) -> None:
         )
 
 
+def check_upload(request: ActionRequest[Any]) -> None:
+    """Raise UsageError for an action that takes no body in pieces."""
+    if request.action.kind is not ActionKind.UPLOAD:
+        raise UsageError(f"{request.action.name} takes no body in pieces: use `call`")
+
+
+def body_pieces(body: Iterable[bytes] | IO[bytes]) -> Iterator[bytes]:
+    """Yield a body in pieces of `CHUNK_BYTES_MAX` bytes at most. body: pieces, or an open file."""
+    read = getattr(body, "read", None)
+    if read is not None:
+        while piece := read(CHUNK_BYTES_MAX):
+            yield piece
+        return
+    for piece in body:
+        for at in range(0, len(piece), CHUNK_BYTES_MAX):
+            yield piece[at : at + CHUNK_BYTES_MAX]
+
+
+def upload_messages(
+    request: ActionRequest[Any], body: Iterable[bytes] | IO[bytes]
+) -> Iterator[bytes]:
+    """Yield the messages of an upload: the request, then requests with nothing but `data`."""
+    kind: Any = type(request)
+    first = request.data  # type: ignore[attr-defined]
+    yield dataclasses.replace(cast("Any", request), data=b"").encode()
+    for piece in chain(body_pieces([first]), body_pieces(body)):
+        yield kind(data=piece).encode()
+
+
 class Client(Protocol):
     """A way to a service, for programs without an event loop."""
 
@@ -48,6 +79,13 @@ class Client(Protocol):
         Raises: the service's error, as the same class. PeerUnavailable: no service answers.
                 Timeout: it did not answer; done twice, the action has the effect of once.
                 OutcomeUnknown: an action of kind ONCE was sent several times without an answer.
+        """
+
+    def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes], /) -> R:
+        """Have an action done whose body is long; return its result, durable.
+
+        body: pieces, or an open file, sent behind the request's own `data`.
+        Raises: as `call`. UsageError: the action takes no body in pieces.
         """
 
     def stream(self, request: ActionRequest[R], /) -> ResultStream[R]:
@@ -73,6 +111,9 @@ class AsyncClient(Protocol):
 
     async def call(self, request: ActionRequest[R], /, *, request_id: str | None = None) -> R:
         """Have an action done; as `Client.call`."""
+
+    async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes], /) -> R:
+        """Have an action done whose body is long; as `Client.upload`."""
 
     def stream(self, request: ActionRequest[R], /) -> AbstractAsyncContextManager[AsyncIterator[R]]:
         """Begin a stream: `async with client.stream(request) as items: async for item in items`."""

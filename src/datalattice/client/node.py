@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
+    from datalattice.client.uploads import ContentUpload
     from datalattice.client.weaverfolder import NodeStores
     from datalattice.weaver import KVStore, LogStore, Machine, MachineStore, StoreHandle, Stores
 
@@ -444,6 +445,13 @@ class Node:
         """Return whether the value with a hash is here."""
         store = self._data.store()
         return store is not None and bool(store.has_many([hash]))
+
+    def upload(self) -> ContentUpload:
+        """Return what takes a byte string in pieces and stores them as they come.
+
+        Raises: ReadOnly, NoSigningKey.
+        """
+        return self._binding.upload()
 
     def keep(self, name: str, value: object, *, owner: str = "") -> bytes:
         """Store a value outside of the lattice, and keep it under a name; return its hash.

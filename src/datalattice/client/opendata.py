@@ -32,6 +32,10 @@ class OpenData(Protocol):
         """Make a change of the root; return what it returned, once it is durable."""
         ...
 
+    def editor(self, keys: OwnKeys, wait_s: float) -> AbstractContextManager[Editor]:
+        """Give an editor, which stages values while others may write through a running node."""
+        ...
+
     def turn(self, keys: OwnKeys, wait_s: float) -> AbstractContextManager[Editor]:
         """Give an editor, and keep other writers out meanwhile. May be nested in one thread."""
         ...
@@ -76,6 +80,10 @@ class MemoryFolder:
             result = editor.edit(change)
         self._wakes.tell()  # after the turn: a reader that is woken sees the change
         return result
+
+    def editor(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> AbstractContextManager[Editor]:
+        """Give an editor, as `turn`."""
+        return self.turn(keys, wait_s)
 
     @contextmanager
     def turn(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> Iterator[Editor]:

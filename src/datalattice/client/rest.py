@@ -10,6 +10,7 @@ Errors of the service are raised as the class that raised them there. `written_r
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import select
@@ -17,23 +18,28 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import IO, Any, Final, Generic, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 from weakref import WeakSet
 
 from datalattice.actions import (
     CELL,
+    CHUNK_BYTES_MAX,
     ActionKind,
     ActionRequest,
+    FileInfo,
+    FilePiece,
+    GetFile,
     from_document,
     to_document,
     write_text,
 )
 from datalattice.cells import decode_message, encode_message
-from datalattice.client.calling import check_answer
+from datalattice.client.calling import body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
 from datalattice.client.methods import StoreMethods
 from datalattice.client.network import (
@@ -69,6 +75,10 @@ R = TypeVar("R", bound=Message)
 
 BASE: Final = "/api/v1"
 RAW: Final = "application/cvx-raw"
+OCTETS: Final = "application/octet-stream"
+
+INFO_HEADER: Final = "x-file-info"
+"""Header of a file that comes as its bytes: what it is, as a document."""
 
 SILENCE_S: Final = 45.0  # three comments are missing: "a comment comes every 15 s" (docs/rest.md)
 """How long a stream may be silent before its service counts as gone."""
@@ -132,6 +142,13 @@ class RestClient:
                 pause_s = attempts.pause_after(error)
             time.sleep(pause_s)
 
+    def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
+        """Have an action done whose body is long; as `Client.upload`."""
+        check_upload(request)
+        pieces = chain([request.data], body_pieces(body))  # type: ignore[attr-defined]
+        answer = self._send(self._connection, request, body=pieces)
+        return read_result(request, answer.headers.get, self._read(answer))
+
     def _call(self, request: ActionRequest[R], headers: Mapping[str, str] = NO_HEADERS) -> R:
         answer = self._send(self._connection, request, headers)
         return read_result(request, answer.headers.get, self._read(answer))
@@ -161,12 +178,19 @@ class RestClient:
         connection: http.client.HTTPConnection,
         request: ActionRequest[Any],
         more: Mapping[str, str] = NO_HEADERS,
+        *,
+        body: Iterable[bytes] | None = None,
     ) -> http.client.HTTPResponse:
-        """Send a request; return the answer to it. Raises: as `call`."""
-        verb, target, body, headers = written_request(request, self._token, more)
+        """Send a request; return the answer to it. body: instead of its own. Raises: as `call`."""
+        verb, target, own, headers = written_request(request, self._token, more)
         _connect(connection)
         try:
-            connection.request(verb, target, body, headers)
+            try:
+                connection.request(verb, target, own if body is None else body, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                if body is None:
+                    raise
+                # The service has refused it before all was sent: the answer says why.
             answer = connection.getresponse()
         except TimeoutError as error:
             connection.close()  # the answer may come yet, and would be taken for another one
@@ -242,6 +266,11 @@ class RestStream(Generic[R]):
             answer = self._client._send(connection, self._going.request)
             if self._socket is not None:
                 self._socket.settimeout(SILENCE_S)
+            if answer.getheader("content-type", "") == OCTETS:
+                pieces = PieceReader(self._going, answer.getheader(INFO_HEADER, ""))
+                while not self._closed.is_set() and (data := answer.read(CHUNK_BYTES_MAX)):
+                    yield pieces.read(data)  # type: ignore[misc]
+                return pieces.check_over()
             while not self._closed.is_set() and (line := answer.readline()):
                 item = events.read(line.decode())
                 if item is not None:
@@ -421,6 +450,34 @@ class EventReader(Generic[R]):
         """Check that the service said that this is the end. Raises: PeerUnavailable."""
         if not self._is_over:
             raise PeerUnavailable("the service went away in the middle of a stream")
+
+
+class PieceReader:
+    """Reads a file that comes as its bytes, and takes note of what is left."""
+
+    def __init__(self, going: Resumption[Any], info: str) -> None:
+        """info: the header that says what the file is."""
+        self._going: Final = going
+        self._info: Final = from_document(FileInfo, _json(info))
+        asked: GetFile = going.request
+        self._at = asked.start
+        size = self._info.size
+        self._stop: Final = min(asked.start + asked.count, size) if asked.count else size
+
+    def read(self, data: bytes) -> FilePiece:
+        """Return some bytes as a piece of the file."""
+        info, start = self._info, self._at
+        self._at += len(data)
+        asked: GetFile = self._going.request
+        if self._at < self._stop:
+            rest = {"start": self._at, "count": self._stop - self._at, "hash": info.hash}
+            self._going.go_on(dataclasses.replace(asked, **rest))  # type: ignore[arg-type]
+        return FilePiece(data=data, start=start, size=info.size, hash=info.hash)
+
+    def check_over(self) -> None:
+        """Check that all came. Raises: PeerUnavailable."""
+        if self._at < self._stop:
+            raise PeerUnavailable("the service went away in the middle of a file")
 
 
 def _json(body: bytes | str) -> Any:

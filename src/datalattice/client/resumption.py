@@ -47,17 +47,21 @@ class Resumption(Generic[Q]):
         self._now_s: Final = now_s
         self._give_up_s: float | None = None
         self._pause_s = PAUSE_S
+        self._has_begun = bool(getattr(request, "resume", ""))
 
     def reached(self, token: str) -> None:
         """Take note of the token of an item, or of the beginning; "" is none."""
         if token:
-            self.request = with_resume(self.request, token)
-            self._give_up_s, self._pause_s = None, PAUSE_S
+            self.go_on(with_resume(self.request, token))
+
+    def go_on(self, request: Q) -> None:
+        """Take note of the request for the rest."""
+        self.request, self._has_begun = request, True
+        self._give_up_s, self._pause_s = None, PAUSE_S
 
     def pause_s(self, error: DataLatticeError) -> float:
         """Return after how many seconds to ask again. Raises: the error, if that is of no use."""
-        has_token = bool(getattr(self.request, "resume", ""))
-        if not has_token or not self._resume_s:
+        if not self._has_begun or not self._resume_s:
             raise error
         # The credential had ended in the middle: a request that is refused at once has no use.
         if isinstance(error, Unauthenticated) and self._renews and self._give_up_s is None:

@@ -9,7 +9,7 @@ from datalattice.service.statuses import FAULT, STATUSES, ErrorAnswer, Status, a
 
 if TYPE_CHECKING:
     from datalattice.service.local import AsyncLocalClient, LocalClient
-    from datalattice.service.registry import Streamed
+    from datalattice.service.registry import Streamed, Upload
     from datalattice.service.service import OPERATOR, Service
 
 _LATER = {
@@ -18,6 +18,7 @@ _LATER = {
     "OPERATOR": "service",
     "Service": "service",
     "Streamed": "registry",
+    "Upload": "registry",
 }
 
 
@@ -38,6 +39,7 @@ __all__ = [
     "Service",
     "Status",
     "Streamed",
+    "Upload",
     "answer_to",
     "status_of",
 ]

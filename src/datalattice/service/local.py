@@ -10,12 +10,12 @@ Source: docs/clients.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from typing import Final, Self, TypeVar
+from typing import IO, Final, Self, TypeVar
 
 from datalattice.actions import ActionRequest
-from datalattice.client import AsyncStoreMethods, Node, StoreMethods
+from datalattice.client import AsyncStoreMethods, Node, StoreMethods, body_pieces
 from datalattice.protobuf import Message
 from datalattice.service.access import Principal
 from datalattice.service.registry import Streamed
@@ -40,6 +40,14 @@ class LocalClient:
         request_id: of the kind ONCE: a request with the id of an earlier one is not done again.
         """
         return self._service.call(request, self._caller, request_id=request_id)
+
+    def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
+        """Have an action done whose body is long; as `Client.upload`."""
+        with self._service.upload(request, self._caller) as upload:
+            upload.write(request.data)  # type: ignore[attr-defined]
+            for piece in body_pieces(body):
+                upload.write(piece)
+            return upload.finish()
 
     def stream(self, request: ActionRequest[R]) -> Streamed[R]:
         """Begin a stream. Raises: as `call`."""
@@ -72,6 +80,10 @@ class AsyncLocalClient:
     async def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
         """Do an action; as `LocalClient.call`."""
         return await asyncio.to_thread(self._local.call, request, request_id=request_id)
+
+    async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
+        """Have an action done whose body is long; as `Client.upload`."""
+        return await asyncio.to_thread(self._local.upload, request, body)
 
     def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
         """Begin a stream: `async with client.stream(request) as items: async for item in items`.

@@ -10,6 +10,7 @@ thread runs it. What it raises is told to the caller as it is.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -96,39 +97,52 @@ class Streamed(Generic[R]):
         name: bytes = b"",
         positions: Positions[T] | None = None,
         is_resumed: bool = False,
+        at_once: int = POLL_MAX,
     ) -> None:
         """first: items that come before those of the stream. name: of the stream in its tokens.
 
-        is_resumed: it begins at the position of a token, which is looked at now.
+        is_resumed: it begins at the position of a token, which is looked at now. at_once: how many
+        items are taken at once.
         Raises: StaleToken: what is behind that position is gone.
         """
         self._stream: Final[Stream[Any]] = stream
         self._convert: Final[Callable[[Any], R]] = convert
         self._name: Final = name
+        self._at_once: Final = at_once
         self._positions: Final[Positions[Any] | None] = positions
         self._waiting: Iterator[R] = iter(list(first))
         self.resume = "" if positions is None else write_token(name, positions.now())
         """The token of the last item that was taken, or of the beginning; "" without tokens."""
+        self._has_more = False
         if is_resumed:
             try:
                 self._waiting = chain(self._waiting, self._look())
+                self._peek()
             except BaseException:
                 stream.close()
                 raise
 
     def take(self) -> list[R]:
-        """Return the next items that are there, `POLL_MAX` at most; it does not wait for more.
+        """Return some of the next items that are there; it does not wait for more.
 
         Raises: StaleToken: the next items are gone.
         """
-        taken = list(islice(self._waiting, POLL_MAX))
+        taken = list(islice(self._waiting, self._at_once))
         if not taken:
             self._waiting = self._look()
-            taken = list(islice(self._waiting, POLL_MAX))
+            taken = list(islice(self._waiting, self._at_once))
+        self._peek()
         if self._positions is not None:
             now = getattr(taken[-1], "resume", "") if taken else ""
             self.resume = now or write_token(self._name, self._positions.now())
         return taken
+
+    def _peek(self) -> None:
+        """Find out whether items wait that the source has given already."""
+        following = list(islice(self._waiting, 1))
+        self._has_more = bool(following)
+        if following:
+            self._waiting = chain(following, self._waiting)
 
     def _look(self) -> Iterator[R]:
         """Look at the source; return what is there."""
@@ -166,10 +180,11 @@ class Streamed(Generic[R]):
     @property
     def closed(self) -> bool:
         """Whether no more items come."""
-        return self._stream.closed
+        return self._stream.closed and not self._has_more
 
     def close(self) -> None:
         """End it; who waits for it is woken."""
+        self._waiting, self._has_more = iter(()), False
         self._stream.close()
 
     def __enter__(self) -> Self:
@@ -179,7 +194,29 @@ class Streamed(Generic[R]):
         self.close()
 
 
-Handler = Callable[[ServiceCall, Any], Message | Streamed[Any]]
+class Upload(ABC, Generic[R]):
+    """A body that arrives in pieces. One thread at a time may use it; `close` it."""
+
+    @abstractmethod
+    def write(self, piece: bytes) -> None:
+        """Add bytes at the end. Raises: LimitExceeded: they are too many. StoreFull."""
+
+    @abstractmethod
+    def finish(self) -> R:
+        """Do the action with all that was written, and return its result, which is durable."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop what was written, unless it was finished."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+Handler = Callable[[ServiceCall, Any], Message | Streamed[Any] | Upload[Any]]
 
 HANDLERS: Final[dict[type[ActionRequest[Any]], Handler]] = {}
 """The handler of each request."""

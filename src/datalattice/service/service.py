@@ -33,7 +33,7 @@ from datalattice.service.access import (
     split_scope,
 )
 from datalattice.service.filelocks import FileLocks
-from datalattice.service.registry import HANDLERS, ServiceCall, Streamed
+from datalattice.service.registry import HANDLERS, ServiceCall, Streamed, Upload
 from datalattice.service.requests import (
     REQUEST_LIMITS,
     RequestLimits,
@@ -107,6 +107,10 @@ class Service:
             result = HANDLERS[type(request)](call, request)
         else:
             result = self._call_once(call, request, mark)
+        if isinstance(result, Upload):
+            with result:
+                result.write(request.data)  # type: ignore[attr-defined]
+                result = result.finish()
         assert type(result) is action.result, (action.name, result)
         return result  # type: ignore[return-value]
 
@@ -123,6 +127,18 @@ class Service:
             return _answered(handler(replace(call, once=once), request))
         except RequestRepeated as found:
             return action.result.decode(found.result)
+
+    def upload(self, request: ActionRequest[R], caller: Principal) -> Upload[R]:
+        """Begin an upload, whose body is written to what it returns; close it.
+
+        Raises: as `call`. UsageError: the action takes no body in pieces.
+        """
+        action = request.action
+        if action.kind is not ActionKind.UPLOAD:
+            raise UsageError(f"{action.name} takes no body in pieces")
+        result = HANDLERS[type(request)](self._admitted(action, request, caller), request)
+        assert isinstance(result, Upload)
+        return result
 
     def stream(self, request: ActionRequest[R], caller: Principal) -> Streamed[R]:
         """Begin a stream; close it.
@@ -181,7 +197,7 @@ class Service:
         return [_named(key) for key in keys]
 
 
-def _answered(result: Message | Streamed[Any]) -> Message:
+def _answered(result: Message | Streamed[Any] | Upload[Any]) -> Message:
     assert isinstance(result, Message), "no stream"
     return result
 

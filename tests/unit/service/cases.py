@@ -267,6 +267,16 @@ GOOD: dict[str, Good | Flow] = {
         ),
         lambda r, w: r.size == 4 and w.node.drive("files").read("/a.txt") == b"\x00new",
     ),
+    "drive.get": Flow(
+        lambda w: a.GetFile(drive="files", path="/a.txt", start=1),
+        lambda w: None,
+        1,
+        lambda items, w: (items[0].data, items[0].start, items[0].size) == (b"ello", 1, 5),
+    ),
+    "drive.put": Good(
+        lambda w: a.PutFile(drive="files", path="/big", data=b"x" * 2_000_000, is_new=True),
+        lambda r, w: r.size == 2_000_000 and w.node.drive("files").read("/big") == b"x" * 2_000_000,
+    ),
     "drive.mkdir": Good(
         lambda w: a.MakeDirectory(drive="files", path="/dir"),
         lambda r, w: w.node.drive("files").is_dir("/dir"),
@@ -566,6 +576,10 @@ BAD: dict[str, Bad] = {
     "drive.read": Bad(lambda w: a.ReadFile(drive="files", path="/full"), IsADirectory),
     "drive.write": Bad(
         lambda w: a.WriteFile(drive="files", path="/a.txt", data=b"x", if_match=NO_HASH), Conflict
+    ),
+    "drive.get": Bad(lambda w: a.GetFile(drive="files", path="/full"), IsADirectory),
+    "drive.put": Bad(
+        lambda w: a.PutFile(drive="files", path="/a.txt", data=b"x", if_match=NO_HASH), Conflict
     ),
     "drive.mkdir": Bad(lambda w: a.MakeDirectory(drive="files", path="/full"), AlreadyExists),
     "drive.remove": Bad(lambda w: a.RemoveFile(drive="files", path="/full"), DirectoryNotEmpty),

@@ -21,7 +21,7 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from urllib.parse import unquote
 import grpc
 from grpc import aio
 
-from datalattice.actions import ACTIONS, Action, ActionKind
+from datalattice.actions import ACTIONS, PIECE_BYTES_MAX, Action, ActionKind
 from datalattice.api.grpc.reflection import REFLECTION_METHODS, Reflection
 from datalattice.client.grpc import (
     AUTHORIZATION,
@@ -50,8 +50,7 @@ from datalattice.errors import (
     Unauthenticated,
     UsageError,
 )
-from datalattice.limits import MESSAGE_BYTES_MAX
-from datalattice.service import Service, Streamed, answer_to
+from datalattice.service import Service, Streamed, Upload, answer_to
 from datalattice.service.access import Principal
 
 T = TypeVar("T")
@@ -59,6 +58,13 @@ T = TypeVar("T")
 TEXT_BYTES_MAX: Final = 2_000
 """Longest text of an error. gRPC sends it in a header, where some bytes take three; it drops
 answers whose headers are longer than 8 kB."""
+
+REQUEST_BYTES_MAX: Final = PIECE_BYTES_MAX + (1 << 16)
+"""Longest message of a caller: a piece of a file, and what names it. gRPC keeps messages in memory
+before it is known who sends them, as many as there may be calls and streams."""
+
+ANSWER_BYTES_MAX: Final = 4 << 20
+"""Longest message of an answer. What is longer comes in pieces, by a stream."""
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """Longest path of a Unix socket on Linux."""
@@ -75,15 +81,17 @@ class GrpcLimits:
     """Bounds of one door.
 
     threads: handlers that run at once. calls: calls that run or wait for a thread. streams: open
-    streams. request_bytes, answer_bytes: longest message. stall_s: longest that a reader of a
-    stream may take nothing.
+    streams, also those of uploads. request_bytes, answer_bytes: longest message. on_connection:
+    calls and streams of one connection. stall_s: longest that a reader of a stream may take
+    nothing, and the writer of an upload send nothing.
     """
 
     threads: int = 16
     calls: int = 256
-    streams: int = 1_024
-    request_bytes: int = MESSAGE_BYTES_MAX
-    answer_bytes: int = MESSAGE_BYTES_MAX
+    streams: int = 512
+    request_bytes: int = REQUEST_BYTES_MAX
+    answer_bytes: int = ANSWER_BYTES_MAX
+    on_connection: int = 128
     stall_s: float = 30.0
 
 
@@ -211,6 +219,7 @@ class GrpcDoor:
         server = aio.server(
             options=(
                 ("grpc.max_receive_message_length", self._limits.request_bytes),
+                ("grpc.max_concurrent_streams", self._limits.on_connection),
                 ("grpc.max_send_message_length", self._limits.answer_bytes),
                 # Else a second daemon on the same port would take half of the calls.
                 ("grpc.so_reuseport", 0),
@@ -245,6 +254,50 @@ class GrpcDoor:
                 return await self._run(self._call, action, data, *_shown(context))
         except Exception as error:  # noqa: BLE001 - told to the caller; a fault is logged
             await self._refuse(context, error, action.right)
+
+    async def upload(self, action: Action, parts: AsyncIterator[bytes], context: Any) -> bytes:
+        """Answer a call whose request comes in parts: the first has its fields, all have `data`."""
+        metadata, address = _shown(context)
+
+        def begin(data: bytes) -> Upload[Any]:
+            caller = self._authenticate(metadata, address)
+            request: Any = action.request.decode(data)
+            made = self._service.upload(request, caller)
+            made.write(request.data)
+            return made
+
+        def write(data: bytes) -> None:
+            part: Any = action.request.decode(data)
+            assert made is not None
+            made.write(part.data)
+
+        made: Upload[Any] | None = None
+        try:
+            with self._streams:
+                try:
+                    while (part := await self._next(parts)) is not None:
+                        if made is None:
+                            made = await self._run(begin, part)
+                        else:
+                            await self._run(write, part)
+                        if self._is_draining:
+                            raise Draining("the service is being stopped")
+                    if made is None:
+                        raise UsageError("an upload has a first message with its fields")
+                    return await self._run(lambda: made.finish().encode())
+                finally:
+                    if made is not None:
+                        await asyncio.shield(asyncio.ensure_future(self._run(made.close)))
+        except Exception as error:  # noqa: BLE001 - told to the caller; a fault is logged
+            await self._refuse(context, error, action.right)
+
+    async def _next(self, parts: AsyncIterator[bytes]) -> bytes | None:
+        """Return the next part, None at the end."""
+        try:
+            async with asyncio.timeout(self._limits.stall_s):
+                return await anext(parts, None)
+        except TimeoutError:
+            raise Timeout(f"no part came for {self._limits.stall_s} s") from None
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function in a thread of this door."""
@@ -423,6 +476,13 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 def _handler(door: GrpcDoor, action: Action) -> Any:
     # Without functions that decode and encode, gRPC hands over bytes: what its own raise would be
     # UNKNOWN to the caller.
+    if action.kind is ActionKind.UPLOAD:
+
+        async def upload(parts: Any, context: Any) -> bytes:
+            return await door.upload(action, parts, context)
+
+        return grpc.stream_unary_rpc_method_handler(upload)
+
     if action.kind is ActionKind.STREAM:
 
         async def stream(data: bytes, context: Any) -> None:

@@ -71,8 +71,9 @@ def _actions() -> _Described:
     for action in ACTIONS.values():
         service, _, name = action.method.partition("/")
         is_stream = action.kind is ActionKind.STREAM
+        is_upload = action.kind is ActionKind.UPLOAD
         methods.setdefault(service, []).append(
-            RpcMethod(name, action.request, action.result, is_stream)
+            RpcMethod(name, action.request, action.result, is_stream, is_upload)
         )
     messages = [cls for calls in methods.values() for one in calls for cls in one[1:3]]
     files = descriptor_set(*messages)

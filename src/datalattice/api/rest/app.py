@@ -16,9 +16,11 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers
@@ -34,28 +36,27 @@ from datalattice.actions import (
     ActionKind,
     ActionRequest,
     DoorStatements,
+    GetFile,
     to_document,
     with_resume,
 )
+from datalattice.api.rest.answers import file_answer, take_upload, value_answer
 from datalattice.api.rest.bodies import (
     JSON,
     OCTETS,
-    RAW,
-    REPRESENTATIONS,
-    accepted,
     event_id,
     event_of,
 )
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.problems import problem_answer, problem_body
-from datalattice.api.rest.requests import Arguments, byte_range
+from datalattice.api.rest.requests import Arguments
 from datalattice.client import IDEMPOTENCY_KEY
 from datalattice.client.network import WELL_KNOWN
 from datalattice.clock import SystemClock
 from datalattice.errors import DataLatticeError, Draining, LimitExceeded, NoSuchPath, UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.protobuf import Message
-from datalattice.service import Service, Streamed
+from datalattice.service import Service, Streamed, Upload
 from datalattice.service.access import Credentials, Origin, Principal
 
 BASE: Final = "/api/v1"
@@ -71,9 +72,6 @@ THREADS: Final = 16
 
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 """Names under which a door on a loopback address is asked for."""
-
-IMMUTABLE: Final = "max-age=31536000, immutable"
-"""A value that is named by its hash never changes."""
 
 NO_MOUNTS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
 
@@ -244,6 +242,8 @@ class _Resource:
             and "hash" in fields
         )
         self.is_piece: Final = "data" in fields and "size" in fields
+        # A file is given as its bytes, not as events.
+        self.is_file: Final = self.is_piece and action.kind is ActionKind.STREAM
 
 
 class RestDoor:
@@ -280,13 +280,15 @@ class RestDoor:
         except ClientDisconnect:
             return Response(status_code=499)  # the caller is gone
         except DataLatticeError as error:
-            return problem_answer(error, right, if_match="if-match" in request.headers)
+            has_condition = any(one in request.headers for one in ("if-match", "if-none-match"))
+            return problem_answer(error, right, if_match=has_condition)
         except Exception as error:  # noqa: BLE001 - a fault of ours ends one request, not the door
             _log.exception("a fault of the service in %s", resource.action.name)
             return problem_answer(error, right)
 
     async def _answer(self, request: Request, resource: _Resource) -> Response:
-        body = await read_body(request, self._body_bytes_max)
+        is_upload = resource.action.kind is ActionKind.UPLOAD
+        body = b"" if is_upload else await read_body(request, self._body_bytes_max)
         asked = Credentials(
             request.method,
             str(request.url),
@@ -300,6 +302,12 @@ class RestDoor:
             ),
         )
         run = asyncio.get_running_loop().run_in_executor
+        if is_upload:
+            begun = partial(self._begin_upload, resource, request, asked)
+            result = await take_upload(request, partial(run, self._pool), begun)
+            return _document_answer(resource, result)
+        if resource.is_file:
+            return await run(self._pool, self._file, resource, request, asked)
         if resource.action.kind is ActionKind.STREAM:
             stream, caller = await run(self._pool, self._begin, resource, request, asked, body)
             return StreamingResponse(
@@ -338,13 +346,27 @@ class RestDoor:
             made = with_resume(made, token)
         return self._service.stream(made, caller), caller
 
+    def _begin_upload(
+        self, resource: _Resource, request: Request, asked: Credentials
+    ) -> Upload[Any]:
+        made, caller = self._read(resource, request, asked, b"")
+        # "If-None-Match: *" is that nothing may be there.
+        if request.headers.get("if-none-match", "").strip() == "*":
+            made = replace(cast("Any", made), is_new=True)
+        return self._service.upload(made, caller)
+
+    def _file(self, resource: _Resource, request: Request, asked: Credentials) -> Response:
+        made, caller = self._read(resource, request, asked, b"")
+        assert isinstance(made, GetFile)
+        return file_answer(self._service, made, caller, request, self._pool)
+
     def _call(
         self, resource: _Resource, request: Request, asked: Credentials, body: bytes
     ) -> Response:
         made, caller = self._read(resource, request, asked, body)
         result = self._service.call(made, caller, request_id=asked.headers.get(IDEMPOTENCY_KEY))
         if resource.is_value:
-            return _value_answer(result, request)
+            return value_answer(result, request)
         if resource.is_piece and request.headers.get("accept", "").startswith(OCTETS):
             return Response(
                 result.data, media_type=OCTETS, headers={"etag": f'"{result.hash.hex()}"'}
@@ -435,46 +457,6 @@ def merged_headers(request: Request) -> dict[str, str]:
     for name, value in request.headers.items():
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
-
-
-def _value_answer(result: Any, request: Request) -> Response:
-    kind = accepted(request.headers.get("accept", ""), RAW, tuple(REPRESENTATIONS))
-    shown = REPRESENTATIONS[kind]
-    hash = result.hash.hex()
-    tag = f'"{hash}{shown.mark}"'
-    # Only a value that is named by its hash is the same for ever.
-    is_fixed = request.path_params.get("hash") == hash and not request.query_params.get("path")
-    headers = {
-        "etag": tag,
-        "vary": "Accept",
-        "x-value-id": hash,
-        "cache-control": f"private, {IMMUTABLE}" if is_fixed else "no-cache",
-    }
-    root = getattr(result, "root_hash", None)
-    if root is not None:
-        headers["x-root-hash"] = root.hex()
-    if tag in [one.strip() for one in request.headers.get("if-none-match", "").split(",")]:
-        return Response(status_code=304, headers=headers)
-    body = shown.write(result.value)
-    if kind != OCTETS:
-        return Response(body, media_type=kind, headers=headers)
-    headers["accept-ranges"] = "bytes"
-    return _ranged(body, request, headers, tag)
-
-
-def _ranged(body: bytes, request: Request, headers: dict[str, str], tag: str) -> Response:
-    """Answer one range of bytes; several ranges, or those of another version, are the whole."""
-    asked = request.headers.get("range", "")
-    fits = request.headers.get("if-range", tag) == tag
-    span = byte_range(asked, len(body)) if fits else None
-    if span is None:
-        return Response(body, media_type=OCTETS, headers=headers)
-    if span.start >= len(body):
-        return Response(
-            status_code=416, headers={**headers, "content-range": f"bytes */{len(body)}"}
-        )
-    headers["content-range"] = f"bytes {span.start}-{span.stop - 1}/{len(body)}"
-    return Response(body[span.start : span.stop], 206, headers, OCTETS)
 
 
 def _document_answer(resource: _Resource, result: Message) -> Response:

@@ -152,6 +152,13 @@ def _request_body(action: Action, arguments: Arguments, schemas: dict[str, Any])
 def _success(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
     assert action.route is not None
     fields = {field.name for field in action.result.declared()}
+    if action.kind is ActionKind.STREAM and {"data", "size"} <= fields:
+        content: dict[str, Any] = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
+        return {
+            "200": {"description": "the file", "content": content},
+            "206": {"description": "one range of it", "content": content},
+            "304": {"description": "the caller has this version"},
+        }
     if action.kind is ActionKind.STREAM:
         return {
             "200": {
@@ -162,7 +169,7 @@ def _success(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
     if not fields or action.route.success == 204:
         return {"201" if action.route.success == 201 else "204": {"description": "done"}}
     if action.kind is ActionKind.QUERY and {"value", "hash"} <= fields:
-        content: dict[str, Any] = {kind: {} for kind in REPRESENTATIONS}
+        content = {kind: {} for kind in REPRESENTATIONS}
         answer = {"description": "the value; its hash is in X-Value-Id", "content": content}
         return {"200": answer, "206": answer, "304": {"description": "it is the same"}}
     content = {JSON: {"schema": schema_of(action.result, schemas)}}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, Final, Generic, Self, TypeVar
 
 import grpc
 
 from datalattice.actions import ActionKind, ActionRequest
-from datalattice.client.calling import check_answer
+from datalattice.client.calling import check_answer, check_upload, upload_messages
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import (
     ASK_STATUS,
@@ -158,8 +158,21 @@ class GrpcClient:
                 pause_s = attempts.pause_after(error)
             time.sleep(pause_s)
 
+    def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
+        """Have an action done whose body is long; as `Client.upload`."""
+        check_upload(request)
+        method = self._open().stream_unary(f"/{request.action.method}")
+        try:
+            data: bytes = method(upload_messages(request, body), metadata=self._route.metadata())
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+        result: R = request.action.result.decode(data)  # type: ignore[assignment]
+        return result
+
     def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
         action = request.action
+        if action.kind is ActionKind.UPLOAD:
+            return self.upload(request, ())
         method = self._open().unary_unary(f"/{action.method}")
         metadata = self._route.metadata(request_id)
         try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final, cast
 
 from datalattice.actions import (
+    CHUNK_BYTES_MAX,
     PIECE_BYTES_MAX,
+    UPLOAD_BYTES_MAX,
     CopyFile,
     DriveList,
     Empty,
@@ -15,6 +18,7 @@ from datalattice.actions import (
     FileList,
     FilePiece,
     FileProperty,
+    GetFile,
     ListDirectory,
     ListDrives,
     ListLocks,
@@ -23,6 +27,7 @@ from datalattice.actions import (
     LockList,
     MakeDirectory,
     MoveFile,
+    PutFile,
     ReadFile,
     RemoveFile,
     SetProperties,
@@ -30,10 +35,20 @@ from datalattice.actions import (
     UnlockFile,
     WriteFile,
 )
-from datalattice.apps.dlfs import Drive, Stat, join_path, split_path
-from datalattice.errors import Conflict, LimitExceeded, NoSuchPath, UsageError
+from datalattice.apps.dlfs import Content, Drive, Stat, join_path, split_path
+from datalattice.cells import Blob, Value, Vector
+from datalattice.cursors import Stream
+from datalattice.errors import (
+    Conflict,
+    IsADirectory,
+    LimitExceeded,
+    NoSuchPath,
+    StaleToken,
+    UsageError,
+)
 from datalattice.service.filelocks import FileLock, LockPlace, Touched
-from datalattice.service.registry import ServiceCall, handles, page
+from datalattice.service.registry import ServiceCall, Streamed, Upload, handles, page
+from datalattice.service.resuming import not_a_position, read_token, stream_name
 
 
 @handles(ListDrives)
@@ -91,7 +106,10 @@ def read_file(call: ServiceCall, request: ReadFile) -> FilePiece:
     return FilePiece(data=data, start=request.start, size=stat.size, hash=stat.hash)
 
 
-_Writes = WriteFile | MakeDirectory | RemoveFile | MoveFile | CopyFile | SetProperties
+PIECES_AT_ONCE: Final = 4
+"""Pieces of a large body that are read at once, and wait for a slow reader."""
+
+_Writes = WriteFile | PutFile | MakeDirectory | RemoveFile | MoveFile | CopyFile | SetProperties
 
 
 @contextmanager
@@ -112,12 +130,125 @@ def write_file(call: ServiceCall, request: WriteFile) -> FileInfo:
     """Write a file as a whole."""
     if len(request.data) > PIECE_BYTES_MAX:
         raise LimitExceeded(f"data: at most {PIECE_BYTES_MAX} bytes, got {len(request.data)}")
+    return _write(call, request, request.data)
+
+
+def _write(call: ServiceCall, request: WriteFile | PutFile, content: Content) -> FileInfo:
     names = split_path(request.path)
     is_there = _held(_drive(call, request.drive, request.owner), request.path) is not None
     with _writing(call, request, Touched(names, is_member=not is_there)) as drive:
         _check_expected(drive, request.path, request.if_match, is_new=request.is_new)
-        drive.write(request.path, request.data)
+        drive.write(request.path, content)
     return _info(drive.stat(request.path))
+
+
+@handles(PutFile)
+def put_file(call: ServiceCall, request: PutFile) -> Upload[FileInfo]:
+    """Begin to write a file."""
+    # Refused before the body comes; what holds at the end counts.
+    drive = _drive(call, request.drive, request.owner)
+    _check_expected(drive, request.path, request.if_match, is_new=request.is_new)
+    names = split_path(request.path)
+    if names and not drive.is_dir(join_path(names[:-1])) and names[:-1]:
+        raise NoSuchPath(f"{request.path}: its directory is missing")
+    if drive.is_dir(request.path):
+        raise IsADirectory(f"{request.path}: it is a directory")
+    return _FileUpload(call, request)
+
+
+class _FileUpload(Upload[FileInfo]):
+    def __init__(self, call: ServiceCall, request: PutFile) -> None:
+        self._call, self._request, self._size = call, request, 0
+        self._upload = call.node.upload()
+
+    def write(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > UPLOAD_BYTES_MAX:
+            raise LimitExceeded(f"a file has at most {UPLOAD_BYTES_MAX} bytes")
+        self._upload.write(piece)
+
+    def finish(self) -> FileInfo:
+        content, request = self._upload.finish(), self._request
+        return _write(self._call, request, content)
+
+    def close(self) -> None:
+        self._upload.close()
+
+
+@handles(GetFile)
+def get_file(call: ServiceCall, request: GetFile) -> Streamed[FilePiece]:
+    """Return a file in pieces."""
+    owner = call.owner(request.owner)
+    drive = _present(call, request.drive, request.owner)
+    stat, content = drive.stat(request.path), drive.content(request.path)
+    if request.hash is not None and request.hash != stat.hash:
+        raise Conflict(f"{request.path}: the file has the hash {stat.hash.hex()}")
+    name = stream_name(
+        request.action.name, owner, request.drive, request.path, request.start, request.count
+    )
+    stream = _Pieces(drive, stat, content, request)
+    if request.resume:
+        stream.go_on(read_token(request.resume, name))
+    return Streamed(
+        stream,
+        lambda piece: piece,
+        name=name,
+        positions=stream,
+        is_resumed=bool(request.resume),
+        at_once=PIECES_AT_ONCE,
+    )
+
+
+class _Pieces(Stream[FilePiece]):
+    """A file as it was, from a byte on; a position is [hash, next byte]."""
+
+    def __init__(self, drive: Drive, stat: Stat, content: Content, request: GetFile) -> None:
+        super().__init__(drive.cursor)
+        self._stat, self._content = stat, content
+        self._at = request.start
+        self._stop = min(request.start + request.count, stat.size) if request.count else stat.size
+
+    def go_on(self, position: Value) -> None:
+        """Begin at a position. Raises: StaleToken: it is of another version. UsageError."""
+        parts = list(position) if isinstance(position, Vector) else []
+        if [type(one) for one in parts] != [bytes, int]:
+            raise not_a_position(position)
+        if parts[0] != self._stat.hash:
+            raise StaleToken(
+                f"{self._stat.path}: the file has changed; a fresh start begins "
+                f"{self.fresh_start()}"
+            )
+        self._at = cast("int", parts[1])
+
+    def _fetch(self) -> list[FilePiece]:
+        found: list[FilePiece] = []
+        # An empty file is one piece without bytes: it has the size and the hash.
+        while len(found) < PIECES_AT_ONCE and (self._at < self._stop or not self._stop):
+            stop = min(self._at + CHUNK_BYTES_MAX, self._stop)
+            content = self._content
+            data = (
+                content.read(self._at, stop)
+                if isinstance(content, Blob)
+                else content[self._at : stop]
+            )
+            found.append(
+                FilePiece(data=data, start=self._at, size=self._stat.size, hash=self._stat.hash)
+            )
+            self._at = stop
+            if not self._stop:
+                break
+        if self._at >= self._stop:
+            self.close()
+        return found
+
+    def now(self) -> Value:
+        return Vector.of([self._stat.hash, self._at])
+
+    def after(self, items: Sequence[FilePiece]) -> list[Value]:
+        return [Vector.of([one.hash, one.start + len(one.data)]) for one in items]
+
+    def fresh_start(self) -> str:
+        return "at its first byte"
 
 
 def _held(drive: Drive, path: str) -> Stat | None:

@@ -1,0 +1,155 @@
+"""Answers: values and files as bodies of HTTP, whole or in part, and files that are sent here.
+
+A large body is read and written in pieces, each by a thread for as long as that takes: a slow
+caller holds no thread.
+
+Source: docs/rest.md "Representations", "Files".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from datalattice.actions import UPLOAD_BYTES_MAX, GetFile, StatFile, to_document
+from datalattice.api.rest.bodies import OCTETS, RAW, REPRESENTATIONS, accepted
+from datalattice.api.rest.requests import byte_range
+from datalattice.client.rest import INFO_HEADER
+from datalattice.clock import SystemClock
+from datalattice.errors import IsADirectory, LimitExceeded, UsageError
+from datalattice.service import Service, Streamed, Upload
+from datalattice.service.access import Principal
+
+T = TypeVar("T")
+
+IMMUTABLE: Final = "max-age=31536000, immutable"
+"""A value that is named by its hash never changes."""
+
+WRITE_BYTES: Final = 1 << 20
+"""Bytes of a body that are handed to a thread at once."""
+
+
+async def take_upload(
+    request: Request,
+    run: Callable[..., Awaitable[Any]],
+    begin: Callable[[], Upload[Any]],
+) -> Any:
+    """Take a body as it comes; return the result. run: runs a function in a thread.
+
+    Raises: UsageError, LimitExceeded, and what the action raises.
+    """
+    if "content-range" in request.headers:
+        raise UsageError("Content-Range: a file is sent as a whole")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > UPLOAD_BYTES_MAX:
+        raise LimitExceeded(f"a file has at most {UPLOAD_BYTES_MAX} bytes, got {declared}")
+    upload = await run(begin)
+    try:
+        waiting = bytearray()
+        async for part in request.stream():
+            waiting += part
+            if len(waiting) >= WRITE_BYTES:
+                await run(upload.write, bytes(waiting))
+                waiting.clear()
+        await run(upload.write, bytes(waiting))
+        return await run(upload.finish)
+    finally:
+        # "An abandoned upload leaves nothing."
+        await asyncio.shield(asyncio.ensure_future(run(upload.close)))
+
+
+def file_answer(
+    service: Service, asked: GetFile, caller: Principal, request: Request, threads: Executor
+) -> Response:
+    """Return a file, or one range of it. threads: read its pieces. Raises: what the action does."""
+    info = service.call(StatFile(drive=asked.drive, path=asked.path, owner=asked.owner), caller)
+    if info.is_directory:
+        raise IsADirectory(f"{asked.path}: it is a directory; list it")
+    tag = f'"{info.hash.hex()}"'
+    headers = {
+        "etag": tag,
+        "accept-ranges": "bytes",
+        "cache-control": "no-cache",
+        INFO_HEADER: json.dumps(to_document(info)),
+    }
+    if tag in [one.strip() for one in request.headers.get("if-none-match", "").split(",")]:
+        return Response(status_code=304, headers=headers)
+    fits = request.headers.get("if-range", tag) == tag
+    span = byte_range(request.headers.get("range", ""), info.size) if fits else None
+    if span is not None and span.start >= info.size:
+        headers["content-range"] = f"bytes */{info.size}"
+        return Response(status_code=416, headers=headers)
+    status = 200 if span is None else 206
+    if span is None:
+        stop = min(asked.start + asked.count, info.size) if asked.count else info.size
+        span = range(min(asked.start, stop), stop)
+    else:
+        headers["content-range"] = f"bytes {span.start}-{span.stop - 1}/{info.size}"
+    headers["content-length"] = str(len(span))
+    if request.method == "HEAD" or not span:
+        return Response(None, status, headers, OCTETS)
+    # Of this version: another one that is written meanwhile is refused, not mixed with it.
+    wanted = replace(asked, start=span.start, count=len(span), hash=asked.hash or info.hash)
+    stream = service.stream(wanted, caller)
+    return StreamingResponse(_pieces(stream, caller, threads), status, headers, OCTETS)
+
+
+async def _pieces(
+    stream: Streamed[Any], caller: Principal, threads: Executor
+) -> AsyncIterator[bytes]:
+    clock, loop = SystemClock(), asyncio.get_running_loop()
+    try:
+        while not stream.closed:
+            for piece in await loop.run_in_executor(threads, stream.take):
+                caller.check_live(clock.now_ms())
+                yield piece.data
+    finally:
+        stream.close()
+
+
+def value_answer(result: Any, request: Request) -> Response:
+    """Return a value in the form that the request accepts."""
+    kind = accepted(request.headers.get("accept", ""), RAW, tuple(REPRESENTATIONS))
+    shown = REPRESENTATIONS[kind]
+    hash = result.hash.hex()
+    tag = f'"{hash}{shown.mark}"'
+    # Only a value that is named by its hash is the same for ever.
+    is_fixed = request.path_params.get("hash") == hash and not request.query_params.get("path")
+    headers = {
+        "etag": tag,
+        "vary": "Accept",
+        "x-value-id": hash,
+        "cache-control": f"private, {IMMUTABLE}" if is_fixed else "no-cache",
+    }
+    root = getattr(result, "root_hash", None)
+    if root is not None:
+        headers["x-root-hash"] = root.hex()
+    if tag in [one.strip() for one in request.headers.get("if-none-match", "").split(",")]:
+        return Response(status_code=304, headers=headers)
+    body = shown.write(result.value)
+    if kind != OCTETS:
+        return Response(body, media_type=kind, headers=headers)
+    headers["accept-ranges"] = "bytes"
+    return _ranged(body, request, headers, tag)
+
+
+def _ranged(body: bytes, request: Request, headers: dict[str, str], tag: str) -> Response:
+    """Answer one range of bytes; several ranges, or those of another version, are the whole."""
+    asked = request.headers.get("range", "")
+    fits = request.headers.get("if-range", tag) == tag
+    span = byte_range(asked, len(body)) if fits else None
+    if span is None:
+        return Response(body, media_type=OCTETS, headers=headers)
+    if span.start >= len(body):
+        return Response(
+            status_code=416, headers={**headers, "content-range": f"bytes */{len(body)}"}
+        )
+    headers["content-range"] = f"bytes {span.start}-{span.stop - 1}/{len(body)}"
+    return Response(body[span.start : span.stop], 206, headers, OCTETS)
