@@ -5,6 +5,8 @@
 
 Errors of the service are raised as the class that raised them there. `written_request`,
 `read_result` and `EventReader` know no connection: the client with an event loop has them, too.
+
+Length: the forms of requests and answers stand beside the client that was there first.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ in one of a few threads, since handlers wait for the disk; the event loop only m
 A stream holds no thread while it waits. Its next items are taken when gRPC has accepted the last
 one, so a slow reader holds nothing but its position.
 
+Length: calls, streams and uploads share the threads, the room and the errors of a door.
+
 Source: docs/design/service.md; docs/grpc.md.
 """
 
