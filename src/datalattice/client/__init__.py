@@ -96,13 +96,14 @@ if TYPE_CHECKING:
         StoreMethod,
         StoreMethods,
     )
-    from datalattice.client.rest import RestClient
+    from datalattice.client.rest import INFO_HEADER, RestClient
     from datalattice.client.retrying import IDEMPOTENCY_KEY, RetryPolicy
     from datalattice.client.upgrading import check_format, guard_folder
     from datalattice.client.weaverfolder import WeaverFolder
 
 _LATER = {
     **dict.fromkeys(("AsyncClient", "Client", "body_pieces"), "calling"),
+    "INFO_HEADER": "rest",
     **dict.fromkeys(
         ("AsyncStoreMethods", "DescribedMessage", "ResultStream", "StoreMethod", "StoreMethods"),
         "methods",
@@ -126,6 +127,7 @@ __all__ = [
     "DEFAULT_FOLDER",
     "HOME_VARIABLE",
     "IDEMPOTENCY_KEY",
+    "INFO_HEADER",
     "IROH",
     "KIND",
     "NO_KEY",

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from datalattice.actions import UPLOAD_BYTES_MAX, GetFile, StatFile, to_document
 from datalattice.api.rest.bodies import OCTETS, RAW, REPRESENTATIONS, accepted
 from datalattice.api.rest.requests import byte_range
-from datalattice.client.rest import INFO_HEADER
+from datalattice.client import INFO_HEADER
 from datalattice.clock import SystemClock
 from datalattice.errors import IsADirectory, LimitExceeded, UsageError
 from datalattice.service import Service, Streamed, Upload
