@@ -70,6 +70,7 @@ SHELL_PAGES = [
     page
     for page in [
         ROOT / "README.md",
+        ROOT / "docs" / "repl.md",
         *sorted((ROOT / "docs" / "start").glob("*.md")),
         *sorted((ROOT / "docs" / "guides").glob("*.md")),
     ]

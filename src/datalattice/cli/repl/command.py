@@ -64,11 +64,11 @@ def repl(
     """
     from datalattice.cli.repl.evaluator import Evaluator
 
+    lines = _lines(script, commands)  # first: a wrong call makes no folder
     make = _maker(call, rest, grpc, _token(call, token, sign), certificate)
     client = call.enter(make(CALL_TIMEOUT_S))
     evaluator = Evaluator(client, print_failure)
     call.resources.callback(evaluator.close)
-    lines = _lines(script, commands)
     if lines is None:
         _prompt(call, evaluator, make)
     elif code := _run(evaluator, lines, keep_going):

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from datalattice.protobuf import Field, Message
 
-SECRETS: Final = frozenset({"token", "secret", "password"})
+SECRETS: Final = frozenset({"token", "lock_tokens", "secret", "password"})
 """Fields whose values are kept nowhere."""
 
 GRAPH: Final = 100

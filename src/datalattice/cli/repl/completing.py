@@ -81,19 +81,20 @@ class Candidates:
         word, before = text[start:], text[:start]
         try:
             parts = _closed(before)
-            found = list(self._names(parts, word) if _is_first(parts) else self._after(parts, word))
+            found = list(self._names(parts) if _is_first(parts) else self._after(parts, word))
         except DataLatticeError:
             return word, []
         return word, [one for one in found if one.text.startswith(word) and one.text != word]
 
-    def _names(self, parts: tuple[Part, ...], _word: str) -> Iterator[Candidate]:
-        if not parts or len(parts) == 2:  # behind `take 3`, too
-            for name in self._evaluator.names():
-                (target, _), _ = self._evaluator.find(parse_command(name))
-                about = target.summary if isinstance(target, Action) else ""
-                if not parts and name in COMMANDS:
-                    about = (COMMANDS[name].__doc__ or "").partition("\n")[0]
-                yield Candidate(name, about)
+    def _names(self, parts: tuple[Part, ...]) -> Iterator[Candidate]:
+        for name in self._evaluator.names():
+            (target, _), _ = self._evaluator.find(parse_command(name))
+            if isinstance(target, Action):
+                yield Candidate(name, target.summary)
+            elif not parts and name in COMMANDS:
+                yield Candidate(name, (COMMANDS[name].__doc__ or "").partition("\n")[0])
+            elif name not in COMMANDS:
+                yield Candidate(name)
 
     def _after(self, parts: tuple[Part, ...], word: str) -> Iterator[Candidate]:
         if parts[0] == parse_command("take")[0]:

@@ -191,7 +191,7 @@ class Evaluator:
 
         Raises: UsageError: nothing, or several things.
         """
-        first = _word(parts[0])
+        first = _word(parts[0]) if parts else ""
         second = _word(parts[1]) if len(parts) > 1 else ""
         both = f"{first}.{second}" if second else first
         if not first:

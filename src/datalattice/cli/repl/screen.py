@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -71,6 +72,7 @@ class Screen:
         output: Output | None = None,
     ) -> None:
         self._evaluator: Final = evaluator
+        self._input, self._output = input, output
         kept: History = (
             InMemoryHistory() if history is None else KeptHistory(history, evaluator.keeps)
         )
@@ -85,21 +87,30 @@ class Screen:
 
     def run(self) -> None:
         """Take commands and do them until Ctrl-D or `quit`."""
-        while True:
-            try:
-                text = self._ask()
-            except KeyboardInterrupt:  # "Ctrl-C": the line is dropped
-                continue
-            except EOFError:
-                return
-            try:
-                self._evaluator.run(text)
-            except Ended:
-                return
-            except KeyboardInterrupt:
-                print_notice("interrupted")
-            except Exception as error:  # noqa: BLE001 - the prompt goes on after any error
-                self._evaluator.failed(error, "")
+        is_ended = False
+        # What streams print goes to the same output as the prompt.
+        with create_app_session(self._input, self._output):
+            while not is_ended:
+                try:
+                    is_ended = self._turn()
+                except KeyboardInterrupt:  # "Ctrl-C stops the running command only"
+                    print_notice("interrupted")
+
+    def _turn(self) -> bool:
+        """Take a command and do it; return whether it was the last."""
+        try:
+            text = self._ask()
+        except KeyboardInterrupt:
+            return False  # the line is dropped
+        except EOFError:
+            return True
+        try:
+            self._evaluator.run(text)
+        except Ended:
+            return True
+        except Exception as error:  # noqa: BLE001 - the prompt goes on after any error
+            self._evaluator.failed(error, "")
+        return False
 
     def _ask(self) -> str:
         """Return what is typed; meanwhile streams print above it."""

@@ -38,6 +38,7 @@ def evaluator(world: World, failures: list[tuple[Exception, str]]) -> Iterator[E
         failures.append((error, where))
         return 2
 
+    use_form(None)  # a command of an earlier test set another one
     made = Evaluator(LocalClient(world.service), failed)
     yield made
     made.close()
@@ -214,10 +215,10 @@ def test_a_stream_goes_on_in_the_background(
         seen.release()
 
     evaluator._show = told  # type: ignore[method-assign]
-    evaluator.run("queue.follow log start=end")
+    evaluator.run("queue.follow log start=2")
     evaluator.run("use notes")
     evaluator.run("watch t")
-    assert "[1] queue.follow log start=end; `stop 1` ends it" in capsys.readouterr().err
+    assert "[1] queue.follow log start=2; `stop 1` ends it" in capsys.readouterr().err
     seen.acquire()  # of `use`
     evaluator.client.call(OfferRecords(topic="log", values=("new",)))
     assert seen.acquire(timeout=60)
@@ -230,7 +231,7 @@ def test_a_stream_goes_on_in_the_background(
         ["1", "on"],
         ["2", "on"],
     ]
-    assert run("stop 1") == "[1] queue.follow log start=end has ended\n"
+    assert run("stop 1") == "[1] queue.follow log start=2 has ended\n"
     with pytest.raises(UsageError, match="there are: 2"):
         run("stop 1")
     assert run("stop all") == "[2] watch t has ended\n"
@@ -240,7 +241,7 @@ def test_a_stream_goes_on_in_the_background(
 def test_a_stream_that_fails_is_told_and_ends(
     evaluator: Evaluator, failures: list[tuple[Exception, str]], world: World
 ) -> None:
-    evaluator.run("queue.follow log start=end")
+    evaluator.run("queue.follow log start=2")
     [job] = evaluator._jobs.values()
 
     def fail(_item: Any) -> None:
