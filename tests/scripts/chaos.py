@@ -66,10 +66,9 @@ CONVERGE_S: Final = 90.0
 STOP_S: Final = 30.0
 SAMPLE_S: Final = 0.5
 MEMORY_GROWTH_MB_MAX: Final = 24.0
-"""What is in use does not grow: from minute 2 to 10 of stores Python's objects took 31 to 36 MB and
-other blocks, pages of LMDB most of them, 26 to 33, both 28 to 32 at the end. What grew, by 16 MB, is
-free memory between them, which the largest differences that a node caught up with have left: 14 MB
-went back when malloc was told to trim."""
+"""What is in use hardly grows: from minute 2 to 10 of stores Python's objects took 31 to 36 MB and
+other blocks of malloc 26 to 33. What grew, by 16 MB, is free memory between them, which the largest
+differences that a node caught up with have left: 14 MB went back when malloc was told to trim."""
 
 FILES_GROWTH_MAX: Final = 8
 GROWTH_S_MIN: Final = 60.0
