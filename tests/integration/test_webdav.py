@@ -135,7 +135,7 @@ def test_rclone_copies_syncs_and_checks(daemon: Process, tmp_path: Path) -> None
     (local / "below" / "deeper").mkdir(parents=True)
     for number in range(12):
         (local / f"file {number} ü.txt").write_text(f"{number}\n" * number)
-    (local / "below" / "deeper" / "data.bin").write_bytes(os.urandom(900_000))
+    (local / "below" / "deeper" / "data.bin").write_bytes(os.urandom(9_000_000))
 
     def run(*arguments: str) -> str:
         ran = subprocess.run(

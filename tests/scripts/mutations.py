@@ -1823,6 +1823,48 @@ MUTATIONS: Final = (
             "test_sketches_are_spoken_where_both_sides_are_willing_and_ranges_otherwise",
         ),
     ),
+    Mutation(
+        "webdav: anybody may use the token of a lock",
+        "service/filelocks.py",
+        "is_shown = one.token in tokens and one.holder == holder",
+        "is_shown = one.token in tokens",
+        (UNIT + "service/test_filelocks.py::test_a_write_needs_the_token_of_its_holder",),
+    ),
+    Mutation(
+        "webdav: a lock does not wait for a write that has begun",
+        "service/filelocks.py",
+        "            self._writes.append(entry)\n",
+        "",
+        (UNIT + "service/test_filelocks.py::test_a_lock_waits_for_the_write_that_has_begun",),
+    ),
+    Mutation(
+        "webdav: a DOCTYPE is taken",
+        "api/webdav/documents.py",
+        "    parser.StartDoctypeDeclHandler = _refuse_doctype\n",
+        "",
+        (UNIT + "api/test_webdav.py::test_xml_of_strangers_is_read_within_bounds",),
+    ),
+    Mutation(
+        "webdav: an encoded slash parts a name",
+        "api/webdav/requests.py",
+        """if name in (".", "..") or "/" in name or""",
+        """if name in (".", "..") or""",
+        (UNIT + "api/test_webdav.py::test_paths_that_lead_elsewhere_are_refused",),
+    ),
+    Mutation(
+        "webdav: what a caller expects is looked at before the write alone",
+        "api/webdav/resources.py",
+        'return {"is_new": True} if held is None else {"if_match": held.hash}',
+        "return {}",
+        (UNIT + "api/test_webdav.py::test_a_write_between_the_look_and_the_write_is_noticed",),
+    ),
+    Mutation(
+        "webdav: a move keeps the lock of what is gone",
+        "service/handlers/drive.py",
+        "    if source != target:\n        _unlock_removed(call, request, source)\n",
+        "",
+        (UNIT + "api/test_webdav.py::test_a_lock_goes_with_what_it_is_on",),
+    ),
 )
 
 

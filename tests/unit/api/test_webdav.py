@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 import datalattice
 from datalattice.actions import PIECE_BYTES_MAX
 from datalattice.client import Node
+from datalattice.client.credentials import content_digest
 from datalattice.errors import RateLimited, Unauthenticated
 from datalattice.service import Service
 from datalattice.service.access import (
@@ -59,7 +61,7 @@ class Dav:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.client.request(method, url, content=body, headers=named)
 
-    def put(self, path: str, body: bytes = b"x", **headers: str) -> int:
+    def put(self, path: str, body: Any = b"x", **headers: str) -> int:
         return int(self("PUT", path, body, **headers).status_code)
 
     def lock(self, path: str, *, kind: str = "exclusive", **headers: str) -> Any:
@@ -135,6 +137,19 @@ def dav(service: Service, asked: list[Credentials]) -> Iterator[Dav]:
     yield Dav(testclient.TestClient(app, raise_server_exceptions=False))
     door.close()
     rest.close()
+
+
+def scope_of(method: str, path: str) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"host", b"testserver")],
+        "server": ("testserver", 80),
+        "scheme": "http",
+    }
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -215,6 +230,53 @@ def test_a_file_of_many_pieces_comes_as_one(dav: Dav, node: Node) -> None:
     assert part.content == data[5 : PIECE_BYTES_MAX + 7]
 
 
+def test_a_large_file_is_taken_as_it_comes(dav: Dav, node: Node) -> None:
+    def body() -> Iterator[bytes]:
+        for number in range(40):
+            yield bytes([number]) * 100_000
+
+    assert dav.put("/large", body()) == 201
+    assert node.drive("files").read("/large") == b"".join(body())
+    assert dav.put("/large", body(), if_none_match="*") == 412
+    assert dav.put("/none/large", body()) == 409
+
+
+def test_an_upload_that_breaks_off_leaves_the_file_as_it_was(dav: Dav, node: Node) -> None:
+    async def broken() -> int:
+        messages = iter([{"type": "http.request", "body": b"x" * 3_000_000, "more_body": True}])
+        statuses: list[int] = []
+
+        async def receive() -> dict[str, Any]:
+            return next(messages, {"type": "http.disconnect"})
+
+        async def send(message: dict[str, Any]) -> None:
+            statuses.append(message.get("status", 0))
+
+        await dav.client.app(scope_of("PUT", f"{ROOT}/a.txt"), receive, send)
+        return statuses[0]
+
+    assert asyncio.run(broken()) == 499
+    assert node.drive("files").read("/a.txt") == b"0123456789"
+
+
+def test_a_signed_body_is_checked_at_its_end(node: Node, tmp_path: Path) -> None:
+    service, _ = with_access(node, tmp_path, Policy(admins=frozenset([OTHER])))
+    door = WebDavDoor(service, lambda _: Principal(OTHER, "signature"))
+    signed = content_digest(hashlib.sha256(b"as signed").digest())
+    app, rest = rest_app(service, lambda _: Principal(OTHER, "signature"), mounts={"/dlfs": door})
+    client = testclient.TestClient(app)
+    headers = {"content-digest": signed, "signature-input": "x"}
+    assert client.put(f"{ROOT}/s", content=b"another", headers=headers).status_code == 401
+    assert not node.drive("files").exists("/s")
+    assert client.put(f"{ROOT}/s", content=b"as signed", headers=headers).status_code == 201
+    rest_url = "/api/v1/drives/files/files/s"
+    assert client.put(rest_url, content=b"another", headers=headers).status_code == 401
+    assert node.drive("files").read("/s") == b"as signed"
+    assert client.put(rest_url, content=b"as signed", headers=headers).status_code == 200
+    door.close()
+    rest.close()
+
+
 def test_a_write_keeps_to_what_its_caller_expects(dav: Dav, node: Node) -> None:
     tag = dav("HEAD", "/a.txt").headers["etag"]
     assert dav.put("/a.txt", if_match='"x"') == 412
@@ -235,17 +297,17 @@ def test_a_write_between_the_look_and_the_write_is_noticed(
     dav: Dav, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tag = dav("HEAD", "/a.txt").headers["etag"]
-    call = Service.call
+    call = Service.upload
     begun = False
 
     def slow(self: Service, request: Any, caller: Principal) -> Any:
         nonlocal begun
-        if request.action.name == "drive.write" and not begun:
+        if request.action.name == "drive.put" and not begun:
             begun = True
             node.drive("files").write("/a.txt", b"theirs")
         return call(self, request, caller)
 
-    monkeypatch.setattr(Service, "call", slow)
+    monkeypatch.setattr(Service, "upload", slow)
     assert dav.put("/a.txt", b"mine", if_match=tag) == 412
     assert node.drive("files").read("/a.txt") == b"theirs"
 
@@ -305,17 +367,6 @@ def test_a_body_that_is_not_wanted_or_too_large_is_refused(dav: Dav) -> None:
     ],
 )
 def test_paths_that_lead_elsewhere_are_refused(dav: Dav, path: str, status: int) -> None:
-    # As they are written: a client would resolve `..` itself.
-    scope = {
-        "type": "http",
-        "method": "PUT",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(b"host", b"testserver")],
-        "server": ("testserver", 80),
-        "scheme": "http",
-    }
     statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -324,7 +375,8 @@ def test_paths_that_lead_elsewhere_are_refused(dav: Dav, path: str, status: int)
     async def send(message: dict[str, Any]) -> None:
         statuses.append(message.get("status", 0))
 
-    asyncio.run(dav.client.app(scope, receive, send))
+    # As they are written: a client would resolve `..` itself.
+    asyncio.run(dav.client.app(scope_of("PUT", path), receive, send))
     assert statuses[0] == status
 
 
@@ -558,6 +610,14 @@ def test_a_lock_on_a_directory_is_on_its_members(dav: Dav) -> None:
     assert dav("LOCK", "/d").status_code == 400
     assert dav("DELETE", "/d", **{"if": f"({deep})"}).status_code == 204
     assert dav("MKCOL", "/d").status_code == 201  # the lock has gone with the directory
+
+
+def test_a_lock_goes_with_what_it_is_on(dav: Dav) -> None:
+    token = dav.lock("/a.txt").headers["lock-token"]
+    held = {"if": f"({token})", "destination": to("/moved")}
+    assert dav("MOVE", "/a.txt", **held).status_code == 201
+    assert dav.put("/a.txt") == 201
+    assert dav.put("/moved") == 204
 
 
 def test_a_lock_on_nothing_makes_an_empty_file(dav: Dav, node: Node) -> None:

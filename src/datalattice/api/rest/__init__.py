@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datalattice.api.rest.answers import file_pieces, has_body, take_upload
 from datalattice.api.rest.app import (
     BASE,
     BODY_BYTES_MAX,
@@ -27,8 +28,11 @@ __all__ = [
     "Enter",
     "RestDoor",
     "byte_range",
+    "file_pieces",
+    "has_body",
     "merged_headers",
     "problem_answer",
     "read_body",
     "rest_app",
+    "take_upload",
 ]

@@ -9,6 +9,7 @@ Source: docs/rest.md "Representations", "Files".
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
@@ -25,7 +26,7 @@ from datalattice.client import INFO_HEADER
 from datalattice.clock import SystemClock
 from datalattice.errors import IsADirectory, LimitExceeded, UsageError
 from datalattice.service import Service, Streamed, Upload
-from datalattice.service.access import Principal
+from datalattice.service.access import Credentials, Principal, check_body
 
 T = TypeVar("T")
 
@@ -36,14 +37,23 @@ WRITE_BYTES: Final = 1 << 20
 """Bytes of a body that are handed to a thread at once."""
 
 
+def has_body(request: Request) -> bool:
+    """Return whether a body comes with a request."""
+    return (
+        "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+    )
+
+
 async def take_upload(
     request: Request,
     run: Callable[..., Awaitable[Any]],
     begin: Callable[[], Upload[Any]],
+    shown: Credentials,
 ) -> Any:
     """Take a body as it comes; return the result. run: runs a function in a thread.
 
-    Raises: UsageError, LimitExceeded, and what the action raises.
+    Raises: UsageError, LimitExceeded, and what the action raises. Unauthenticated: another body
+            was signed.
     """
     if "content-range" in request.headers:
         raise UsageError("Content-Range: a file is sent as a whole")
@@ -51,14 +61,25 @@ async def take_upload(
     if declared.isdigit() and int(declared) > UPLOAD_BYTES_MAX:
         raise LimitExceeded(f"a file has at most {UPLOAD_BYTES_MAX} bytes, got {declared}")
     upload = await run(begin)
+    digest = hashlib.sha256()
+    is_signed = shown.is_unread and "signature-input" in shown.credential_headers()
+
+    def write(piece: bytes) -> None:
+        if is_signed:
+            digest.update(piece)
+        upload.write(piece)
+
     try:
         waiting = bytearray()
         async for part in request.stream():
             waiting += part
             if len(waiting) >= WRITE_BYTES:
-                await run(upload.write, bytes(waiting))
+                await run(write, bytes(waiting))
                 waiting.clear()
-        await run(upload.write, bytes(waiting))
+        await run(write, bytes(waiting))
+        # "A body that comes in parts is checked at its end; nothing is done with it before"
+        if is_signed:
+            check_body(shown, digest.digest())
         return await run(upload.finish)
     finally:
         # "An abandoned upload leaves nothing."
@@ -98,12 +119,13 @@ def file_answer(
     # Of this version: another one that is written meanwhile is refused, not mixed with it.
     wanted = replace(asked, start=span.start, count=len(span), hash=asked.hash or info.hash)
     stream = service.stream(wanted, caller)
-    return StreamingResponse(_pieces(stream, caller, threads), status, headers, OCTETS)
+    return StreamingResponse(file_pieces(stream, caller, threads), status, headers, OCTETS)
 
 
-async def _pieces(
+async def file_pieces(
     stream: Streamed[Any], caller: Principal, threads: Executor
 ) -> AsyncIterator[bytes]:
+    """Yield the bytes of a file, while the caller's credential lives. threads: read the pieces."""
     clock, loop = SystemClock(), asyncio.get_running_loop()
     try:
         while not stream.closed:

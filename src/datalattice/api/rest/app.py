@@ -40,7 +40,7 @@ from datalattice.actions import (
     to_document,
     with_resume,
 )
-from datalattice.api.rest.answers import file_answer, take_upload, value_answer
+from datalattice.api.rest.answers import file_answer, has_body, take_upload, value_answer
 from datalattice.api.rest.bodies import (
     JSON,
     OCTETS,
@@ -294,6 +294,7 @@ class RestDoor:
             str(request.url),
             merged_headers(request),
             hashlib.sha256(body).digest() if body else None,
+            is_unread=is_upload and has_body(request),
             local=self._local,
             origin=Origin(
                 "rest",
@@ -304,7 +305,7 @@ class RestDoor:
         run = asyncio.get_running_loop().run_in_executor
         if is_upload:
             begun = partial(self._begin_upload, resource, request, asked)
-            result = await take_upload(request, partial(run, self._pool), begun)
+            result = await take_upload(request, partial(run, self._pool), begun, asked)
             return _document_answer(resource, result)
         if resource.is_file:
             return await run(self._pool, self._file, resource, request, asked)

@@ -19,6 +19,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from typing import Final, Literal
 
@@ -26,13 +27,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from datalattice.actions import PIECE_BYTES_MAX
-from datalattice.api.rest import Enter, merged_headers, problem_answer, read_body
+from datalattice.api.rest import (
+    Enter,
+    has_body,
+    merged_headers,
+    problem_answer,
+    read_body,
+    take_upload,
+)
 from datalattice.api.webdav.documents import XML_BYTES_MAX
-from datalattice.api.webdav.methods import XML, DavMethods
-from datalattice.api.webdav.resources import DavError
+from datalattice.api.webdav.methods import PUT, XML, DavMethods
+from datalattice.api.webdav.properties import entity_tag
+from datalattice.api.webdav.resources import DavAsked, DavError
 from datalattice.clock import Clock, SystemClock
-from datalattice.errors import DataLatticeError, FileLocked, NotADirectory
+from datalattice.errors import Conflict, DataLatticeError, FileLocked, NoSuchPath, NotADirectory
 from datalattice.service import Service
 from datalattice.service.access import Credentials, Origin
 
@@ -58,6 +66,7 @@ class WebDavDoor:
         clock: Clock | None = None,
     ) -> None:
         """enter, local: as of REST."""
+        self._service: Final = service
         self._enter: Final = enter
         self._local: Final = local
         self._numbers = count(1)
@@ -74,13 +83,22 @@ class WebDavDoor:
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
+        run = partial(asyncio.get_running_loop().run_in_executor, self._pool)
         headers = merged_headers(request)
+        is_put = request.method == PUT
         try:
-            body = await read_body(
-                request, PIECE_BYTES_MAX if request.method == "PUT" else XML_BYTES_MAX
+            body = b"" if is_put else await read_body(request, XML_BYTES_MAX)
+            shown = self._credentials(
+                request, headers, body, is_unread=is_put and has_body(request)
             )
-            run = asyncio.get_running_loop().run_in_executor
-            return await run(self._pool, self._respond, request, headers, body)
+            asked = await run(self._enter_with, request, headers, body, shown)
+            if not is_put:
+                return await run(self._methods.answer, asked)
+            wanted, is_new = await run(self._methods.put, asked)
+            begin = partial(self._service.upload, wanted, asked.caller)
+            info = await take_upload(request, run, begin, shown)
+            status = 201 if is_new else 204
+            return Response(status_code=status, headers={"etag": str(entity_tag(info))})
         except ClientDisconnect:
             return Response(status_code=499)  # the caller is gone
         except DavError as error:
@@ -92,11 +110,13 @@ class WebDavDoor:
             return problem_answer(error, "r")
 
     def _problem(self, error: DataLatticeError, method: str) -> Response:
-        if isinstance(error, NotADirectory):
-            return _refusal(DavError(404, str(error)))  # below a file there is nothing
         if isinstance(error, FileLocked):
             condition = "no-conflicting-lock" if method == "LOCK" else "lock-token-submitted"
             return _refusal(DavError(423, str(error), condition))
+        if method == PUT and isinstance(error, Conflict | NoSuchPath):
+            return _refusal(DavError(412 if isinstance(error, Conflict) else 409, str(error)))
+        if isinstance(error, NotADirectory):
+            return _refusal(DavError(404, str(error)))  # below a file there is nothing
         answer = problem_answer(
             error, "r" if method in ("GET", "HEAD", "PROPFIND", "OPTIONS") else "w"
         )
@@ -107,12 +127,14 @@ class WebDavDoor:
 
     # --- in a thread ---
 
-    def _respond(self, request: Request, headers: Mapping[str, str], body: bytes) -> Response:
-        caller = self._enter(self._credentials(request, headers, body))
-        return self._methods.answer(request.method, request.scope["path"], headers, body, caller)
+    def _enter_with(
+        self, request: Request, headers: Mapping[str, str], body: bytes, shown: Credentials
+    ) -> DavAsked:
+        caller = self._enter(shown)
+        return self._methods.asked(request.method, request.scope["path"], headers, body, caller)
 
     def _credentials(
-        self, request: Request, headers: Mapping[str, str], body: bytes
+        self, request: Request, headers: Mapping[str, str], body: bytes, *, is_unread: bool
     ) -> Credentials:
         address = None if request.client is None else request.client.host
         return Credentials(
@@ -120,6 +142,7 @@ class WebDavDoor:
             str(request.url),
             _bearing(headers),
             hashlib.sha256(body).digest() if body else None,
+            is_unread=is_unread,
             local=self._local,
             origin=Origin("webdav", next(self._numbers), address),
         )

@@ -5,8 +5,7 @@ Source: docs/webdav.md; RFC 4918; RFC 9110 sections 13, 14.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -14,24 +13,23 @@ from starlette.responses import Response, StreamingResponse
 
 from datalattice.actions import (
     LOCK_S_MAX,
-    PIECE_BYTES_MAX,
     ActionRequest,
     CopyFile,
     FileInfo,
     FileProperty,
+    GetFile,
     ListLocks,
     LockFile,
     LockInfo,
     MakeDirectory,
     MoveFile,
-    ReadFile,
+    PutFile,
     RemoveFile,
     SetProperties,
     StatFile,
     UnlockFile,
-    WriteFile,
 )
-from datalattice.api.rest import byte_range
+from datalattice.api.rest import byte_range, file_pieces
 from datalattice.api.webdav.documents import directory_page
 from datalattice.api.webdav.properties import (
     PROTECTED,
@@ -66,7 +64,6 @@ from datalattice.clock import Clock
 from datalattice.errors import (
     AlreadyExists,
     NoSuchPath,
-    RateLimited,
     UsageError,
 )
 from datalattice.protobuf import Message
@@ -76,6 +73,9 @@ from datalattice.service.access import Principal
 R = TypeVar("R", bound=Message)
 
 XML: Final = "application/xml; charset=utf-8"
+
+PUT: Final = "PUT"
+"""The method whose body may be of any length."""
 
 SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"
 """A page that somebody put on a drive is not let to act for whoever looks at it."""
@@ -91,7 +91,6 @@ class DavMethods(DavResources):
             "OPTIONS": self._options,
             "GET": self._get,
             "HEAD": self._get,
-            "PUT": self._put,
             "DELETE": self._delete,
             "MKCOL": self._mkcol,
             "PROPFIND": self._propfind,
@@ -102,23 +101,29 @@ class DavMethods(DavResources):
             "UNLOCK": self._unlock,
         }
 
-    def answer(
+    def asked(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, caller: Principal
-    ) -> Response:
-        """Answer a request. path: percent-encoded. Raises: DavError, and what actions raise."""
-        found = self._methods.get(method)
-        if found is None:
+    ) -> DavAsked:
+        """Return a request that can be done. path: percent-encoded.
+
+        Raises: DavError: there is no such method, or no list of its If header holds.
+        """
+        if method not in self._methods and method != PUT:
             raise DavError(405, f"{method[:20]} is not done here")
         lists = IfHeader.parse(headers["if"]) if "if" in headers else IfHeader()
         asked = DavAsked(method, headers, DavPath.parse(path, self._base), body, caller, lists)
         if lists.lists and not lists.holds(lambda tag: self.state(asked, tag)):
             raise DavError(412, "no list of the If header holds")
-        return found(asked)
+        return asked
+
+    def answer(self, asked: DavAsked) -> Response:
+        """Answer a request, other than PUT. Raises: DavError, and what actions raise."""
+        return self._methods[asked.method](asked)
 
     # --- reading ---
 
     def _options(self, asked: DavAsked) -> Response:
-        headers = {"dav": "1, 2", "allow": ", ".join(self._methods), "ms-author-via": "DAV"}
+        headers = {"dav": "1, 2", "allow": ", ".join((*self._methods, PUT)), "ms-author-via": "DAV"}
         return Response(headers=headers)
 
     def _get(self, asked: DavAsked) -> Response:
@@ -154,30 +159,10 @@ class DavMethods(DavResources):
         headers["content-length"] = str(len(part))
         if asked.method == "HEAD" or not part:
             return Response(status_code=status, headers=headers)
-        first = self._piece(asked, info, part)
-        return StreamingResponse(self._pieces(asked, info, part, first), status, headers)
-
-    def _piece(self, asked: DavAsked, info: FileInfo, part: range) -> bytes:
-        count = min(len(part), PIECE_BYTES_MAX)
-        request = ReadFile(**asked.place, start=part.start, count=count, hash=info.hash)
-        return self.call(asked, request).data
-
-    async def _pieces(
-        self, asked: DavAsked, info: FileInfo, part: range, piece: bytes
-    ) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file; a file that changes meanwhile ends the answer too early."""
-        run = asyncio.get_running_loop().run_in_executor
-        while True:
-            yield piece
-            part = part[len(piece) :]
-            if not part:
-                return
-            while True:
-                try:
-                    piece = await run(self._pool, self._piece, asked, info, part)
-                    break
-                except RateLimited as error:  # the answer has begun: it goes on more slowly
-                    await asyncio.sleep(error.retry_s)
+        # Of the file as it is now: another one that is written meanwhile is not mixed with it.
+        wanted = GetFile(**asked.place, start=part.start, count=len(part), hash=info.hash)
+        stream = self._service.stream(wanted, asked.caller)
+        return StreamingResponse(file_pieces(stream, asked.caller, self._pool), status, headers)
 
     def _index(self, asked: DavAsked, children: list[tuple[DavPath, FileInfo | None]]) -> Response:
         """Return a directory as a page for browsers."""
@@ -192,9 +177,8 @@ class DavMethods(DavResources):
 
     # --- writing ---
 
-    def _put(self, asked: DavAsked) -> Response:
-        if "content-range" in asked.headers:
-            raise UsageError("Content-Range: a PUT has the whole file")
+    def put(self, asked: DavAsked) -> tuple[PutFile, bool]:
+        """Return the action of a PUT, and whether it makes a file; its body comes afterwards."""
         if not asked.path.names or asked.path.is_slashed:
             raise DavError(405, "a directory has no content")
         held = self.stat(asked, asked.path)
@@ -203,13 +187,7 @@ class DavMethods(DavResources):
         expected = self.expected(asked, held)
         if held is None:
             self.need_parent(asked, asked.path)
-        request = WriteFile(
-            **asked.place, data=asked.body, lock_tokens=asked.lists.tokens, **expected
-        )
-        info = self.change(asked, request, missing=409)
-        return Response(
-            status_code=201 if held is None else 204, headers={"etag": str(entity_tag(info))}
-        )
+        return PutFile(**asked.place, lock_tokens=asked.lists.tokens, **expected), held is None
 
     def _delete(self, asked: DavAsked) -> Response:
         self.check_inside(asked)
