@@ -219,7 +219,7 @@ def lost_by_grpc(times: int, tmp_path: Path) -> Iterator[tuple[Path, list[str]]]
 
     ids: list[str] = []
 
-    class Offers(grpc.GenericRpcHandler):  # type: ignore[name-defined]
+    class Offers(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
         def service(self, _details: object) -> object:
             return grpc.unary_unary_rpc_method_handler(self.answer)
 
