@@ -20,7 +20,7 @@ from typing import Any
 from many_replicas import IDLE_S, memory_kb, run_two
 
 import datalattice
-from datalattice.cells import Map
+from datalattice.actions import GetNodeHealth
 from datalattice.client import connect
 from datalattice.weaver import KVStore
 
@@ -38,11 +38,7 @@ def traffic(folder: Path) -> int:
     client = connect(folder)
     assert client is not None
     with client:
-        status = client.call("node.status")
-    assert isinstance(status, Map)
-    sent = status.get("bytes_out")
-    assert isinstance(sent, int)
-    return sent
+        return client.call(GetNodeHealth()).bytes_out
 
 
 def children(node: datalattice.Node, parent: Any, count: int) -> list[KVStore[str]]:

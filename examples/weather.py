@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as f
 
 from datalattice import KeyPair, Map
+from datalattice.actions import WaitForRoot
 from datalattice.apps.kv import Database, Watch
 from datalattice.apps.queue import Topics
 from datalattice.cells import Value
@@ -159,7 +160,8 @@ class Hq(NamedTuple):
         client = connect(self.folder.path)
         assert client is not None
         with client:
-            return str(client.call("node.wait", root_hash=known, timeout_ms=200))
+            wanted = WaitForRoot(known=bytes.fromhex(known) or None, timeout_ms=200)
+            return client.call(wanted).root_hash.hex()
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from datalattice.actions import AddPeer, GetNodeHealth, WaitForRoot
 from datalattice.apps.queue import LatticeMQ
-from datalattice.cells import Map, Value
+from datalattice.cells import Value
 from datalattice.client import (
     ControlClient,
     Folder,
@@ -122,14 +123,13 @@ class Site:
     def wait_change(self, known: str, timeout_ms: int = WAIT_MS) -> str:
         """Return the root that the node announces when it is not `known`, or at the end of time."""
         with self.client() as client:
-            return str(client.call("node.wait", root_hash=known, timeout_ms=timeout_ms))
+            wanted = WaitForRoot(known=bytes.fromhex(known) or None, timeout_ms=timeout_ms)
+            return client.call(wanted).root_hash.hex()
 
     def connection_count(self) -> int:
         """Return how many other nodes the node is connected to."""
         with self.client() as client:
-            status = client.call("node.status")
-        count = status.get("connections") if isinstance(status, Map) else None
-        return count if type(count) is int else 0
+            return client.call(GetNodeHealth()).connections
 
     def release(self) -> None:
         """Tell the process to end in order; its last writes are on disk then."""
@@ -202,7 +202,7 @@ class Cluster:
         """Let every site stay connected to hq."""
         for site in self.sites.values():
             with site.client() as client:
-                client.call("node.add_peer", address=self.hq.address)
+                client.call(AddPeer(address=self.hq.address))
 
     def stop(self) -> None:
         """End all nodes, together."""

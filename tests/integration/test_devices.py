@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from datalattice.actions import ResolveFork
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import Queue, Topics, device_partition
 from datalattice.cells import Keyword, Value
@@ -176,10 +177,11 @@ def test_a_folder_restored_without_a_peer_keeps_both_histories_and_puts_them_beh
             (lost,) = record.logs
             assert (lost.first, lost.end) == (50, 100)
             id = record.id.hex()
+            request = ResolveFork(id=id, how="append")
             done = await node.housekeeper.ask(
-                lambda replica: resolve_fork(replica, id, "append", SystemClock())
+                lambda replica: resolve_fork(replica, request, SystemClock())
             )
-            assert done["removed"]
+            assert done.removed
             await equal(node, peer)
             records = values(log_of(node))
             assert records[130:] == [f"lost {n}" for n in range(50)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from datalattice.actions import AddPeer, PullPeers, RemovePeer, StopNode
 from datalattice.apps.queue import Topics
 from datalattice.client import connect, running
 from datalattice.client.network import probe
@@ -173,10 +174,10 @@ def test_peers_come_and_go_and_pull_through_the_control_socket(
     client = connect(two.folder)
     assert client is not None
     with client:
-        client.call("node.add_peer", address=one.address)
+        client.call(AddPeer(address=one.address))
         wait_equal(one, two)
-        assert client.call("node.pull", address=one.address) == one.root_hash()
-        client.call("node.remove_peer", address=one.address)
+        assert client.call(PullPeers(address=one.address)).root_hash == one.root_hash()
+        client.call(RemovePeer(address=one.address))
         with pytest.raises(UsageError, match="not a peer"):
-            client.call("node.remove_peer", address=one.address)
-        client.call("node.stop")
+            client.call(RemovePeer(address=one.address))
+        client.call(StopNode())

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.cells import to_python
+from datalattice.actions import GetNodeHealth, whole_document
 from datalattice.client import connect
 
 PATIENCE_S = 50.0
@@ -60,7 +60,7 @@ def status(folder: Path) -> Any:
     client = connect(folder)
     assert client is not None
     with client:
-        return to_python(client.call("node.status"))
+        return whole_document(client.call(GetNodeHealth()))
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -38,6 +38,7 @@ from typing import Any, Final
 
 from faulty_proxy import BACKWARD, FORWARD, FaultyProxy
 
+from datalattice.actions import GetNodeHealth, whole_document
 from datalattice.apps.queue import Topics
 from datalattice.cells import Map, missing
 from datalattice.cells import cell as kernel
@@ -260,9 +261,7 @@ class ChaosNode:
             if client is None:
                 return {}
             with client:
-                found = client.call("node.status")
-            assert isinstance(found, Map)
-            return {str(name): value for name, value in found.items()}
+                return whole_document(client.call(GetNodeHealth()))
 
         try:
             return await asyncio.to_thread(ask)

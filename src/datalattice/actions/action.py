@@ -109,7 +109,7 @@ class Action:
 
     right: one of `RIGHTS`. scope: what the right is asked for, with `{field}` for fields of the
     request and `{caller}`; "" is open to all. method: full name in gRPC, `package.Service/Method`.
-    is_tool: shown to language models.
+    is_tool: shown to language models. is_local: for the owner's own processes alone.
     """
 
     name: str
@@ -121,6 +121,7 @@ class Action:
     result: type[Message]
     method: str
     is_tool: bool
+    is_local: bool
 
     @property
     def doc(self) -> str:
@@ -134,9 +135,13 @@ class Action:
 
 
 _actions: Final[dict[str, Action]] = {}
+_local: Final[dict[str, Action]] = {}
 
 ACTIONS: Final[Mapping[str, Action]] = _actions
-"""All actions, by name."""
+"""The actions that doors offer, by name."""
+
+LOCAL_ACTIONS: Final[Mapping[str, Action]] = _local
+"""Those that only the control socket takes: steps of what the client does as one."""
 
 
 def action(
@@ -148,10 +153,12 @@ def action(
     *,
     method: str = "",
     is_tool: bool = False,
+    is_local: bool = False,
 ) -> Callable[[_Q], _Q]:
     """Declare the request that it decorates as an action.
 
     method: of gRPC; by default the class's name, in the service of the name's first part.
+    is_local: only the owner's own processes may use it, through the control socket.
     Raises: UsageError: the declaration is wrong; the text says what is.
     """
 
@@ -168,10 +175,11 @@ def action(
             result,
             method or f"{PACKAGE}.{group.capitalize()}Service/{request.__name__}",
             is_tool,
+            is_local,
         )
         _check(made)
         request.action = made
-        _actions[name] = made
+        (_local if is_local else _actions)[name] = made
         return request
 
     return declare
@@ -185,7 +193,7 @@ def _check(made: Action) -> None:
         named |= {*made.route.fields, *([made.route.body] if made.route.body else [])}
     if not named <= fields:
         raise UsageError(f"action {made.name}: no field {', '.join(sorted(named - fields))}")
-    if made.name in _actions or made.right not in RIGHTS or not made.request.__doc__:
+    if made.name in {*_actions, *_local} or made.right not in RIGHTS or not made.request.__doc__:
         raise UsageError(
             f"action {made.name}: it needs a name of its own, one right of {sorted(RIGHTS)}, and a "
             "docstring"
@@ -194,7 +202,7 @@ def _check(made: Action) -> None:
 
 def action_named(name: str) -> Action:
     """Return the action of a name. Raises: UnsupportedOperation: the name is unknown."""
-    found = _actions.get(name)
+    found = _actions.get(name) or _local.get(name)
     if found is None:
         raise UnsupportedOperation(f"there is no action {name!r}; the group has: {_near(name)}")
     return found

@@ -34,6 +34,21 @@ def to_document(message: Message) -> dict[str, Any]:
     return document
 
 
+def whole_document(message: Message) -> dict[str, Any]:
+    """Return a message as JSON has it, with null for each field that is absent."""
+    found = to_document(message)
+    document: dict[str, Any] = {}
+    for field in message.declared():
+        value = found.get(field.name)
+        if field.kind == "message" and value is not None:
+            inner = getattr(message, field.name)
+            value = (
+                [whole_document(one) for one in inner] if field.repeated else whole_document(inner)
+            )
+        document[field.name] = value
+    return document
+
+
 def from_document(cls: type[M], document: object, where: str = "") -> M:
     """Return the message that a JSON object stands for; fields that it lacks have their defaults.
 

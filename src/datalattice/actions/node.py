@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from datalattice.actions.action import DELETE, GET, PUT, ActionKind, ActionRequest, action
+from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
 from datalattice.actions.common import Empty
-from datalattice.actions.formats import HASH, KEY, RAW
+from datalattice.actions.formats import CELL, HASH, KEY, RAW
+from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
 _SERVICE = "lattice.daemon.v1.NodeService"
@@ -77,12 +78,94 @@ class ListStoreTypes(ActionRequest[StoreTypes], name="datalattice.v1.ListStoreTy
 
 
 class NodePeer(Message, name="datalattice.v1.NodePeer"):
-    """A peer of the node, and whether it has the same root."""
+    """A peer of the node, or one that connected by itself.
 
-    address: Annotated[str, Field(1)] = ""
+    joined: whether it receives changes. equal: whether it has the same root; None: not known.
+    source: how it is known. reason: what came of the last attempt. refusal: why its last value was
+    not taken in full. suspicion: what it sent that an honest peer does not send. Times are in Unix
+    milliseconds.
+    """
+
+    address: Annotated[str | None, Field(1)] = None
     public_key: Annotated[bytes | None, Field(2, codec=KEY)] = None
     connected: Annotated[bool, Field(3)] = False
-    equal: Annotated[bool, Field(4)] = False
+    equal: Annotated[bool | None, Field(4)] = None
+    proved: Annotated[bool, Field(5)] = False
+    failures: Annotated[int, Field(6, "uint32")] = 0
+    reason: Annotated[str, Field(7)] = ""
+    source: Annotated[str, Field(8)] = ""
+    connected_since_ms: Annotated[int | None, Field(9, "int64")] = None
+    last_seen_ms: Annotated[int | None, Field(10, "int64")] = None
+    refusal: Annotated[str | None, Field(11)] = None
+    refused_since_ms: Annotated[int | None, Field(12, "int64")] = None
+    suspicion: Annotated[str | None, Field(13)] = None
+    suspected_ms: Annotated[int | None, Field(14, "int64")] = None
+    joined: Annotated[bool | None, Field(15)] = None
+    bytes_in: Annotated[int, Field(16, "uint64")] = 0
+    bytes_out: Annotated[int, Field(17, "uint64")] = 0
+
+
+class NodeHealth(Message, name="datalattice.v1.NodeHealth"):
+    """How a running node is. `reasons` is empty when all is well.
+
+    reasons, counters: Maps by name. sections: a Map with the hash of each part of the root, in hex.
+    guests: peers that connected by themselves.
+    """
+
+    pid: Annotated[int, Field(1, "uint32")] = 0
+    version: Annotated[str, Field(2)] = ""
+    started_ms: Annotated[int, Field(3, "int64")] = 0
+    address: Annotated[str | None, Field(4)] = None
+    http: Annotated[str | None, Field(5)] = None
+    public_key: Annotated[bytes | None, Field(6, codec=KEY)] = None
+    owner: Annotated[bytes | None, Field(7, codec=KEY)] = None
+    fenced: Annotated[bool, Field(8)] = False
+    root_hash: Annotated[bytes, Field(9, codec=HASH)] = b""
+    unchanged_ms: Annotated[int, Field(10, "uint64")] = 0
+    health: Annotated[str, Field(11)] = ""
+    reasons: Annotated[Value, Field(12, codec=CELL)] = None
+    damage: Annotated[tuple[str, ...], Field(13)] = ()
+    over_quota: Annotated[tuple[str, ...], Field(14)] = ()
+    connections: Annotated[int, Field(15, "uint32")] = 0
+    bytes_in: Annotated[int, Field(16, "uint64")] = 0
+    bytes_out: Annotated[int, Field(17, "uint64")] = 0
+    missing_cells: Annotated[int, Field(18, "uint64")] = 0
+    store_bytes: Annotated[int | None, Field(19, "uint64")] = None
+    memory_bytes: Annotated[int, Field(20, "uint64")] = 0
+    sections: Annotated[Value, Field(21, codec=CELL)] = None
+    peers: Annotated[tuple[NodePeer, ...], Field(22)] = ()
+    guests: Annotated[tuple[NodePeer, ...], Field(23)] = ()
+    counters: Annotated[Value, Field(24, codec=CELL)] = None
+
+
+@action("node.health", ActionKind.QUERY, "r", "admin", GET("/health"))
+class GetNodeHealth(ActionRequest[NodeHealth], name="datalattice.v1.GetNodeHealthRequest"):
+    """Return how the running node is, with its peers. Raises: PeerUnavailable: none runs."""
+
+
+class NodeRoot(Message, name="datalattice.v1.NodeRoot"):
+    """The hash of what the node announces to its peers."""
+
+    root_hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+
+
+@action("node.wait", ActionKind.QUERY, "r", "admin", GET("/node/root"))
+class WaitForRoot(ActionRequest[NodeRoot], name="datalattice.v1.WaitForRootRequest"):
+    """Return the root of the running node once it is another one than `known`.
+
+    When the time is over, `timeout_ms` up to 30,000, it is still the same.
+    """
+
+    known: Annotated[bytes | None, Field(1, codec=HASH)] = None
+    timeout_ms: Annotated[int, Field(2, "uint32")] = 0
+
+
+@action("node.stop", ActionKind.EFFECT, "a", "admin", DELETE("/node"))
+class StopNode(ActionRequest[Empty], name="datalattice.v1.StopNodeRequest"):
+    """Have the running node end in order: requests in flight get some seconds, writes are stored.
+
+    It ends after it has answered; its store is closed once its lock is free.
+    """
 
 
 class NodePeers(Message, name="datalattice.v1.NodePeers"):
@@ -96,16 +179,26 @@ class ListPeers(ActionRequest[NodePeers], name="datalattice.v1.ListNodePeersRequ
     """Return the peers of the running node. Raises: PeerUnavailable: none runs."""
 
 
+@action("peers.pull", ActionKind.EFFECT, "a", "admin", POST("/pulls"))
+class PullPeers(ActionRequest[NodeRoot], name="datalattice.v1.PullPeersRequest"):
+    """Take over what connected peers have, or one of them; return the root afterwards.
+
+    Raises: PeerUnavailable: it is not connected. Timeout.
+    """
+
+    address: Annotated[str | None, Field(1)] = None
+
+
 @action("peers.put", ActionKind.EFFECT, "a", "admin", PUT("/peers/{address}", 201))
 class AddPeer(ActionRequest[Empty], name="datalattice.v1.AddPeerRequest"):
-    """Have the running node connect to a peer: `host:port` or a ticket."""
+    """Have the running node stay connected to a peer: `host:port`, a ticket, or a key in hex."""
 
     address: Annotated[str, Field(1)] = ""
 
 
 @action("peers.remove", ActionKind.EFFECT, "a", "admin", DELETE("/peers/{address}"))
 class RemovePeer(ActionRequest[Empty], name="datalattice.v1.RemovePeerRequest"):
-    """Have the running node leave a peer."""
+    """Have the running node leave a peer, named as it was added or by its key."""
 
     address: Annotated[str, Field(1)] = ""
 

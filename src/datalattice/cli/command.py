@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from datalattice.actions import whole_document
 from datalattice.cli.render import (
     CommandResult,
     ProgressBar,
@@ -37,6 +38,7 @@ from datalattice.client import (
     connect,
     edit,
     editing,
+    finish,
     folder_of,
     offline,
     open_reader,
@@ -54,13 +56,16 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import AlreadyExists, Corruption, MissingData, NoSuchPath, UsageError
 
 if TYPE_CHECKING:
+    from datalattice.actions import ActionRequest, StartTask
     from datalattice.cells import Keyword, Value
     from datalattice.client import Change, ControlClient, Editor, Node, Progress
     from datalattice.cursors import RootLattice
+    from datalattice.protobuf import Message
     from datalattice.store import CellStore
     from datalattice.sync import LatticeReplica
 
 T = TypeVar("T")
+M = TypeVar("M", bound="Message")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 SHORT_KEY: Final = 16  # 64 bits: nobody finds two keys that begin alike by accident
@@ -402,57 +407,41 @@ class Call:
 
     def on_replica(
         self,
-        operation: str,
-        arguments: dict[str, Any],
-        alone: Callable[[LatticeReplica], dict[str, object]],
+        request: ActionRequest[M],
+        alone: Callable[[LatticeReplica], M],
         *,
         fenced: bool = False,
-    ) -> dict[str, Any]:
-        """Have the running node do it, or do it on the store when none runs.
+    ) -> M:
+        """Have the running node do an action, or do it on the store when none runs.
 
         fenced: it writes for owners, so peers are asked first.
         """
-        from datalattice.cells import to_cell
-        from datalattice.cli.values import value_json
         from datalattice.client import replica_of
 
-        # The same document, whether the node did it or this process.
         client = connect(self.existing.path)
         # "A store has one writer. While a node runs that is the node" (docs/design/control.md).
         if client is None:
             with replica_of(self.existing, fenced=fenced) as replica:
-                document = value_json(to_cell(alone(replica)))
-        else:
-            with client:
-                # A key in the document becomes text, as for a command alone.
-                document = value_json(client.call(operation, **arguments))
-        assert isinstance(document, dict)
-        return document
+                return alone(replica)
+        with client:
+            return client.call(request)
 
     def finish(
-        self,
-        operation: str,
-        arguments: dict[str, Any],
-        alone: Callable[[Progress], Mapping[str, object]],
-        title: str,
+        self, task: StartTask, alone: Callable[[Progress], Message], title: str
     ) -> dict[str, Any]:
-        """Have the running node run a long operation, or run it here; return its end.
+        """Have the running node run a task, or run it here; return its result as JSON has it.
 
         alone: runs it in this process and reports how many parts are done, and of how many.
         title: what the progress bar says.
-        Raises: what the operation raises.
+        Raises: what the task raises.
         """
-        from datalattice.cli.values import value_json
-
-        # A long operation of the node reports its progress here, as one of this process does.
+        # A task of the node reports its progress here, as one of this process does.
         bar = self.bar(title)
         client = connect(self.folder.path)
         if client is None:
-            return dict(alone(bar.to))  # nothing runs: this process is the writer
+            return whole_document(alone(bar.to))  # nothing runs: this process is the writer
         with client:
-            document = value_json(client.finish(operation, bar.to, **arguments))
-        assert isinstance(document, dict)
-        return document
+            return whole_document(finish(client, task, bar.to))
 
 
 @contextlib.contextmanager

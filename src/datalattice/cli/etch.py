@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
+from datalattice.actions import whole_document
 from datalattice.cells import (
     Index,
     decode,
@@ -314,7 +315,7 @@ def _into_folder(etch: EtchStore, pin: str | None, folder: Folder, progress: Any
             "of sections; keep it under a name with --pin NAME"
         )
     with CellStore.open(folder.store_path) as store:
-        done = import_into(
+        made = import_into(
             store,
             etch,
             pin=pin or "",
@@ -322,10 +323,11 @@ def _into_folder(etch: EtchStore, pin: str | None, folder: Folder, progress: Any
             taking=taking(folder, store),
             progress=progress,
         )
+    done = whole_document(made)
     head = {
         "hash": done.pop("imported"),
         "new_cells": done.pop("cells"),
-        "root_hash": done.pop("root") or None,
+        "root_hash": done.pop("root"),
     }
     return {**head, **done}
 

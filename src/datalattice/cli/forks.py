@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from datalattice.actions import ResolveFork, whole_document
 from datalattice.apps.queue import (
     QueueState,
     entry_headers,
@@ -178,13 +179,13 @@ def resolve(
         if record.loser is None:  # only what is kept can be printed
             raise UsageError("this branch was too large to be kept: only its signature is here")
         return Records(_exported(forks, record), dict, json_text, is_live=True)
-    action, full = chosen[0], record.id.hex()
-    document = call.on_replica(
-        "forks.resolve",
-        {"id": full, "action": action},
-        lambda replica: resolve_fork(replica, full, action, SystemClock()),
+    request = ResolveFork(id=record.id.hex(), how=chosen[0])
+    done = call.on_replica(
+        request,
+        lambda replica: resolve_fork(replica, request, SystemClock()),
         fenced=append,  # to append is a write of the owner: "peers are asked first"
     )
+    document = whole_document(done)
     return CommandResult(document, _resolved_lines(document))
 
 

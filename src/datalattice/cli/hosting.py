@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from datalattice.actions import (
+    DecideHosting,
+    ForgetOwner,
+    ForgottenOwner,
+    GetHosting,
+    whole_document,
+)
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.disk.garbage import collected
 from datalattice.cli.render import CommandResult, Listing, pair_lines
@@ -50,9 +57,9 @@ def hosting(call: Call) -> CommandResult:
     The policy is the table `[hosting]` of node.toml; decisions are kept with the store and take
     effect at once. Works through the running node, or without one.
     """
-    from datalattice.node import hosting_document
+    from datalattice.node import hosting_info
 
-    document = call.on_replica("hosting.show", {}, hosting_document)
+    document = whole_document(call.on_replica(GetHosting(), hosting_info))
     return CommandResult(document, _hosting_lines(document))
 
 
@@ -116,15 +123,14 @@ def forget(
     """
     from datalattice.node import refuse_for_good  # imported here: most commands need no server
 
-    owner = _owner_text(call, owner)
+    request = ForgetOwner(owner=_owner_text(call, owner), section=section, own=own, reason=reason)
 
-    def alone(replica: LatticeReplica) -> dict[str, object]:
-        document = refuse_for_good(replica, owner, section, own=own, reason=reason)
+    def alone(replica: LatticeReplica) -> ForgottenOwner:
+        gone = refuse_for_good(replica, request)
         replica.state.drop_refused()  # what is over a limit leaves at once, too
-        return document
+        return gone
 
-    arguments = {"owner": owner, "section": section, "own": own, "reason": reason}
-    document = call.on_replica("owner.forget", arguments, alone)
+    document = whole_document(call.on_replica(request, alone))
     # The data leaves the root at once; the disk has it until a collection.
     if now:
         document["collected"] = collected(call)
@@ -142,16 +148,10 @@ def _owner_text(call: Call, owner: str) -> str:
 
 
 def _decide(call: Call, rule: str, owner: str, **more: Any) -> CommandResult:
-    from datalattice.node import decide, hosting_document
+    from datalattice.node import decide
 
-    owner = _owner_text(call, owner)
-
-    def alone(replica: LatticeReplica) -> dict[str, object]:
-        decide(replica, rule, owner, **more)
-        return hosting_document(replica)
-
-    # The same answer as the node's, made of the same policy.
-    document = call.on_replica("hosting.decide", {"rule": rule, "owner": owner, **more}, alone)
+    request = DecideHosting(owner=_owner_text(call, owner), rule=rule, **more)
+    document = whole_document(call.on_replica(request, lambda one: decide(one, request)))
     return CommandResult(document, map(_decision_text, document["decisions"]))
 
 

@@ -1,24 +1,27 @@
 """Control: a program's way to the running node of its folder, through the node's control socket.
 
-It speaks the framing and Results of the node protocol with one request of its own,
-`[:DO id name arguments]`. Errors come back as the error's code and text, and are raised as the same
-class.
+A request is the name of an action and its protobuf bytes in a frame of the node protocol; the
+answer has the bytes of the result, or the code and text of an error, which is raised as the same
+class. A stream has a connection of its own, and ends with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import select
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Generic, Protocol, Self, TypeVar
 
 from datalattice import errors
-from datalattice.cells import Keyword, Loader, Map, Value, Vector, encode, novelty, to_cell
+from datalattice.actions import ActionRequest, StartTask, TaskState, WatchTask
+from datalattice.cells import Loader, Value, encode, novelty
+from datalattice.client.calling import body_pieces, check_answer
 from datalattice.errors import (
     DataLatticeError,
     LimitExceeded,
@@ -28,17 +31,14 @@ from datalattice.errors import (
     Unavailable,
 )
 from datalattice.limits import MESSAGE_BYTES_MAX
-from datalattice.wire import (
-    READ_BYTES,
-    FrameBuffer,
-    Result,
-    decode_payload,
-    encode_frame,
-    join_cells,
-)
+from datalattice.protobuf import Field, Message
+from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame, join_cells
 
-KIND: Final = Keyword("DO")
-"""How a request begins."""
+if TYPE_CHECKING:
+    from datalattice.client.calling import Client
+    from datalattice.client.methods import StoreMethods
+
+R = TypeVar("R", bound=Message)
 
 _HASH: Final = re.compile(r"0x([0-9a-f]{64})")
 
@@ -47,12 +47,30 @@ NO_KEY: Final = (
     "make one with `lattice key new` if there is none, and start the node again"
 )
 
-CALL_TIMEOUT_S: Final = 60.0  # longer than any single operation takes
-TELL_MS: Final = 500  # a bar moves twice a second
-"""How often the progress of a long operation is asked for; its end is reported at once."""
+CALL_TIMEOUT_S: Final = 60.0  # longer than any single action takes
 
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000  # "with room for their lengths"
-"""Cells of one request, with room for their lengths."""
+"""Bytes of one request, with room for its envelope."""
+
+
+class ControlRequest(Message, name="datalattice.v1.ControlRequest"):
+    """What is asked of a node. caller: the DID for whom the owner's process asks; "": itself."""
+
+    id: Annotated[int, Field(1, "uint64")] = 0
+    action: Annotated[str, Field(2)] = ""
+    request: Annotated[bytes, Field(3)] = b""
+    caller: Annotated[str, Field(4)] = ""
+    request_id: Annotated[str | None, Field(5)] = None
+
+
+class ControlAnswer(Message, name="datalattice.v1.ControlAnswer"):
+    """A result, or the code and text of an error. more: of a stream, which goes on."""
+
+    id: Annotated[int, Field(1, "uint64")] = 0
+    result: Annotated[bytes | None, Field(2)] = None
+    code: Annotated[str, Field(3)] = ""
+    text: Annotated[str, Field(4)] = ""
+    more: Annotated[bool, Field(5)] = False
 
 
 class Progress(Protocol):
@@ -67,13 +85,12 @@ class ControlClient:
     """The calling side: blocking, for tools. One call at a time."""
 
     def __init__(self, path: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._path = path
         self._timeout_s = timeout_s
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout_s)
         self._buffer = FrameBuffer()
         self._last_id = 0
-        self.home: Loader | None = None
-        """A reader of the node's store. What is behind it is not sent along."""
         self.node: tuple[int, int] | None = None
         """The node's process and when it started, if known: no two nodes have the same."""
         try:
@@ -82,55 +99,79 @@ class ControlClient:
             self._socket.close()  # closed: a failed client holds no socket
             raise PeerUnavailable(f"no node answers at {path}: {error.strerror}") from error
 
-    def call(self, operation: str, **arguments: object) -> Value:
-        """Have the node perform an operation; return its result, durable if it writes.
+    def call(
+        self, request: ActionRequest[R], caller: str = "", *, request_id: str | None = None
+    ) -> R:
+        """Have the node do an action; return its result, durable if it writes. It is sent once.
 
+        caller: the DID for whom it is asked. request_id: of the kind ONCE: a request with the id of
+        an earlier one is not done again.
         Raises: the node's error, as the same class. PeerUnavailable: it ended. Timeout: it did
-                not answer; the operation may have happened, and the connection is closed.
+                not answer; the action may have happened, and the connection is closed.
         """
+        check_answer(request, stream=False)
+        return self._result(request, self._exchanged(request, caller, request_id))
+
+    def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
+        """Have an action done whose body is long, sent as one request.
+
+        Raises: as `call`. LimitExceeded: more than `REQUEST_BYTES_MAX`; REST takes any length.
+        """
+        data = bytearray(request.data)  # type: ignore[attr-defined]
+        for piece in body_pieces(body):
+            data += piece
+            if len(data) > REQUEST_BYTES_MAX:
+                raise LimitExceeded(f"a request has at most {REQUEST_BYTES_MAX} bytes")
+        return self.call(replace(request, data=bytes(data)))  # type: ignore[call-arg]
+
+    def stream(self, request: ActionRequest[R], caller: str = "") -> ControlStream[R]:
+        """Begin a stream. Close it, or use it in `with`. Raises: as `call`."""
+        check_answer(request, stream=True)
+        return ControlStream(ControlClient(self._path, self._timeout_s), request, caller)
+
+    def store(self, id: bytes | str) -> StoreMethods:
+        """Return a Weaver store, whose methods are called by name.
+
+        id: 16 bytes, their hex, or a UUID.
+        Raises: as `call`. UsageError: it is no id.
+        """
+        from datalattice.client.methods import StoreMethods
+
+        return StoreMethods(self, id)
+
+    def _exchanged(
+        self, request: ActionRequest[Any], caller: str, request_id: str | None = None
+    ) -> ControlAnswer:
+        name = request.action.name
         self._last_id += 1
-        request = Vector.of((KIND, self._last_id, operation, to_cell(arguments)))
+        asked = ControlRequest(self._last_id, name, request.encode(), caller, request_id).encode()
+        if len(asked) > REQUEST_BYTES_MAX:
+            raise LimitExceeded(f"a request has at most {REQUEST_BYTES_MAX} bytes")
+        return self._answered(request, encode_frame(asked))
+
+    def _answered(self, request: ActionRequest[Any], frame: bytes | None) -> ControlAnswer:
+        """Send a frame, if there is one, and return the next answer. Raises: as `call`."""
+        name = request.action.name
         try:
-            self._socket.sendall(encode_frame(self._payload(request)))
-            payload = self._receive()
+            if frame is not None:
+                self._socket.sendall(frame)
+            answer = ControlAnswer.decode(self._receive())
         except TimeoutError as error:
             self.close()  # the answer may come yet, and would be taken for that to another call
-            raise Timeout(f"the node did not answer {operation} in {self._timeout_s} s") from error
+            raise Timeout(f"the node did not answer {name} in {self._timeout_s} s") from error
         except OSError as error:
-            raise PeerUnavailable(f"the node went away during {operation}") from error
-        message, _ = decode_payload(payload)
-        # One call at a time, so one answer.
-        if not isinstance(message, Result) or message.id != self._last_id:
-            raise ProtocolViolation(f"the node's answer to {operation} is not a Result")
-        if message.error is not None:
-            raise error_of(message.error.name, str(message.value))
-        return message.value
+            raise PeerUnavailable(f"the node went away during {name}") from error
+        # One call at a time, so one answer; 0 to a request that could not be read.
+        if answer.id not in (self._last_id, 0):
+            raise ProtocolViolation(f"the node's answer to {name} is not to this request")
+        if answer.code:
+            raise error_of(answer.code, answer.text)
+        return answer
 
-    def finish(self, operation: str, progress: Progress, **arguments: object) -> Value:
-        """Have the node run a long operation to its end; return its result.
-
-        Raises: as `call`.
-        """
-        task = self.call(operation, **arguments)
-        while True:
-            state = self.call("task.wait", task=task, timeout_ms=TELL_MS)
-            if not isinstance(state, Map):
-                raise ProtocolViolation(f"the node does not say how far {operation} is")
-            # The wait ends with the operation, so its end is reported at once and not at the next
-            # look.
-            if state.get("done") is True:
-                return state.get("result")
-            count, total = state.get("count"), state.get("total")
-            if type(count) is int:  # an operation without parts tells nothing
-                progress(count, total if type(total) is int else None)
-
-    def _payload(self, request: Vector) -> bytes:
-        top = encode(request)
-        # The node has what is in its store: only cells that it lacks are sent.
-        cells = [cell for _, cell, value in novelty(request, self.home) if value is not request]
-        if len(top) + sum(map(len, cells)) > REQUEST_BYTES_MAX:
-            raise LimitExceeded(f"a request has at most {REQUEST_BYTES_MAX} bytes of cells")
-        return join_cells(top, cells)
+    def _result(self, request: ActionRequest[R], answer: ControlAnswer) -> R:
+        if answer.result is None:
+            raise ProtocolViolation(f"the node's answer to {request.action.name} has no result")
+        return request.action.result.decode(answer.result)  # type: ignore[return-value]
 
     def _receive(self) -> bytes:
         while (payload := self._buffer.next_payload()) is None:
@@ -159,6 +200,80 @@ class ControlClient:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class ControlStream(Generic[R]):
+    """The results of a stream, on a connection of their own. Any thread may close it.
+
+    Iteration raises the node's error as the same class.
+    """
+
+    def __init__(self, client: ControlClient, request: ActionRequest[R], caller: str) -> None:
+        """client: of this stream alone."""
+        self._client: Final = client
+        self._request: Final = request
+        self._is_closed = False
+        try:
+            client._exchanged(request, caller)  # it has begun, or the error is raised
+        except BaseException:
+            client.close()
+            raise
+        # A stream may be silent for as long as nothing happens.
+        client._socket.settimeout(None)
+
+    def __iter__(self) -> Iterator[R]:
+        return self
+
+    def __next__(self) -> R:
+        if self._is_closed:
+            raise StopIteration
+        try:
+            answer = self._client._answered(self._request, None)
+        except PeerUnavailable:
+            if self._is_closed:  # by another thread
+                raise StopIteration from None
+            raise
+        if not answer.more:
+            self.close()
+            raise StopIteration
+        return self._client._result(self._request, answer)
+
+    def close(self) -> None:
+        """End it, here and in the node; who waits for it is woken."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):  # it has ended
+            self._client._socket.shutdown(socket.SHUT_RDWR)
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def finish(client: Client, task: StartTask, progress: Progress) -> Message:
+    """Have a node run a task to its end; return its result.
+
+    Raises: as `client.call`; the error with which the task ended. Conflict: it was cancelled.
+    """
+    last = client.call(task)
+    # The stream ends with the task, so its end is told at once and not at the next look.
+    with client.stream(WatchTask(id=last.id)) as infos:
+        for info in infos:
+            last = info
+            progress(info.count, info.total)
+    if last.state is not TaskState.DONE:
+        raise error_of(last.code, last.text)
+    result = last.healed or last.collected or last.imported or last.rebuilt
+    assert result is not None, last
+    return result
+
+
+def packed(value: Value, home: Loader | None) -> bytes:
+    """Return a value in the node protocol's form, without the cells that `home` has."""
+    cells = (cell for _, cell, part in novelty(value, home) if part is not value)
+    return join_cells(encode(value), cells)
 
 
 def error_of(code: str, text: str) -> DataLatticeError:

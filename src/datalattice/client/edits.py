@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
+from datalattice.actions import ActionRequest, AppendRecords, StageValues, SwapSlots
 from datalattice.apps.queue import Topics
 from datalattice.cells import (
     EncodedCell,
@@ -34,7 +35,7 @@ from datalattice.cells import (
     same,
     to_cell,
 )
-from datalattice.client.control import ControlClient
+from datalattice.client.control import ControlClient, packed
 from datalattice.client.folder import OwnKeys
 from datalattice.client.opening import LOCK_WAIT_S, chosen_wait_s
 from datalattice.client.slots import Slot, changed_slots
@@ -46,15 +47,16 @@ from datalattice.errors import (
     MissingData,
     OutcomeUnknown,
     PeerUnavailable,
-    ProtocolViolation,
     StoreLocked,
     Timeout,
 )
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.protobuf import Message
 from datalattice.store import CellStore, Lock, RealDisk, Store, write_error
 from datalattice.store.kept import Lease
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Message)
 
 Change = Callable[[RootLattice, KeyPair], T]
 """What an edit does: it reads and writes below a cursor on the root."""
@@ -297,7 +299,6 @@ class NodeEditor(Editor):
         super().__init__(store, keys)
         self._client = client
         self._edit_turn = turn
-        self._client.home = store
         self._staged: dict[bytes, None] = {}  # what no staged value is above
         self._leases: dict[bytes, Lease] = {}
         self._kept_s = time.monotonic()
@@ -333,17 +334,15 @@ class NodeEditor(Editor):
         # "More than 10,000 records or 4 MB are an edit" (docs/design/control.md).
         if not 0 < len(values) <= OFFER_RECORDS_MAX or size > BATCH_BYTES:
             return super().offer_many(topic, partition, values, keys, headers)
-        found = self._write(
-            "queue.offer_many",
-            owner=self.key_pair.public_key,
-            topic=topic,
-            partition=partition,
-            **dict(zip(("values", "keys", "headers"), columns, strict=True)),
+        made = self._write(
+            AppendRecords(
+                owner=self.key_pair.public_key,
+                topic=topic,
+                partition=partition,
+                packed=packed(Vector.of(columns), self._store),
+            )
         )
-        first, count = found if isinstance(found, Vector) and len(found) == 2 else (None, None)
-        if type(first) is not int or type(count) is not int:
-            raise ProtocolViolation("the node's answer to an offer is not [first count]")
-        return range(first, first + count)
+        return range(made.first, made.first + made.count)
 
     def _keep(self, parts: list[EncodedCell]) -> None:
         """Take note of staged cells; lease what has been waiting for its edit for long.
@@ -396,20 +395,21 @@ class NodeEditor(Editor):
         for slot in slots:
             parts = novelty(slot.after, self._store)
             size = sum(len(encoding) for _, encoding, _ in parts)
-            # "Cells beyond 4 MB go ahead in `root.put`, 4 MB at a time; the swap then refers to
+            # "Cells beyond 4 MB go ahead in `root.stage`, 4 MB at a time; the swap then refers to
             # them."
             if size > BATCH_BYTES and not self._bring(parts):
                 return False
+        wanted = Vector.of([slot.to_cell() for slot in slots])
         try:
-            return self._write("root.swap", slots=[slot.to_cell() for slot in slots]) is True
+            return self._write(SwapSlots(packed=packed(wanted, self._store))).done
         except AnswerLost as lost:
             lost.slots = slots
             raise
 
-    def _write(self, operation: str, **arguments: object) -> Value:
+    def _write(self, request: ActionRequest[R]) -> R:
         """Have the node write, once: it may have, though its answer does not come."""
         try:
-            return self._client.call(operation, **arguments)
+            return self._client.call(request)
         except (PeerUnavailable, Timeout) as error:
             lost = AnswerLost(f"{error}; whether the edit happened is not known")
             lost.node = self._client.node
@@ -424,8 +424,8 @@ class NodeEditor(Editor):
             size += len(part[1])
             # Children first, so that each request refers only to cells that the node has.
             if size >= BATCH_BYTES or part is parts[-1]:
-                values = Vector.of(value for _, _, value in batch)
-                if self._client.call("root.put", values=values) is not True:
+                values = packed(Vector.of(value for _, _, value in batch), self._store)
+                if not self._client.call(StageValues(packed=values)).done:
                     return False
                 close_cells(batch, self._store)
                 batch, size = [], 0

@@ -28,6 +28,14 @@ from typing import (
     overload,
 )
 
+from datalattice.actions import (
+    ActionRequest,
+    AddPeer,
+    GetNodeHealth,
+    JoinStore,
+    RemovePeer,
+    whole_document,
+)
 from datalattice.apps import Owner, T
 from datalattice.apps.dlfs import FS_SECTION, Drive
 from datalattice.apps.grid import Venue
@@ -37,6 +45,7 @@ from datalattice.cells import Index, Map, Value, html_table, to_cell, value_hash
 from datalattice.client.bound import Events, FormerRoot, NodeBinding, Options, close_abandoned
 from datalattice.client.control import (
     ControlClient,
+    ControlStream,
     Running,
     connect,
     running,
@@ -58,6 +67,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import VALUE, did_of, is_public_key
+from datalattice.protobuf import Message
 from datalattice.store import Store
 from datalattice.store.kept import Pin
 
@@ -71,6 +81,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+M = TypeVar("M", bound=Message)
 
 MEMORY: Final = ":memory:"
 """The path of a node that keeps its data in memory, for tests and documentation."""
@@ -337,9 +348,10 @@ class Node:
                 BadFormat: the token is mistyped. Timeout: the inviter cannot be reached.
         """
         with self._control() as client:
-            joined = client.call("weaver.join", token=token)
-        assert isinstance(joined, Map)
-        return self.store(str(joined["store"]))
+            joined = client.call(JoinStore(token=token))
+        from datalattice.weaver import store_id_text
+
+        return self.store(store_id_text(joined.store_id))
 
     @property
     def weaver(self) -> Stores:
@@ -523,23 +535,15 @@ class Node:
 
         Raises: PeerUnavailable: no node runs in the folder.
         """
-        from datalattice.cells import to_python
-
-        with self._control() as client:
-            status = client.call("node.status")
-        peers = status.get("peers") if isinstance(status, Map) else None
-        found = to_python(peers)
-        return found if isinstance(found, list) else []
+        return [whole_document(peer) for peer in self.ask(GetNodeHealth()).peers]
 
     def add_peer(self, address: str) -> None:
         """Have the running node connect to a peer: `host:port` or a ticket. Raises: as `peers`."""
-        with self._control() as client:
-            client.call("node.add_peer", address=address)
+        self.ask(AddPeer(address=address))
 
     def remove_peer(self, address: str) -> None:
         """Have the running node leave a peer. Raises: as `peers`."""
-        with self._control() as client:
-            client.call("node.remove_peer", address=address)
+        self.ask(RemovePeer(address=address))
 
     def wait_equal(self, timeout: float = 30.0) -> None:
         """Return when the running node and all its peers have the same data.
@@ -558,6 +562,20 @@ class Node:
                 ]
                 raise Timeout(f"not equal after {timeout:g} s: {', '.join(behind) or 'no peers'}")
             time.sleep(EQUAL_LOOK_S)
+
+    def ask(self, request: ActionRequest[M], caller: str = "") -> M:
+        """Have the running node do an action; return its result.
+
+        caller: the DID for whom it is asked; "": the owner of the folder.
+        Raises: what the action raises. PeerUnavailable: no node runs in the folder.
+        """
+        with self._control() as client:
+            return client.call(request, caller)
+
+    def follow(self, request: ActionRequest[M], caller: str = "") -> ControlStream[M]:
+        """Begin a stream of the running node; close it. Raises: as `ask`."""
+        with self._control() as client:
+            return client.stream(request, caller)
 
     def _control(self) -> ControlClient:
         client = None if self._folder is None else connect(self._folder.path)

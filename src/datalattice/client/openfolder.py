@@ -19,6 +19,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
+from datalattice.actions import WaitForRoot
 from datalattice.cells import Value, value_hash
 from datalattice.client.control import (
     NO_KEY,
@@ -201,7 +202,7 @@ class OpenFolder:
                 # Another node holds the lock now, so the one that was asked has ended.
                 if client.node != lost.node:
                     return
-                client.call("node.wait", root_hash="", timeout_ms=0)
+                client.call(WaitForRoot())
                 break  # it answers, so it may write yet
         raise OutcomeUnknown(str(lost)) from lost
 

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from datalattice.actions import ActionRequest, GetPresence, SyncStore
 from datalattice.apps import value_type
-from datalattice.cells import Map, Vector, decode_message, encode_message
+from datalattice.cells import decode_message, encode_message
 from datalattice.client.addresses import IROH, parse_ticket
 from datalattice.client.bound import NodeBinding, Options
 from datalattice.client.control import connect, running
@@ -28,6 +29,7 @@ from datalattice.crypto import KeyPair, SystemEntropy
 from datalattice.cursors import Wake
 from datalattice.engine import DATA_FILE, Engine, GroupCommit, MemoryEngine, open_engine
 from datalattice.errors import AlreadyExists, NoSuchPath, PeerUnavailable, ReadOnly, UsageError
+from datalattice.protobuf import Message
 from datalattice.store import RealDisk
 from datalattice.weaver import (
     CORE_MACHINES,
@@ -53,7 +55,7 @@ from datalattice.weaver import (
     store_id_text,
 )
 
-T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 LOOK_S: Final = 0.01
 """How often readers that wait for changes look for commits of other processes."""
@@ -378,10 +380,6 @@ class NodeStores:
         return sorted(info.name or store_id_text(info.id) for info in there if not info.is_archived)
 
 
-def _optional(value: object, type: Callable[[Any], T]) -> T | None:
-    return None if value is None else type(value)
-
-
 def _id_of(name: str) -> bytes | None:
     """Return the id that a name is in full, None for any other name."""
     try:
@@ -434,27 +432,18 @@ class NodeStore:
 
     def presence(self) -> list[PeerPresence]:
         """Return what the running node knows of connected peers."""
+        found = self._ask(GetPresence(id=self.id))
         return [
-            PeerPresence(
-                bytes.fromhex(str(one["key"])),
-                one["equal"] is True,
-                one["dirty"] is True,
-                _optional(one.get("lag"), int),
-                _optional(one.get("compared_s"), float),
-                _optional(one.get("agreed_s"), float),
-            )
-            for one in self._ask("weaver.peers")
+            PeerPresence(one.key, one.equal, one.dirty, one.lag, one.compared_s, one.agreed_s)
+            for one in found.peers
         ]
 
     def sync(self, timeout_s: float) -> list[SyncedPeer]:
         """Have the running node compare the store with its peers."""
-        found = self._ask("weaver.sync", timeout_ms=round(timeout_s * 1_000))
-        return [
-            SyncedPeer(bytes.fromhex(str(one["key"])), _optional(one.get("error"), str))
-            for one in found
-        ]
+        found = self._ask(SyncStore(id=self.id, timeout_ms=round(timeout_s * 1_000)))
+        return [SyncedPeer(one.public_key, one.error or None) for one in found.peers]
 
-    def _ask(self, operation: str, **arguments: object) -> list[Map]:
+    def _ask(self, request: ActionRequest[M]) -> M:
         """Have the node that serves the folder do something with the store.
 
         Raises: PeerUnavailable: there is none.
@@ -465,9 +454,7 @@ class NodeStore:
             where = "memory" if folder is None else str(folder.path)
             raise PeerUnavailable(f"no node runs in {where}; start one with `lattice node start`")
         with client:
-            answer = client.call(operation, store=store_id_text(self.id), **arguments)
-        assert isinstance(answer, Vector)
-        return [one for one in answer if isinstance(one, Map)]
+            return client.call(request)
 
     def hold(self, name: str) -> Callable[[], None]:
         """Take the lock with this name on this machine; return what gives it back."""

@@ -1,11 +1,16 @@
 """Node: replication between processes, with sockets, timers and threads."""
 
 from datalattice.node.backup import Backup
-from datalattice.node.control import SOCKET_PATH_BYTES_MAX, bind_socket, remove_socket
+from datalattice.node.control import (
+    SOCKET_PATH_BYTES_MAX,
+    OfferedService,
+    bind_socket,
+    remove_socket,
+)
 from datalattice.node.daemon import Beside, Daemon
 from datalattice.node.decisions import (
     decide,
-    hosting_document,
+    hosting_info,
     refuse_for_good,
     resolve_fork,
 )
@@ -29,13 +34,14 @@ __all__ = [
     "MemoryTransport",
     "NodeServer",
     "Observer",
+    "OfferedService",
     "PeerInfo",
     "TcpTransport",
     "Transport",
     "WebResolver",
     "bind_socket",
     "decide",
-    "hosting_document",
+    "hosting_info",
     "open_node",
     "refuse_for_good",
     "remove_socket",

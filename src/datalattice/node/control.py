@@ -1,8 +1,8 @@
 """Control: the local socket through which other processes of the owner use a running node.
 
-It uses the frames and Results of the node protocol, with one request: `[:DO id name arguments]`. By
-its file permissions only the owner can connect. An error is returned as its code and text, and the
-client raises it as the same class.
+It takes frames of the node protocol: in a request the name of an action with its protobuf bytes, in
+the answer the bytes of the result, or an error's code and text. By its file permissions only the
+owner can connect. A stream ends with its connection.
 
 Source: docs/node.md "Control socket".
 """
@@ -15,52 +15,153 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Protocol, Self
 
-from datalattice.cells import Keyword, Map, Value, Vector
-from datalattice.client import KIND
-from datalattice.errors import (
-    BadFormat,
-    DataLatticeError,
-    PeerError,
-    UsageError,
-)
-from datalattice.node.operations import NodeOperations
-from datalattice.wire import (
-    READ_BYTES,
-    FrameBuffer,
-    Result,
-    Unknown,
-    decode_payload,
-    encode_failure,
-    encode_frame,
-    encode_result,
-)
+from datalattice.actions import ActionKind, ActionRequest, action_named
+from datalattice.client import REQUEST_BYTES_MAX, ControlAnswer, ControlRequest
+from datalattice.cursors import Wake
+from datalattice.errors import DataLatticeError, LimitExceeded, PeerError, UsageError
+from datalattice.protobuf import Message
+from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame
 
 SOCKET_NAME: Final = "control.sock"
 SOCKET_PATH_BYTES_MAX: Final = 100  # sun_path has 104 bytes on macOS and BSD, 108 on Linux
 SOCKET_MODE: Final = 0o600  # the owner alone
 
+OFFERED_THREADS: Final = 16
+"""Requests that the service does side by side. Threads of their own: their writes come back as
+requests, which need a thread of the node."""
+
+
+ACCEPT_TURNS: Final = 4
+
+
+class Acting(Protocol):
+    """What does the actions that are asked for."""
+
+    async def perform(
+        self, request: ActionRequest[Any], caller: str, request_id: str | None
+    ) -> Message:
+        """Do an action; return its result once it is durable."""
+        ...
+
+    async def follow(
+        self, request: ActionRequest[Any], caller: str
+    ) -> AsyncGenerator[Message, None]:
+        """Begin a stream, and return its items."""
+        ...
+
+
+class OfferedStream(Protocol):
+    """Items that a service gives over time."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more items come."""
+        ...
+
+    def take(self) -> list[Any]:
+        """Return the next items that are there."""
+        ...
+
+    def on_wake(self, wake: Wake, /) -> None:
+        """Call `wake` when there may be more."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class OfferedService(Protocol):
+    """Does the actions for which a node is not needed. Any thread may use it."""
+
+    def call(self, request: ActionRequest[Any], /, *, request_id: str | None = None) -> Message:
+        """Do an action; one with the id of an earlier one is not done again."""
+        ...
+
+    def stream(self, request: ActionRequest[Any], /) -> OfferedStream:
+        """Begin a stream."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+class OfferedActions:
+    """The actions of a service, done in threads of its own."""
+
+    def __init__(self, service: OfferedService) -> None:
+        self._service = service
+        self._pool = ThreadPoolExecutor(OFFERED_THREADS, "offered")
+
+    async def _run(self, function: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+    async def perform(
+        self, request: ActionRequest[Any], _caller: str, request_id: str | None
+    ) -> Message:
+        """Do an action. Raises: what the action raises."""
+        call = partial(self._service.call, request, request_id=request_id)
+        result: Message = await self._run(call)
+        return result
+
+    async def follow(
+        self, request: ActionRequest[Any], _caller: str = ""
+    ) -> AsyncGenerator[Message, None]:
+        """Begin a stream, and return its items. Raises: what the action raises."""
+        return self._items(await self._run(self._service.stream, request))
+
+    async def _items(self, stream: OfferedStream) -> AsyncGenerator[Message, None]:
+        loop, rung = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            # A writer must not fail because this loop has ended.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(rung.set)
+
+        stream.on_wake(wake)
+        try:
+            while not stream.closed:
+                # Cleared before looking: a change after this sets it again, so none is missed.
+                rung.clear()
+                items = await self._run(stream.take)
+                for item in items:
+                    yield item
+                if not items:
+                    await rung.wait()
+        finally:
+            stream.close()
+
+    def close(self) -> None:
+        """Give back what the service holds."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._service.close()
+
 
 class ControlServer:
     """The listening side, in the node's process. Make it with `start`."""
 
-    def __init__(self, path: str, owned_folder: str | None, operations: NodeOperations) -> None:
+    def __init__(self, path: str, owned_folder: str | None, acting: Acting) -> None:
         self.path = path
         self._owned_folder = owned_folder
-        self._operations = operations
+        self._acting = acting
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
     @classmethod
-    async def start(cls, folder: Path, operations: NodeOperations) -> Self:
+    async def start(cls, folder: Path, acting: Acting) -> Self:
         """Listen in `folder`, or in a private short folder if its path is too long for a socket.
 
         The caller holds the store's lock, so a socket that exists already is a dead node's.
         """
         listening, path, owned_folder = bind_socket(folder, SOCKET_NAME)
-        control = cls(path, owned_folder, operations)
+        control = cls(path, owned_folder, acting)
         try:
             control._server = await asyncio.start_unix_server(
                 control._accept, sock=listening, limit=READ_BYTES
@@ -71,7 +172,7 @@ class ControlServer:
         return control
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = asyncio.ensure_future(_serve(reader, writer, self._operations))
+        client = asyncio.ensure_future(_serve(reader, writer, self._acting))
         self._clients.add(client)
 
         def ended(client: asyncio.Task[None]) -> None:
@@ -82,11 +183,19 @@ class ControlServer:
 
     async def close(self) -> None:
         """Accept no more and drop the clients; an operation that has begun may still complete."""
+        loop = asyncio.get_running_loop()
+        for listening in [] if self._server is None else self._server.sockets:
+            loop.remove_reader(listening.fileno())  # none is accepted any more
+        # A connection that was just accepted is a client some turns of the loop later. A server
+        # that is closed meanwhile would drop it without closing it.
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
         if self._server is not None:
             self._server.close()
         for client in list(self._clients):
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
+        await asyncio.sleep(0)  # the turn in which their transports are closed
         remove_socket(self.path, self._owned_folder)
 
 
@@ -145,7 +254,7 @@ def remove_socket(path: str, owned_folder: str | None) -> None:
 
 
 async def _serve(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, operations: NodeOperations
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, acting: Acting
 ) -> None:
     """Answer one client, request by request."""
     buffer = FrameBuffer()
@@ -154,8 +263,7 @@ async def _serve(
             buffer.feed(data)
             # One request at a time, so answers come in the order of the requests.
             while (payload := buffer.next_payload()) is not None:
-                writer.write(encode_frame(await _answer(payload, operations)))
-                await writer.drain()
+                await _Answering(reader, writer, acting).answer(payload)
     except (OSError, PeerError):
         return  # the client disconnected, or does not speak this protocol
     finally:
@@ -164,16 +272,59 @@ async def _serve(
             await writer.wait_closed()
 
 
-async def _answer(payload: bytes, operations: NodeOperations) -> bytes:
-    id: Value = None  # until the request is decoded; a failure before that answers nil
-    try:
-        message, _ = decode_payload(payload, operations.loader)
-        request = message.value if isinstance(message, Unknown) else None
-        if not isinstance(request, Vector) or len(request) != 4 or request[0] != KIND:
-            raise BadFormat("a control request is [:DO id name arguments]")
-        id, name, arguments = request[1], request[2], request[3]
-        if not isinstance(name, str) or not isinstance(arguments, Map):
-            raise BadFormat("a control request has a name and a Map of arguments")
-        return encode_result(Result(id, await operations.perform(name, arguments)))
-    except DataLatticeError as error:
-        return encode_failure(id, Keyword(error.code), str(error))
+class _Answering:
+    """The answer to one request."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, acting: Acting
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._acting = acting
+        self._id = 0  # until the request is decoded
+
+    async def answer(self, payload: bytes) -> None:
+        """Do what is asked, and tell what came of it. Raises: OSError: the client is gone."""
+        try:
+            asked = ControlRequest.decode(payload)
+            self._id = asked.id
+            action = action_named(asked.action)
+            request = action.request.decode(asked.request)
+            if action.kind is ActionKind.STREAM:
+                await self._stream(await self._acting.follow(request, asked.caller))
+            else:
+                await self._send(
+                    await self._acting.perform(request, asked.caller, asked.request_id)
+                )
+        except DataLatticeError as error:
+            await self._write(ControlAnswer(id=self._id, code=error.code, text=str(error)))
+
+    async def _send(self, result: Message, *, more: bool = False) -> None:
+        data = result.encode()
+        if len(data) > REQUEST_BYTES_MAX:
+            raise LimitExceeded(f"the answer has more than {REQUEST_BYTES_MAX} bytes; ask for less")
+        await self._write(ControlAnswer(id=self._id, result=data, more=more))
+
+    async def _write(self, answer: ControlAnswer) -> None:
+        self._writer.write(encode_frame(answer.encode()))
+        await self._writer.drain()
+
+    async def _stream(self, items: AsyncGenerator[Message, None]) -> None:
+        async def pump() -> None:
+            async for item in items:
+                await self._send(item, more=True)
+
+        await self._write(ControlAnswer(id=self._id, more=True))  # it has begun
+        # The client says nothing more: what can be read is its end.
+        pumping, gone = asyncio.ensure_future(pump()), asyncio.ensure_future(self._reader.read(1))
+        try:
+            await asyncio.wait([pumping, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not pumping.done():
+                raise ConnectionResetError("the client has ended the stream")
+            await pumping
+            await self._write(ControlAnswer(id=self._id))
+        finally:
+            for task in (pumping, gone):
+                task.cancel()
+            await asyncio.gather(pumping, gone, return_exceptions=True)
+            await items.aclose()

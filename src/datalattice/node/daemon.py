@@ -42,7 +42,7 @@ from datalattice.crypto import SystemEntropy
 from datalattice.cursors import EventRing
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.node.admission import FILES_RESERVED, allow_files
-from datalattice.node.control import ControlServer
+from datalattice.node.control import ControlServer, OfferedActions, OfferedService
 from datalattice.node.logs import log_event, logging_to, set_level
 from datalattice.node.operations import NodeOperations
 from datalattice.node.server import NodeParts, NodeServer
@@ -73,10 +73,11 @@ class Beside(Protocol):
 
 
 class Daemon:
-    """One node over one folder, until a signal, `stop` or the operation `node.stop` ends it.
+    """One node over one folder, until a signal, `stop` or the action `node.stop` ends it.
 
     ready:  called once it serves.
     beside: serves others than peers while the node runs, and ends before it.
+    service: does the actions that need no node, for other processes of the owner.
     reload: reads the settings again on SIGHUP; without it SIGHUP is not handled.
     """
 
@@ -87,6 +88,7 @@ class Daemon:
         *,
         ready: Callable[[Running, NodeServer], None] | None = None,
         beside: Beside | None = None,
+        service: OfferedService | None = None,
         reload: Callable[[], NodeConfig] | None = None,
         **parts: Unpack[NodeParts],
     ) -> None:
@@ -94,6 +96,7 @@ class Daemon:
         self._config = config
         self._ready = ready
         self._beside = beside
+        self._service = service
         self._reload = reload
         self._events: Final[EventRing[NodeEvent]] = EventRing()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -139,8 +142,11 @@ class Daemon:
             if weaver is not None:
                 stack.push_async_callback(weaver.stop)
                 await weaver.start()
+            offered = None if self._service is None else OfferedActions(self._service)
+            if offered is not None:
+                stack.callback(offered.close)
             control = await ControlServer.start(
-                self._folder, NodeOperations(node, self._stopping.set, weaver)
+                self._folder, NodeOperations(node, self._stopping.set, weaver, offered)
             )
             try:
                 running = self._describe(node, control)

@@ -14,8 +14,19 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
+from datalattice.actions import (
+    AppendedSpan,
+    DecideHosting,
+    ForgetOwner,
+    ForgottenOwner,
+    HostingInfo,
+    OwnerDecision,
+    OwnerUsage,
+    ResolvedFork,
+    ResolveFork,
+)
 from datalattice.apps.queue import QUEUE_SECTION, LogBranch, Topics, append_branch
-from datalattice.cells import Value, same
+from datalattice.cells import Value, same, to_cell
 from datalattice.client.settings import parse_owner, policy_document
 from datalattice.clock import Clock
 from datalattice.errors import Corruption, MissingData, NoSigningKey, UsageError
@@ -39,44 +50,40 @@ def hosting_of(replica: LatticeReplica) -> Hosting:
     return hosting
 
 
-def hosting_document(replica: LatticeReplica) -> dict[str, object]:
-    """Return the policy, the decisions, and what each owner uses, for tools."""
+def hosting_info(replica: LatticeReplica) -> HostingInfo:
+    """Return the policy, the decisions, and what each owner uses."""
     hosting = hosting_of(replica)
-    rows: list[dict[str, object]] = []
+    usage: list[OwnerUsage] = []
     for count in hosting.quotas.usage:
         owner = count.slot.owner
-        # Own and allowed owners have no limit.
-        is_limited = owner is None or not hosting.rules.is_free(owner)
-        rows.append(
-            {
-                "section": count.slot.section,
-                "owner": "" if owner is None else owner_text(owner),
-                "bytes": count.size_bytes,
-                "cells": count.cells,
-                "exact": count.since == 0,
-                "limited": is_limited,
-            }
+        usage.append(
+            OwnerUsage(
+                section=count.slot.section,
+                owner="" if owner is None else owner_text(owner),
+                bytes=count.size_bytes,
+                cells=count.cells,
+                exact=count.since == 0,
+                # Own and allowed owners have no limit.
+                limited=owner is None or not hosting.rules.is_free(owner),
+            )
         )
-    rows.sort(key=lambda row: (-int(str(row["bytes"])), str(row["section"]), str(row["owner"])))
-    return {
-        "policy": policy_document(hosting.rules.policy),
-        "decisions": [asdict(one) for one in hosting.rules.table.decisions],
-        "strangers_bytes": hosting.quotas.strangers_bytes,
-        "over_quota": hosting.quotas.short_of(),
-        "usage": rows,
-    }
+    usage.sort(key=lambda one: (-one.bytes, one.section, one.owner))
+    return HostingInfo(
+        policy=to_cell(policy_document(hosting.rules.policy)),
+        decisions=tuple(OwnerDecision(**asdict(one)) for one in hosting.rules.table.decisions),
+        strangers_bytes=hosting.quotas.strangers_bytes,
+        over_quota=tuple(hosting.quotas.short_of()),
+        usage=tuple(usage),
+    )
 
 
-def decide(
-    replica: LatticeReplica, rule: str, owner: str, *, limit: int | None = None, reason: str = ""
-) -> None:
+def decide(replica: LatticeReplica, request: DecideHosting) -> HostingInfo:
     """Decide about an owner; durable on return.
 
-    rule: `allow`, `refuse`, `limit` (to `limit` bytes) or `host`.
     Raises: UsageError: not a rule, not an owner, or the own key would be refused.
     """
-    hosting = hosting_of(replica)
-    owner = parse_owner(owner)
+    hosting, rule = hosting_of(replica), request.rule
+    owner = parse_owner(request.owner)
     if rule not in RULES:
         raise UsageError(f"a rule is {', '.join(RULES[:-1])} or {RULES[-1]}, got {rule!r}")
     if rule == "allow":
@@ -84,29 +91,28 @@ def decide(
     elif rule == "host":
         hosting.rules.table.host(owner)
     elif rule == "limit":
-        hosting.rules.table.set_limit(owner, limit)
+        hosting.rules.table.set_limit(owner, request.limit)
     else:
         # "To forget the data of a key that this node holds takes `--own`."
         _check_foreign(hosting, owner, "`lattice forget OWNER --own` forgets its data")
-        hosting.rules.table.refuse(owner, None, reason)
+        hosting.rules.table.refuse(owner, None, request.reason)
     hosting.quotas.decided()
+    return hosting_info(replica)
 
 
-def refuse_for_good(
-    replica: LatticeReplica, owner: str, section: str | None, *, own: bool, reason: str
-) -> dict[str, object]:
-    """Decide durably to forget the data of an owner; return what will be removed, for tools.
+def refuse_for_good(replica: LatticeReplica, request: ForgetOwner) -> ForgottenOwner:
+    """Decide durably to forget the data of an owner; return what will be removed.
 
     The data leaves the root later, by `LatticeState.drop_refused`.
     Raises: UsageError: an unknown section, or the own key without `own`.
     """
     hosting = hosting_of(replica)
-    owner = parse_owner(owner)
+    owner = parse_owner(request.owner)
     names = hosting.rules.section_names
-    section = None if section is None else section.removeprefix(":")
+    section = None if request.section is None else request.section.removeprefix(":")
     if section is not None and section not in names:
         raise UsageError(f"no section {section!r} has owners; those are: {', '.join(names)}")
-    if not own:
+    if not request.own:
         _check_foreign(hosting, owner, "--own forgets its data all the same")
 
     def sections_of(root: Value) -> list[str]:
@@ -121,12 +127,18 @@ def refuse_for_good(
         and count.slot.owner is not None
         and owner_text(count.slot.owner) == owner
     ]
-    document: dict[str, object] = {"owner": owner, "sections": sections, "bytes": sum(used)}
-    document |= _holders(replica, lambda root: bool(sections_of(root)))
+    pins, leases, former_roots = _holders(replica, lambda root: bool(sections_of(root)))
     # Refused first, dropped later: otherwise a peer would bring the data back in between.
-    hosting.rules.table.refuse(owner, section, reason)
+    hosting.rules.table.refuse(owner, section, request.reason)
     hosting.quotas.decided()
-    return document
+    return ForgottenOwner(
+        owner=owner,
+        sections=tuple(sections),
+        bytes=sum(used),
+        pins=pins,
+        leases=leases,
+        former_roots=former_roots,
+    )
 
 
 def _check_foreign(hosting: Hosting, owner: str, remedy: str) -> None:
@@ -134,8 +146,10 @@ def _check_foreign(hosting: Hosting, owner: str, remedy: str) -> None:
         raise UsageError(f"{owner} is an owner that this node writes for; {remedy}")
 
 
-def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str, object]:
-    """Return which pins, leases and former roots also keep an owner's cells on the disk."""
+def _holders(
+    replica: LatticeReplica, has: Callable[[Value], bool]
+) -> tuple[tuple[str, ...], int, int]:
+    """Return which pins, and how many leases and former roots, also keep an owner's cells."""
     store = replica.store
 
     def has_any(root_hash: bytes) -> bool:
@@ -146,36 +160,38 @@ def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str,
 
     # The present root becomes a former root when the next one lacks the owner's data.
     former = {one.root_hash for one in store.history.entries()}
-    return {
-        "pins": [pin.name for pin in store.pins.all() if has_any(pin.root_hash)],
-        "leases": sum(has_any(lease.root_hash) for lease in store.pins.leases()),
-        "former_roots": sum(map(has_any, former)),
-    }
+    return (
+        tuple([pin.name for pin in store.pins.all() if has_any(pin.root_hash)]),
+        sum(has_any(lease.root_hash) for lease in store.pins.leases()),
+        sum(map(has_any, former)),
+    )
 
 
 # --- forks ----------------------------------------------------------------------------------------
 
 
-ACTIONS: Final = ("append", "drop")
+WAYS: Final = ("append", "drop")
 
 ID_DIGITS: Final = 64  # an id is 32 bytes in hex
 
 
-def resolve_fork(replica: LatticeReplica, id: str, action: str, clock: Clock) -> dict[str, object]:
-    """Resolve the fork with an id of 64 hex digits; return what was done. Durable on return.
+def resolve_fork(replica: LatticeReplica, request: ResolveFork, clock: Clock) -> ResolvedFork:
+    """Resolve a fork; return what was done. Durable on return.
 
     append: the records that the log lacks are appended to it, once; the evidence is removed.
     drop:   the evidence is removed, and is not taken again.
-    Raises: UsageError: not an open fork, not an action, or nothing to append.
+    Raises: UsageError: not an open fork, not a way, or nothing to append.
             NoSigningKey: this node has no key of the owner.
     """
-    if action not in ACTIONS:
-        raise UsageError(f"a fork is resolved by {' or '.join(ACTIONS)}, got {action!r}")
-    record = replica.evidence.records.get(_id_of(id))
+    if request.how not in WAYS:
+        raise UsageError(f"a fork is resolved by {' or '.join(WAYS)}, got {request.how!r}")
+    record = replica.evidence.records.get(_id_of(request.id))
     if record is None:
-        raise UsageError(f"no fork {id} is open here; `lattice forks list` has those that are")
+        raise UsageError(
+            f"no fork {request.id} is open here; `lattice forks list` has those that are"
+        )
     appended: list[tuple[LogLoss, range]] = []
-    if action == "drop":
+    if request.how == "drop":
         replica.state.drop_evidence([record.id])
     else:
         _check_appendable(replica, record)
@@ -184,20 +200,20 @@ def resolve_fork(replica: LatticeReplica, id: str, action: str, clock: Clock) ->
             for log, branch in record.log_branches()
         ]
         replica.cursor.sync()
-    return {
-        "id": id,
-        "action": action,
-        "appended": [
-            {
-                "topic": log.topic,
-                "partition": log.partition,
-                "offset": offsets.start if offsets else None,
-                "count": len(offsets),
-            }
+    return ResolvedFork(
+        id=request.id,
+        action=request.how,
+        appended=tuple(
+            AppendedSpan(
+                topic=log.topic,
+                partition=log.partition,
+                offset=offsets.start if offsets else None,
+                count=len(offsets),
+            )
             for log, offsets in appended
-        ],
-        "removed": record.id not in replica.evidence.records,
-    }
+        ),
+        removed=record.id not in replica.evidence.records,
+    )
 
 
 def _id_of(text: str) -> bytes:

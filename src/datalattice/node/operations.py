@@ -1,42 +1,18 @@
-"""Operations: the requests that other processes of the owner may make to a running node, by name.
+"""Operations: the actions that a running node does itself, most of them since it alone may write.
 
 A store has one writer, and while a node runs that is the node. So another process that wants to
-write asks the node. Each operation returns when its effect is durable. An operation is a name and a
-Map of arguments; its result is a value.
+write asks the node. Each action returns when its effect is durable. The actions are declared in
+`datalattice.actions`, where each says what it does; those that are not here are done by the service
+that was given, if any.
 
-    root.put             values                                   whether all cells below are here
-    root.swap            slots: [[path hash value] ...]           whether they were set
-    queue.offer_many     owner topic partition values keys? headers?   [first offset, count]
-    node.status                                                   Map
-    node.wait            root_hash timeout_ms                     root hash, once it is another one
-    node.add_peer        address, or a key in hex                 nil
-    node.remove_peer     address, or a key in hex                 nil
-    node.pull            address?                                 root hash
-    node.stop                                                     nil
-    store.heal           addresses? folder?                       task: Map of what it did
-    store.gc             grace_ms? dry_run? list?                 task: Map of what it did
-    store.import         path pin? merge? known?                  task: Map of what it did
-    task.wait            task timeout_ms                          Map: done, result or count total
-    store.forget         before_ms                                former roots that were forgotten
-    hosting.show                                                  Map: policy, decisions, usage
-    hosting.decide       rule owner limit? reason?                the same, after it
-    owner.forget         owner section? own? reason?              Map of what went
-    forks.resolve        id action: append or drop                Map of what was done
-    weaver.join          token                                    Map: store and kind
-    weaver.peers         store                                    Maps: what is known of each peer
-    weaver.sync          store timeout_ms                         Maps: how each peer's ended
-
-`root.swap` sets all slots, or none if one of them has another value by now (compare and set). If
-one
-swap has too many cells, `root.put` sends some of them first. `queue.offer_many` appends to the
+`SwapSlots` sets all slots, or none if one of them has another value by now (compare and set). If
+one swap has too many cells, `StageValues` sends some of them first. `AppendRecords` appends to the
 queue as it is at that moment, so it never fails because of another write; offers wait while an edit
-is redone. A long operation returns the id of its task at once; `task.wait` returns the progress or
-the result (`tasks`).
+is redone. A long operation is a task (`tasks`).
 
 Source: docs/node.md "Control socket"; docs/design/control.md.
 
-
-Length: one short method for each operation.
+Length: one short method for each action.
 """
 
 from __future__ import annotations
@@ -45,19 +21,59 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict
-from typing import Final, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from typing import Any, Final, TypeVar
 
+from datalattice.actions import (
+    ActionRequest,
+    AddPeer,
+    AppendedRecords,
+    AppendRecords,
+    CancelTask,
+    DecideHosting,
+    Empty,
+    ForgetOwner,
+    ForgetRoots,
+    ForgottenOwner,
+    ForgottenRoots,
+    GetHosting,
+    GetNodeHealth,
+    GetPresence,
+    GetTask,
+    HostingInfo,
+    JoinedStore,
+    JoinStore,
+    ListTasks,
+    NodeHealth,
+    NodeRoot,
+    PeerSync,
+    PresentPeer,
+    PresentPeers,
+    PullPeers,
+    RemovePeer,
+    ResolvedFork,
+    ResolveFork,
+    StageValues,
+    StartTask,
+    StopNode,
+    SwapSlots,
+    Synced,
+    SyncStore,
+    TaskInfo,
+    TaskList,
+    WaitForRoot,
+    WatchTask,
+    WrittenSlots,
+)
 from datalattice.apps.queue import Topics
 from datalattice.cells import (
     Cell,
     Index,
-    Loader,
     Map,
     Value,
     Vector,
     brief,
+    decode_parts,
     to_cell,
     to_text,
     value_hash,
@@ -66,14 +82,11 @@ from datalattice.client import (
     NO_KEY,
     OFFER_RECORDS_MAX,
     SlotMoved,
-    collect,
     parse_key,
     present_slots,
     read_slots,
     with_slots,
 )
-from datalattice.client.network import HealingSources, healing_document
-from datalattice.client.replicas import import_into
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
     Corruption,
@@ -89,21 +102,16 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import is_public_key
-from datalattice.node.decisions import (
-    decide,
-    hosting_document,
-    refuse_for_good,
-    resolve_fork,
-)
+from datalattice.node.control import OfferedActions
+from datalattice.node.decisions import decide, hosting_info, refuse_for_good, resolve_fork
+from datalattice.node.maintenance import Maintenance
 from datalattice.node.server import NodeServer
-from datalattice.node.tasks import NodeTask, NodeTasks, Work
 from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.node.weaverpeers import SYNC_TIMEOUT_S_MAX
+from datalattice.protobuf import Message
 from datalattice.store import CheckedCells
-from datalattice.store.gc import GRACE_MS
-from datalattice.sync import Absorbed, Offer
 from datalattice.version import VERSION
-from datalattice.weaver import InviteToken, parse_store_id, store_id_text
+from datalattice.weaver import InviteToken
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -120,38 +128,80 @@ FENCE_WAIT_S: Final = 45.0
 WAIT_MS_MAX: Final = 30_000
 
 T = TypeVar("T")
+_M = TypeVar("_M", bound=Callable[..., Awaitable[Message]])
 
-Operation = Callable[["NodeOperations", Map], Awaitable[Value]]
+_OWN: Final[dict[type[ActionRequest[Any]], Callable[..., Awaitable[Message]]]] = {}
+"""The method that does each action; a client can have no other one called."""
+
+_FOR_CALLERS: Final[dict[type[ActionRequest[Any]], Callable[..., Awaitable[Message]]]] = {}
+"""The same for actions that depend on who asks."""
+
+
+def _does(request: type[ActionRequest[Any]], table: dict[Any, Any] = _OWN) -> Callable[[_M], _M]:
+    """Register the method that it decorates as the one that does an action."""
+
+    def register(method: _M) -> _M:
+        table[request] = method
+        return method
+
+    return register
 
 
 class NodeOperations:
-    """The operations of one node."""
+    """The actions of one node. offered: does those that need no node."""
 
     def __init__(
-        self, node: NodeServer, stop: Callable[[], None], weaver: WeaverHosts | None = None
+        self,
+        node: NodeServer,
+        stop: Callable[[], None],
+        weaver: WeaverHosts | None = None,
+        offered: OfferedActions | None = None,
     ) -> None:
         self._node = node
         self._weaver = weaver
         self._stop = stop
+        self._offered = offered
         self._started_ms = node.clock.now_ms()
-        self._tasks = NodeTasks()
+        self._maintenance = Maintenance(node, self._stores, self._reporting_faults)
         self._is_behind = False  # whether the last write could not be stored
         self._is_clear = asyncio.Event()  # cleared while a failed swap is redone
         self._is_clear.set()
 
-    async def perform(self, name: str, arguments: Map) -> Value:
-        """Run an operation; return its result once it is durable.
+    async def perform(
+        self, request: ActionRequest[Any], caller: str = "", request_id: str | None = None
+    ) -> Message:
+        """Do an action; return its result once it is durable.
 
-        Raises: UnsupportedOperation: an unknown name. UsageError: wrong arguments.
+        caller: the DID for whom it is asked, "" for the owner of the folder. request_id: one that
+        the service is given; what the node does itself needs none.
+        Raises: what the action raises. UnsupportedOperation: no service was given, which does it.
                 Unavailable: a fault of the node, which is degraded from then on.
         """
-        # A table, not a lookup of methods: a client can call nothing else.
-        operation = _OPERATIONS.get(name)
-        if operation is None:
-            known = ", ".join(sorted(_OPERATIONS))
-            raise UnsupportedOperation(f"this node has no operation {name!r}; it has: {known}")
+        kind = type(request)
         with self._reporting_faults():
-            return await operation(self, arguments)
+            if kind in _OWN:
+                return await _OWN[kind](self, request)
+            if kind in _FOR_CALLERS:
+                return await _FOR_CALLERS[kind](self, request, caller)
+            return await self._offering(request).perform(request, caller, request_id)
+
+    async def follow(
+        self, request: ActionRequest[Any], caller: str = ""
+    ) -> AsyncGenerator[Message, None]:
+        """Begin a stream, and return its items. Raises: as `perform`."""
+        with self._reporting_faults():
+            if isinstance(request, WatchTask):
+                tasks = self._maintenance.tasks
+                return tasks.watch(tasks.get(request.id, caller))
+            return await self._offering(request).follow(request, caller)
+
+    def _offering(self, request: ActionRequest[Any]) -> OfferedActions:
+        if self._offered is None:
+            raise UnsupportedOperation(
+                f"a program runs this node, without the service that does {request.action.name}; "
+                "`lattice node start` and `lattice daemon` have it"
+            )
+        return self._offered
 
     @contextlib.contextmanager
     def _reporting_faults(self) -> Iterator[None]:
@@ -163,29 +213,30 @@ class NodeOperations:
             self._node.observer.failed(error)
             raise Unavailable(f"a fault of the running node: {error!r}") from error
 
-    @property
-    def loader(self) -> Loader:
-        """Loads the cells that a request refers to but does not contain."""
-        return self._node.store
+    def _unpacked(self, data: bytes) -> Value:
+        """Return a value whose other cells are in the store. Raises: BadFormat."""
+        return decode_parts(data, self._node.store)[0]
 
     # --- any section --------------------------------------------------------------------------
 
-    async def _put(self, arguments: Map) -> Value:
-        values = _vector(arguments, "values")
+    @_does(StageValues)
+    async def _stage(self, request: StageValues) -> WrittenSlots:
+        values = _vector(self._unpacked(request.packed), "values")
 
-        def put() -> bool:
+        def stage() -> bool:
             try:
                 self._node.stage(values)
             except MissingData:
                 return False
             return True
 
-        return await asyncio.to_thread(put)
+        return WrittenSlots(done=await asyncio.to_thread(stage))
 
-    async def _swap(self, arguments: Map) -> Value:
+    @_does(SwapSlots)
+    async def _swap(self, request: SwapSlots) -> WrittenSlots:
         node = self._node
         await self._writable()
-        wanted = read_slots(_need(arguments, "slots"))
+        wanted = read_slots(self._unpacked(request.packed))
 
         def swap() -> bool:
             cursor = node.cursor
@@ -210,18 +261,23 @@ class NodeOperations:
 
         done = await asyncio.to_thread(swap)
         self._clear_the_way(is_clear=done)
-        return done
+        return WrittenSlots(done=done)
 
-    async def _offer_many(self, arguments: Map) -> Value:
-        owner = _need(arguments, "owner")
-        if not is_public_key(owner):
-            raise UsageError(f"owner is a public key, got {brief(owner)}")
-        topics = Topics.at(self._node.cursor, owner, self._node.clock)
-        queue = topics.partition(_need(arguments, "topic"), _need(arguments, "partition"))
-        values = _records(arguments, "values")
+    @_does(AppendRecords)
+    async def _append(self, request: AppendRecords) -> AppendedRecords:
+        if not is_public_key(request.owner):
+            raise UsageError(f"owner is a public key, got {brief(request.owner)}")
+        if request.partition is None:
+            raise UsageError("the partition of records to append is not nil")
+        topics = Topics.at(self._node.cursor, request.owner, self._node.clock)
+        queue = topics.partition(request.topic, request.partition)
+        given = _vector(self._unpacked(request.packed), "records")
+        if len(given) != 3:
+            raise UsageError(f"records are [values keys headers], got {brief(given)}")
+        values = _records(given[0], "values")
         keys, headers = (
-            None if arguments.get(name) is None else _records(arguments, name)
-            for name in ("keys", "headers")
+            None if column is None else _records(column, name)
+            for column, name in ((given[1], "keys"), (given[2], "headers"))
         )
         await self._writable()
         # A slot that moved makes an edit fail but never an offer, so offers wait a while for the
@@ -241,7 +297,7 @@ class NodeOperations:
             return self._durably(lambda: queue.offer_many(rows, keys=key_row, headers=header_row))
 
         offsets = await asyncio.to_thread(offer)
-        return Vector.of((offsets.start, len(offsets)))
+        return AppendedRecords(first=offsets.start, count=len(offsets))
 
     def _clear_the_way(self, *, is_clear: bool) -> None:
         """Let offers pass, or hold them back while the client of a failed swap redoes its edit.
@@ -291,241 +347,165 @@ class NodeOperations:
 
     # --- the node -----------------------------------------------------------------------------
 
-    async def _status(self, arguments: Map) -> Value:
+    @_does(GetNodeHealth)
+    async def _health(self, request: GetNodeHealth) -> NodeHealth:
         node = self._node
         status = await node.monitor.status()
         sections = await asyncio.to_thread(_sections, node.root)
-        return to_cell(
-            {
-                "pid": os.getpid(),
-                "version": VERSION,
-                "started_ms": self._started_ms,
-                "address": node.address,
-                "http": node.monitor.address,
-                "public_key": _hex(node.identity),
-                "owner": _hex(node.owner),
-                "fenced": node.is_fenced,
-                "root_hash": status.root_hash.hex(),
-                "unchanged_ms": round(status.unchanged_s * 1_000),
-                "health": node.observer.health,
-                "reasons": dict(status.reasons),
-                "damage": list(status.damage),
-                "over_quota": list(status.lane.over_quota),
-                "connections": status.inbound + status.outbound,
-                "bytes_in": status.traffic.bytes_in,
-                "bytes_out": status.traffic.bytes_out,
-                "missing_cells": status.lane.missing_count,
-                "store_bytes": status.store_bytes,
-                "memory_bytes": status.process.memory_bytes,
-                "sections": sections,
-                "peers": [one.document() for one in status.peers],
-                "guests": [one.document() for one in status.guests],
-                "counters": dict(status.counters),
-            }
+        return NodeHealth(
+            pid=os.getpid(),
+            version=VERSION,
+            started_ms=self._started_ms,
+            address=node.address,
+            http=node.monitor.address,
+            public_key=_key_of(node.identity),
+            owner=_key_of(node.owner),
+            fenced=node.is_fenced,
+            root_hash=status.root_hash,
+            unchanged_ms=round(status.unchanged_s * 1_000),
+            health=node.observer.health,
+            reasons=to_cell(dict(status.reasons)),
+            damage=status.damage,
+            over_quota=status.lane.over_quota,
+            connections=status.inbound + status.outbound,
+            bytes_in=status.traffic.bytes_in,
+            bytes_out=status.traffic.bytes_out,
+            missing_cells=status.lane.missing_count,
+            store_bytes=status.store_bytes,
+            memory_bytes=status.process.memory_bytes,
+            sections=to_cell(sections),
+            peers=tuple([one.described() for one in status.peers]),
+            guests=tuple([one.described() for one in status.guests]),
+            counters=to_cell(dict(status.counters)),
         )
 
-    async def _wait(self, arguments: Map) -> Value:
-        known, timeout_ms = _text(arguments, "root_hash"), _timeout_ms(arguments)
+    @_does(WaitForRoot)
+    async def _wait(self, request: WaitForRoot) -> NodeRoot:
+        if request.timeout_ms > WAIT_MS_MAX:
+            raise UsageError(f"timeout_ms: 0 to {WAIT_MS_MAX}, got {request.timeout_ms}")
         # Without a change the old hash is the answer: the client compares it and asks again.
         with contextlib.suppress(Timeout):
             await self._node.wait_until(
-                lambda node: node.root_hash.hex() != known, timeout_ms / 1e3
+                lambda node: node.root_hash != request.known, request.timeout_ms / 1e3
             )
-        return self._node.root_hash.hex()
+        return NodeRoot(root_hash=self._node.root_hash)
 
-    async def _add_peer(self, arguments: Map) -> Value:
-        address, key = _peer(arguments)
+    @_does(AddPeer)
+    async def _add_peer(self, request: AddPeer) -> Empty:
+        address, key = _peer(request.address)
         self._node.add_peer(address, public_key=key)
-        return None
+        return Empty()
 
-    async def _remove_peer(self, arguments: Map) -> Value:
-        address, key = _peer(arguments)
+    @_does(RemovePeer)
+    async def _remove_peer(self, request: RemovePeer) -> Empty:
+        address, key = _peer(request.address)
         await self._node.remove_peer(address, public_key=key)
-        return None
+        return Empty()
 
-    async def _pull(self, arguments: Map) -> Value:
-        await self._node.pull(_optional_text(arguments, "address"))
-        return self._node.root_hash
+    @_does(PullPeers)
+    async def _pull(self, request: PullPeers) -> NodeRoot:
+        await self._node.pull(request.address)
+        return NodeRoot(root_hash=self._node.root_hash)
 
-    async def _forget(self, arguments: Map) -> Value:
-        # Arguments come from another process: each is checked before it is used.
-        before_ms = _need(arguments, "before_ms")
-        if type(before_ms) is not int:
-            raise UsageError(f"before_ms is a time in milliseconds, got {before_ms!r}")
-        store = self._node.store
-        return await asyncio.to_thread(store.history.forget, before_ms)
+    @_does(ForgetRoots)
+    async def _forget(self, request: ForgetRoots) -> ForgottenRoots:
+        history = self._node.store.history
+        return ForgottenRoots(count=await asyncio.to_thread(history.forget, request.before_ms))
 
-    # --- long operations ----------------------------------------------------------------------
+    @_does(StopNode)
+    async def _stop_node(self, request: StopNode) -> Empty:
+        self._stop()
+        return Empty()
 
-    def _begin(self, name: str, arguments: Map, work: Work) -> Value:
-        async def run(task: NodeTask) -> Value:
-            with self._reporting_faults():
-                return await work(task)
+    # --- tasks ----------------------------------------------------------------------------------
 
-        return self._tasks.begin(name, arguments, run)
+    @_does(StartTask, _FOR_CALLERS)
+    async def _start_task(self, request: StartTask, caller: str) -> TaskInfo:
+        return self._maintenance.start(request, caller).info()
 
-    async def _wait_for_task(self, arguments: Map) -> Value:
-        return await self._tasks.wait(_need(arguments, "task"), _timeout_ms(arguments) / 1e3)
+    @_does(ListTasks, _FOR_CALLERS)
+    async def _list_tasks(self, request: ListTasks, caller: str) -> TaskList:
+        tasks = self._maintenance.tasks.list(caller)
+        return TaskList(tasks=tuple([task.info() for task in tasks]))
 
-    async def _heal(self, arguments: Map) -> Value:
-        given = arguments.get("addresses") is not None
-        addresses = [str(one) for one in _vector(arguments, "addresses")] if given else []
-        folder = _optional_text(arguments, "folder")
+    @_does(GetTask, _FOR_CALLERS)
+    async def _get_task(self, request: GetTask, caller: str) -> TaskInfo:
+        return self._maintenance.tasks.get(request.id, caller).info()
 
-        async def work(task: NodeTask) -> Value:
-            with HealingSources(addresses, folder) as sources:
-                healing = await self._node.heal(sources, task.on_progress)
-                return to_cell(healing_document(healing, sources))
-
-        return self._begin("store.heal", arguments, work)
-
-    async def _gc(self, arguments: Map) -> Value:
-        plan = arguments.get("list")
-        if not (plan is None or (isinstance(plan, str) and plan)):
-            raise UsageError(f"list is the path of a sweep list, got {plan!r}")
-        grace_ms = arguments.get("grace_ms", GRACE_MS)
-        if type(grace_ms) is not int or grace_ms < 0:
-            raise UsageError(f"grace_ms is a number from 0, got {grace_ms!r}")
-        is_dry = arguments.get("dry_run") is True
-        store = self._node.store
-
-        async def work(task: NodeTask) -> Value:
-            done = await asyncio.to_thread(
-                collect, store, task.on_progress, grace_ms=grace_ms, plan=plan, is_dry=is_dry
-            )
-            if not is_dry:
-                await self._node.housekeeper.collected(done)
-            return to_cell(asdict(done))
-
-        return self._begin("store.gc", arguments, work)
-
-    async def _import(self, arguments: Map) -> Value:
-        path = _text(arguments, "path")
-        pin, merge = str(arguments.get("pin") or ""), arguments.get("merge") is True
-        is_known = arguments.get("known") is True
-        housekeeper, store = self._node.housekeeper, self._node.store
-        loop = asyncio.get_running_loop()
-
-        def absorb(offer: Offer) -> Absorbed:  # called on the thread of the import
-            work = housekeeper.merge_import(offer, is_known=is_known)
-            return asyncio.run_coroutine_threadsafe(work, loop).result()
-
-        async def work(task: NodeTask) -> Value:
-            return to_cell(
-                await asyncio.to_thread(
-                    import_into,
-                    store,
-                    path,
-                    pin=pin,
-                    merge=merge,
-                    taking=absorb,
-                    progress=task.on_progress,
-                )
-            )
-
-        return self._begin("store.import", arguments, work)
+    @_does(CancelTask, _FOR_CALLERS)
+    async def _cancel_task(self, request: CancelTask, caller: str) -> Empty:
+        self._maintenance.tasks.get(request.id, caller).cancel()
+        return Empty()
 
     # --- decisions of the operator --------------------------------------------------------------
 
-    async def _show_hosting(self, arguments: Map) -> Value:
-        return to_cell(await self._node.housekeeper.ask(hosting_document))
+    @_does(GetHosting)
+    async def _show_hosting(self, request: GetHosting) -> HostingInfo:
+        return await self._node.housekeeper.ask(hosting_info)
 
-    async def _decide_hosting(self, arguments: Map) -> Value:
-        rule, owner = _text(arguments, "rule"), _text(arguments, "owner")
-        limit = arguments.get("limit")
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise UsageError(f"limit is a number of bytes, got {limit!r}")
-        size = limit if type(limit) is int else None
-        reason = str(arguments.get("reason") or "")
-        await self._node.housekeeper.ask(
-            lambda replica: decide(replica, rule, owner, limit=size, reason=reason)
-        )
-        if rule in ("allow", "host"):
+    @_does(DecideHosting)
+    async def _decide_hosting(self, request: DecideHosting) -> HostingInfo:
+        made = await self._node.housekeeper.ask(lambda replica: decide(replica, request))
+        if request.rule in ("allow", "host"):
             self._node.look_for_more()  # peers may have what was refused until now
-        return await self._show_hosting(arguments)
+        return made
 
-    async def _forget_owner(self, arguments: Map) -> Value:
-        owner, section = _text(arguments, "owner"), _optional_text(arguments, "section")
-        own, reason = arguments.get("own") is True, str(arguments.get("reason") or "")
-        document = await self._node.housekeeper.ask(
-            lambda replica: refuse_for_good(replica, owner, section, own=own, reason=reason)
-        )
+    @_does(ForgetOwner)
+    async def _forget_owner(self, request: ForgetOwner) -> ForgottenOwner:
+        gone = await self._node.housekeeper.ask(lambda replica: refuse_for_good(replica, request))
         await self._node.housekeeper.forget()
-        return to_cell(document)
+        return gone
 
-    async def _resolve_fork(self, arguments: Map) -> Value:
-        id, action, clock = _text(arguments, "id"), _text(arguments, "action"), self._node.clock
-        if action == "append":
+    @_does(ResolveFork)
+    async def _resolve_fork(self, request: ResolveFork) -> ResolvedFork:
+        clock = self._node.clock
+        if request.how == "append":
             # Not in the lane: the answers of peers that open the fence come through the lane.
             await self._node.fenced()
-        return to_cell(
-            await self._node.housekeeper.ask(
-                lambda replica: resolve_fork(replica, id, action, clock)
+        return await self._node.housekeeper.ask(
+            lambda replica: resolve_fork(replica, request, clock)
+        )
+
+    # --- Weaver stores --------------------------------------------------------------------------
+
+    @_does(JoinStore)
+    async def _join(self, request: JoinStore) -> JoinedStore:
+        store = await self._stores().join(InviteToken.from_text(request.token))
+        return JoinedStore(store_id=store.id)
+
+    @_does(GetPresence)
+    async def _presence(self, request: GetPresence) -> PresentPeers:
+        known = await self._stores().presence(request.id)
+        return PresentPeers(
+            peers=tuple(
+                PresentPeer(
+                    key=one.public_key,
+                    equal=one.is_equal,
+                    dirty=one.is_dirty,
+                    lag=one.lag,
+                    compared_s=one.compared_s,
+                    agreed_s=one.agreed_s,
+                )
+                for one in known
             )
         )
 
-    async def _join(self, arguments: Map) -> Value:
-        token = InviteToken.from_text(_text(arguments, "token"))
-        store = await self._stores().join(token)
-        return to_cell({"store": store_id_text(store.id), "kind": store.kind})
-
-    async def _store_peers(self, arguments: Map) -> Value:
-        known = await self._stores().presence(parse_store_id(_text(arguments, "store")))
-        return to_cell(
-            [
-                {
-                    "key": one.public_key.hex(),
-                    "equal": one.is_equal,
-                    "dirty": one.is_dirty,
-                    "lag": one.lag,
-                    "compared_s": one.compared_s,
-                    "agreed_s": one.agreed_s,
-                }
-                for one in known
-            ]
-        )
-
-    async def _sync_store(self, arguments: Map) -> Value:
-        timeout_ms, store = _need(arguments, "timeout_ms"), _text(arguments, "store")
+    @_does(SyncStore)
+    async def _sync_store(self, request: SyncStore) -> Synced:
         most = round(SYNC_TIMEOUT_S_MAX * 1_000)
-        if type(timeout_ms) is not int or not 1 <= timeout_ms <= most:
-            raise UsageError(f"a comparison may take 1 to {most} ms, got {timeout_ms!r}")
-        synced = await self._stores().sync(parse_store_id(store), timeout_ms / 1e3)
-        return to_cell([{"key": one.public_key.hex(), "error": one.error} for one in synced])
+        if not 1 <= request.timeout_ms <= most:
+            raise UsageError(f"a comparison may take 1 to {most} ms, got {request.timeout_ms!r}")
+        synced = await self._stores().sync(request.id, request.timeout_ms / 1e3)
+        return Synced(
+            peers=tuple(
+                PeerSync(public_key=one.public_key, error=one.error or "") for one in synced
+            )
+        )
 
     def _stores(self) -> WeaverHosts:
         if self._weaver is None:
             raise NoSigningKey("a node without a key has no Weaver stores")
         return self._weaver
-
-    async def _stop_node(self, arguments: Map) -> Value:
-        self._stop()
-        return None
-
-
-_OPERATIONS: Final[dict[str, Operation]] = {
-    "root.put": NodeOperations._put,
-    "root.swap": NodeOperations._swap,
-    "queue.offer_many": NodeOperations._offer_many,
-    "node.status": NodeOperations._status,
-    "node.wait": NodeOperations._wait,
-    "node.add_peer": NodeOperations._add_peer,
-    "node.remove_peer": NodeOperations._remove_peer,
-    "node.pull": NodeOperations._pull,
-    "node.stop": NodeOperations._stop_node,
-    "store.heal": NodeOperations._heal,
-    "store.gc": NodeOperations._gc,
-    "store.forget": NodeOperations._forget,
-    "store.import": NodeOperations._import,
-    "task.wait": NodeOperations._wait_for_task,
-    "hosting.show": NodeOperations._show_hosting,
-    "hosting.decide": NodeOperations._decide_hosting,
-    "owner.forget": NodeOperations._forget_owner,
-    "forks.resolve": NodeOperations._resolve_fork,
-    "weaver.join": NodeOperations._join,
-    "weaver.peers": NodeOperations._store_peers,
-    "weaver.sync": NodeOperations._sync_store,
-}
 
 
 def _sections(root: Value) -> dict[str, str]:
@@ -538,39 +518,12 @@ def _sections(root: Value) -> dict[str, str]:
         return {}  # the store is damaged, which its health reports
 
 
-def _hex(key_pair: KeyPair | None) -> str | None:
-    return None if key_pair is None else key_pair.public_key.hex()
+def _key_of(key_pair: KeyPair | None) -> bytes | None:
+    return None if key_pair is None else key_pair.public_key
 
 
-def _need(arguments: Map, name: str) -> Value:
-    value = arguments.get(name)
-    if value is None:
-        raise UsageError(f"the operation needs {name}")
-    return value
-
-
-def _timeout_ms(arguments: Map) -> int:
-    timeout_ms = _need(arguments, "timeout_ms")
-    # `type`, not `isinstance`: True is an int in Python and another value in a cell.
-    if type(timeout_ms) is not int or not 0 <= timeout_ms <= WAIT_MS_MAX:
-        raise UsageError(f"timeout_ms is a number from 0 to {WAIT_MS_MAX}, got {timeout_ms!r}")
-    return timeout_ms
-
-
-def _text(arguments: Map, name: str) -> str:
-    value = _need(arguments, name)
-    if not isinstance(value, str):
-        raise UsageError(f"{name} is a text, got {value!r}")
-    return value
-
-
-def _optional_text(arguments: Map, name: str) -> str | None:
-    return None if arguments.get(name) is None else _text(arguments, name)
-
-
-def _peer(arguments: Map) -> tuple[str | None, bytes | None]:
+def _peer(text: str) -> tuple[str | None, bytes | None]:
     """Return (address, key): one of the two names a peer."""
-    text = _text(arguments, "address")
     if _KEY.fullmatch(text):
         return None, parse_key(text)
     if ":" not in text:
@@ -580,15 +533,14 @@ def _peer(arguments: Map) -> tuple[str | None, bytes | None]:
     return text, None
 
 
-def _vector(arguments: Map, name: str) -> Vector:
-    value = _need(arguments, name)
+def _vector(value: Value, name: str) -> Vector:
     if not isinstance(value, Vector):
-        raise UsageError(f"{name} is a vector, got {value!r}")
+        raise UsageError(f"{name} is a vector, got {value!r:.80}")
     return value
 
 
-def _records(arguments: Map, name: str) -> Vector:
-    column = _vector(arguments, name)
+def _records(value: Value, name: str) -> Vector:
+    column = _vector(value, name)
     if not 0 < len(column) <= OFFER_RECORDS_MAX:
         raise UsageError(f"{name} are 1 to {OFFER_RECORDS_MAX} in one offer, got {len(column)}")
     return column

@@ -1,6 +1,6 @@
 """Status: the state of a running node at one moment, as plain records.
 
-`Monitor` gathers a `NodeStatus`; `/metrics`, `/health` and the operation `node.status` print it.
+`Monitor` gathers a `NodeStatus`; `/metrics`, `/health` and the action `node.health` print it.
 
 Source: docs/node.md "Operations", "Forks".
 """
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from datalattice.actions import NodePeer
 from datalattice.cells import Value, to_text
 from datalattice.lattice import LOG_BRANCH
 from datalattice.node.connection import Traffic
@@ -76,17 +77,15 @@ class PeerReport:
     joined: bool | None = None
     equal: bool | None = None
 
-    def document(self) -> dict[str, object]:
-        """Return it for JSON."""
-        key = self.info.public_key
-        return {
+    def described(self) -> NodePeer:
+        """Return it as the service tells it."""
+        return NodePeer(
             **asdict(self.info),
-            "public_key": None if key is None else key.hex(),
-            "joined": self.joined,
-            "equal": self.equal,
-            "bytes_in": self.traffic.bytes_in,
-            "bytes_out": self.traffic.bytes_out,
-        }
+            joined=self.joined,
+            equal=self.equal,
+            bytes_in=self.traffic.bytes_in,
+            bytes_out=self.traffic.bytes_out,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Tasks: the long operations of a running node. They continue after the request that began them.
 
-    id = tasks.begin("store.gc", arguments, work)       # the answer to the client
-    await tasks.wait(id, timeout_s)                     # its progress, or its result
+    task = tasks.begin("collect", request, caller, work)
+    async for info in tasks.watch(task.id, caller): ...         # ends with the task
 
 A task continues if the client that began it disconnects. If the same request comes again before the
-task has ended, it joins that task. Tasks of one operation run one after the other, in the order in
-which they began.
+task has ended, it joins that task. Tasks of one kind run one after the other, in the order in which
+they began.
 
 Source: docs/node.md "Control socket".
 """
@@ -14,33 +14,103 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final
 
-from datalattice.cells import Map, Value, Vector, to_cell, value_hash
-from datalattice.errors import Backpressure, UsageError
+from datalattice.actions import (
+    CollectedGarbage,
+    Empty,
+    HealedStore,
+    ImportedRoot,
+    TaskInfo,
+    TaskState,
+)
+from datalattice.errors import Backpressure, Conflict, DataLatticeError, NoSuchPath
+from datalattice.protobuf import Message
 
 NODE_TASKS_MAX: Final = 64  # remembered; the oldest one that has ended makes room for the next
+
+TELL_S: Final = 0.5  # a bar moves twice a second
+"""How often who watches a task is told of its progress; its end is told at once."""
+
+_RESULTS: Final[dict[type[Message], str]] = {
+    HealedStore: "healed",
+    CollectedGarbage: "collected",
+    ImportedRoot: "imported",
+    Empty: "rebuilt",
+}
+"""The field of `TaskInfo` for each type of result."""
 
 
 class NodeTask:
     """One long operation: its progress, and in the end its result or error.
 
-    request: the hash of the operation's name and arguments.
+    request: the bytes of what was asked. caller: the DID of who did, "" for the folder's owner.
     """
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, id: int, kind: str, request: bytes, caller: str) -> None:
+        self.id: Final = id
+        self.kind: Final = kind
         self.request: Final = request
+        self.caller: Final = caller
         self.progress: tuple[int, int | None] = (0, None)
-        self.ended: asyncio.Task[Value]
+        self.is_running = self.is_cancelled = False
+        self.ended: asyncio.Task[Message]
 
     def on_progress(self, count: int, total: int | None = None) -> None:
-        """Note how many parts are done, and of how many; from any thread."""
+        """Note how many parts are done, and of how many; from any thread.
+
+        Raises: Conflict: the task was cancelled, so the work ends here.
+        """
         self.progress = (count, total)
+        self.check_wanted()
+
+    def check_wanted(self) -> None:
+        """Raise `Conflict` if the task was cancelled."""
+        if self.is_cancelled:
+            raise Conflict(self._cancelled_text)
+
+    @property
+    def _cancelled_text(self) -> str:
+        return f"task {self.id} ({self.kind}) was cancelled"
+
+    def cancel(self) -> None:
+        """Have it end at its next step; at once while it waits for its turn."""
+        self.is_cancelled = True
+        if not self.is_running:
+            self.ended.cancel()
+
+    def info(self) -> TaskInfo:
+        """Return how far it is, or its result or error."""
+        count, total = self.progress
+        state = TaskState.RUNNING if self.is_running else TaskState.WAITING
+        code = text = ""
+        results: dict[str, Message] = {}
+        if self.ended.done():
+            try:
+                result = self.ended.result()
+                state, results = TaskState.DONE, {_RESULTS[type(result)]: result}
+            except asyncio.CancelledError:  # while it waited for its turn
+                state, code, text = TaskState.CANCELLED, Conflict.code, self._cancelled_text
+            except DataLatticeError as error:
+                is_cancelled = self.is_cancelled and isinstance(error, Conflict)
+                state = TaskState.CANCELLED if is_cancelled else TaskState.FAILED
+                code, text = error.code, str(error)
+        return TaskInfo(
+            id=self.id,
+            kind=self.kind,
+            caller=self.caller,
+            state=state,
+            count=count,
+            total=total,
+            code=code,
+            text=text,
+            **results,  # type: ignore[arg-type]
+        )
 
 
 # What a task does: it reports its progress to the task and returns the operation's result.
-Work = Callable[[NodeTask], Awaitable[Value]]
+Work = Callable[[NodeTask], Awaitable[Message]]
 
 
 class NodeTasks:
@@ -51,25 +121,24 @@ class NodeTasks:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._last_id = 0
 
-    def begin(self, name: str, arguments: Map, work: Work) -> int:
-        """Begin a task, or join the one of an equal request; return its id.
+    def begin(self, kind: str, request: bytes, caller: str, work: Work) -> NodeTask:
+        """Begin a task, or join the one of an equal request of this caller.
 
         Raises: Backpressure: `NODE_TASKS_MAX` tasks have not ended yet.
         """
         # "An equal request meanwhile joins it": a client that timed out asks again and must find
         # its task.
-        request = value_hash(Vector.of((name, arguments)))
-        for id, task in self._tasks.items():
-            if task.request == request and not task.ended.done():
-                return id
+        for task in self._tasks.values():
+            same = (task.kind, task.request, task.caller) == (kind, request, caller)
+            if same and not task.is_cancelled and not task.ended.done():
+                return task
         self._make_room()
-        task = NodeTask(request)
-        task.ended = asyncio.ensure_future(self._run(name, task, work))
-        # Read here, so that asyncio does not log the error; the waiting client gets it.
-        task.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self._last_id += 1
-        self._tasks[self._last_id] = task
-        return self._last_id
+        task = self._tasks[self._last_id] = NodeTask(self._last_id, kind, request, caller)
+        task.ended = asyncio.ensure_future(self._run(task, work))
+        # Read here, so that asyncio does not log the error; who watches is told.
+        task.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return task
 
     def _make_room(self) -> None:
         if len(self._tasks) < NODE_TASKS_MAX:
@@ -82,21 +151,28 @@ class NodeTasks:
             f"{NODE_TASKS_MAX} long operations of this node have not ended; try again"
         )
 
-    async def _run(self, name: str, task: NodeTask, work: Work) -> Value:
-        async with self._turns[name]:  # two collections, or two checks, would hinder each other
+    async def _run(self, task: NodeTask, work: Work) -> Message:
+        async with self._turns[task.kind]:  # two collections, or two checks, hinder each other
+            task.check_wanted()
+            task.is_running = True
             return await work(task)
 
-    async def wait(self, id: Value, timeout_s: float) -> Value:
-        """Wait for the end of a task; return `{done result}`, or `{done count total}` before it.
+    def list(self, caller: str) -> tuple[NodeTask, ...]:
+        """Return the tasks that a caller may see, the oldest first."""
+        # "A task belongs to its caller"; the owner of the folder sees all.
+        return tuple([task for task in self._tasks.values() if caller in ("", task.caller)])
 
-        Raises: what the task raised. UsageError: there is no such task.
-        """
-        task = self._tasks.get(id) if type(id) is int else None
-        if task is None:
-            raise UsageError(f"this node has no task {id!r}")
-        # `wait` leaves the task running when its time is over, which `wait_for` would cancel.
-        await asyncio.wait([task.ended], timeout=timeout_s)
-        if task.ended.done():
-            return to_cell({"done": True, "result": task.ended.result()})
-        count, total = task.progress
-        return to_cell({"done": False, "count": count, "total": total})
+    def get(self, id: int, caller: str) -> NodeTask:
+        """Return a task. Raises: NoSuchPath: there is none, or it is another caller's."""
+        for task in self.list(caller):
+            if task.id == id:
+                return task
+        raise NoSuchPath(f"this node has no task {id}")
+
+    async def watch(self, task: NodeTask) -> AsyncGenerator[Message, None]:
+        """Yield how far a task is, each `TELL_S` seconds and at its end."""
+        while not task.ended.done():
+            yield task.info()
+            # `wait` leaves the task running when its time is over, which `wait_for` would cancel.
+            await asyncio.wait([task.ended], timeout=TELL_S)
+        yield task.info()

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from datalattice.service.statuses import FAULT, STATUSES, ErrorAnswer, Status, answer_to, status_of
 
 if TYPE_CHECKING:
-    from datalattice.service.local import AsyncLocalClient, LocalClient
+    from datalattice.service.local import AsyncLocalClient, FolderService, LocalClient
     from datalattice.service.registry import Streamed, Upload
     from datalattice.service.service import OPERATOR, Service
 
 _LATER = {
     "AsyncLocalClient": "local",
+    "FolderService": "local",
     "LocalClient": "local",
     "OPERATOR": "service",
     "Service": "service",
@@ -35,6 +36,7 @@ __all__ = [
     "STATUSES",
     "AsyncLocalClient",
     "ErrorAnswer",
+    "FolderService",
     "LocalClient",
     "Service",
     "Status",

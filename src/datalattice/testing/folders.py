@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from datalattice.actions import StopNode
 from datalattice.apps.queue import Topics
 from datalattice.cells import Value, value_hash
 from datalattice.client import (
@@ -26,7 +27,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import PeerUnavailable
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Daemon, NodeServer
+from datalattice.node import Daemon, NodeServer, OfferedService
 from datalattice.store import CellStore
 from datalattice.sync import HostingPolicy, LatticeReplica, Peer, offer_of
 from datalattice.testing.clocks import StoppedClock
@@ -35,8 +36,13 @@ READY_S: Final = 60.0  # a loaded machine starts slowly
 
 
 @contextmanager
-def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[Running]:
-    """Run a node of a folder in a thread, with the folder's identity or without one."""
+def running(
+    folder: Path, *, has_key: bool = True, service: OfferedService | None = None, **settings: Any
+) -> Iterator[Running]:
+    """Run a node of a folder in a thread, with the folder's identity or without one.
+
+    service: does the actions that need no node.
+    """
     ready = threading.Event()
     found: list[Running] = []
 
@@ -47,7 +53,8 @@ def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[
     keys = read_keys_or_none(Folder(folder)) if has_key else None
     identity = None if keys is None else keys.identity
     # Port 0: several tests run at once.
-    daemon = Daemon(folder, NodeConfig(port=0, **settings), key_pair=identity, ready=told)
+    config = NodeConfig(port=0, **settings)
+    daemon = Daemon(folder, config, key_pair=identity, ready=told, service=service)
     thread = threading.Thread(target=daemon.run)
     thread.start()
     try:
@@ -57,7 +64,7 @@ def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[
         client = connect(folder)
         assert client is not None, "the node is gone"
         with client:
-            client.call("node.stop")  # ended as a user ends it
+            client.call(StopNode())  # ended as a user ends it
         thread.join(READY_S)
         assert not thread.is_alive(), "the node did not end"
 

@@ -36,7 +36,7 @@ def test_only_what_owners_signed_is_merged_and_the_rest_is_counted(tmp_path: Pat
     root = Index.of([(QUEUE, Map.of(owners))])
     with CellStore.open(tmp_path / "target") as store:
         done = import_into(store, archive_of(tmp_path, root), merge=True)
-        assert done["dropped"] == 1
+        assert done.dropped == 1
         merged = store.root()
         assert isinstance(merged, Index)
         queues = merged[QUEUE]
@@ -54,7 +54,7 @@ def test_what_is_local_to_the_source_is_not_merged(tmp_path: Path) -> None:
         pinned = store.load(store.resolve("all"))
         assert isinstance(pinned, Index)
         assert LOCAL_KEY in pinned, "a pin is the root as it is"
-        assert not store.announced(bytes.fromhex(str(done["imported"])))
+        assert not store.announced(done.imported)
 
 
 def test_only_roots_are_merged_and_anything_is_pinned(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_store_and_a_folder_are_sources_and_an_empty_one_is_not(tmp_path: Path
     archive_of(tmp_path, Index.of({}))
     CellStore.open(tmp_path / "node" / "store").close()
     with CellStore.open(tmp_path / "target") as store:
-        assert import_into(store, str(tmp_path / "source"), merge=True)["root"]
+        assert import_into(store, str(tmp_path / "source"), merge=True).root
         with pytest.raises(UsageError, match="nothing was ever committed there"):
             import_into(store, str(tmp_path / "node"), merge=True)
         with pytest.raises(UsageError, match="no archive, and no folder"):
@@ -88,4 +88,4 @@ def test_an_import_counts_slots_that_forked_apart_from_what_is_not_allowed(tmp_p
     with CellStore.open(tmp_path / "target") as store:
         store.commit(log_of("here"))
         done = import_into(store, archive_of(tmp_path, log_of("there", "longer")), merge=True)
-        assert (done["forked"], done["dropped"]) == (1, 0)
+        assert (done.forked, done.dropped) == (1, 0)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from datalattice.actions import ActionRequest, AppendRecords
 from datalattice.apps.queue import Topics
-from datalattice.cells import Value, Vector, novelty, to_cell, to_python
+from datalattice.cells import Vector, encode_message, novelty, to_cell, to_python
 from datalattice.client import (
     ControlClient,
     Editor,
@@ -20,12 +21,14 @@ from datalattice.client import (
     connect,
     editing,
     edits,
+    packed,
     reading,
     write_key,
 )
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
+    BadFormat,
     MissingData,
     NoSigningKey,
     OutcomeUnknown,
@@ -68,9 +71,9 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     real = ControlClient.call
 
-    def call(client: ControlClient, operation: str, **arguments: object) -> Value:
-        names.append(operation)
-        return real(client, operation, **arguments)
+    def call(client: ControlClient, request: ActionRequest[Any]) -> Any:
+        names.append(request.action.name)
+        return real(client, request)
 
     monkeypatch.setattr(ControlClient, "call", call)
     return names
@@ -136,14 +139,14 @@ def test_records_go_by_one_request_and_very_many_by_an_edit(
 ) -> None:
     with running(folder.path), editing(folder) as editor:
         monkeypatch.setattr(edits, "OFFER_RECORDS_MAX", 8)
-        assert offered(editor, list(range(7)), requests) == ["queue.offer_many"]
-        assert offered(editor, list(range(8)), requests) == ["queue.offer_many"]
+        assert offered(editor, list(range(7)), requests) == ["queue.append"]
+        assert offered(editor, list(range(8)), requests) == ["queue.append"]
         assert offered(editor, list(range(9)), requests) == ["root.swap"]
         long: list[object] = ["x" * 3_000, "y" * 5_000]
         columns = Vector.of((to_cell(long), None, None))
         size = sum(len(encoding) for _, encoding, _ in novelty(columns))
         monkeypatch.setattr(edits, "BATCH_BYTES", size)
-        assert offered(editor, long, requests) == ["queue.offer_many"]
+        assert offered(editor, long, requests) == ["queue.append"]
         monkeypatch.setattr(edits, "BATCH_BYTES", size - 1)
         assert offered(editor, long, requests)[-1] == "root.swap"
         assert values_in(folder) == [*range(7), *range(8), *range(9), *long, *long]
@@ -158,33 +161,37 @@ def test_records_may_refer_to_what_was_staged(folder: Folder, place: Place) -> N
         assert values_in(folder) == [value]
 
 
-def asked(folder: Folder, home: Any = None, **changed: object) -> Value:
-    """Ask the node for an offer; arguments that are None are left out."""
-    usual: dict[str, object] = {
+def asked(
+    folder: Folder, values: object = ("v",), home: Any = None, **changed: Any
+) -> tuple[int, int]:
+    """Ask the node for an offer; return where its records are."""
+    columns = [values, changed.pop("keys", None), changed.pop("headers", None)]
+    usual: dict[str, Any] = {
         "owner": OWNER.public_key,
         "topic": "t",
         "partition": 0,
-        "values": ["v"],
+        "packed": packed(to_cell(columns), home),
     }
     client = connect(folder.path)
     assert client is not None
     with client:
-        client.home = home
-        arguments = {name: one for name, one in (usual | changed).items() if one is not None}
-        return client.call("queue.offer_many", **arguments)
+        made = client.call(AppendRecords(**(usual | changed)))
+    return made.first, made.count
 
 
 def test_the_node_refuses_what_is_no_offer(folder: Folder, tmp_path: Path) -> None:
     other = KeyPair(bytes([7]) * 32).public_key
     wrong: list[tuple[dict[str, object], Any, str]] = [
-        ({"owner": None}, UsageError, "the operation needs owner"),
-        ({"owner": "me"}, UsageError, "owner is a public key, got"),
-        ({"owner": bytes(31)}, UsageError, "owner is a public key, got"),
+        ({"owner": b""}, UsageError, "AppendRecordsRequest.owner: bytes"),
+        ({"owner": bytes(31)}, UsageError, "AppendRecordsRequest.owner: bytes"),
         ({"owner": other}, NoSigningKey, "no key here may sign for the owner"),
-        ({"topic": None}, UsageError, "the operation needs topic"),
+        ({"topic": None}, UsageError, "topic"),
         ({"topic": ""}, UsageError, "the topic's name is empty"),
-        ({"partition": None}, UsageError, "the operation needs partition"),
-        ({"values": None}, UsageError, "the operation needs values"),
+        ({"partition": None}, UsageError, "the partition of records to append is not nil"),
+        ({"packed": b""}, BadFormat, "a value is cut off"),
+        ({"packed": encode_message(7)}, UsageError, "records is a vector"),
+        ({"packed": encode_message(to_cell([["v"]]))}, UsageError, "records are .values keys"),
+        ({"values": None}, UsageError, "values is a vector"),
         ({"values": {"a": 1}}, UsageError, "values is a vector"),
         ({"values": []}, UsageError, "values are 1 to 10000 in one offer, got 0"),
         ({"keys": "k"}, UsageError, "keys is a vector"),
@@ -200,9 +207,9 @@ def test_the_node_refuses_what_is_no_offer(folder: Folder, tmp_path: Path) -> No
             home.commit(to_cell(["x" * 1_000, "y" * 2_000]))
             for values in (home.root(), [home.root()]):
                 with pytest.raises(MissingData, match="missing cells: 0x"):
-                    asked(folder, home, values=values)
+                    asked(folder, values, home)
         # Nothing of it stays behind, and nothing is in the way of what follows.
-        assert asked(folder) == Vector.of((0, 1))
+        assert asked(folder) == (0, 1)
         assert values_in(folder) == ["v"]
 
 
@@ -211,8 +218,8 @@ def test_the_node_appends_so_many_records_at_once(
 ) -> None:
     monkeypatch.setattr(operations, "OFFER_RECORDS_MAX", 8)
     with running(folder.path):
-        assert asked(folder, values=list(range(7))) == Vector.of((0, 7))
-        assert asked(folder, values=list(range(8)), keys=list(range(8))) == Vector.of((7, 8))
+        assert asked(folder, values=list(range(7))) == (0, 7)
+        assert asked(folder, values=list(range(8)), keys=list(range(8))) == (7, 8)
         for name in ("values", "keys", "headers"):
             with pytest.raises(UsageError, match=f"{name} are 1 to 8 in one offer, got 9"):
                 asked(folder, **{name: [None] * 9})
@@ -264,7 +271,7 @@ def test_an_answer_that_does_not_come_is_an_error_and_nothing_is_offered_again(
             patch.setattr(ControlClient, "_receive", lost)
             with pytest.raises(OutcomeUnknown, match="whether the edit happened is not known"):
                 editor.offer_many("t", 0, ["one"])
-            assert requests == ["queue.offer_many"]
+            assert requests == ["queue.append"]
         assert values_in(folder) == ["one"]
 
 
@@ -276,9 +283,9 @@ def test_after_a_time_out_the_connection_is_of_no_more_use(tmp_path: Path) -> No
         listening.listen()
         with ControlClient(path, timeout_s=0.01) as client:
             with pytest.raises(Timeout, match="the node did not answer"):
-                client.call("queue.offer_many", values=["one"])
+                client.call(AppendRecords(packed=b"one", owner=bytes(32)))
             with pytest.raises(PeerUnavailable, match="the node went away"):
-                client.call("queue.offer_many", values=["two"])
+                client.call(AppendRecords(packed=b"two", owner=bytes(32)))
         node, _ = listening.accept()
         with node:
             data = b"".join(iter(lambda: node.recv(65_536), b""))

@@ -11,18 +11,37 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from datalattice.actions import (
+    ActionRequest,
+    AddPeer,
+    CancelTask,
+    CollectedGarbage,
+    CollectGarbage,
+    GetNodeHealth,
+    GetRoot,
+    GetTask,
+    HealStore,
+    ImportRoot,
+    ListTasks,
+    PullPeers,
+    StartTask,
+    SwapSlots,
+    TaskState,
+    WaitForRoot,
+)
 from datalattice.apps.queue import Topics
-from datalattice.cells import Map, Value, to_cell
-from datalattice.client import Change, Progress, Running, connect, running, write_key
+from datalattice.client import Change, Progress, Running, connect, finish, running, write_key
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
     NoSigningKey,
+    NoSuchPath,
     StoreError,
     StoreFull,
     Unavailable,
@@ -30,8 +49,9 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import root_lattice
-from datalattice.node import Daemon, NodeServer, control, operations
+from datalattice.node import Daemon, NodeServer, control, maintenance
 from datalattice.node.daemon import SIGNAL_REST_S
+from datalattice.protobuf import Message
 from datalattice.store import CellStore
 from datalattice.store.gc import Collected
 from datalattice.testing.folders import append, node_editor
@@ -152,7 +172,7 @@ def test_a_socket_gets_a_short_path_wherever_node_and_temporary_folder_are(
         found = await asyncio.to_thread(running, long)
         assert found is not None
         assert len(found.control) <= control.SOCKET_PATH_BYTES_MAX
-        assert await asyncio.to_thread(asked, long, "node.status")
+        assert await asyncio.to_thread(asked, long, GetNodeHealth())
 
     serving(long, work)
     assert list(long.glob("lattice-*")) == []
@@ -182,11 +202,11 @@ def test_a_socket_that_cannot_be_made_leaves_no_folder_behind(
     assert not [folder for folder in made if Path(folder).exists()]
 
 
-def asked(folder: Path, operation: str, **arguments: object) -> Value:
+def asked(folder: Path, request: ActionRequest[Any]) -> Any:
     client = connect(folder)
     assert client is not None
     with client:
-        return client.call(operation, **arguments)
+        return client.call(request)
 
 
 def edited(folder: Path, keys: KeyPair, change: Change[object]) -> object:
@@ -196,20 +216,20 @@ def edited(folder: Path, keys: KeyPair, change: Change[object]) -> object:
 
 def test_what_cannot_be_done_is_explained_to_whoever_asks(tmp_path: Path) -> None:
     async def work(_daemon: Daemon, _node: NodeServer) -> None:
-        for name, arguments, error, words in (
-            ("root.swap", {"slots": []}, NoSigningKey, "started without a key"),
-            ("task.wait", {"task": 1, "timeout_ms": 0}, UsageError, "has no task 1"),
-            ("node.add_peer", {"address": "12ab"}, UsageError, "or a key of 64 hex digits"),
-            ("node.add_peer", {"address": "h:0"}, UsageError, "1 to 65535"),
-            (
-                "nix",
-                {},
-                UnsupportedOperation,
-                "no operation .nix.; it has: .*hosting.show, node.add_peer",
-            ),
-        ):
+        requests: list[tuple[ActionRequest[Any], Any, str]] = [
+            (SwapSlots(), NoSigningKey, "started without a key"),
+            (GetTask(id=1), NoSuchPath, "has no task 1"),
+            (CancelTask(id=1), NoSuchPath, "has no task 1"),
+            (StartTask(), UsageError, "a task is one of heal, collect, import_root, rebuild; got"),
+            (StartTask(import_root=ImportRoot()), UsageError, "needs the path of an archive"),
+            (AddPeer(address="12ab"), UsageError, "or a key of 64 hex digits"),
+            (AddPeer(address="h:0"), UsageError, "1 to 65535"),
+            (WaitForRoot(timeout_ms=30_001), UsageError, "0 to 30000, got 30001"),
+            (GetRoot(), UnsupportedOperation, "without the service that does lattice.root"),
+        ]
+        for request, error, words in requests:
             with pytest.raises(error, match=words):
-                await asyncio.to_thread(asked, tmp_path, name, **arguments)
+                await asyncio.to_thread(asked, tmp_path, request)
 
     serving(tmp_path, work)
 
@@ -223,20 +243,17 @@ def test_a_fault_in_an_operation_is_told_and_degrades_the_node(
 
         monkeypatch.setattr(node, "pull", broken)
         with pytest.raises(Unavailable, match="a fault of the running node: ZeroDivisionError"):
-            await asyncio.to_thread(asked, tmp_path, "node.pull")
+            await asyncio.to_thread(asked, tmp_path, PullPeers())
         assert node.observer.health == "degraded: ZeroDivisionError: by mistake"
 
     serving(tmp_path, work)
 
 
-def finished(folder: Path, operation: str, **arguments: object) -> tuple[Value, list[object]]:
-    told: list[object] = []
+def finished(folder: Path, task: StartTask) -> Message:
     client = connect(folder)
     assert client is not None
     with client:
-        return client.finish(
-            operation, lambda done, total=None: told.append((done, total)), **arguments
-        ), told
+        return finish(client, task, lambda _done, _total=None: None)
 
 
 def test_a_long_operation_tells_how_far_it_is_until_its_end(
@@ -251,23 +268,25 @@ def test_a_long_operation_tells_how_far_it_is_until_its_end(
         raise StoreFull("no room")
 
     async def work(_daemon: Daemon, _node: NodeServer) -> None:
-        monkeypatch.setattr(operations, "collect", collected)
-        ids = [await asyncio.to_thread(asked, tmp_path, "store.gc", grace_ms=5) for _ in range(2)]
-        assert ids == [1, 1]
-        state: Value = None
-        while not isinstance(state, Map) or state.get("count") != 8:
-            state = await asyncio.to_thread(
-                asked, tmp_path, "task.wait", task=1, timeout_ms=operations.WAIT_MS_MAX // 100
-            )
-        assert state == to_cell({"done": False, "count": 8, "total": 9})
-        waiting = asyncio.ensure_future(asyncio.to_thread(finished, tmp_path, "store.gc"))
+        monkeypatch.setattr(maintenance, "collect", collected)
+        task = StartTask(collect=CollectGarbage(grace_ms=5))
+        begun = [await asyncio.to_thread(asked, tmp_path, task) for _ in range(2)]
+        assert [one.id for one in begun] == [1, 1]
+        info = begun[0]
+        while info.count != 8:
+            info = await asyncio.to_thread(asked, tmp_path, GetTask(id=1))
+        assert (info.kind, info.state, info.total) == ("collect", TaskState.RUNNING, 9)
+        waiting = asyncio.ensure_future(asyncio.to_thread(finished, tmp_path, task))
         release.set()
         with pytest.raises(StoreFull, match="no room"):
             await waiting
         monkeypatch.undo()
-        document, _ = await asyncio.to_thread(finished, tmp_path, "store.gc", dry_run=True)
-        assert isinstance(document, Map)
-        assert document.get("is_dry") is True
+        task = StartTask(collect=CollectGarbage(dry_run=True))
+        made = await asyncio.to_thread(finished, tmp_path, task)
+        assert isinstance(made, CollectedGarbage)
+        assert made.is_dry
+        tasks = (await asyncio.to_thread(asked, tmp_path, ListTasks())).tasks
+        assert (tasks[0].state, tasks[-1].state) == (TaskState.FAILED, TaskState.DONE)
 
     serving(tmp_path, work)
 
@@ -280,12 +299,13 @@ def test_a_fault_of_a_long_operation_that_nobody_waits_for_degrades_the_node(
             raise ZeroDivisionError("by mistake")
 
         monkeypatch.setattr(node, "heal", broken)
-        task = await asyncio.to_thread(asked, tmp_path, "store.heal")
+        task = await asyncio.to_thread(asked, tmp_path, StartTask(heal=HealStore()))
         await node.wait_until(
             lambda node: node.observer.health == "degraded: ZeroDivisionError: by mistake"
         )
-        with pytest.raises(Unavailable, match="a fault of the running node: ZeroDivisionError"):
-            await asyncio.to_thread(asked, tmp_path, "task.wait", task=task, timeout_ms=0)
+        info = await asyncio.to_thread(asked, tmp_path, GetTask(id=task.id))
+        assert (info.state, info.code) == (TaskState.FAILED, Unavailable.code)
+        assert info.text.startswith("a fault of the running node: ZeroDivisionError")
 
     serving(tmp_path, work)
 

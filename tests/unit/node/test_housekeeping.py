@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from datalattice.actions import ActionRequest, DecideHosting, ForgetOwner
 from datalattice.apps.queue import Topics
-from datalattice.cells import Keyword, Map, Value, Vector, missing, same
+from datalattice.cells import Keyword, Map, Value, missing, same
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
@@ -54,8 +55,8 @@ def node_of(
     return open_node(store, key_pair=key_pair, transport=transport, config=config)
 
 
-async def perform(node: NodeServer, name: str, arguments: Map) -> Value:
-    return await NodeOperations(node, lambda: None).perform(name, arguments)
+async def perform(node: NodeServer, request: ActionRequest[Any]) -> Any:
+    return await NodeOperations(node, lambda: None).perform(request)
 
 
 async def offer(node: NodeServer, key_pair: KeyPair, *texts: str) -> None:
@@ -87,7 +88,9 @@ def test_an_owner_over_its_quota_is_refused_until_it_is_allowed() -> None:
             assert own.observer.counters["quota-exceeded"] >= 1
             assert same(slot(own, ANN), before)
             await own.housekeeper.ask(
-                lambda replica: decisions.decide(replica, "allow", ANN.public_key.hex())
+                lambda replica: decisions.decide(
+                    replica, DecideHosting(rule="allow", owner=ANN.public_key.hex())
+                )
             )
             await own.pull()
             assert same(slot(own, ANN), slot(ann, ANN))
@@ -105,17 +108,15 @@ def test_what_is_forgotten_stays_out_until_it_is_hosted_again() -> None:
         ):
             await offer(ann, ANN, *(text(n) for n in range(40)))
             await own.wait_until(lambda node: same(slot(node, ANN), slot(ann, ANN)))
-            arguments = Map.of({"owner": ANN.public_key.hex(), "reason": "too much"})
-            gone = await perform(own, "owner.forget", arguments)
-            assert isinstance(gone, Map)
-            assert same(gone.get("sections"), Vector.of(["queue"]))
+            request = ForgetOwner(owner=ANN.public_key.hex(), reason="too much")
+            gone = await perform(own, request)
+            assert gone.sections == ("queue",)
             assert slot(own, ANN) is None
             await offer(ann, ANN, "more")
             await own.pull()
             assert slot(own, ANN) is None
             assert slot(ann, ANN) is not None, "peers keep theirs"
-            host = {"rule": "host", "owner": ANN.public_key.hex()}
-            await perform(own, "hosting.decide", Map.of(host))
+            await perform(own, DecideHosting(rule="host", owner=ANN.public_key.hex()))
             await own.wait_until(lambda node: same(slot(node, ANN), slot(ann, ANN)))
 
     run(work)
@@ -127,11 +128,11 @@ def test_ones_own_key_is_forgotten_only_when_that_is_said() -> None:
             await offer(own, OWN, "mine")
             key = OWN.public_key.hex()
             with pytest.raises(UsageError, match="--own"):
-                await perform(own, "owner.forget", Map.of({"owner": key}))
+                await perform(own, ForgetOwner(owner=key))
             with pytest.raises(UsageError, match="no section 'queues'"):
-                await perform(own, "owner.forget", Map.of({"owner": key, "section": "queues"}))
+                await perform(own, ForgetOwner(owner=key, section="queues"))
             assert slot(own, OWN) is not None
-            await perform(own, "owner.forget", Map.of({"owner": key, "own": True}))
+            await perform(own, ForgetOwner(owner=key, own=True))
             assert slot(own, OWN) is None
 
     run(work)
@@ -272,10 +273,9 @@ def test_usage_is_written_down_when_a_node_ends(tmp_path: Path) -> None:
             await offer(ann, ANN, *(text(n) for n in range(40)))
             await own.wait_until(lambda node: same(slot(node, ANN), slot(ann, ANN)))
         replica = LatticeReplica(store, own._lattice, hosting=HostingPolicy())
-        found = decisions.hosting_document(replica)["usage"]
-        assert isinstance(found, list)
-        assert [row["owner"] for row in found] == [ANN.public_key.hex()]
-        assert found[0]["bytes"] > 12_000
+        found = decisions.hosting_info(replica).usage
+        assert [one.owner for one in found] == [ANN.public_key.hex()]
+        assert found[0].bytes > 12_000
         store.close()
 
     run(work)

@@ -72,8 +72,9 @@ LOGS: dict[
 """Streams of which each item is wanted: (request, what makes items, how many, what tells them)."""
 
 
-PASSING = {"node.audit"}
-"""Streams of what happens meanwhile: a reader that was cut off has missed it."""
+PASSING = {"node.audit", "tasks.watch"}
+"""Streams of what happens meanwhile, which a reader that was cut off has missed, and of states: the
+first one is the present one."""
 
 
 def test_the_position_has_one_name_and_number_in_each_stream() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from tests.unit.service.cases import BAD, GOOD, NO_STORE, ONCE, UNRUN, Backend, Flow, Good, World
+from tests.unit.service.livecases import LIVE, LiveWorld
 
 from datalattice.actions import (
     ACTIONS,
@@ -20,9 +25,12 @@ from datalattice.actions import (
     ExecMethod,
     OfferRecords,
 )
+from datalattice.client import ControlClient
 from datalattice.client.rest import RestClient
 from datalattice.errors import DataLatticeError, RequestReused, UsageError
-from datalattice.service import OPERATOR
+from datalattice.node import OfferedService
+from datalattice.node.control import SOCKET_NAME, ControlServer, OfferedActions
+from datalattice.service import OPERATOR, LocalClient
 from datalattice.service.access import Principal
 
 SOCKET = Principal(None, "socket")
@@ -154,6 +162,61 @@ def over_grpc(world: World) -> Iterator[OverDoor]:
         yield door
 
 
+class OverControl:
+    """The control socket of a node."""
+
+    def __init__(self, path: str, client: ControlClient) -> None:
+        self._path = path
+        self._client = client
+
+    def call(self, request: ActionRequest[Any], request_id: str | None = None) -> Any:
+        return self._client.call(request, request_id=request_id)
+
+    def call_from_another(self, request: ActionRequest[Any], request_id: str) -> Any:
+        with ControlClient(self._path) as client:
+            return client.call(request, request_id=request_id)
+
+    def take(self, request: ActionRequest[Any], count: int, act: Callable[[], object]) -> list[Any]:
+        with self._client.stream(request) as items:
+            act()
+            return [next(items) for _ in range(count)]
+
+
+@contextmanager
+def over_control(world: World) -> Iterator[OverControl]:
+    with ExitStack() as stack:
+        path = world.control
+        if path is None:
+            path = stack.enter_context(controlled(LocalClient(world.service)))
+        yield OverControl(path, stack.enter_context(ControlClient(path)))
+
+
+@contextmanager
+def controlled(service: OfferedService) -> Iterator[str]:
+    """Serve a service over a control socket; give its path."""
+    began: Future[Callable[[], object]] = Future()
+
+    async def serve(folder: Path) -> None:
+        loop, ending = asyncio.get_running_loop(), asyncio.Event()
+        offered = OfferedActions(service)
+        server = await ControlServer.start(folder, offered)
+        began.set_result(lambda: loop.call_soon_threadsafe(ending.set))
+        await ending.wait()
+        await server.close()
+        offered.close()
+
+    with TemporaryDirectory() as folder:
+        thread = threading.Thread(target=lambda: asyncio.run(serve(Path(folder))))
+        thread.start()
+        end = began.result(60)
+        try:
+            yield str(Path(folder) / SOCKET_NAME)
+        finally:
+            end()
+            thread.join(60)
+            assert not thread.is_alive()
+
+
 @contextmanager
 def in_process(world: World) -> Iterator[InProcess]:
     yield InProcess(world)
@@ -163,6 +226,7 @@ BACKENDS: dict[str, Callable[[World], AbstractContextManager[Backend]]] = {
     "process": in_process,
     "rest": over_rest,
     "grpc": over_grpc,
+    "control": over_control,
 }
 
 
@@ -180,14 +244,18 @@ def backend(request: pytest.FixtureRequest, world: World) -> Iterator[Backend]:
 
 
 def test_every_action_has_a_good_and_a_bad_case() -> None:
-    assert set(GOOD) | UNRUN == set(ACTIONS)
-    assert not set(GOOD) & UNRUN
+    assert {*GOOD, *LIVE, *UNRUN} == set(ACTIONS)
+    assert len(GOOD) + len(LIVE) + len(UNRUN) == len(ACTIONS)
     assert set(BAD) | {"stores.exec"} == set(ACTIONS)  # its failures are in the answer
 
 
 @pytest.mark.parametrize("name", list(GOOD))
 def test_a_good_request_is_done(name: str, backend: Backend, world: World) -> None:
-    case = GOOD[name]
+    check_good(name, GOOD[name], backend, world)
+
+
+def check_good(name: str, case: Good | Flow, backend: Backend, world: Any) -> None:
+    """Check that a request is done."""
     request = case.make(world)
     assert request.action.name == name
     if isinstance(case, Flow):
@@ -197,6 +265,17 @@ def test_a_good_request_is_done(name: str, backend: Backend, world: World) -> No
         result = backend.call(request)
         assert type(result) is request.action.result
         assert case.check(result, world), result
+
+
+@pytest.mark.parametrize("way", list(BACKENDS))
+def test_a_running_node_does_what_it_alone_can(way: str, tmp_path: Path) -> None:
+    world = LiveWorld(tmp_path)
+    try:
+        with BACKENDS[way](world) as backend:
+            for name, case in LIVE.items():
+                check_good(name, case, backend, world)
+    finally:
+        world.close()
 
 
 @pytest.mark.parametrize("name", list(BAD))

@@ -14,6 +14,7 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
+from datalattice.actions import ImportedRoot, ImportRoot, StartTask
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.paths.past import HOLD_SECONDS, WithLocalOption, leaving, short
 from datalattice.cli.render import CommandResult, counted, pair_lines
@@ -103,7 +104,7 @@ def import_(
     folder, pin = call.folder, name or ""
     with _opened(source) as path:
 
-        def alone(progress: Progress) -> dict[str, object]:
+        def alone(progress: Progress) -> ImportedRoot:
             with CellStore.open(folder.store_path) as store:
                 gate = taking(folder, store)  # "the same gate as what a peer sends"
                 return import_into(
@@ -111,8 +112,9 @@ def import_(
                 )
 
         # Absolute: the node has another working folder.
-        arguments = {"path": str(Path(path).absolute()), "merge": merge, "pin": pin}
-        return imported(call.finish("store.import", arguments, alone, f"import {source}"))
+        wanted = ImportRoot(path=str(Path(path).absolute()), merge=merge, pin=pin)
+        task = StartTask(import_root=wanted)
+        return imported(call.finish(task, alone, f"import {source}"))
 
 
 def imported(document: dict[str, Any]) -> CommandResult:

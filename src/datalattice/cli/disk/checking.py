@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from datalattice.actions import HealedStore, HealStore, StartTask, whole_document
 from datalattice.cells import Index, Map, Value, encode, references, to_text, value_hash
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.render import CommandResult, pair_lines, print_notice
@@ -34,7 +35,7 @@ def check(call: Call) -> CommandResult:
     Works beside a running node. Exit code 1 when anything is damaged, missing or lost.
     """
     from datalattice.client.backups import weaver_figures
-    from datalattice.client.network import report_document
+    from datalattice.client.network import store_check
 
     weaver = weaver_figures(call.filled, check=True)
     found = [_WEAVER_DAMAGED] if weaver["faults"] else []
@@ -43,7 +44,7 @@ def check(call: Call) -> CommandResult:
         return CommandResult({"weaver": weaver}, list(_weaver_lines(weaver)), code, found)
     store = call.enter(open_reader(call.existing))
     report = store.check(call.bar(f"check {store.path}").to)  # "every byte": reads all packs
-    document = report_document(report)
+    document = _check_document(whole_document(store_check(report)))
     unsound = {hash for hash, _ in report.unsound}
     # Only where there is something to look for.
     document["malformed"] = malformed_parts(store, unsound) if unsound else []
@@ -111,11 +112,18 @@ def heal(
     if accept_loss and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before a loss is accepted")
 
-    def alone(progress: Progress) -> dict[str, Any]:
-        return _heal_alone(folder, address or [], other, progress, accept_loss=accept_loss)
+    lost: list[str] = []
 
-    sources = {"addresses": address or [], "folder": other}
-    document = call.finish("store.heal", sources, alone, f"heal {folder.store_path}")
+    def alone(progress: Progress) -> HealedStore:
+        healed, loss = _heal_alone(folder, address or [], other, progress, accept_loss=accept_loss)
+        lost.append(loss)
+        return healed
+
+    task = StartTask(heal=HealStore(addresses=tuple(address or ()), folder=other or ""))
+    document = call.finish(task, alone, f"heal {folder.store_path}")
+    document |= _check_document(document.pop("check"))
+    if lost:
+        document["lost"] = lost[0]
     lines = list(_healing_lines(document))
     if document["clean"]:
         return CommandResult(document, lines)
@@ -196,6 +204,11 @@ def _store_in(path: Path) -> Path:
     return found.absolute()
 
 
+def _check_document(check: dict[str, Any]) -> dict[str, Any]:
+    """Return what a check found under the names that this command gives them."""
+    return {"bytes" if name == "size_bytes" else name: one for name, one in check.items()}
+
+
 def _heal_alone(
     folder: Folder,
     addresses: list[str],
@@ -203,8 +216,9 @@ def _heal_alone(
     progress: Progress,
     *,
     accept_loss: bool,
-) -> dict[str, Any]:
-    from datalattice.client.network import HealingSources, healing_document
+) -> tuple[HealedStore, str]:
+    """Return what was done, and what is still lost."""
+    from datalattice.client.network import HealingSources, healed_store
     from datalattice.store import CellFetcher, heal_store, open_damaged
 
     keys = read_keys_or_none(folder)
@@ -227,7 +241,7 @@ def _heal_alone(
             store.accept_loss()
     elif loss is not None:
         print_notice(f"{loss}; if nobody has it, go on without it: --accept-loss")
-    return {**healing_document(healing, sources), "lost": "" if loss is None else str(loss)}
+    return healed_store(healing, sources), "" if loss is None else str(loss)
 
 
 def _report_lines(

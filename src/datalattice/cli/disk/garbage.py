@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from datalattice.actions import CollectedGarbage, CollectGarbage, ForgetRoots, StartTask
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.render import CommandResult, pair_lines
 from datalattice.cli.units import duration_ms, size_text, time_ms
@@ -111,8 +112,7 @@ def forget(
             count = store.history.forget(before_ms)
     else:
         with client:
-            found = client.call("store.forget", before_ms=before_ms)
-            count = found if type(found) is int else 0  # an older node answers nothing
+            count = client.call(ForgetRoots(before_ms=before_ms)).count
     return CommandResult({"forgotten": count, "before": time_text(before_ms)})
 
 
@@ -122,14 +122,14 @@ def collected(
     """Collect the garbage of a folder's store, or sweep by a list; return what was done."""
     folder = call.existing
 
-    def alone(progress: Progress) -> dict[str, object]:
+    def alone(progress: Progress) -> CollectedGarbage:
         with CellStore.open(folder.store_path) as store:
             done = collect(store, progress, grace_ms=grace_ms, plan=plan, is_dry=dry_run)
-            return asdict(done)  # as in `alone`: the document has the same fields
+            return CollectedGarbage(**asdict(done))
 
-    arguments = {"dry_run": dry_run, **({"grace_ms": grace_ms} if plan is None else {"list": plan})}
+    wanted = CollectGarbage(grace_ms=grace_ms, dry_run=dry_run, plan=plan or "")
     title = f"{'gc' if plan is None else 'sweep'} {folder.store_path}"
-    return call.finish("store.gc", arguments, alone, title)
+    return call.finish(StartTask(collect=wanted), alone, title)
 
 
 def _stats_lines(document: dict[str, Any]) -> list[str]:

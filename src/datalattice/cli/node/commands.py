@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from datalattice.cells import Map, Value
+from datalattice.actions import GetNodeHealth, PullPeers, StopNode
+from datalattice.cells import Value
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.node import peers as peers_commands
 from datalattice.cli.node.peers import peers_listing, status_of
@@ -191,6 +192,7 @@ def run_node(
     """Run a node until it is told to end. doors: makes what it serves besides its peers."""
     from datalattice.client import check_format, running
     from datalattice.node import Daemon
+    from datalattice.service import FolderService
 
     folder = call.folder
     other = running(folder.path)
@@ -225,6 +227,7 @@ def run_node(
         keys=keys.in_order(),
         ready=ready,
         reload=reload,
+        service=FolderService(folder.path),
         beside=None if doors is None else doors(folder.path, settings, keys.identity),
     )
     if attached:
@@ -278,7 +281,7 @@ def stop(
     folder, wait_s = call.folder, duration_s(wait)
     client = call.node("there is nothing to stop")
     found = status_of(client)  # what it had is read before it ends
-    client.call("node.stop")
+    client.call(StopNode())
     # A node holds the lock of its store to its end: who gets the lock knows that the node is gone.
     take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
     document = {"pid": found["pid"], "root_hash": found["root_hash"]}
@@ -463,21 +466,15 @@ def pull(
 
 
 def _pull_through(client: ControlClient, address: str | None) -> str:
-    if address is not None:
-        known = client.call("node.status")
-        assert isinstance(known, Map)
-        listed = value_json(known.get("peers"))
-        assert isinstance(listed, list)
-        # A pull asks peers that are connected; it does not dial.
-        if not any(one["address"] == address for one in listed):
-            raise UsageError(
-                f"the running node has no peer {address}; "
-                f"add it with `lattice node peers add {address}`"
-            )
-    found = client.call("node.pull", address=address)
-    if not isinstance(found, bytes):
-        raise PeerUnavailable("the running node did not say what it pulled")
-    return found.hex()
+    # A pull asks peers that are connected; it does not dial.
+    if address is not None and not any(
+        one.address == address for one in client.call(GetNodeHealth()).peers
+    ):
+        raise UsageError(
+            f"the running node has no peer {address}; "
+            f"add it with `lattice node peers add {address}`"
+        )
+    return client.call(PullPeers(address=address)).root_hash.hex()
 
 
 def _pull_alone(folder: Folder, address: str | None) -> str:

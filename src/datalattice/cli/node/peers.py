@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from datalattice.actions import AddPeer, GetNodeHealth, RemovePeer, whole_document
 from datalattice.cli.command import ANY, NODE_START, Call, command
 from datalattice.cli.render import CommandResult, Listing
 from datalattice.cli.units import size_text
-from datalattice.cli.values import value_json
 from datalattice.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def list_(call: Call) -> CommandResult:
 def add(call: Call, peer: PeerArgument) -> CommandResult:
     """Have the running node stay connected to a peer, until it ends or the peer is removed."""
     # The remedy says how to keep it over a restart.
-    call.node(_KEEP).call("node.add_peer", address=peer)
+    call.node(_KEEP).call(AddPeer(address=peer))
     return CommandResult({"added": peer}, [f"added {peer}"])
 
 
 @command(app, "remove", ANY)
 def remove(call: Call, peer: PeerArgument) -> CommandResult:
     """Have the running node close its connection to a peer, and not connect to it again."""
-    call.node(NODE_START).call("node.remove_peer", address=peer)
+    call.node(NODE_START).call(RemovePeer(address=peer))
     return CommandResult({"removed": peer}, [f"removed {peer}"])
 
 
@@ -77,9 +77,7 @@ def ticket(call: Call) -> CommandResult:
 
 def status_of(client: ControlClient) -> dict[str, Any]:
     """Return what the node says of itself."""
-    document = value_json(client.call("node.status"))
-    assert isinstance(document, dict)
-    return document
+    return whole_document(client.call(GetNodeHealth()))
 
 
 def peers_listing(peers: Sequence[Mapping[str, Any]]) -> Listing:

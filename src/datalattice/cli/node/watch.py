@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from datalattice.actions import WaitForRoot
 from datalattice.cli.command import Call
 from datalattice.cli.node.peers import peers_listing, status_of
 from datalattice.cli.render import Records, is_json, results, table, visible
@@ -109,7 +110,8 @@ def _sights(client: ControlClient, end_s: float | None, count: int | None) -> It
         time.sleep(min(REST_S, left_s))
         wait_ms = max(0, round((left_s - REST_S) * 1_000))
         # The node answers at a change, or at the end of the time.
-        client.call("node.wait", root_hash=status["root_hash"], timeout_ms=wait_ms)
+        known = bytes.fromhex(status["root_hash"])
+        client.call(WaitForRoot(known=known, timeout_ms=wait_ms))
         before, status, before_s, at_s = status, status_of(client), at_s, time.monotonic()
         yield _compared(before, status, before_s, at_s)
 

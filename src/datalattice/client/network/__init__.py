@@ -2,8 +2,8 @@
 
 from datalattice.client.network.fetching import (
     HealingSources,
-    healing_document,
-    report_document,
+    healed_store,
+    store_check,
 )
 from datalattice.client.network.pinning import (
     WELL_KNOWN,
@@ -39,7 +39,7 @@ __all__ = [
     "HealingSources",
     "TlsIdentity",
     "explain",
-    "healing_document",
+    "healed_store",
     "open_stream",
     "pin_of",
     "probe",
@@ -47,11 +47,11 @@ __all__ = [
     "read_certificate",
     "read_statements",
     "receive_result",
-    "report_document",
     "shown_certificate",
     "split_door",
     "state_door",
     "statement_text",
+    "store_check",
     "tls_reason",
     "tune",
     "unreached",

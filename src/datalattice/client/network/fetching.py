@@ -7,7 +7,8 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Self
 
-from datalattice.cells import MessageCells, Vector, encode
+from datalattice.actions import DamageInfo, HealedStore, MissingCell, StoreCheck, UnsoundCell
+from datalattice.cells import MessageCells, Vector, encode, to_cell
 from datalattice.client.addresses import parse_address, system_reason
 from datalattice.client.network.probing import receive_result
 from datalattice.client.network.tls import open_stream
@@ -177,45 +178,38 @@ class HealingSources:
         self.close()
 
 
-def healing_document(healing: Healing, sources: HealingSources) -> dict[str, object]:
-    """Return the results of a healing as JSON values."""
-    return {
-        "rescued": healing.rescued,
-        "fetched": healing.fetched,
-        "forgotten": healing.forgotten,
-        "unreachable": dict(sources.failures),
-        **report_document(healing.report),
-    }
+def healed_store(healing: Healing, sources: HealingSources) -> HealedStore:
+    """Return the results of a healing."""
+    return HealedStore(
+        rescued=healing.rescued,
+        fetched=healing.fetched,
+        forgotten=healing.forgotten,
+        unreachable=to_cell(dict(sources.failures)),
+        check=store_check(healing.report),
+    )
 
 
-def report_document(report: CheckReport) -> dict[str, object]:
-    """Return the results of a check as JSON values."""
-    return {
-        "clean": report.is_clean,
-        "segments": report.segments,
-        "packs": report.packs,
-        "cells": report.cells,
-        "bytes": report.size_bytes,
-        "damaged": [_damage_document(one) for one in report.damage],
-        "missing": [
-            {
-                "hash": one.hash.hex(),
-                "above": [hash.hex() for hash in one.above],
-                "below_root": one.below_root,
-            }
+def store_check(report: CheckReport) -> StoreCheck:
+    """Return the results of a check."""
+    return StoreCheck(
+        clean=report.is_clean,
+        segments=report.segments,
+        packs=report.packs,
+        cells=report.cells,
+        size_bytes=report.size_bytes,
+        damaged=tuple(map(_damage_info, report.damage)),
+        missing=tuple(
+            MissingCell(hash=one.hash, above=tuple(one.above), below_root=one.below_root)
             for one in report.missing
-        ],
-        "endangered": [hash.hex() for hash, _ in report.endangered],
-        "unserved": [hash.hex() for hash in report.unserved],
-        "scars": [_damage_document(one) for one in report.scars],
-        "unsound": [{"hash": hash.hex(), "reason": reason} for hash, reason in report.unsound],
-    }
+        ),
+        endangered=tuple(hash for hash, _ in report.endangered),
+        unserved=tuple(report.unserved),
+        scars=tuple(map(_damage_info, report.scars)),
+        unsound=tuple(UnsoundCell(hash=hash, reason=reason) for hash, reason in report.unsound),
+    )
 
 
-def _damage_document(damage: Damage) -> dict[str, object]:
-    return {
-        "file": damage.file,
-        "offset": damage.offset,
-        "reason": damage.reason,
-        "hash": None if damage.hash is None else damage.hash.hex(),
-    }
+def _damage_info(damage: Damage) -> DamageInfo:
+    return DamageInfo(
+        file=damage.file, offset=damage.offset, reason=damage.reason, hash=damage.hash
+    )

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from datalattice.actions import ImportedRoot, LeftOutPart
 from datalattice.cells import Index, brief, decode
 from datalattice.client.addresses import parse_ticket
 from datalattice.client.folder import Folder, read_keys_or_none
@@ -91,7 +92,7 @@ def import_into(
     merge: bool = False,
     taking: Bring | None = None,
     progress: Callable[[int], None] | None = None,
-) -> dict[str, object]:
+) -> ImportedRoot:
     """Import the root of an archive, of a store or of a node's folder; return what was done.
 
     The root becomes a pin, or is merged like a value of a peer: without `:local`, only what its
@@ -122,15 +123,17 @@ def import_into(
         _check_taken(absorbed, top)
     root = store.root_hash()
     reports = [one for one in absorbed.reports if is_left_out(one) or one.kind == FORKED]
-    return {
-        "imported": top.hex(),
-        "cells": cells,
-        "pin": pin,
-        "root": "" if root is None else root.hex(),
-        "dropped": sum(one.count for one in reports if is_left_out(one)),
-        "forked": sum(one.count for one in reports if one.kind == FORKED),
-        "reports": [{"kind": one.kind, "count": one.count, "text": one.text} for one in reports],
-    }
+    return ImportedRoot(
+        imported=top,
+        cells=cells,
+        pin=pin,
+        root=root,
+        dropped=sum(one.count for one in reports if is_left_out(one)),
+        forked=sum(one.count for one in reports if one.kind == FORKED),
+        reports=tuple(
+            LeftOutPart(kind=one.kind, count=one.count, text=one.text) for one in reports
+        ),
+    )
 
 
 def _check_taken(absorbed: Absorbed, top: bytes) -> None:

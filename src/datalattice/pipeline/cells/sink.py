@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from datalattice.cells import Map, branch_hashes, decode
-from datalattice.client import Folder, node_or_store
+from datalattice.actions import ImportedRoot, ImportRoot, StartTask
+from datalattice.cells import branch_hashes, decode
+from datalattice.client import Folder, finish, node_or_store
 from datalattice.client.replicas import import_into, taking
 from datalattice.clock import SystemClock
 from datalattice.crypto import sha3_256
@@ -210,10 +211,10 @@ def _keep(options: WriteOptions, target: CellStore, archive: Path, node: Folder 
     """Pin or merge an archive's value; a node's intake rules apply to a merge."""
     gate = None if node is None else taking(node, target, is_known=True)
     done = import_into(target, str(archive), pin=options.pin, merge=options.merge, taking=gate)
-    _warn(done["dropped"])
+    _warn(done.dropped)
 
 
-def _warn(left_out: object) -> None:
+def _warn(left_out: int) -> None:
     if left_out:
         _log.warning("the node refused %s parts of the value", left_out)
 
@@ -308,12 +309,7 @@ def _import(options: WriteOptions, archive: Path) -> None:
         if isinstance(found, CellStore):
             _keep(options, found, archive, node)
             return
-        done = found.finish(
-            "store.import",
-            lambda _done, _total=None: None,
-            path=str(archive),
-            pin=options.pin,
-            merge=options.merge,
-            known=True,
-        )
-        _warn(done.get("dropped") if isinstance(done, Map) else None)
+        wanted = ImportRoot(path=str(archive), pin=options.pin, merge=options.merge, known=True)
+        done = finish(found, StartTask(import_root=wanted), lambda _done, _total=None: None)
+        assert isinstance(done, ImportedRoot)
+        _warn(done.dropped)

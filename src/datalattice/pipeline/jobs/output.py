@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from datalattice.cells import Index, Map, Signed, Value, same, value_hash
-from datalattice.client import Folder, folder_of, node_or_store, open_reader
+from datalattice.actions import ImportedRoot, ImportRoot, StartTask
+from datalattice.cells import Index, Signed, Value, same, value_hash
+from datalattice.client import Folder, finish, folder_of, node_or_store, open_reader
 from datalattice.client.replicas import import_into, taking
 from datalattice.crypto import KeyRing
 from datalattice.errors import UsageError
@@ -128,12 +129,12 @@ def _imported(
             # No node runs, so this process holds the store and may replace databases directly.
             gate = partial(_take, found, folder, result)
             done = import_into(found, made, merge=True, taking=gate, progress=on_progress)
-            return str(done["root"]), _number(done["cells"])
-        answer = found.finish(
-            "store.import", lambda done, _=None: on_progress(done), path=made, merge=True, pin=""
-        )
-        assert isinstance(answer, Map)
-        return str(answer.get("root")), _number(answer.get("cells"))
+        else:
+            wanted = StartTask(import_root=ImportRoot(path=made, merge=True))
+            answer = finish(found, wanted, lambda done, _=None: on_progress(done))
+            assert isinstance(answer, ImportedRoot)
+            done = answer
+        return "" if done.root is None else done.root.hex(), done.cells
 
 
 def _take(store: CellStore, folder: Folder, result: MergeResult, offer: Offer) -> Absorbed:
@@ -186,7 +187,3 @@ def _write_archive(store: CellStore, hash: bytes, path: Path) -> None:
         # Durable before the rename below makes the archive visible.
         file.flush()
         os.fsync(file.fileno())
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0

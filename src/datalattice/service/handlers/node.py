@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from datalattice.actions import (
+    ActionRequest,
     AddPeer,
-    Empty,
+    CancelTask,
+    DecideHosting,
+    ForgetOwner,
+    ForgetRoots,
+    GetHosting,
+    GetNodeHealth,
     GetNodeStatus,
+    GetTask,
     ListPeers,
     ListStoreTypes,
+    ListTasks,
     NodeInfo,
-    NodePeer,
     NodePeers,
+    PullPeers,
     RemovePeer,
+    ResolveFork,
+    StartTask,
+    StopNode,
     StoreTypes,
+    TaskInfo,
+    WaitForRoot,
+    WatchTask,
 )
 from datalattice.cells import value_hash
 from datalattice.client import Folder, read_node_name
 from datalattice.errors import NoSigningKey
-from datalattice.service.registry import ServiceCall, handles
+from datalattice.protobuf import Message
+from datalattice.service.access.principal import LOCAL
+from datalattice.service.registry import ServiceCall, Streamed, handles
+from datalattice.service.relay import Relay
 from datalattice.version import VERSION
+
+M = TypeVar("M", bound=Message)
+
+ANYBODY = "anybody"
+"""For whom the node is asked when the caller showed no credential."""
 
 
 @handles(GetNodeStatus)
@@ -59,32 +83,39 @@ def list_store_types(call: ServiceCall, request: ListStoreTypes) -> StoreTypes:
 @handles(ListPeers)
 def list_peers(call: ServiceCall, request: ListPeers) -> NodePeers:
     """Return the peers of the running node."""
-    return NodePeers(
-        peers=tuple(
-            NodePeer(
-                address=str(peer.get("address") or ""),
-                public_key=_key(peer.get("public_key")),
-                connected=peer.get("connected") is True,
-                equal=peer.get("equal") is True,
-            )
-            for peer in call.node.peers()
-        )
-    )
+    return NodePeers(peers=call.node.ask(GetNodeHealth()).peers)
 
 
-def _key(text: object) -> bytes | None:
-    return bytes.fromhex(text) if isinstance(text, str) else None
+# --- what the running node does itself ------------------------------------------------------------
 
 
+@handles(GetNodeHealth)
+@handles(WaitForRoot)
+@handles(StopNode)
+@handles(PullPeers)
 @handles(AddPeer)
-def add_peer(call: ServiceCall, request: AddPeer) -> Empty:
-    """Have the running node connect to a peer."""
-    call.node.add_peer(request.address)
-    return Empty()
-
-
 @handles(RemovePeer)
-def remove_peer(call: ServiceCall, request: RemovePeer) -> Empty:
-    """Have the running node leave a peer."""
-    call.node.remove_peer(request.address)
-    return Empty()
+@handles(GetHosting)
+@handles(DecideHosting)
+@handles(ForgetOwner)
+@handles(ForgetRoots)
+@handles(ResolveFork)
+@handles(StartTask)
+@handles(ListTasks)
+@handles(GetTask)
+@handles(CancelTask)
+def ask_node(call: ServiceCall, request: ActionRequest[M]) -> M:
+    """Have the running node do it."""
+    return call.node.ask(request, _asker(call))
+
+
+@handles(WatchTask)
+def watch_task(call: ServiceCall, request: WatchTask) -> Streamed[TaskInfo]:
+    """Return how far a task is."""
+    states: Relay[TaskInfo] = Relay(call.node.follow(request, _asker(call)))
+    return Streamed(states, lambda info: info)
+
+
+def _asker(call: ServiceCall) -> str:
+    """Return for whom the node is asked: a DID, or "" for the owner of the folder."""
+    return "" if call.principal.how in LOCAL else call.caller or ANYBODY
