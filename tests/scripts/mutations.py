@@ -1198,7 +1198,7 @@ MUTATIONS: Final = (
     Mutation(
         "a caller speaks for another DID",
         "service/access/authenticating.py",
-        "or (subject != issuer and issuer != self._did)",
+        "or (subject != issuer and issuer != self.did)",
         "or subject is None",
         (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
     ),
