@@ -24,9 +24,10 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -34,7 +35,7 @@ from starlette.types import ASGIApp
 from datalattice.actions import DoorStatement, NodeEvent
 from datalattice.api.certificates import DoorCertificate
 from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor
-from datalattice.api.rest import LOCAL_HOSTS, RestDoor, rest_app
+from datalattice.api.rest import HTTP_LIMITS, LOCAL_HOSTS, BoundedHttp, RestDoor, rest_app
 from datalattice.api.webdav import WEBDAV_BASE, WebDavDoor
 from datalattice.client import Node
 from datalattice.client import open as open_node
@@ -343,6 +344,7 @@ def _written(host: str) -> str:
 def _server(app: Any, certificate: DoorCertificate | None) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
+        http=cast("Any", partial(BoundedHttp, HTTP_LIMITS)),  # it is called, like a class
         log_config=None,
         access_log=False,
         lifespan="off",

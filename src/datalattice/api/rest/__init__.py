@@ -15,6 +15,7 @@ from datalattice.api.rest.app import (
     rest_app,
 )
 from datalattice.api.rest.bodies import JSON_DEPTH_MAX, JSON_ELEMENTS_MAX
+from datalattice.api.rest.connections import HTTP_LIMITS, BoundedHttp, HttpLimits
 from datalattice.api.rest.problems import problem_answer
 from datalattice.api.rest.requests import byte_range
 
@@ -22,10 +23,13 @@ __all__ = [
     "BASE",
     "BODY_BYTES_MAX",
     "HEARTBEAT_S",
+    "HTTP_LIMITS",
     "JSON_DEPTH_MAX",
     "JSON_ELEMENTS_MAX",
     "LOCAL_HOSTS",
+    "BoundedHttp",
     "Enter",
+    "HttpLimits",
     "RestDoor",
     "byte_range",
     "file_pieces",
