@@ -26,10 +26,12 @@ from datalattice.sync.reconcile import (
     SketchOpening,
 )
 from datalattice.sync.weaver import (
+    FETCH_AHEAD_MS,
     FETCH_HASHES_MAX,
     FETCH_LOT,
     FETCH_LOT_BYTES,
     FETCH_LOT_MS,
+    FETCH_PART_MS,
     LOT_BYTES,
     LOT_RECORDS,
     SESSIONS_MAX,
@@ -582,6 +584,39 @@ def test_what_is_fetched_is_not_held_for_long(late_ms: int, lots: list[int]) -> 
         for now_ms, one in zip(times, signed, strict=True)
     ]
     assert lots_heard(heard, *responses) == lots
+
+
+@pytest.mark.parametrize("gap_ms", [FETCH_PART_MS, SILENCE_MS - 1])
+def test_a_peer_that_sends_one_now_and_then_is_given_up(gap_ms: int) -> None:
+    signed = [signed_by(number + 1, b"") for number in range(500)]
+    heard = Talk()
+    heard.ask(*[one.hash for one in signed])
+    now_ms, came = 0, 0
+    while heard.own.pending_count and came < len(signed) - 1:
+        now_ms += gap_ms
+        heard.hear(-1, response(signed[came], done=False), now_ms)
+        heard.own.expire(now_ms)
+        came += 1
+    # At ten a second it may go on for ever.
+    assert (came == len(signed) - 1) == (gap_ms == FETCH_PART_MS)
+    assert now_ms <= max(FETCH_AHEAD_MS, gap_ms * (len(signed) - 1))
+
+
+@pytest.mark.parametrize("busy_ms", [0, 5_000])
+def test_what_came_fast_earns_no_more_than_30_seconds(busy_ms: int) -> None:
+    signed = [signed_by(number + 1, b"") for number in range(604)]
+    heard = Talk()
+    heard.ask(*[one.hash for one in signed])
+    heard.hear(-1, response(*signed[:600], done=False), 0)
+    heard.hear(-1, response(signed[600], done=False), FETCH_AHEAD_MS // 3)
+    heard.hear(-1, response(signed[601], done=False), 2 * FETCH_AHEAD_MS // 3)
+    heard.own.excuse(busy_ms)  # this node read nothing meanwhile
+    heard.hear(-1, response(signed[602], done=False), FETCH_AHEAD_MS - 1)
+    due_ms = heard.own.deadline_ms
+    assert due_ms is not None
+    assert 0 <= due_ms - FETCH_AHEAD_MS - busy_ms <= 4 * (FETCH_PART_MS + 2)
+    heard.own.expire(due_ms)
+    assert heard.own.pending_count == 0
 
 
 @pytest.mark.parametrize("is_silent", [True, False])

@@ -76,6 +76,13 @@ few costs more than the intentions."""
 FETCH_LOT_BYTES: Final = 1024 * 1024
 """Bytes of them from which fewer are."""
 
+FETCH_PART_MS: Final = 100
+"""Time that an intention earns for the rest of its fetch, beside a millisecond for 100 bytes: a
+peer that sends one now and then holds up what others could deliver."""
+
+FETCH_AHEAD_MS: Final = 2 * SILENCE_MS
+"""Most time that a fetch has in hand."""
+
 FETCH_LOT_MS: Final = 1_000
 """Time after which what has come is taken in with the next response, however little it is."""
 
@@ -142,6 +149,7 @@ class _Fetch:
            newest first: `wanted` is the next one.
     left:  how many more of a chain may come.
     held:  what has come and waits until it is a lot.
+    end_ms: until when more has to come, however often the peer says something.
     """
 
     wanted: dict[bytes, None]
@@ -151,9 +159,15 @@ class _Fetch:
     held: list[Part] = field(default_factory=list)
     held_bytes: int = 0
     held_ms: int = 0
+    end_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.end_ms = self.deadline_ms
 
     def hold(self, part: Part, now_ms: int) -> None:
         """Keep an intention that has come."""
+        earned_ms = FETCH_PART_MS + len(part.data) // 100
+        self.end_ms = min(self.end_ms + earned_ms, now_ms + FETCH_AHEAD_MS)
         if not self.held:
             self.held_ms = now_ms
         self.held.append(part)
@@ -529,7 +543,7 @@ class WeaverConversation:
                     fetch.follow(part)
             else:
                 self._events.append(talk.Fault(UNASKED, "an intention that was not asked for"))
-        fetch.deadline_ms = now_ms + SILENCE_MS
+        fetch.deadline_ms = min(now_ms + SILENCE_MS, fetch.end_ms)
         if response.done:
             del self._fetches[exchange]
             self._deliver(fetch, fetch.wanted)
@@ -555,6 +569,8 @@ class WeaverConversation:
         for one in self._open().values():
             # Time in which this node did not read is not the peer's silence.
             one.deadline_ms += busy_ms
+            if isinstance(one, _Fetch):
+                one.end_ms += busy_ms
 
     def close(self) -> None:
         """End it: comparisons are over, and requests have failed."""
