@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from datalattice.actions import CELL, IntentionInfo, SExprMessage, to_document
+from datalattice.actions import CELL, RESUME_NUMBER, IntentionInfo, SExprMessage, to_document
 from datalattice.cells import marked_text
 from datalattice.cli.render import CommandResult, Listing, Records, json_text, pair_lines
 from datalattice.cli.repl.language import MessageShape
@@ -23,6 +23,8 @@ _TIMES: Final = frozenset({"time_ms", "modified_ms"})
 """Fields that are milliseconds of a moment."""
 
 _UNSET: Final = (None, "", b"", ())
+
+_RESUME: Final = ("resume", RESUME_NUMBER)
 
 OK: Final = "ok"
 """What is printed of an answer without fields."""
@@ -45,7 +47,12 @@ def records_of(
 
     def text(item: Any) -> str:
         values = _values(item) if isinstance(item, Message) else item
-        said = [one for one in shape.declared() if values[one.name] not in _UNSET]
+        said = [
+            one
+            for one in shape.declared()
+            # A program goes on with it; it says nothing to people.
+            if values[one.name] not in _UNSET and (one.name, one.number) != _RESUME
+        ]
         return "\t".join([_shown(one, values[one.name]) for one in said])
 
     return Records(items, document, text, is_live=True)
