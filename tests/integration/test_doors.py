@@ -22,6 +22,7 @@ import datalattice
 from datalattice.actions import (
     AddPeer,
     CreateStore,
+    Empty,
     FollowTopic,
     GetFile,
     GetNodeStatus,
@@ -33,6 +34,7 @@ from datalattice.actions import (
     OfferRecords,
     PutFile,
     ReadRecords,
+    StopNode,
     WatchNode,
 )
 from datalattice.client import running
@@ -129,6 +131,14 @@ def test_events_of_the_node_and_its_name_come_through_each_door(daemon: Process)
             assert [one.name for one in rest.call(ListStorePeers(id=id)).items] == ["north"]
         for stream in streams:
             stream.close()
+
+
+def test_a_node_is_ended_through_a_door_and_an_answer_is_had(daemon: Process) -> None:
+    with RestClient(daemon.ready["doors"]["socket"]) as client:
+        assert client.call(StopNode()) == Empty()
+    assert daemon.process.wait(WAIT_S) == 0
+    daemon.end()
+    assert running(daemon.folder) is None
 
 
 def test_others_read_and_write_what_their_credential_allows(tmp_path: Path) -> None:
