@@ -21,6 +21,7 @@ from datalattice.actions import (
     RevokeToken,
     RightHolders,
     WatchAudit,
+    WatchNode,
 )
 from datalattice.cells import Vector
 from datalattice.client.credentials import CLOCK_SKEW_S
@@ -28,6 +29,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import (
     Conflict,
     NoSigningKey,
+    PeerUnavailable,
     StaleToken,
     Unauthenticated,
     Unauthorized,
@@ -255,6 +257,11 @@ def test_a_node_without_a_key_signs_no_token(tmp_path: Path) -> None:
 def test_a_service_without_callers_has_no_rules() -> None:
     with datalattice.open(":memory:") as node, pytest.raises(UnsupportedOperation, match="daemon"):
         Service(node).call(GetPolicy(scope="values"), Principal(None, "process"))
+
+
+def test_a_service_apart_from_a_daemon_has_no_events() -> None:
+    with datalattice.open(":memory:") as node, pytest.raises(PeerUnavailable, match="daemon"):
+        Service(node).stream(WatchNode(), OPERATOR)
 
 
 # --- records --------------------------------------------------------------------------------------
