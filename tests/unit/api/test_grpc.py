@@ -28,6 +28,7 @@ from tests.unit.api.serving import Served, serving
 import datalattice
 from datalattice.actions import (
     ACTIONS,
+    PIECE_BYTES_MAX,
     Action,
     ActionKind,
     ActionRequest,
@@ -38,10 +39,12 @@ from datalattice.actions import (
     GetStore,
     GetValue,
     ListTopics,
+    MakeDirectory,
     OfferRecords,
     PutValue,
     QueueRecord,
     ReadRecords,
+    WriteFile,
 )
 from datalattice.actions.formats import HexFormat
 from datalattice.api.grpc import GrpcDoor, GrpcLimits
@@ -783,3 +786,34 @@ def test_a_stream_tells_where_it_began_and_where_it_ended(service: Service, node
     assert (said[CODE_KEY], said[RESUME_KEY]) == ("draining", records[-1].resume)
     with service.stream(FollowTopic(topic="log", resume=begun), SOCKET) as stream:
         assert [one.value for one in stream.take()] == ["a", "b"]
+
+
+def test_what_callers_may_keep_in_memory_is_bounded(client: GrpcClient) -> None:
+    limits = GrpcLimits()
+    # Messages are kept before it is known who sends them.
+    assert (limits.calls + limits.streams) * limits.request_bytes < 1 << 30
+    piece = random.Random(1).randbytes(PIECE_BYTES_MAX)  # equal parts would be sent once
+    client.call(MakeDirectory(drive="d"))
+    assert client.call(WriteFile(drive="d", path="/f", data=piece)).size == PIECE_BYTES_MAX
+    with pytest.raises(LimitExceeded):
+        client.call(OfferRecords(topic="log", values=(piece, piece[:70_000])))
+
+
+def test_more_calls_on_a_connection_than_it_may_have_wait_there_alone(
+    service: Service, node: Any
+) -> None:
+    node.queue("log").offer("a")
+    with (
+        serving(service, limits=GrpcLimits(on_connection=2)) as served,
+        GrpcClient(served.path, timeout_s=0.3) as busy,
+        GrpcClient(served.path) as other,
+    ):
+        streams = [busy.stream(FollowTopic(topic="log")) for _ in range(2)]
+        assert [next(stream).value for stream in streams] == ["a", "a"]
+        with pytest.raises(Timeout):
+            busy.call(GetNodeStatus())
+        assert other.call(GetNodeStatus()).version
+        streams[0].close()
+        until(lambda: served.door.streams == 1)
+        assert busy.call(GetNodeStatus()).version
+        streams[1].close()
