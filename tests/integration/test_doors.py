@@ -115,7 +115,7 @@ def test_events_of_the_node_and_its_name_come_through_each_door(daemon: Process)
         ]
         for reader in readers:
             reader.start()
-        made = []
+        made: list[bytes] = []
         # A reader may begin after the first ones.
         while any(reader.is_alive() for reader in readers):
             made.append(rest.call(CreateStore(store_type="kv", name=f"s{len(made)}")).id)
