@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import random
 import signal
 import socket
@@ -11,9 +14,11 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -34,16 +39,19 @@ from datalattice.actions import (
     OfferRecords,
     PutFile,
     ReadRecords,
+    ReloadSettings,
     StopNode,
     WatchNode,
 )
-from datalattice.client import running
+from datalattice.cli.node.peers import status_of
+from datalattice.client import connect, running
 from datalattice.client.credentials import make_token
 from datalattice.client.rest import RestClient
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
-from datalattice.errors import PeerUnavailable, Unauthenticated, Unauthorized
+from datalattice.errors import Draining, PeerUnavailable, Unauthenticated, Unauthorized, UsageError
 from datalattice.lattice import did_of
+from datalattice.node import take_socket
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -54,14 +62,23 @@ WAIT_S = 120
 class Process:
     """`lattice daemon` on a folder."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        before: Sequence[str] = (sys.executable, "-m", "datalattice.cli"),
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "datalattice.cli", "--dir", str(folder), "--json", "daemon",
+            [*before, "--dir", str(folder), "--json", "daemon",
              "--port", "0", "--attached", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **environment},
+            pass_fds=pass_fds,
         )  # fmt: skip
         assert self.process.stdout is not None
         lines = list(takewhile(lambda line: line != "}\n", self.process.stdout))
@@ -219,20 +236,160 @@ def test_latticed_is_the_daemon() -> None:
     assert "serve its users" in shown
 
 
+def health(daemon: Process) -> dict[str, Any]:
+    client = connect(daemon.folder)
+    assert client is not None
+    with client:
+        return status_of(client)
+
+
+def until(true: Callable[[], object]) -> None:
+    give_up_s = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("door", ["rest", "grpc"])
-def test_a_port_that_is_taken_is_named_and_the_daemon_ends(door: str, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_tried_again_and_the_other_doors_serve(
+    door: str, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        ran = subprocess.run(
-            [sys.executable, "-m", "datalattice.cli", "--dir", str(tmp_path / "node"), "daemon",
-             "--port", "0", f"--{door}", address],
-            check=False, capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    assert ran.returncode == 2, ran.stderr
-    assert address in ran.stderr
-    assert "Traceback" not in ran.stderr
-    assert running(tmp_path / "node") is None
-    assert not list((tmp_path / "node").glob("*.sock"))
+        daemon = Process(tmp_path / "node", f"--{door}", address)
+        with RestClient(daemon.ready["doors"]["socket"]) as client:
+            client.call(OfferRecords(topic="log", values=("a",)))
+        found = health(daemon)
+        assert found["health"].startswith("degraded")
+        assert address in found["reasons"]["doors"]
+        assert "rest" in found["reasons"]["doors"] or "grpc" in found["reasons"]["doors"]
+    until(lambda: health(daemon)["reasons"] == {})
+    if door == "rest":
+        with RestClient(daemon.ready["doors"]["rest"]) as client:
+            assert client.call(ReadRecords(topic="log")).end == 1
+    assert daemon.end() in (0, 143)
+
+
+def test_settings_are_read_again_and_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
+    admin = KeyPair.generate()
+    daemon = Process(tmp_path / "node", "--rest", "127.0.0.1:0")
+    url = daemon.ready["doors"]["rest"]
+    offer = OfferRecords(topic="log", values=("x",))
+    with RestClient(url, token=lambda: make_token(admin, url, SystemClock().now_ms())) as client:
+        with pytest.raises(Unauthorized):
+            client.call(offer)
+        file = daemon.folder / "node.toml"
+        file.write_text(f"access.admins = ['{did_of(admin.public_key)}']\nnode.rounds_max = 5\n")
+        with datalattice.open(daemon.folder) as node:
+            assert node.reload() == ["node.rounds_max"]
+        client.call(offer)
+        file.write_text("access.admins = []\nlimits.reads_per_s = 0\n")
+        with (
+            datalattice.open(daemon.folder) as node,
+            pytest.raises(UsageError, match="reads_per_s"),
+        ):
+            node.reload()
+        client.call(offer)  # what was in force stays
+        file.write_text("limits.effects_per_s = 1\n[access]\n")
+        with RestClient(daemon.ready["doors"]["socket"]) as owner:
+            assert owner.call(ReloadSettings()).waiting == ()
+        with pytest.raises(Unauthorized):
+            client.call(offer)
+    daemon.end()
+
+
+def test_a_stream_ends_when_the_daemon_drains_and_health_says_so(tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "node.toml").write_text("node.http_port = 0\n")
+    daemon = Process(tmp_path / "node", "--rest", "127.0.0.1:0")
+    with RestClient(daemon.ready["doors"]["rest"]) as client:
+        client.call(GetNodeStatus())
+        with RestClient(daemon.ready["doors"]["socket"]) as owner:
+            owner.call(OfferRecords(topic="log", values=("a",)))
+            records = owner.stream(FollowTopic(topic="log", start="0"))
+            assert next(records).value == "a"
+            assert daemon.end() in (0, 143)
+            with pytest.raises((Draining, PeerUnavailable)):
+                next(records)
+
+
+def test_a_service_manager_hears_of_the_start_the_loops_and_the_end(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hearing:
+        hearing.bind(str(tmp_path / "n"))
+        hearing.settimeout(WAIT_S)
+        daemon = Process(
+            tmp_path / "node",
+            environment={"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "900000"},
+        )
+        said = [hearing.recv(1_000).decode() for _ in range(3)]
+        assert said == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
+        daemon.process.send_signal(signal.SIGHUP)
+        while not said[-1].startswith("RELOADING=1"):
+            said.append(hearing.recv(1_000).decode())
+        while said[-1] != "READY=1":
+            said.append(hearing.recv(1_000).decode())
+        daemon.end()
+        while said[-1] != "STOPPING=1":
+            said.append(hearing.recv(1_000).decode())
+
+
+HANDED = """
+import os, sys
+for place, fd in enumerate(sys.argv[2].split(",")):
+    os.dup2(int(fd), 3 + place)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "3", "LISTEN_FDNAMES": sys.argv[1]}
+os.execv(sys.executable, [sys.executable, "-m", "datalattice.cli", *sys.argv[3:]])
+"""
+
+
+def test_sockets_that_were_handed_over_are_served_and_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
+        for one, name in zip(made, ("c", "s"), strict=True):
+            one.bind(str(tmp_path / name))
+            (tmp_path / name).chmod(0o600)
+            one.listen()
+        web = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        # High, so that none is overwritten before it is copied.
+        high = [fcntl.fcntl(one.fileno(), fcntl.F_DUPFD, 50) for one in (*made, web)]
+        port = web.getsockname()[1]
+        code = [sys.executable, "-c", HANDED, "control:socket:rest", ",".join(map(str, high))]
+        daemon = Process(folder, "--rest", "127.0.0.1:1", before=code, pass_fds=high)
+        for fd in high:
+            os.close(fd)
+        assert daemon.ready["doors"]["rest"] == f"http://127.0.0.1:{port}"
+        for place in (str(tmp_path / "s"), f"http://127.0.0.1:{port}"):
+            with RestClient(place) as client:
+                client.call(GetNodeStatus())
+        assert health(daemon)["health"] == "ok"
+        daemon.end()
+        assert (tmp_path / "c").exists()  # they are the service manager's
+        assert (tmp_path / "s").exists()
+
+
+def test_a_handed_over_socket_that_others_can_open_is_refused(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "s"))
+        environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDNAMES": "s", "LISTEN_FDS": "1"}
+        here = os.dup2(made.fileno(), fcntl.fcntl(made.fileno(), fcntl.F_DUPFD, 3))
+        environment["LISTEN_FDNAMES"] = ":".join([*("x" for _ in range(3, here)), "s"])
+        environment["LISTEN_FDS"] = str(here - 2)
+        try:
+            with pytest.raises(UsageError, match="does not listen"):
+                take_socket("s", environment)
+            made.listen()
+            (tmp_path / "s").chmod(0o660)
+            with pytest.raises(UsageError, match="SocketMode=0600"):
+                take_socket("s", environment)
+            (tmp_path / "s").chmod(0o600)
+            taken = take_socket("s", environment)
+            assert taken is not None
+            taken.close()
+            assert take_socket("t", environment) is None
+            assert take_socket("s", {**environment, "LISTEN_PID": "1"}) is None
+        finally:
+            os.close(here)
 
 
 LARGE_MIB = 256

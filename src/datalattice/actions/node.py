@@ -174,6 +174,20 @@ class NodePeers(Message, name="datalattice.v1.NodePeers"):
     peers: Annotated[tuple[NodePeer, ...], Field(1)] = ()
 
 
+class ReloadedSettings(Message, name="datalattice.v1.ReloadedSettings"):
+    """The changed settings that wait for the next start."""
+
+    waiting: Annotated[tuple[str, ...], Field(1)] = ()
+
+
+@action("node.reload", ActionKind.EFFECT, "a", "admin", POST("/reload"))
+class ReloadSettings(ActionRequest[ReloadedSettings], name="datalattice.v1.ReloadSettingsRequest"):
+    """Have the running node read its settings, rules and certificates again.
+
+    Raises: UsageError: one is wrong, and nothing was changed.
+    """
+
+
 @action("peers.list", ActionKind.QUERY, "r", "admin", GET("/peers"))
 class ListPeers(ActionRequest[NodePeers], name="datalattice.v1.ListNodePeersRequest"):
     """Return the peers of the running node. Raises: PeerUnavailable: none runs."""

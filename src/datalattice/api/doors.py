@@ -8,6 +8,8 @@
 
 They have an event loop of their own: requests of users do not delay the node's peers.
 
+Length: all that the doors of one node share: their addresses, certificates, access and life.
+
 Source: docs/design/service.md "Doors".
 """
 
@@ -21,9 +23,8 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -35,7 +36,7 @@ from starlette.types import ASGIApp
 from datalattice.actions import DoorStatement, NodeEvent
 from datalattice.api.certificates import DoorCertificate
 from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor
-from datalattice.api.rest import HTTP_LIMITS, LOCAL_HOSTS, BoundedHttp, RestDoor, rest_app
+from datalattice.api.rest import HTTP_LIMITS, LOCAL_HOSTS, BoundedHttp, rest_app
 from datalattice.api.webdav import WEBDAV_BASE, WebDavDoor
 from datalattice.client import Node
 from datalattice.client import open as open_node
@@ -44,13 +45,14 @@ from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import EventRing
 from datalattice.engine import Engine, open_engine
-from datalattice.errors import DataLatticeError, UnsupportedOperation, UsageError
+from datalattice.errors import DataLatticeError, Unavailable, UnsupportedOperation, UsageError
 from datalattice.lattice import did_of
-from datalattice.node import SOCKET_PATH_BYTES_MAX, bind_socket, remove_socket
+from datalattice.node import SOCKET_PATH_BYTES_MAX, bind_socket, take_socket
 from datalattice.service import Service
 from datalattice.service.access import (
     SPENT_TABLE,
     AccessControl,
+    Allowance,
     Audit,
     Authenticator,
     Credentials,
@@ -60,6 +62,7 @@ from datalattice.service.access import (
     Principal,
     RateLimits,
     SpentIds,
+    Use,
 )
 
 if TYPE_CHECKING:
@@ -77,8 +80,12 @@ GRPC_SOCKET: Final = "grpc.sock"
 MCP_PATH: Final = "/mcp"
 """Where the REST listeners have the tools for language models."""
 
-DRAIN_S: Final = 10.0
-"""How long requests in flight may take when the doors close."""
+RETRY_FIRST_S: Final = 1.0
+RETRY_MOST_S: Final = 60.0
+"""How long a door that failed waits before it is tried again: the first time, and at most."""
+
+BEAT_S: Final = 1.0
+"""How often the event loop of the doors says that it runs."""
 
 BACKLOG: Final = 512
 """Connections that wait to be taken."""
@@ -90,7 +97,11 @@ UNNAMED: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - not to bind: not n
 
 
 class Doors:
-    """The doors of one node. Call `bind`, `start` once the node serves, and `stop`."""
+    """The doors of one node. Call `bind`, `start` once the node serves, and `stop`.
+
+    Each is kept on its own: one that cannot start, or fails while it serves, is tried again after 1
+    to 60 s, and the others serve. `trouble` says which ones do not.
+    """
 
     def __init__(
         self, folder: Path, config: NodeConfig, identity: KeyPair, clock: Clock | None = None
@@ -99,77 +110,97 @@ class Doors:
         self._config = config
         self._identity = identity
         self._clock = clock or SystemClock()
-        self._certificates: dict[DoorConfig, DoorCertificate] = {}
-        self._sockets: list[tuple[socket.socket, DoorConfig | None]] = []
-        self._made: tuple[str, str | None] | None = None
+        self._certificates: dict[object, DoorCertificate] = {}  # by the operator's files, or None
+        self._making = threading.Lock()
+        self._bound: dict[str, socket.socket] = {}  # taken, and not served yet
+        self._failures: dict[str, str] = {}
         self._addresses: dict[str, str] = {}
         self._grpc_path = ""
+        self._made: list[str] = []  # sockets in the folder, to be removed at the end
         self._temporary: list[str] = []
         self._node: Node | None = None
         self._engine: Engine | None = None
-        self._servers: list[uvicorn.Server] = []
-        self._rest: list[RestDoor] = []
-        self._webdav: list[WebDavDoor] = []
+        self._policies: Policies | None = None
+        self._limits = RateLimits()
+        self._mounts: dict[str, dict[str, ASGIApp]] = {}  # of each REST listener
+        self._awaited: set[str] = set()  # doors that were not tried yet
+        self._tried = threading.Event()
+        self._beat_s = 0.0
+        self._ending: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._end: Callable[[], object] | None = None
+
+    def _listeners(self) -> dict[str, DoorConfig | None]:
+        """Return what each door is at; None: a socket in the folder."""
+        found: dict[str, DoorConfig | None] = {"socket": None, "grpc socket": None}
+        both = {"rest": self._config.rest, "grpc": self._config.grpc}
+        return found | {name: one for name, one in both.items() if one.listen is not None}
 
     def bind(self) -> dict[str, str]:
         """Take the addresses, and return them by the names of the doors.
 
-        Raises: UsageError: one is taken.
+        One that is taken is tried again later; its door is listed where it will be.
         """
-        listening, path, owned = bind_socket(self._folder, REST_SOCKET)
-        self._made = (path, owned)
-        self._sockets.append((listening, None))
-        self._addresses["socket"] = path
-        rest, grpc = self._config.rest, self._config.grpc
-        self._make_certificates(rest, grpc)
-        if rest.listen is not None:
-            self._sockets.append((_bound(rest.listen), rest))
-            host, port = self._sockets[-1][0].getsockname()[:2]
-            scheme = "https" if rest.has_tls else "http"
-            self._addresses["rest"] = f"{scheme}://{_written(host)}:{port}"
-            if self._config.webdav:
-                self._addresses["webdav"] = f"{self._addresses['rest']}{WEBDAV_BASE}/"
-            if self._config.mcp != "off":
-                self._addresses["mcp"] = self._addresses["rest"] + MCP_PATH
-        self._grpc_path = self._grpc_socket()
-        self._addresses["grpc socket"] = self._grpc_path
-        if grpc.listen is not None:
-            self._addresses["grpc"] = grpc.listen
-        for one, _ in self._sockets:
-            one.listen(BACKLOG)  # whoever reads the address can connect at once
+        for name, listener in self._listeners().items():
+            try:
+                self._bind(name, listener)
+            except UsageError as error:
+                self._fail(name, error)
+                if listener is not None and listener.listen is not None:
+                    self._addresses[name] = _address(name, listener, split_listen(listener.listen))
+        rest = self._addresses.get("rest")
+        if rest is not None and self._config.webdav:
+            self._addresses["webdav"] = f"{rest}{WEBDAV_BASE}/"
+        if rest is not None and self._config.mcp != "off":
+            self._addresses["mcp"] = rest + MCP_PATH
         return dict(self._addresses)
 
-    def _make_certificates(self, *doors: DoorConfig) -> None:
-        """Make or read the certificates of the doors with TLS. Raises: UsageError."""
-        using = [door for door in doors if door.listen is not None and door.has_tls]
-        hosts = tuple(sorted({one for door in using for one in _hosts_of(door)} - UNNAMED))
-        made: dict[object, DoorCertificate] = {}  # two doors may have the same one
-        for door in using:
-            files = None
-            if door.cert is not None and door.key is not None:
-                files = (self._folder / door.cert, self._folder / door.key)
-            if files not in made:
-                made[files] = DoorCertificate(
+    def _bind(self, name: str, listener: DoorConfig | None) -> None:
+        """Take the address of a door. Raises: UsageError: it cannot be had."""
+        if name == "grpc socket":
+            self._grpc_path = self._addresses[name] = self._grpc_socket()
+            self._made.append(self._grpc_path)
+            return
+        if name == "grpc":  # gRPC takes it itself
+            assert listener is not None
+            assert listener.listen is not None
+            self._addresses[name] = listener.listen
+            return
+        made = take_socket(name)
+        if listener is None:
+            if made is None:
+                made, self._addresses[name], owned = bind_socket(self._folder, REST_SOCKET)
+                self._made.append(self._addresses[name])
+                self._temporary += [owned] if owned else []
+            else:
+                self._addresses[name] = str(made.getsockname())
+        else:
+            assert listener.listen is not None
+            made = made or _bound(listener.listen)
+            self._addresses[name] = _address(name, listener, made.getsockname()[:2])
+        made.listen(BACKLOG)  # whoever reads the address can connect at once
+        self._bound[name] = made
+
+    def _certificate(self, listener: DoorConfig) -> DoorCertificate | None:
+        """Return the certificate of a listener, None without TLS. Raises: UsageError."""
+        if not listener.has_tls:
+            return None
+        files = None
+        if listener.cert is not None and listener.key is not None:
+            files = (self._folder / listener.cert, self._folder / listener.key)
+        using = [one for one in self._listeners().values() if one is not None and one.has_tls]
+        hosts = tuple(sorted({name for one in using for name in _hosts_of(one)} - UNNAMED))
+        with self._making:  # two doors may have the same one, and ask at the same time
+            if files not in self._certificates:
+                self._certificates[files] = DoorCertificate(
                     self._folder, self._identity, self._clock, files, hosts
                 )
-            self._certificates[door] = made[files]
+            return self._certificates[files]
 
     def statements(self) -> tuple[DoorStatement, ...]:
         """Return what the node states about the certificates of its doors."""
-        found = dict.fromkeys(self._certificates.values())  # two doors may have one
+        found = list(self._certificates.values())
         return tuple(one for certificate in found for one in certificate.statements)
-
-    async def _renew(self) -> None:
-        """Take newer certificates as they come, for ever."""
-        while True:
-            await asyncio.sleep(RENEW_EVERY_S)
-            for certificate in self._certificates.values():
-                try:
-                    await asyncio.to_thread(certificate.refresh)
-                except DataLatticeError as error:
-                    _log.error("a door keeps its certificate: %s", error)
 
     def _grpc_socket(self) -> str:
         """Return where the socket of gRPC is to be, in a folder that only our user can enter."""
@@ -185,121 +216,242 @@ class Doors:
         return str(inside / GRPC_SOCKET)
 
     def start(self, events: EventRing[NodeEvent] | None = None) -> None:
-        """Open the folder and serve. events: of the node.
+        """Open the folder and serve; return when each door was tried. events: of the node.
 
         Raises: UsageError: the rules of access cannot be read.
         """
         self._node = open_node(self._folder)
         access = self._access()
         service = Service(self._node, access=access, doors=self.statements, events=events)
-        mcp = None if self._config.mcp == "off" else _mcp_door(service, self._config.mcp)
-        for _, listener in self._sockets:
-            hosts: tuple[str, ...] = ()
-            if listener is not None and (listener.is_local or listener.hosts):
-                hosts = (*LOCAL_HOSTS, *listener.hosts)
-            local: Literal["socket"] | None = "socket" if listener is None else None
-            mounts: dict[str, ASGIApp] = {}
-            if mcp is not None:
-                mounts[MCP_PATH] = mcp.app(access.enter, local)
-            if self._config.webdav:
-                self._webdav.append(WebDavDoor(service, access.enter, local=local))
-                mounts[WEBDAV_BASE] = self._webdav[-1]
-            app, door = rest_app(service, access.enter, local=local, hosts=hosts, mounts=mounts)
-            certificate = None if listener is None else self._certificates.get(listener)
-            self._servers.append(_server(app, certificate))
-            self._rest.append(door)
-        begun: Future[Callable[[], object]] = Future()
-        work = self._serve(service, access, begun)
-        if mcp is not None:
-            work = _within(mcp.serving(), work)
-        self._thread = threading.Thread(target=lambda: asyncio.run(work), name="doors")
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(service, access)), name="doors"
+        )
         self._thread.start()
-        self._end = begun.result()
-
-    async def _serve(
-        self, service: Service, access: AccessControl, begun: Future[Callable[[], object]]
-    ) -> None:
-        """Serve until what it gives to `begun` is called, from any thread."""
-        loop, ending = asyncio.get_running_loop(), asyncio.Event()
-        doors: list[GrpcDoor] = []
-        try:
-            doors.append(GrpcDoor(service))
-            await doors[0].listen_socket(self._grpc_path)
-            if self._config.grpc.listen is not None:
-                doors.append(GrpcDoor(service, _entering(access)))
-                await self._listen(doors[1], self._config.grpc)
-        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
-            begun.set_exception(UsageError(str(error)) if isinstance(error, OSError) else error)
-            await asyncio.gather(*(door.stop(0.0) for door in doors))
-            return
-        begun.set_result(lambda: loop.call_soon_threadsafe(ending.set))
-        servers = [
-            asyncio.ensure_future(server.serve(sockets=[one]))
-            for server, (one, _) in zip(self._servers, self._sockets, strict=True)
-        ]
-        renewing = asyncio.ensure_future(self._renew())
-        await ending.wait()
-        renewing.cancel()
-        for server in self._servers:
-            server.should_exit = True
-        for rest in self._rest:
-            rest.drain()
-        # Side by side: all doors have the same time for the requests in flight.
-        await asyncio.gather(*servers, *(door.stop(DRAIN_S) for door in doors))
-
-    async def _listen(self, door: GrpcDoor, listener: DoorConfig) -> None:
-        certificate = self._certificates.get(listener)
-        newest = None if certificate is None else lambda: (certificate.key, certificate.chain)
-        assert listener.listen is not None
-        await door.listen_tcp(listener.listen, newest, insecure=listener.insecure)
-
-    def _access(self) -> AccessControl:
-        clock, limits = self._clock, RateLimits()
-        reading: Any = self._config.reading
-        policies = Policies(self._folder, Policy(frozenset(self._config.admins), reading))
-        # On disk: a request that was signed once is not taken again after a restart.
-        self._engine = open_engine(self._folder / ACCESS_FOLDER, (SPENT_TABLE,))
-        spent = SpentIds(self._engine)
-        urls = [
-            f"{scheme}://{_written(host)}:{port}"
-            for scheme, port, hosts in self._listeners()
-            for host in hosts
-        ]
-        did = did_of(self._identity.public_key)
-        authenticator = Authenticator(did, urls, spent, limits)
-        audit = Audit(lambda record: _log.info("%s", record.line()))
-        return AccessControl(authenticator, policies, limits, audit, clock, self._identity)
-
-    def _listeners(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-        """Yield the scheme, the port, and all names under which each may be asked for."""
-        for name, listener in (("rest", self._config.rest), ("grpc", self._config.grpc)):
-            if listener.listen is not None:
-                scheme = "https" if listener.has_tls else "http"
-                port = self._addresses[name].rpartition(":")[2]
-                yield scheme, port, (*LOCAL_HOSTS, *_hosts_of(listener))
+        self._tried.wait()
 
     def stop(self) -> None:
         """End what is being served; requests in flight get some seconds."""
-        if self._end is not None:
-            self._end()
+        if self._loop is not None and self._ending is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._ending.set)
         if self._thread is not None:
             self._thread.join()
-        for rest in self._rest:
-            rest.close()
-        for webdav in self._webdav:
-            webdav.close()
-        for one, _ in self._sockets:
-            one.close()
-        if self._made is not None:
-            remove_socket(*self._made)
-        if self._grpc_path:
-            Path(self._grpc_path).unlink(missing_ok=True)
+        for bound in self._bound.values():
+            bound.close()
+        for path in self._made:
+            Path(path).unlink(missing_ok=True)
         for made in self._temporary:
             shutil.rmtree(made, ignore_errors=True)
         if self._node is not None:
             self._node.close()
         if self._engine is not None:
             self._engine.close()
+
+    # --- from other threads -----------------------------------------------------------------------
+
+    def trouble(self) -> str | None:
+        """Return which doors do not serve, and why; None if all do."""
+        return "; ".join(f"{name}: {why}" for name, why in sorted(self._failures.items())) or None
+
+    def silent_s(self) -> float:
+        """Return how long the event loop of the doors has been busy or stuck."""
+        return time.monotonic() - self._beat_s
+
+    def reload(self, config: NodeConfig) -> None:
+        """Take limits, administrators, rules and certificates anew.
+
+        Raises: UsageError: the rules or a certificate cannot be read; what was there stays.
+        """
+        for certificate in list(self._certificates.values()):
+            certificate.refresh()
+        if self._policies is not None:
+            self._policies.reload(_base_policy(config))
+        self._limits.change(_allowances(config))
+
+    # --- in the loop of the doors -----------------------------------------------------------------
+
+    async def _serve(self, service: Service, access: AccessControl) -> None:
+        """Keep all doors until `stop`."""
+        self._ending = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        kept: dict[str, Callable[[], Awaitable[None]]] = {}
+        if self._config.mcp != "off":
+            kept["mcp"] = lambda: self._serve_mcp(service, access)
+        for name, listener in self._listeners().items():
+            serve = self._serve_grpc if name.startswith("grpc") else self._serve_rest
+            kept[name] = partial(serve, name, listener, service, access)
+        self._awaited = set(kept)
+        beating = [asyncio.ensure_future(self._beat()), asyncio.ensure_future(self._renew())]
+        # Side by side: at the end all have the same time for the requests in flight.
+        await asyncio.gather(*(self._keep(name, serve) for name, serve in kept.items()))
+        for one in beating:
+            one.cancel()
+
+    async def _keep(self, name: str, serve: Callable[[], Awaitable[None]]) -> None:
+        """Serve at a door until the end, again after each failure."""
+        assert self._ending is not None
+        pause_s = RETRY_FIRST_S
+        while not self._ending.is_set():
+            try:
+                await serve()
+            except Exception as error:  # noqa: BLE001 - told by `trouble`; the others serve on
+                was_serving = name not in self._failures and name not in self._awaited
+                pause_s = RETRY_FIRST_S if was_serving else min(2 * pause_s, RETRY_MOST_S)
+                self._fail(name, error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._ending.wait()
+        self._tell_tried(name)  # the end may come before the first try
+
+    def _fail(self, name: str, error: Exception) -> None:
+        reason = str(error) or type(error).__name__
+        if self._failures.get(name) != reason:  # said once, not at each try
+            _log.error("the door %s does not serve: %s", name, reason)
+        self._failures[name] = reason
+        self._tell_tried(name)
+
+    def _began(self, name: str) -> None:
+        if self._failures.pop(name, None) is not None:
+            _log.warning("the door %s serves", name)
+        self._tell_tried(name)
+
+    def _tell_tried(self, name: str) -> None:
+        if name in self._awaited:
+            self._awaited.discard(name)
+            if not self._awaited:
+                self._tried.set()
+
+    async def _serve_rest(
+        self, name: str, listener: DoorConfig | None, service: Service, access: AccessControl
+    ) -> None:
+        assert self._ending is not None
+        if name not in self._bound:
+            self._bind(name, listener)
+        bound = self._bound.pop(name)
+        local: Literal["socket"] | None = "socket" if listener is None else None
+        mounts = self._mounts.setdefault(name, {})
+        closing: list[Callable[[], None]] = [bound.close]
+        try:
+            hosts: tuple[str, ...] = ()
+            if listener is not None and (listener.is_local or listener.hosts):
+                hosts = (*LOCAL_HOSTS, *listener.hosts)
+            certificate = None
+            if listener is not None:
+                certificate = await asyncio.to_thread(self._certificate, listener)
+            if self._config.webdav:
+                webdav = WebDavDoor(service, access.enter, local=local)
+                closing.append(webdav.close)
+                mounts[WEBDAV_BASE] = webdav
+            app, door = rest_app(service, access.enter, local=local, hosts=hosts, mounts=mounts)
+            closing.append(door.close)
+            server = _server(app, certificate, self._config.drain_s)
+            serving = asyncio.ensure_future(server.serve(sockets=[bound]))
+            ending = asyncio.ensure_future(self._ending.wait())
+            self._began(name)
+            await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
+            ending.cancel()
+            server.should_exit = True
+            door.drain()
+            await serving
+            if not self._ending.is_set():
+                raise Unavailable("it ended by itself")
+        finally:
+            for close in closing:
+                close()
+
+    async def _serve_grpc(
+        self, name: str, listener: DoorConfig | None, service: Service, access: AccessControl
+    ) -> None:
+        assert self._ending is not None
+        door = GrpcDoor(service) if listener is None else GrpcDoor(service, _entering(access))
+        grace_s = 0.0
+        try:
+            if listener is None:
+                await door.listen_socket(self._grpc_path)
+            else:
+                await self._listen(door, listener)
+            self._began(name)
+            await self._ending.wait()
+            grace_s = self._config.drain_s
+        finally:
+            await door.stop(grace_s)
+
+    async def _listen(self, door: GrpcDoor, listener: DoorConfig) -> None:
+        certificate = await asyncio.to_thread(self._certificate, listener)
+        newest = None if certificate is None else lambda: (certificate.key, certificate.chain)
+        assert listener.listen is not None
+        await door.listen_tcp(listener.listen, newest, insecure=listener.insecure)
+
+    async def _serve_mcp(self, service: Service, access: AccessControl) -> None:
+        assert self._ending is not None
+        door = _mcp_door(service, self._config.mcp)
+        async with door.serving():
+            for name in self._listeners():
+                if not name.startswith("grpc"):
+                    app = door.app(access.enter, "socket" if name == "socket" else None)
+                    self._mounts.setdefault(name, {})[MCP_PATH] = app
+            self._began("mcp")
+            await self._ending.wait()
+
+    async def _beat(self) -> None:
+        """Note that this loop runs, for ever."""
+        while True:
+            self._beat_s = time.monotonic()
+            await asyncio.sleep(BEAT_S)
+
+    async def _renew(self) -> None:
+        """Take newer certificates as they come, for ever."""
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            for certificate in list(self._certificates.values()):
+                try:
+                    await asyncio.to_thread(certificate.refresh)
+                except DataLatticeError as error:
+                    _log.error("a door keeps its certificate: %s", error)
+
+    # --- access -----------------------------------------------------------------------------------
+
+    def _access(self) -> AccessControl:
+        self._limits.change(_allowances(self._config))
+        self._policies = Policies(self._folder, _base_policy(self._config))
+        # On disk: a request that was signed once is not taken again after a restart.
+        self._engine = open_engine(self._folder / ACCESS_FOLDER, (SPENT_TABLE,))
+        spent = SpentIds(self._engine)
+        did = did_of(self._identity.public_key)
+        authenticator = Authenticator(did, list(self._urls()), spent, self._limits)
+        audit = Audit(lambda record: _log.info("%s", record.line()))
+        return AccessControl(
+            authenticator, self._policies, self._limits, audit, self._clock, self._identity
+        )
+
+    def _urls(self) -> Iterator[str]:
+        """Yield all URLs under which the doors may be asked for."""
+        for name, listener in self._listeners().items():
+            if listener is not None:
+                scheme = "https" if listener.has_tls else "http"
+                port = self._addresses[name].rpartition(":")[2]
+                for host in (*LOCAL_HOSTS, *_hosts_of(listener)):
+                    yield f"{scheme}://{_written(host)}:{port}"
+
+
+def _base_policy(config: NodeConfig) -> Policy:
+    reading: Any = config.reading
+    return Policy(frozenset(config.admins), reading)
+
+
+def _allowances(config: NodeConfig) -> dict[Use, Allowance]:
+    return {
+        "reads": Allowance(config.reads_per_s, config.reads_per_s),
+        "effects": Allowance(config.effects_per_s, config.effects_per_s),
+    }
+
+
+def _address(name: str, listener: DoorConfig, place: tuple[str, int]) -> str:
+    """Return where users find a listener of REST or gRPC."""
+    where = f"{_written(place[0])}:{place[1]}"
+    if name == "grpc":
+        return where
+    return f"{'https' if listener.has_tls else 'http'}://{where}"
 
 
 def _mcp_door(service: Service, tools: str) -> McpDoor:
@@ -312,11 +464,6 @@ def _mcp_door(service: Service, tools: str) -> McpDoor:
         ) from error
     chosen: Any = tools  # one of the words that its setting takes
     return McpDoor(McpTools(service, chosen))
-
-
-async def _within(context: AbstractAsyncContextManager[None], work: Awaitable[None]) -> None:
-    async with context:
-        await work
 
 
 def _entering(access: AccessControl) -> GrpcAuthenticate:
@@ -341,7 +488,7 @@ def _written(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def _server(app: Any, certificate: DoorCertificate | None) -> uvicorn.Server:
+def _server(app: Any, certificate: DoorCertificate | None, drain_s: int) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=cast("Any", partial(BoundedHttp, HTTP_LIMITS)),  # it is called, like a class
@@ -350,7 +497,7 @@ def _server(app: Any, certificate: DoorCertificate | None) -> uvicorn.Server:
         lifespan="off",
         ws="none",
         server_header=False,
-        timeout_graceful_shutdown=round(DRAIN_S),
+        timeout_graceful_shutdown=drain_s,
         backlog=BACKLOG,
         # One context for all connections: it shows a renewed certificate to new ones.
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,

@@ -33,6 +33,7 @@ from datalattice.actions import (
     AddPeer,
     GetNodeHealth,
     JoinStore,
+    ReloadSettings,
     RemovePeer,
     whole_document,
 )
@@ -544,6 +545,14 @@ class Node:
     def remove_peer(self, address: str) -> None:
         """Have the running node leave a peer. Raises: as `peers`."""
         self.ask(RemovePeer(address=address))
+
+    def reload(self) -> list[str]:
+        """Have the running node read its settings again.
+
+        Return the changed ones that wait for its next start.
+        Raises: as `peers`. UsageError: a setting is wrong, and nothing was changed.
+        """
+        return list(self.ask(ReloadSettings()).waiting)
 
     def wait_equal(self, timeout: float = 30.0) -> None:
         """Return when the running node and all its peers have the same data.

@@ -19,6 +19,7 @@ from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.node.server import NodeServer, open_node
 from datalattice.node.serving import serve
+from datalattice.node.systemd import take_socket
 from datalattice.node.transport import (
     MemoryTransport,
     TcpTransport,
@@ -47,5 +48,6 @@ __all__ = [
     "remove_socket",
     "resolve_fork",
     "serve",
+    "take_socket",
     "web_keys",
 ]

@@ -25,6 +25,7 @@ from datalattice.actions import ActionKind, ActionRequest, action_named
 from datalattice.client import REQUEST_BYTES_MAX, ControlAnswer, ControlRequest
 from datalattice.cursors import Wake
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerError, UsageError
+from datalattice.node.systemd import take_socket
 from datalattice.protobuf import Message
 from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame
 
@@ -147,8 +148,16 @@ class OfferedActions:
 class ControlServer:
     """The listening side, in the node's process. Make it with `start`."""
 
-    def __init__(self, path: str, owned_folder: str | None, acting: Acting) -> None:
+    def __init__(
+        self,
+        path: str,
+        owned_folder: str | None,
+        acting: Acting,
+        *,
+        is_given: bool = False,
+    ) -> None:
         self.path = path
+        self._is_given = is_given
         self._owned_folder = owned_folder
         self._acting = acting
         self._server: asyncio.Server | None = None
@@ -160,8 +169,13 @@ class ControlServer:
 
         The caller holds the store's lock, so a socket that exists already is a dead node's.
         """
-        listening, path, owned_folder = bind_socket(folder, SOCKET_NAME)
-        control = cls(path, owned_folder, acting)
+        given = take_socket("control")
+        if given is None:
+            listening, path, owned_folder = bind_socket(folder, SOCKET_NAME)
+        else:
+            # The service manager keeps it: a client that comes early waits for the node.
+            listening, path, owned_folder = given, str(given.getsockname()), None
+        control = cls(path, owned_folder, acting, is_given=given is not None)
         try:
             control._server = await asyncio.start_unix_server(
                 control._accept, sock=listening, limit=READ_BYTES
@@ -196,7 +210,8 @@ class ControlServer:
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
         await asyncio.sleep(0)  # the turn in which their transports are closed
-        remove_socket(self.path, self._owned_folder)
+        if not self._is_given:
+            remove_socket(self.path, self._owned_folder)
 
 
 def bind_socket(folder: Path, name: str) -> tuple[socket.socket, str, str | None]:

@@ -8,7 +8,7 @@
 SIGTERM and SIGINT end it in order: it takes no more requests of its owner, makes the last writes
 durable, sends them to peers, and closes sockets and store. A second signal, a second later or more,
 ends it at once, like a kill: the next start finds the store at the last acknowledged write, and
-replaces leftover files. On SIGHUP it reads its settings again; peers and log level change at once.
+replaces leftover files. On SIGHUP it reads its settings again; `RELOADED` change at once.
 
 Source: docs/node.md "Operations", "Files in a node's folder".
 """
@@ -22,6 +22,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from datalattice.client import (
     guard_folder,
     parse_ticket,
 )
-from datalattice.client.settings import NodeConfig
+from datalattice.client.settings import NodeConfig, changed_settings
 from datalattice.crypto import SystemEntropy
 from datalattice.cursors import EventRing
 from datalattice.errors import DataLatticeError, UsageError
@@ -46,11 +47,24 @@ from datalattice.node.control import ControlServer, OfferedActions, OfferedServi
 from datalattice.node.logs import log_event, logging_to, set_level
 from datalattice.node.operations import NodeOperations
 from datalattice.node.server import NodeParts, NodeServer
+from datalattice.node.systemd import notify, watchdog_s
 from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import FILE_MODE, RealDisk
 from datalattice.version import VERSION
 
 STORE_NAME: Final = "store"
+
+RELOADED: Final = frozenset(
+    {
+        "node.peers",
+        "log.level",
+        "limits.reads_per_s",
+        "limits.effects_per_s",
+        "access.admins",
+        "access.reading",
+    }
+)
+"""Settings that take effect when they are read again; the others wait for the next start."""
 
 # Signals closer together than this count as one: a shell and a supervisor may both send it.
 SIGNAL_REST_S: Final = 1.0
@@ -71,6 +85,18 @@ class Beside(Protocol):
         """End what is being served, and give the addresses back; also if it did not start."""
         ...
 
+    def trouble(self) -> str | None:
+        """Return what does not serve, and why; from any thread."""
+        ...
+
+    def silent_s(self) -> float:
+        """Return how long its event loop has been busy or stuck."""
+        ...
+
+    def reload(self, config: NodeConfig) -> None:
+        """Take settings that change while it serves. Raises: UsageError: nothing was changed."""
+        ...
+
 
 class Daemon:
     """One node over one folder, until a signal, `stop` or the action `node.stop` ends it.
@@ -78,7 +104,8 @@ class Daemon:
     ready:  called once it serves.
     beside: serves others than peers while the node runs, and ends before it.
     service: does the actions that need no node, for other processes of the owner.
-    reload: reads the settings again on SIGHUP; without it SIGHUP is not handled.
+    reload: reads the settings again, when that is asked for or, with `hangup`, on SIGHUP; without
+            it only rules of access and certificates are read again.
     """
 
     def __init__(
@@ -90,15 +117,17 @@ class Daemon:
         beside: Beside | None = None,
         service: OfferedService | None = None,
         reload: Callable[[], NodeConfig] | None = None,
+        hangup: bool = True,
         **parts: Unpack[NodeParts],
     ) -> None:
         self._folder = Path(folder)
-        self._config = config
+        self._started = self._config = config
         self._ready = ready
         self._beside = beside
         self._service = service
         self._reload = reload
         self._events: Final[EventRing[NodeEvent]] = EventRing()
+        self._has_hangup = hangup
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None  # the loop alone would not keep it
@@ -135,6 +164,8 @@ class Daemon:
         loop.set_exception_handler(_log_fault)
         node = self._node
         await node.start()  # not `async with`: the owner may read while the fence is still closed
+        if self._beside is not None:
+            node.observer.checks["doors"] = self._beside.trouble
         async with contextlib.AsyncExitStack() as stack:
             # Ended in this order: new work for the stores, the node with their hosts, their engine.
             weaver = self._weaver_hosts(stack)
@@ -146,7 +177,8 @@ class Daemon:
             if offered is not None:
                 stack.callback(offered.close)
             control = await ControlServer.start(
-                self._folder, NodeOperations(node, self._stopping.set, weaver, offered)
+                self._folder,
+                NodeOperations(node, self._stopping.set, weaver, offered, self._read_again),
             )
             try:
                 running = self._describe(node, control)
@@ -169,8 +201,13 @@ class Daemon:
                 )
                 if self._ready is not None:
                     self._ready(running, node)
+                notify("READY=1")
+                watching = asyncio.ensure_future(self._feed_watchdog())
                 await self._stopping.wait()
+                watching.cancel()
             finally:
+                notify("STOPPING=1")
+                node.monitor.is_draining = True
                 if self._beside is not None:
                     # "New requests get 503; requests in flight get some seconds."
                     await asyncio.to_thread(self._beside.stop)
@@ -194,7 +231,7 @@ class Daemon:
         with contextlib.suppress(ValueError, RuntimeError):
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_end_signal, number, loop)
-            if self._reload is not None:
+            if self._reload is not None and self._has_hangup:
                 loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
 
     def _on_end_signal(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
@@ -206,17 +243,37 @@ class Daemon:
             log_event(logging.WARNING, "ended-at-once", signal=number.name)
             os._exit(128 + number)
 
-    def _on_reload_signal(self) -> None:
-        self._reloading = asyncio.ensure_future(self._read_again())
+    async def _feed_watchdog(self) -> None:
+        """Tell the service manager that both event loops run, as often as it expects it."""
+        within_s = watchdog_s()
+        while within_s is not None:
+            # Stuck doors are restarted, too: they are what users of the service see.
+            if self._beside is None or self._beside.silent_s() < within_s:
+                notify("WATCHDOG=1")
+            await asyncio.sleep(within_s / 3)
 
-    async def _read_again(self) -> None:
-        assert self._reload is not None
+    def _on_reload_signal(self) -> None:
+        self._reloading = asyncio.ensure_future(self._on_reload())
+
+    async def _on_reload(self) -> None:
+        with contextlib.suppress(DataLatticeError):  # logged
+            await self._read_again()
+
+    async def _read_again(self) -> list[str]:
+        """Read the settings again; return the changed ones that wait for the next start.
+
+        Raises: UsageError: they are wrong, and nothing was changed.
+        """
+        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
         try:
-            fresh = self._reload()
+            fresh = self._config if self._reload is None else self._reload()
+            if self._beside is not None:
+                await asyncio.to_thread(self._beside.reload, fresh)
         except DataLatticeError as error:
             log_event(logging.ERROR, "reload-refused", reason=str(error))
-            return
-        # "`peers` and `log_level` take effect at once, the others with the next start."
+            raise
+        finally:
+            notify("READY=1")
         before, self._config = self._config, fresh
         set_level(fresh.log_level)
         # Parsed, since an address may be written in several ways.
@@ -229,7 +286,16 @@ class Daemon:
         for address in sorted(old - new):
             with contextlib.suppress(UsageError):  # the owner removed it meanwhile
                 await self._node.remove_peer(address)
-        log_event(logging.INFO, "reloaded", peers=len(fresh.peers), log_level=fresh.log_level)
+        # Against the start: a setting that waits goes on waiting.
+        waiting = [one for one in changed_settings(self._started, fresh) if one not in RELOADED]
+        log_event(
+            logging.INFO,
+            "reloaded",
+            peers=len(fresh.peers),
+            log_level=fresh.log_level,
+            restart=",".join(waiting) or "none",
+        )
+        return waiting
 
     def _describe(self, node: NodeServer, control: ControlServer) -> Running:
         identity = node.identity

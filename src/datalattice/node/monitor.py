@@ -76,6 +76,8 @@ class Monitor:
         self._lane = LaneStatus()
         self._http: HttpListener | None = None
         self._bind = ""
+        self.is_draining = False
+        """Whether the node ends: it finishes what it has, and takes nothing new."""
         self._observer.checks |= {
             "damage": self._damaged,
             "peers": self._alone,
@@ -217,14 +219,15 @@ class Monitor:
         reasons = self._observer.reasons
         await self._read_lane()
         document = {
-            "status": "degraded" if reasons else "ok",
+            "status": "draining" if self.is_draining else "degraded" if reasons else "ok",
             "reasons": reasons,
             "root_hash": self._node.root_hash.hex(),
             "noticed": self._observer.noticed,
             "over_quota": self._lane.over_quota,
         }
         # 503 when degraded, so that a load balancer or watchdog needs no JSON.
-        status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+        is_well = not reasons and not self.is_draining
+        status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
         return Response(status, json.dumps(document) + "\n", "application/json")
 
 

@@ -50,6 +50,8 @@ from datalattice.actions import (
     PresentPeer,
     PresentPeers,
     PullPeers,
+    ReloadedSettings,
+    ReloadSettings,
     RemovePeer,
     ResolvedFork,
     ResolveFork,
@@ -156,11 +158,13 @@ class NodeOperations:
         stop: Callable[[], None],
         weaver: WeaverHosts | None = None,
         offered: OfferedActions | None = None,
+        reload: Callable[[], Awaitable[list[str]]] | None = None,
     ) -> None:
         self._node = node
         self._weaver = weaver
         self._stop = stop
         self._offered = offered
+        self._reload = reload
         self._started_ms = node.clock.now_ms()
         self._maintenance = Maintenance(node, self._stores, self._reporting_faults)
         self._is_behind = False  # whether the last write could not be stored
@@ -411,6 +415,11 @@ class NodeOperations:
     async def _forget(self, request: ForgetRoots) -> ForgottenRoots:
         history = self._node.store.history
         return ForgottenRoots(count=await asyncio.to_thread(history.forget, request.before_ms))
+
+    @_does(ReloadSettings)
+    async def _reload_node(self, request: ReloadSettings) -> ReloadedSettings:
+        waiting = [] if self._reload is None else await self._reload()
+        return ReloadedSettings(waiting=tuple(waiting))
 
     @_does(StopNode)
     async def _stop_node(self, request: StopNode) -> Empty:

@@ -27,6 +27,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 grpc = pytest.importorskip("datalattice.client.grpc")
 
+from datalattice.api import doors as doors_module  # noqa: E402
 from datalattice.api.certificates import (  # noqa: E402 - behind what may be missing
     DOOR_FILE,
     RENEW_BEFORE,
@@ -71,6 +72,7 @@ class Served:
         addresses = self.doors.bind()
         self.rest = addresses["rest"].partition("://")[2]
         self.grpc = addresses["grpc"]
+        self.socket = addresses["socket"]
 
     def token(self) -> str:
         return make_token(self.identity, self.did, SystemClock().now_ms())
@@ -415,3 +417,48 @@ def test_without_tls_others_reach_a_door_only_if_that_is_said() -> None:
         DoorConfig("0.0.0.0:1", "off")
     assert not DoorConfig("0.0.0.0:1", "off", insecure=True).has_tls
     assert DoorConfig("0.0.0.0:1", insecure=True).has_tls  # it is allowed, not asked for
+
+
+# --- doors that fail ------------------------------------------------------------------------------
+
+
+def until(true: Callable[[], object]) -> None:
+    assert any(true() or threading.Event().wait(0.02) for _ in range(3_000))
+
+
+def test_a_door_that_fails_while_it_serves_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors_module, "RETRY_FIRST_S", 0.01)
+    made: list[Any] = []
+    real = doors_module._server
+
+    def noted(*args: Any) -> Any:
+        made.append(real(*args))
+        if len(made) in (3, 4):  # the first two serve; then it fails twice
+            raise RuntimeError("it broke")
+        return made[-1]
+
+    monkeypatch.setattr(doors_module, "_server", noted)
+    with serving(tmp_path / "n", tls="off") as served:
+        assert served.doors.trouble() is None
+        with RestClient(f"http://{served.rest}") as client:
+            client.call(GetNodeStatus())
+        for server in made:  # whatever ends them
+            server.should_exit = True
+        until(lambda: len(made) == 6 and served.doors.trouble() is None)
+        for place in (served.socket, served.grpc):
+            kind = RestClient if place == served.socket else grpc.GrpcClient
+            with kind(place) as client:
+                client.call(GetNodeStatus())
+
+
+def test_a_certificate_that_cannot_be_read_keeps_that_door_alone_closed(tmp_path: Path) -> None:
+    files = {"cert": str(tmp_path / "absent.pem"), "key": str(tmp_path / "absent.pem")}
+    with serving(tmp_path / "n", **files) as served:
+        trouble = served.doors.trouble() or ""
+        assert "rest: " in trouble
+        assert "grpc: " in trouble
+        assert "absent.pem cannot be read" in trouble
+        with RestClient(served.socket) as made:
+            assert made.call(ListTopics()).topics == ()

@@ -49,6 +49,7 @@ CALLS: dict[str, str] = {
     "node peers remove": "node peers remove 127.0.0.1:1",
     "node watch": "node watch --count 1",
     "node pull": "node pull",
+    "node reload": "node reload",
     "node stop": "node stop",
     "queue create": "queue create parted --partitions 2",
     "queue offer": "queue offer log a b",

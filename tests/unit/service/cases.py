@@ -628,6 +628,7 @@ BAD: dict[str, Bad] = {
     "node.set_name": Bad(lambda w: a.NameNode(name="a\nb"), UsageError),
     "node.status": Bad(lambda w: a.ListPeers(), PeerUnavailable),
     "node.store_types": Bad(lambda w: a.ListPeers(), PeerUnavailable),
+    "node.reload": Bad(lambda w: a.ReloadSettings(), PeerUnavailable),
     "peers.list": Bad(lambda w: a.ListPeers(), PeerUnavailable),
     "peers.put": Bad(lambda w: a.AddPeer(address="127.0.0.1:1"), PeerUnavailable),
     "peers.remove": Bad(lambda w: a.RemovePeer(address="127.0.0.1:1"), PeerUnavailable),

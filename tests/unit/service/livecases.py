@@ -92,6 +92,7 @@ LIVE: dict[str, Good | Flow] = {
         lambda w: a.WaitForRoot(known=b"\x07" * 32, timeout_ms=30_000),
         lambda r, w: r.root_hash == w.node.ask(a.GetNodeHealth()).root_hash,
     ),
+    "node.reload": Good(lambda w: a.ReloadSettings(), lambda r, w: r.waiting == ()),
     "peers.list": Good(
         lambda w: a.ListPeers(), lambda r, w: w.peer in [one.address for one in r.peers]
     ),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from datalattice.actions import GetNodeHealth, PullPeers, StopNode
+from datalattice.actions import GetNodeHealth, PullPeers, ReloadSettings, StopNode
 from datalattice.cells import Value
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.node import peers as peers_commands
@@ -218,16 +218,16 @@ def run_node(
         show(_ready(running, node))
         sys.stdout.flush()  # the process that started this one waits for the line
 
-    # A terminal that is closed sends SIGHUP, too, and then the node is to end.
-    reload = None if sys.stdin.isatty() else load
     daemon = Daemon(
         folder.path,
         settings,
         identity=keys.identity,
         keys=keys.in_order(),
         ready=ready,
-        reload=reload,
+        reload=load,
         service=FolderService(folder.path),
+        # A terminal that is closed sends SIGHUP, too, and then the node is to end.
+        hangup=not sys.stdin.isatty(),
         beside=None if doors is None else doors(folder.path, settings, keys.identity),
     )
     if attached:
@@ -270,6 +270,17 @@ def init(
         "public_key": read_key(folder.identity_path).public_key.hex(),
     }
     return CommandResult(document)
+
+
+@command(app, "reload", ANY)
+def reload(call: Call) -> CommandResult:
+    """Have the running node read its settings, rules of access and door certificates again.
+
+    Prints the changed settings that wait for the next start. A wrong one changes nothing.
+    """
+    waiting = list(call.node().call(ReloadSettings()).waiting)
+    lines = [f"{name} changes with the next start" for name in waiting] or ["all are in force"]
+    return CommandResult({"waiting": waiting}, lines)
 
 
 @command(app, "stop", ANY)

@@ -11,7 +11,12 @@ from datalattice.client.settings.config import (
     split_listen,
 )
 from datalattice.client.settings.policyfile import parse_owner, parse_size, policy_document
-from datalattice.client.settings.settings import Settings, load_settings, settings_text
+from datalattice.client.settings.settings import (
+    Settings,
+    changed_settings,
+    load_settings,
+    settings_text,
+)
 
 __all__ = [
     "ADDRESS_CONNECTIONS_MAX",
@@ -21,6 +26,7 @@ __all__ = [
     "DoorConfig",
     "NodeConfig",
     "Settings",
+    "changed_settings",
     "load_settings",
     "parse_owner",
     "parse_size",

@@ -181,6 +181,8 @@ class NodeConfig:
     mcp: what language models may do at `/mcp` of REST: `off`, `read`, or `all`, which writes, too.
     reading: who may read values and the lattice through these: `public` or `authenticated`.
     admins: DIDs that may do everything there.
+    reads_per_s, effects_per_s: calls of one user of the doors a second, as many at once.
+    drain_s: how long requests in flight may take when the doors close.
     cache_bytes: memory for decoded cells of a store that the node opens.
     log_level, log_format: for a node process; a program with a node in it sets up its own logging.
     Units: all times in milliseconds.
@@ -225,6 +227,9 @@ class NodeConfig:
     mcp: str = "off"
     reading: str = "public"
     admins: tuple[str, ...] = ()
+    reads_per_s: int = 200
+    effects_per_s: int = 50
+    drain_s: int = 10
     cache_bytes: int = CACHE_BYTES_MAX
     http_port: int | None = None
     http_bind: str = "127.0.0.1"
@@ -246,11 +251,9 @@ class NodeConfig:
             parse_ticket(peer)  # every address is checked at the start, not when it is dialled
         for key in self.allow:
             parse_key(key)
-        self._check_doors()
+        self._check_names()
         for text in self.partial:
             split_partial(text)
-        for owner in self.watched_owners:
-            parse_owner(owner)
         if self.url is not None:
             parse_address(self.url)
         for name, choices in (
@@ -282,6 +285,8 @@ class NodeConfig:
             "fence_wait_ms",
             "fence_moved_wait_ms",
             "fence_again_ms",
+            "reads_per_s",
+            "effects_per_s",
         ):
             if getattr(self, name) < 1:  # 0 would switch a protection off, or wait for ever
                 raise UsageError(f"{name} is at least 1, got {getattr(self, name)}")
@@ -291,6 +296,7 @@ class NodeConfig:
             "check_interval_ms",
             "collect_after_bytes",
             "connections_per_address_max",
+            "drain_s",
         ):
             if getattr(self, name) < 0:  # here 0 has a meaning: off, or without limit
                 raise UsageError(f"{name} is at least 0, got {getattr(self, name)}")
@@ -302,10 +308,12 @@ class NodeConfig:
                 f"({2 * self.message_bytes_max}), got {self.peer_bytes_max}"
             )
 
-    def _check_doors(self) -> None:
+    def _check_names(self) -> None:
         for host in self.http_hosts:
             if not _HOST_NAME.fullmatch(host):  # a monitor's Host header is compared with these
                 raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
+        for owner in self.watched_owners:
+            parse_owner(owner)
         for did in self.admins:
             if not is_bare_did(did):
                 raise UsageError(f"admins are DIDs such as did:key:z6Mk..., got {did!r}")

@@ -45,6 +45,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
             "bytes_per_s_max",
             "peer_bytes_max",
             "cache_bytes",
+            "reads_per_s",
+            "effects_per_s",
+            "drain_s",
         )
     },
     "log": {"level": "log_level", "format": "log_format"},
@@ -108,6 +111,13 @@ def load_settings(
             chosen[name] = value
             sources[name] = source
     return Settings(_config(chosen), sources)
+
+
+def changed_settings(before: NodeConfig, after: NodeConfig) -> list[str]:
+    """Return the names of the settings that differ."""
+    kinds = _kinds().items()
+    found = [dotted for dotted, one in kinds if _value(before, one) != _value(after, one)]
+    return found if before.hosting == after.hosting else [*found, HOSTING]
 
 
 def settings_text(given: Mapping[str, object]) -> str:

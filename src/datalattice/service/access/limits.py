@@ -43,16 +43,20 @@ class RateLimits:
     def __init__(
         self, allowances: Mapping[Use, Allowance] = ALLOWANCES, buckets_max: int = BUCKETS_MAX
     ) -> None:
-        self._allowances = {**ALLOWANCES, **allowances}
-        for use, (per_s, burst) in self._allowances.items():
-            if not (per_s > 0 and burst >= 1):  # else no call would ever pass again
-                raise UsageError(f"{use}: more than 0 a second and 1 at once, got {per_s}, {burst}")
+        self._allowances = _checked(allowances)
         self._buckets_max = buckets_max
         # By use and caller: (tokens, the time at which they were counted).
         self._buckets: dict[Use, OrderedDict[str, tuple[float, int]]] = {
             use: OrderedDict() for use in self._allowances
         }
         self._lock = threading.Lock()
+
+    def change(self, allowances: Mapping[Use, Allowance]) -> None:
+        """Count by other allowances from now on; callers keep what they have left.
+
+        Raises: UsageError: one lets no call pass.
+        """
+        self._allowances = _checked(allowances)
 
     def take(self, use: Use, caller: Principal, now_ms: int) -> None:
         """Count a call of a caller, by its address if it is anonymous.
@@ -98,6 +102,14 @@ class RateLimits:
         buckets.move_to_end(key)
         if len(buckets) > self._buckets_max:
             buckets.popitem(last=False)  # unused for longest: it had the most time to fill
+
+
+def _checked(allowances: Mapping[Use, Allowance]) -> dict[Use, Allowance]:
+    found = {**ALLOWANCES, **allowances}
+    for use, (per_s, burst) in found.items():
+        if not (per_s > 0 and burst >= 1):  # else no call would ever pass again
+            raise UsageError(f"{use}: more than 0 a second and 1 at once, got {per_s}, {burst}")
+    return found
 
 
 def address_key(address: str | None) -> str:

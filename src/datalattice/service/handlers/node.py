@@ -21,6 +21,7 @@ from datalattice.actions import (
     NodeInfo,
     NodePeers,
     PullPeers,
+    ReloadSettings,
     RemovePeer,
     ResolveFork,
     StartTask,
@@ -92,6 +93,7 @@ def list_peers(call: ServiceCall, request: ListPeers) -> NodePeers:
 @handles(GetNodeHealth)
 @handles(WaitForRoot)
 @handles(StopNode)
+@handles(ReloadSettings)
 @handles(PullPeers)
 @handles(AddPeer)
 @handles(RemovePeer)
