@@ -297,7 +297,7 @@ class LockInfo(Message, name="datalattice.v1.LockInfo"):
 
 
 @action("drive.lock", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/locks", 201))
-class LockFile(ActionRequest[LockInfo], name="datalattice.v1.LockFileRequest"):
+class TakeLock(ActionRequest[LockInfo], name="datalattice.v1.TakeLockRequest"):
     """Lock a file or directory: until the end of the lock, writes at this node need its token.
 
     A missing file is made. is_shared: others may lock it so, too. is_deep: with all below it.

@@ -73,7 +73,7 @@ class DamageInfo(Message, name="datalattice.v1.DamageInfo"):
     hash: Annotated[bytes | None, Field(4, codec=HASH)] = None
 
 
-class MissingCell(Message, name="datalattice.v1.MissingCell"):
+class AbsentCell(Message, name="datalattice.v1.AbsentCell"):
     """A cell that is not here. above: cells that refer to it. below_root: the root needs it."""
 
     hash: Annotated[bytes, Field(1, codec=HASH)] = b""
@@ -100,7 +100,7 @@ class StoreCheck(Message, name="datalattice.v1.StoreCheck"):
     cells: Annotated[int, Field(4, "uint64")] = 0
     size_bytes: Annotated[int, Field(5, "uint64")] = 0
     damaged: Annotated[tuple[DamageInfo, ...], Field(6)] = ()
-    missing: Annotated[tuple[MissingCell, ...], Field(7)] = ()
+    missing: Annotated[tuple[AbsentCell, ...], Field(7)] = ()
     endangered: Annotated[tuple[bytes, ...], Field(8, codec=HASH)] = ()
     unserved: Annotated[tuple[bytes, ...], Field(9, codec=HASH)] = ()
     scars: Annotated[tuple[DamageInfo, ...], Field(10)] = ()

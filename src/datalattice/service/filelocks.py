@@ -58,7 +58,7 @@ class Touched(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FileLock:
+class HeldLock:
     """One lock. is_deep: all below the place is locked, too."""
 
     token: str
@@ -101,7 +101,7 @@ class FileLocks:
         self._clock: Final = clock or SystemClock()
         self._entropy: Final = entropy or SystemEntropy()
         self._write_wait_s: Final = write_wait_s
-        self._locks: dict[str, FileLock] = {}
+        self._locks: dict[str, HeldLock] = {}
         self._writes: list[tuple[bytes, str, Sequence[Touched]]] = []
         self._changed: Final = threading.Condition()
 
@@ -114,7 +114,7 @@ class FileLocks:
         is_deep: bool,
         note: str,
         timeout_s: int,
-    ) -> FileLock:
+    ) -> HeldLock:
         """Lock a place, once the writes that have begun there are done.
 
         timeout_s: 1 to 3,600; more is cut.
@@ -123,7 +123,7 @@ class FileLocks:
         """
         if len(note.encode()) > NOTE_BYTES_MAX:
             raise LimitExceeded(f"owner_note: at most {NOTE_BYTES_MAX} bytes")
-        made = FileLock(
+        made = HeldLock(
             self._new_token(), holder, place, is_shared, is_deep, note, self._end_ms(timeout_s)
         )
         with self._changed:
@@ -144,7 +144,7 @@ class FileLocks:
             self._locks[made.token] = made
         return made
 
-    def refresh(self, holder: str, place: LockPlace, token: str, timeout_s: int) -> FileLock:
+    def refresh(self, holder: str, place: LockPlace, token: str, timeout_s: int) -> HeldLock:
         """Let a lock that covers a place last from now on. Raises: NoSuchPath: there is none."""
         with self._changed:
             found = self._own(holder, place, token)
@@ -157,7 +157,7 @@ class FileLocks:
             self._own(holder, place, token)
             del self._locks[token]
 
-    def around(self, place: LockPlace) -> list[FileLock]:
+    def around(self, place: LockPlace) -> list[HeldLock]:
         """Return the locks that cover a place, and those below it."""
         with self._changed:
             return [
@@ -211,13 +211,13 @@ class FileLocks:
 
     # --- with the condition held ---
 
-    def _live(self) -> list[FileLock]:
+    def _live(self) -> list[HeldLock]:
         now_ms = self._clock.now_ms()
         for token in [one.token for one in self._locks.values() if one.expires_ms <= now_ms]:
             del self._locks[token]
         return list(self._locks.values())
 
-    def _own(self, holder: str, place: LockPlace, token: str) -> FileLock:
+    def _own(self, holder: str, place: LockPlace, token: str) -> HeldLock:
         self._live()
         found = self._locks.get(token)
         if (
@@ -244,7 +244,7 @@ class FileLocks:
             if not is_shown:
                 raise FileLocked(f"{_path(names)} is locked; the write has no token of the lock")
 
-    def _is_written(self, lock: FileLock) -> bool:
+    def _is_written(self, lock: HeldLock) -> bool:
         return any(
             (owner, drive) == lock.place[:2] and any(map(lock.guards, touched))
             for owner, drive, touched in self._writes

@@ -23,7 +23,7 @@ from datalattice.errors import DataLoss, LimitExceeded, MissingData, StaleToken,
 from datalattice.protobuf import Message
 from datalattice.service.access import LOCAL, AccessControl, Policy, Principal, decide
 from datalattice.service.filelocks import FileLocks
-from datalattice.service.resuming import Positions, write_token
+from datalattice.service.resuming import StreamPositions, write_token
 from datalattice.weaver import Once
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Streamed(Generic[R]):
         first: Iterable[R] = (),
         *,
         name: bytes = b"",
-        positions: Positions[T] | None = None,
+        positions: StreamPositions[T] | None = None,
         is_resumed: bool = False,
         at_once: int = POLL_MAX,
     ) -> None:
@@ -109,7 +109,7 @@ class Streamed(Generic[R]):
         self._convert: Final[Callable[[Any], R]] = convert
         self._name: Final = name
         self._at_once: Final = at_once
-        self._positions: Final[Positions[Any] | None] = positions
+        self._positions: Final[StreamPositions[Any] | None] = positions
         self._waiting: Iterator[R] = iter(list(first))
         self.resume = "" if positions is None else write_token(name, positions.now())
         """The token of the last item that was taken, or of the beginning; "" without tokens."""

@@ -300,7 +300,7 @@ class RequestRepeated(Exception):
         self.result = result
 
 
-class Requests:
+class KeptResults:
     """The kept results of one node."""
 
     def __init__(self, node: Node, clock: Clock, limits: RequestLimits = REQUEST_LIMITS) -> None:

@@ -25,7 +25,7 @@ NAME_BYTES: Final = 8
 """Bytes of the hash that names a stream in its tokens."""
 
 
-class Positions(Protocol[T_contra]):
+class StreamPositions(Protocol[T_contra]):
     """How the positions of one stream are found."""
 
     def now(self) -> Value:

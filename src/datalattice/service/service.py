@@ -36,10 +36,10 @@ from datalattice.service.filelocks import FileLocks
 from datalattice.service.registry import HANDLERS, ServiceCall, Streamed, Upload
 from datalattice.service.requests import (
     REQUEST_LIMITS,
+    KeptResults,
     RequestLimits,
     RequestMark,
     RequestRepeated,
-    Requests,
     mark_of,
 )
 from datalattice.weaver import store_id_text
@@ -84,7 +84,7 @@ class Service:
         self._locks: Final = locks or FileLocks()
         self.doors: Final = doors
         self._events: Final = events
-        self._requests: Final = Requests(node, clock or SystemClock(), limits)
+        self._requests: Final = KeptResults(node, clock or SystemClock(), limits)
 
     def call(
         self, request: ActionRequest[R], caller: Principal, *, request_id: str | None = None

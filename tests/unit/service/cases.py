@@ -101,7 +101,7 @@ class World:
 
     def lock(self, path: str) -> str:
         """Lock a directory of the drive with all below it; return the token."""
-        request = a.LockFile(drive="files", path=path, is_deep=True, owner_note="lent")
+        request = a.TakeLock(drive="files", path=path, is_deep=True, owner_note="lent")
         return self.service.call(request, OPERATOR).token
 
     def locked_by(self, token: str, path: str) -> bool:
@@ -311,7 +311,7 @@ GOOD: dict[str, Good | Flow] = {
         ),
     ),
     "drive.lock": Good(
-        lambda w: a.LockFile(drive="files", path="/new.txt", owner_note="me", timeout_s=9_999),
+        lambda w: a.TakeLock(drive="files", path="/new.txt", owner_note="me", timeout_s=9_999),
         lambda r, w: (
             r.is_new
             and 3_500_000 <= r.expires_ms - SystemClock().now_ms() <= 3_600_000
@@ -595,7 +595,7 @@ BAD: dict[str, Bad] = {
         lambda w: a.SetProperties(drive="files", path="/a.txt", remove=("",)), UsageError
     ),
     "drive.lock": Bad(
-        lambda w: a.LockFile(drive="files", path="/full/b.txt", owner=w.lock("/full") and "own"),
+        lambda w: a.TakeLock(drive="files", path="/full/b.txt", owner=w.lock("/full") and "own"),
         FileLocked,
     ),
     "drive.unlock": Bad(lambda w: a.UnlockFile(drive="files", token="none"), NoSuchPath),

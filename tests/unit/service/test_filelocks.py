@@ -16,8 +16,8 @@ from datalattice.service import filelocks
 from datalattice.service.filelocks import (
     LOCKS_MAX,
     NOTE_BYTES_MAX,
-    FileLock,
     FileLocks,
+    HeldLock,
     LockPlace,
     Touched,
 )
@@ -51,7 +51,7 @@ def at(path: str, drive: str = "files") -> LockPlace:
 
 def lock(
     locks: FileLocks, path: str, who: str = "a", *, is_shared: bool = False, is_deep: bool = False
-) -> FileLock:
+) -> HeldLock:
     return locks.lock(
         who, at(path), is_shared=is_shared, is_deep=is_deep, note="", timeout_s=LOCK_S_MAX
     )

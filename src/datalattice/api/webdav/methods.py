@@ -19,7 +19,6 @@ from datalattice.actions import (
     FileProperty,
     GetFile,
     ListLocks,
-    LockFile,
     LockInfo,
     MakeDirectory,
     MoveFile,
@@ -27,6 +26,7 @@ from datalattice.actions import (
     RemoveFile,
     SetProperties,
     StatFile,
+    TakeLock,
     UnlockFile,
 )
 from datalattice.api.rest import byte_range, file_pieces
@@ -315,11 +315,11 @@ class DavMethods(DavResources):
             if len(asked.lists.tokens) != 1:
                 raise UsageError("a LOCK without a body refreshes the lock whose token If has")
             fields["token"] = asked.lists.tokens[0]
-            lock = self.change(asked, LockFile(**fields), missing=412)
+            lock = self.change(asked, TakeLock(**fields), missing=412)
         else:
             lock = self.change(
                 asked,
-                LockFile(
+                TakeLock(
                     **fields,
                     is_deep=how == "infinity",
                     lock_tokens=asked.lists.tokens,

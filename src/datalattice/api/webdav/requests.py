@@ -166,7 +166,7 @@ def entity_tags(header: str) -> list[str]:
     return found
 
 
-class Condition(NamedTuple):
+class IfCondition(NamedTuple):
     """One condition of an `If` header: a lock token, or an entity tag."""
 
     is_not: bool
@@ -178,7 +178,7 @@ class ConditionList(NamedTuple):
     """Conditions that hold together. tag: the URL they are about, "" for that of the request."""
 
     tag: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[IfCondition, ...]
 
 
 class IfHeader(NamedTuple):
@@ -194,7 +194,7 @@ class IfHeader(NamedTuple):
         lists: list[ConditionList] = []
         tag, inside, is_not, at, count = "", None, False, 0, 0
         text = text.rstrip()
-        current: list[Condition] = []
+        current: list[IfCondition] = []
         while at < len(text):
             match = _IF_PART.match(text, at)
             if match is None:
@@ -207,7 +207,7 @@ class IfHeader(NamedTuple):
             elif inside and kind == "not" and not is_not:
                 is_not = True
             elif inside and kind in ("tag", "etag"):
-                current.append(Condition(is_not, kind == "tag", found[1:-1]))
+                current.append(IfCondition(is_not, kind == "tag", found[1:-1]))
                 is_not, count = False, count + 1
             elif inside and kind == "close" and current and not is_not:
                 lists.append(ConditionList(tag, tuple(current)))

@@ -156,14 +156,14 @@ def _numbered(lines: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
 
 def _run(evaluator: Evaluator, lines: Iterator[tuple[str, str]], keep_going: bool) -> int:
     """Do the commands of a script, and wait for its streams; return the exit code."""
-    from datalattice.cli.repl.evaluator import Ended
+    from datalattice.cli.repl.evaluator import Quit
 
     code = 0
     try:
         for where, text in _statements(lines):
             try:
                 evaluator.run(text)
-            except Ended:
+            except Quit:
                 return code
             except Exception as error:  # noqa: BLE001 - told with the line that it is in
                 # "first failure ends with the exit code of the table"

@@ -68,7 +68,7 @@ STORES_MAX: Final = 1_000
 """Stores that are looked at for a name."""
 
 
-class Ended(Exception):
+class Quit(Exception):
     """`quit` was given."""
 
 
@@ -83,7 +83,7 @@ class Found(NamedTuple):
     shape: MessageShape | type[Message]
 
 
-class Job(threading.Thread):
+class BackgroundStream(threading.Thread):
     """A stream in the background. print: of one item; failed: of the error that ends it."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Evaluator:
         self.owner = ""
         self.printing: Final = threading.RLock()
         """Held while something is printed."""
-        self._jobs: Final[dict[int, Job]] = {}
+        self._jobs: Final[dict[int, BackgroundStream]] = {}
         self._count = 0
 
     @property
@@ -139,7 +139,7 @@ class Evaluator:
     def run(self, text: str) -> None:
         """Do one command, and print what came of it.
 
-        Raises: UsageError: the text is no command. What the action raises. Ended: it was `quit`.
+        Raises: UsageError: the text is no command. What the action raises. Quit: it was `quit`.
         """
         parts = parse_command(text)
         if not parts:
@@ -341,7 +341,7 @@ class Evaluator:
                     print_item(item)
             return
         self._count += 1
-        job = Job(self._count, text, stream, print_item, self._tell)
+        job = BackgroundStream(self._count, text, stream, print_item, self._tell)
         self._jobs[job.number] = job
         print_notice(f"[{job.number}] {job.text}; `stop {job.number}` ends it")
         job.start()
@@ -361,7 +361,7 @@ class Evaluator:
         """End all streams."""
         self._end(list(self._jobs.values()))
 
-    def _end(self, jobs: list[Job]) -> None:
+    def _end(self, jobs: list[BackgroundStream]) -> None:
         for one in jobs:
             one.stream.close()
         for one in jobs:
@@ -408,7 +408,7 @@ class Evaluator:
         return help_of(target, shape, set(self.given(shape)))
 
     def _quit(self, _request: QuitPrompt) -> CommandResult:
-        raise Ended
+        raise Quit
 
     _own: ClassVar[dict[type[Message], Callable[[Evaluator, Any], CommandResult]]] = {
         DrawGraph: _graph,

@@ -18,7 +18,7 @@ from prompt_toolkit.patch_stdout import patch_stdout
 
 from datalattice.cli.render import print_notice
 from datalattice.cli.repl.completing import Candidates
-from datalattice.cli.repl.evaluator import Ended, Evaluator
+from datalattice.cli.repl.evaluator import Evaluator, Quit
 
 HISTORY_BYTES_MAX: Final = 1 << 20
 """Longest history that is kept; beyond it the older half goes."""
@@ -106,7 +106,7 @@ class Screen:
             return True
         try:
             self._evaluator.run(text)
-        except Ended:
+        except Quit:
             return True
         except Exception as error:  # noqa: BLE001 - the prompt goes on after any error
             self._evaluator.failed(error, "")

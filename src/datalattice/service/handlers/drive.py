@@ -22,7 +22,6 @@ from datalattice.actions import (
     ListDirectory,
     ListDrives,
     ListLocks,
-    LockFile,
     LockInfo,
     LockList,
     MakeDirectory,
@@ -32,6 +31,7 @@ from datalattice.actions import (
     RemoveFile,
     SetProperties,
     StatFile,
+    TakeLock,
     UnlockFile,
     WriteFile,
 )
@@ -46,7 +46,7 @@ from datalattice.errors import (
     StaleToken,
     UsageError,
 )
-from datalattice.service.filelocks import FileLock, LockPlace, Touched
+from datalattice.service.filelocks import HeldLock, LockPlace, Touched
 from datalattice.service.registry import ServiceCall, Streamed, Upload, handles, page
 from datalattice.service.resuming import not_a_position, read_token, stream_name
 
@@ -359,8 +359,8 @@ def set_properties(call: ServiceCall, request: SetProperties) -> FileInfo:
 # --- locks ----------------------------------------------------------------------------------------
 
 
-@handles(LockFile)
-def lock_file(call: ServiceCall, request: LockFile) -> LockInfo:
+@handles(TakeLock)
+def lock_file(call: ServiceCall, request: TakeLock) -> LockInfo:
     """Lock a file or directory, or refresh a lock."""
     path = request.path or "/"
     place = LockPlace(call.owner(request.owner), request.drive, split_path(path))
@@ -384,7 +384,7 @@ def lock_file(call: ServiceCall, request: LockFile) -> LockInfo:
     return replace(_lock_info(made), is_new=is_new)
 
 
-def _create_missing(call: ServiceCall, request: LockFile, place: LockPlace, made: FileLock) -> bool:
+def _create_missing(call: ServiceCall, request: TakeLock, place: LockPlace, made: HeldLock) -> bool:
     path = request.path or "/"
     drive = _present(call, request.drive, request.owner)
     if drive.exists(path):
@@ -401,7 +401,7 @@ def _create_missing(call: ServiceCall, request: LockFile, place: LockPlace, made
     return True
 
 
-def _lock_info(lock: FileLock) -> LockInfo:
+def _lock_info(lock: HeldLock) -> LockInfo:
     return LockInfo(
         token=lock.token,
         path=join_path(lock.place.names),

@@ -13,7 +13,7 @@ from tests.unit.service.cases import World
 from datalattice.actions import ACTIONS, OfferRecords
 from datalattice.cli.render import use_form
 from datalattice.cli.repl.commands import COMMANDS
-from datalattice.cli.repl.evaluator import Ended, Evaluator
+from datalattice.cli.repl.evaluator import Evaluator, Quit
 from datalattice.errors import DataLatticeError, NoSuchPath, UsageError
 from datalattice.service import LocalClient
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_done_is_said(run: Run, text: str, said: str) -> None:
 
 def test_blank_lines_do_nothing_and_quit_ends(run: Run) -> None:
     assert run("") == run("# queue.range log") == run("()") == ""
-    with pytest.raises(Ended):
+    with pytest.raises(Quit):
         run("quit")
 
 
