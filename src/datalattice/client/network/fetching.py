@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Self
 
-from datalattice.actions import DamageInfo, HealedStore, MissingCell, StoreCheck, UnsoundCell
+from datalattice.actions import AbsentCell, DamageInfo, HealedStore, StoreCheck, UnsoundCell
 from datalattice.cells import MessageCells, Vector, encode, to_cell
 from datalattice.client.addresses import parse_address, system_reason
 from datalattice.client.network.probing import receive_result
@@ -199,7 +199,7 @@ def store_check(report: CheckReport) -> StoreCheck:
         size_bytes=report.size_bytes,
         damaged=tuple(map(_damage_info, report.damage)),
         missing=tuple(
-            MissingCell(hash=one.hash, above=tuple(one.above), below_root=one.below_root)
+            AbsentCell(hash=one.hash, above=tuple(one.above), below_root=one.below_root)
             for one in report.missing
         ),
         endangered=tuple(hash for hash, _ in report.endangered),
