@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import stat
 import tempfile
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -417,3 +420,58 @@ def test_settings_that_are_read_again_change_the_wanted_peers(tmp_path: Path) ->
             assert peers() == ["127.0.0.1:2", "127.0.0.1:9", "127.0.0.1:3"]
 
     serving(tmp_path, work, first, reload)
+
+
+def test_health_says_draining_and_why_doors_do_not_serve(tmp_path: Path) -> None:
+    pages: list[tuple[int, str]] = []
+    places: list[str] = []
+
+    class Beside:
+        """Doors of which one does not serve; it looks at the health while they end."""
+
+        def bind(self) -> dict[str, str]:
+            return {}
+
+        def start(self, events: object) -> None: ...
+
+        def trouble(self) -> str:
+            return "rest: its port is taken"
+
+        def silent_s(self) -> float:
+            return 0.0
+
+        def reload(self, config: NodeConfig) -> None: ...
+
+        def stop(self) -> None:
+            look()
+
+    def look() -> None:
+        try:
+            with urllib.request.urlopen(f"http://{places[0]}/health", timeout=60) as answer:
+                pages.append((answer.status, answer.read().decode()))
+        except urllib.error.HTTPError as error:
+            with error:
+                pages.append((error.code, error.read().decode()))
+
+    async def run() -> None:
+        begun = asyncio.Event()
+
+        def ready(found: Running, _: NodeServer) -> None:
+            places.append(found.http or "")
+            begun.set()
+
+        config = NodeConfig(port=-1, http_port=0)
+        daemon = Daemon(tmp_path, config, ready=ready, beside=Beside())
+        task = asyncio.ensure_future(daemon.serve())
+        await begun.wait()
+        await asyncio.to_thread(look)
+        daemon.stop()
+        await task
+
+    asyncio.run(run())
+    found = [(status, json.loads(page)) for status, page in pages]
+    assert [(status, page["status"]) for status, page in found] == [
+        (503, "degraded"),
+        (503, "draining"),
+    ]
+    assert found[0][1]["reasons"] == {"doors": "rest: its port is taken"}
