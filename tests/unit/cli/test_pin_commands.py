@@ -95,7 +95,7 @@ def test_export_and_import(lattice: Any, filled: str, tmp_path: Path) -> None:
     assert "--pin NAME, --merge, or both" in lattice("disk", "import", file).line()
     assert lattice("disk", "import", file, "--pin", "").code == 2
     done = lattice("disk", "import", file, "--pin", "got", "-d", other, "--json").document
-    assert (done["pin"], done["root"]) == ("got", "")
+    assert (done["pin"], done["root"]) == ("got", None)
     assert done["cells"] > out["cells"]
     assert lattice("show", "got", "-d", other).code == 0
     done = lattice("disk", "import", file, "--merge", "-d", other, "--json").document

@@ -50,19 +50,16 @@ from datalattice.api.rest.bodies import (
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.problems import problem_answer, problem_body
 from datalattice.api.rest.requests import Arguments
+from datalattice.api.rest.room import BODIES_BYTES_MAX, BODY_BYTES_MAX, BodyRoom, read_body
 from datalattice.client import IDEMPOTENCY_KEY
 from datalattice.client.network import WELL_KNOWN
 from datalattice.clock import SystemClock
-from datalattice.errors import DataLatticeError, Draining, LimitExceeded, NoSuchPath, UsageError
-from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.errors import DataLatticeError, Draining, NoSuchPath, UsageError
 from datalattice.protobuf import Message
 from datalattice.service import Service, Streamed, Upload
 from datalattice.service.access import Credentials, Origin, Principal
 
 BASE: Final = "/api/v1"
-
-BODY_BYTES_MAX: Final = MESSAGE_BYTES_MAX
-"""Bytes of one body."""
 
 HEARTBEAT_S: Final = 15.0
 """Longest silence of a stream of events: proxies cut connections that are silent for longer."""
@@ -89,6 +86,7 @@ def rest_app(
     local: Literal["socket"] | None = None,
     hosts: tuple[str, ...] = (),
     body_bytes_max: int = BODY_BYTES_MAX,
+    bodies_bytes_max: int = BODIES_BYTES_MAX,
     heartbeat_s: float = HEARTBEAT_S,
     mounts: Mapping[str, ASGIApp] = NO_MOUNTS,
 ) -> tuple[ASGIApp, RestDoor]:
@@ -96,9 +94,10 @@ def rest_app(
 
     enter: tells who asks. local: `socket` where only our user can open the listener.
     hosts: names under which it may be asked for; () for any. body_bytes_max: of one body.
+    bodies_bytes_max: of the long bodies that are held at once.
     mounts: further applications of this listener, by the first segment of their paths: `/mcp`.
     """
-    door = RestDoor(service, enter, local, body_bytes_max, heartbeat_s)
+    door = RestDoor(service, enter, local, body_bytes_max, bodies_bytes_max, heartbeat_s)
     routes = _Routes()
     for action in ACTIONS.values():
         if action.route is not None:
@@ -255,6 +254,7 @@ class RestDoor:
         enter: Enter,
         local: Literal["socket"] | None,
         body_bytes_max: int,
+        bodies_bytes_max: int,
         heartbeat_s: float,
     ) -> None:
         self._service = service
@@ -265,6 +265,7 @@ class RestDoor:
         self.is_draining = False
         self._numbers = count(1)
         self._body_bytes_max = body_bytes_max
+        self._room: Final = BodyRoom(bodies_bytes_max)
         self._heartbeat_s = heartbeat_s
         self._pool = ThreadPoolExecutor(THREADS, "rest")
 
@@ -287,8 +288,14 @@ class RestDoor:
             return problem_answer(error, right)
 
     async def _answer(self, request: Request, resource: _Resource) -> Response:
+        if resource.action.kind is ActionKind.UPLOAD:
+            return await self._answer_body(request, resource, b"")
+        with self._room.request() as grow:
+            body = await read_body(request, self._body_bytes_max, grow)
+            return await self._answer_body(request, resource, body)
+
+    async def _answer_body(self, request: Request, resource: _Resource, body: bytes) -> Response:
         is_upload = resource.action.kind is ActionKind.UPLOAD
-        body = b"" if is_upload else await read_body(request, self._body_bytes_max)
         asked = Credentials(
             request.method,
             str(request.url),
@@ -436,20 +443,6 @@ class RestDoor:
             self._wakes.discard(wake)
             stream.close()
         yield b"event: end\ndata: " + json.dumps({**end, "resume": token}).encode() + b"\n\n"
-
-
-async def read_body(request: Request, most: int) -> bytes:
-    """Return the body. Raises: LimitExceeded: as soon as it is known to be too large."""
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > most:
-        raise LimitExceeded(f"a body has at most {most} bytes, got {declared}")
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise LimitExceeded(f"a body has at most {most} bytes")
-        parts.append(part)
-    return b"".join(parts)
 
 
 def merged_headers(request: Request) -> dict[str, str]:
