@@ -33,5 +33,3 @@ def test_what_clients_leave_unfinished_is_given_back(tmp_path: Path) -> None:
 def test_what_any_door_answered_survives_kill_9(tmp_path: Path) -> None:
     report = run("doors_kill.py", "kill_rounds", tmp_path / "node", 2, 1)
     assert not report["wrong"], report
-    for name in ("rest", "grpc", "port", "webdav", "weaver"):  # they were told
-        assert report["failed"][name], report

@@ -43,7 +43,7 @@ class NodeProcess:
         return f"tcp://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        self.folder.settings_path.write_text(f"plain = true\nport = {self._port}\n")
+        self.folder.settings_path.write_text(f"[node]\nplain = true\nport = {self._port}\n")
         self._process = subprocess.Popen(
             [*COMMAND, "node", "start", "--dir", str(self.folder.path)],
             stdout=subprocess.PIPE,
