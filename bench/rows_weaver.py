@@ -170,7 +170,7 @@ def _submit_slowly(turns: int, count: int) -> Row:
 def _slow_disk() -> Iterator[None]:
     fast = os.fdatasync
 
-    def slow(fd: int) -> None:
+    def slow(fd: Any) -> None:
         time.sleep(SLOW_SYNC_S)
         fast(fd)
 

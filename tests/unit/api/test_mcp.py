@@ -385,7 +385,7 @@ def test_calls_over_http_are_recorded_and_counted_like_others(world: World, tmp_
     async def run() -> list[Any]:
         transport = httpx.ASGITransport(app=door.app(access.enter))
         async with door.serving(), httpx.AsyncClient(transport=transport) as client:
-            shown = ({}, *({"authorization": "Bearer x"},) * 3)
+            shown: tuple[dict[str, str], ...] = ({}, *({"authorization": "Bearer x"},) * 3)
             return [
                 await client.post(
                     "http://localhost/mcp", json=body, headers={"accept": "application/json", **one}

@@ -22,11 +22,11 @@ class Counting(LocalClient):
     calls = 0
     is_gone = False
 
-    def call(self, request: ActionRequest[Any]) -> Any:
+    def call(self, request: ActionRequest[Any], *, request_id: str | None = None) -> Any:
         self.calls += 1
         if self.is_gone:
             raise PeerUnavailable("no service answers")
-        return super().call(request)
+        return super().call(request, request_id=request_id)
 
 
 class Typing:
