@@ -817,3 +817,14 @@ def test_more_calls_on_a_connection_than_it_may_have_wait_there_alone(
         until(lambda: served.door.streams == 1)
         assert busy.call(GetNodeStatus()).version
         streams[1].close()
+
+
+def test_a_client_may_have_more_calls_than_a_connection_takes(service: Service) -> None:
+    async def run(path: Path) -> None:
+        async with AsyncGrpcClient(path) as client:
+            await client.call(GetNodeStatus())
+            for _ in range(5):
+                await asyncio.gather(*(client.call(GetNodeStatus()) for _ in range(500)))
+
+    with serving(service) as served:
+        asyncio.run(run(served.path))

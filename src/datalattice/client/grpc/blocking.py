@@ -15,6 +15,7 @@ from datalattice.client.calling import check_answer, check_upload, upload_messag
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import (
     ASK_STATUS,
+    CALLS_MAX,
     DoorAddress,
     Token,
     token_in,
@@ -112,6 +113,7 @@ class GrpcClient:
         self._resume_s: Final = resume_s
         self._route: Final = DoorAddress(target, token, certificate, did, clock)
         self._timeout_s: Final = timeout_s
+        self._calls: Final = threading.Semaphore(CALLS_MAX)
         self._entropy: Final = entropy or SystemEntropy()
         self._retry: Final = retry
         self._lock: Final = threading.Lock()
@@ -176,7 +178,8 @@ class GrpcClient:
         method = self._open().unary_unary(f"/{action.method}")
         metadata = self._route.metadata(request_id)
         try:
-            data: bytes = method(request.encode(), timeout=self._timeout_s, metadata=metadata)
+            with self._calls:
+                data: bytes = method(request.encode(), timeout=self._timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             raise self._error(error) from error
         result: R = action.result.decode(data)  # type: ignore[assignment]

@@ -69,6 +69,10 @@ OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
+CALLS_MAX: Final = 64
+"""Calls of one client that are under way; further ones wait here. A door takes 128 on a connection,
+streams included, and would refuse some of those above."""
+
 Token = str | Callable[[], str]
 """A bearer token, or what returns one that has not ended, asked for at each call."""
 

@@ -14,7 +14,7 @@ from grpc import aio
 from datalattice.actions import ActionKind, ActionRequest
 from datalattice.client.calling import check_answer, check_upload, upload_messages
 from datalattice.client.control import CALL_TIMEOUT_S
-from datalattice.client.grpc.channels import ASK_STATUS, DoorAddress, Token, token_in
+from datalattice.client.grpc.channels import ASK_STATUS, CALLS_MAX, DoorAddress, Token, token_in
 from datalattice.client.methods import AsyncStoreMethods
 from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
@@ -45,6 +45,7 @@ class AsyncGrpcClient:
         self._resume_s: Final = resume_s
         self._route: Final = DoorAddress(target, token, certificate, did, clock)
         self._timeout_s: Final = timeout_s
+        self._calls: Final = asyncio.Semaphore(CALLS_MAX)
         self._entropy: Final = entropy or SystemEntropy()
         self._retry: Final = retry
         self._shown = b""
@@ -111,7 +112,10 @@ class AsyncGrpcClient:
         method = (await self._open()).unary_unary(f"/{action.method}")
         metadata = self._route.metadata(request_id)
         try:
-            data: bytes = await method(request.encode(), timeout=self._timeout_s, metadata=metadata)
+            async with self._calls:
+                data: bytes = await method(
+                    request.encode(), timeout=self._timeout_s, metadata=metadata
+                )
         except grpc.RpcError as error:
             raise self._error(error) from error
         result: R = action.result.decode(data)  # type: ignore[assignment]
