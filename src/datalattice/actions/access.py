@@ -49,7 +49,7 @@ class GetPolicy(ActionRequest[AccessRule], name="datalattice.v1.GetPolicyRequest
 class PutPolicy(ActionRequest[AccessRule], name="datalattice.v1.PutPolicyRequest"):
     """Set the rule of a scope: for each right that it names, who has it. On disk when it returns.
 
-    A right without holders is given to nobody; one that is not named is decided above.
+    Nobody has a right whose holders are empty. The rule of the scope above decides the others.
     if_match: the version that the rule must have, "" for no rule. Raises: Conflict: it has another.
     """
 

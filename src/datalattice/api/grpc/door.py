@@ -115,7 +115,7 @@ def socket_caller(metadata: Mapping[str, str], _address: str | None) -> Principa
 
 @dataclass(slots=True)
 class _LastToken:
-    """The token with which a reader of a stream goes on; "" where there is none."""
+    """The token from which a reader goes on with a stream; "" of a stream without tokens."""
 
     token: str = ""
 
@@ -400,7 +400,7 @@ class GrpcDoor:
         except TimeoutError:
             raise Timeout(f"the reader took nothing for {self._limits.stall_s} s") from None
         except aio.InternalError as gone:
-            # gRPC says this of a caller that has left: it is told nothing, and it is no fault.
+            # gRPC raises this when the caller has left; the call ends as if it were cancelled.
             raise asyncio.CancelledError from gone
 
     async def _until(self, news: asyncio.Event, caller: Principal) -> None:

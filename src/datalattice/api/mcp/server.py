@@ -14,7 +14,6 @@ Source: docs/mcp.md.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -40,10 +39,10 @@ from datalattice.api.mcp.tools import (
     ToolAnswer,
     ToolResource,
 )
-from datalattice.api.rest import Enter, merged_headers, problem_answer, read_body
+from datalattice.api.rest import Enter, problem_answer, read_body, shown_credentials
 from datalattice.errors import DataLatticeError
 from datalattice.service import answer_to
-from datalattice.service.access import Credentials, Origin, Principal
+from datalattice.service.access import Origin, Principal
 from datalattice.version import VERSION
 
 REQUEST_BYTES_MAX: Final = 4 << 20
@@ -206,7 +205,8 @@ class McpDoor:
                 return
             try:
                 body = await read_body(request, REQUEST_BYTES_MAX)
-                asked = self._credentials(request, body, local)
+                origin = Origin("mcp", next(self._numbers))
+                asked = shown_credentials(request, body, origin, local=local)
                 # In a thread: a nonce is written to the disk.
                 caller = await to_thread.run_sync(enter, asked)
             except ClientDisconnect:
@@ -218,19 +218,6 @@ class McpDoor:
             await self._manager.handle_request(scope, _again(body, receive), send)
 
         return answer
-
-    def _credentials(
-        self, request: Request, body: bytes, local: Literal["socket"] | None
-    ) -> Credentials:
-        address = None if request.client is None else request.client.host
-        return Credentials(
-            request.method,
-            str(request.url),
-            merged_headers(request),
-            hashlib.sha256(body).digest() if body else None,
-            local=local,
-            origin=Origin("mcp", next(self._numbers), address),
-        )
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -177,8 +177,8 @@ class McpTools:
     def read(self, uri: str, caller: Principal) -> ToolResource:
         """Return the value that a URI names, `lattice://value/HASH` or `lattice://path/PATH`.
 
-        Raises: UsageError: it is no such URI. LimitExceeded: it is too long. What `values.get` and
-                `lattice.get` raise.
+        Raises: UsageError: the URI is malformed. LimitExceeded: it is too long. What
+                `values.get` and `lattice.get` raise.
         """
         if uri.startswith(VALUE_URI):
             request = from_document(GetValue, {"hash": uri.removeprefix(VALUE_URI)})

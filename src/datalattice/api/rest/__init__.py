@@ -9,13 +9,12 @@ from datalattice.api.rest.app import (
     LOCAL_HOSTS,
     Enter,
     RestDoor,
-    merged_headers,
     rest_app,
 )
 from datalattice.api.rest.bodies import JSON_DEPTH_MAX, JSON_ELEMENTS_MAX
 from datalattice.api.rest.connections import HTTP_LIMITS, BoundedHttp, HttpLimits
 from datalattice.api.rest.problems import problem_answer
-from datalattice.api.rest.requests import byte_range
+from datalattice.api.rest.requests import byte_range, merged_headers, shown_credentials
 from datalattice.api.rest.room import (
     BODIES_BYTES_MAX,
     BODY_BYTES_MAX,
@@ -46,5 +45,6 @@ __all__ = [
     "problem_answer",
     "read_body",
     "rest_app",
+    "shown_credentials",
     "take_upload",
 ]

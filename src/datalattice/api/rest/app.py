@@ -11,7 +11,6 @@ Source: docs/rest.md.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -49,7 +48,7 @@ from datalattice.api.rest.bodies import (
 )
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.problems import problem_answer, problem_body
-from datalattice.api.rest.requests import Arguments
+from datalattice.api.rest.requests import Arguments, shown_credentials
 from datalattice.api.rest.room import BODIES_BYTES_MAX, BODY_BYTES_MAX, BodyRoom, read_body
 from datalattice.client import IDEMPOTENCY_KEY
 from datalattice.client.network import WELL_KNOWN
@@ -296,18 +295,12 @@ class RestDoor:
 
     async def _answer_body(self, request: Request, resource: _Resource, body: bytes) -> Response:
         is_upload = resource.action.kind is ActionKind.UPLOAD
-        asked = Credentials(
-            request.method,
-            str(request.url),
-            merged_headers(request),
-            hashlib.sha256(body).digest() if body else None,
-            is_unread=is_upload and has_body(request),
+        asked = shown_credentials(
+            request,
+            body,
+            Origin("rest", next(self._numbers)),
             local=self._local,
-            origin=Origin(
-                "rest",
-                next(self._numbers),
-                None if request.client is None else request.client.host,
-            ),
+            is_unread=is_upload and has_body(request),
         )
         run = asyncio.get_running_loop().run_in_executor
         if is_upload:
@@ -443,14 +436,6 @@ class RestDoor:
             self._wakes.discard(wake)
             stream.close()
         yield b"event: end\ndata: " + json.dumps({**end, "resume": token}).encode() + b"\n\n"
-
-
-def merged_headers(request: Request) -> dict[str, str]:
-    """Return the headers; one that came twice has its values with commas between."""
-    found: dict[str, str] = {}
-    for name, value in request.headers.items():
-        found[name] = f"{found[name]}, {value}" if name in found else value
-    return found
 
 
 def _document_answer(resource: _Resource, result: Message) -> Response:

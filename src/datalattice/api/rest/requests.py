@@ -5,8 +5,12 @@ Source: docs/rest.md "Requests".
 
 from __future__ import annotations
 
+import hashlib
 import re
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from starlette.requests import Request
 
 from datalattice.actions import CELL, Action, ActionRequest, Route, from_document, read_text
 from datalattice.api.rest.bodies import (
@@ -19,6 +23,7 @@ from datalattice.api.rest.bodies import (
 )
 from datalattice.errors import UsageError
 from datalattice.protobuf import FieldInfo
+from datalattice.service.access import Credentials, Origin
 
 _TAG: Final = re.compile(r'"([^"]*)"')
 
@@ -27,6 +32,40 @@ POSITION_DIGITS_MAX: Final = 20
 
 FIELDS_MAX: Final = 1_000
 """Values in one query string."""
+
+
+def merged_headers(request: Request) -> dict[str, str]:
+    """Return the headers; one that came twice has its values with commas between."""
+    found: dict[str, str] = {}
+    for name, value in request.headers.items():
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def shown_credentials(
+    request: Request,
+    body: bytes,
+    origin: Origin,
+    *,
+    local: Literal["socket"] | None,
+    headers: Mapping[str, str] | None = None,
+    is_unread: bool = False,
+) -> Credentials:
+    """Return what a request shows of its caller.
+
+    origin: without the address, which is the connection's. headers: instead of the request's own.
+    is_unread: the body is there and was not read yet.
+    """
+    address = None if request.client is None else request.client.host
+    return Credentials(
+        request.method,
+        str(request.url),
+        merged_headers(request) if headers is None else headers,
+        hashlib.sha256(body).digest() if body else None,
+        is_unread=is_unread,
+        local=local,
+        origin=origin._replace(address=address),
+    )
 
 
 class Arguments:

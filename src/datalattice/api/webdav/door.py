@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hashlib
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from datalattice.api.rest import (
     merged_headers,
     problem_answer,
     read_body,
+    shown_credentials,
     take_upload,
 )
 from datalattice.api.webdav.documents import XML_BYTES_MAX
@@ -88,8 +88,13 @@ class WebDavDoor:
         is_put = request.method == PUT
         try:
             body = b"" if is_put else await read_body(request, XML_BYTES_MAX)
-            shown = self._credentials(
-                request, headers, body, is_unread=is_put and has_body(request)
+            shown = shown_credentials(
+                request,
+                body,
+                Origin("webdav", next(self._numbers)),
+                local=self._local,
+                headers=_bearing(headers),
+                is_unread=is_put and has_body(request),
             )
             asked = await run(self._enter_with, request, headers, body, shown)
             if not is_put:
@@ -132,20 +137,6 @@ class WebDavDoor:
     ) -> DavAsked:
         caller = self._enter(shown)
         return self._methods.asked(request.method, request.scope["path"], headers, body, caller)
-
-    def _credentials(
-        self, request: Request, headers: Mapping[str, str], body: bytes, *, is_unread: bool
-    ) -> Credentials:
-        address = None if request.client is None else request.client.host
-        return Credentials(
-            request.method,
-            str(request.url),
-            _bearing(headers),
-            hashlib.sha256(body).digest() if body else None,
-            is_unread=is_unread,
-            local=self._local,
-            origin=Origin("webdav", next(self._numbers), address),
-        )
 
 
 def _bearing(headers: Mapping[str, str]) -> Mapping[str, str]:
