@@ -1,0 +1,43 @@
+"""Venue: runs the jobs of a venue of the grid."""
+
+from datalattice.service.venue.adapter import (
+    AUTH_REQUIRED,
+    BLOCKING_THREADS,
+    INPUT_REQUIRED,
+    Adapter,
+    Blocking,
+    BlockingAdapter,
+    BlockingJob,
+    EffectOutcome,
+    JobContext,
+    JobResult,
+    Json,
+    Known,
+    Metadata,
+    OperationFailed,
+    OperationRejected,
+    PlainAdapter,
+    Recovery,
+    VenueOperation,
+)
+
+__all__ = [
+    "AUTH_REQUIRED",
+    "BLOCKING_THREADS",
+    "INPUT_REQUIRED",
+    "Adapter",
+    "Blocking",
+    "BlockingAdapter",
+    "BlockingJob",
+    "EffectOutcome",
+    "JobContext",
+    "JobResult",
+    "Json",
+    "Known",
+    "Metadata",
+    "OperationFailed",
+    "OperationRejected",
+    "PlainAdapter",
+    "Recovery",
+    "VenueOperation",
+]
