@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from datalattice.apps.dlfs import Drive
 from datalattice.apps.grid import (
     CONTENT_BYTES_MAX,
     STORAGE,
     ContentBackend,
+    DriveBackend,
     FileBackend,
     LatticeBackend,
     MemoryBackend,
@@ -40,12 +42,13 @@ def sha(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-@pytest.fixture(params=["memory", "lattice", "file"])
+@pytest.fixture(params=["memory", "lattice", "file", "drive"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> ContentBackend:
     places: dict[str, Make] = {
         "memory": MemoryBackend,
         "lattice": LatticeBackend,
         "file": lambda: FileBackend(str(tmp_path)),
+        "drive": lambda: DriveBackend(Drive.create()),
     }
     return places[request.param]()
 
@@ -186,6 +189,13 @@ def test_damage_in_a_file_is_told_and_storing_again_repairs_it(tmp_path: Path) -
         check_damage(storage)
 
 
+def test_damage_in_a_drive_is_told_and_storing_again_repairs_it() -> None:
+    drive = Drive.create()
+    drive.write(f"/{sha(b'true').hex()}", b"false")
+    with Storage(DriveBackend(drive)) as storage:
+        check_damage(storage)
+
+
 def check_damage(storage: Storage) -> None:
     name = sha(b"true")
     assert [bad.digest for bad in storage.verify()] == [name]
@@ -230,6 +240,35 @@ def test_a_folder_has_to_be_one(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="not a folder for content"):
         Storage(FileBackend(str(tmp_path / name))).initialise()
+
+
+@pytest.mark.parametrize("folder", ["/absent", "/file"])
+def test_a_directory_of_a_drive_has_to_be_one(folder: str) -> None:
+    drive = Drive.create()
+    drive.create_file("/file")
+    with pytest.raises(UsageError, match="not a directory of a drive for content"):
+        Storage(DriveBackend(drive, folder)).initialise()
+
+
+def test_contents_in_a_drive_come_with_the_drive_and_stay_deleted() -> None:
+    here, there = Drive.create(), Drive.create()
+    for drive in (here, there):
+        drive.mkdir("/contents")
+        drive.write("/contents/notes.txt", b"not ours")
+        drive.mkdir(f"/contents/{sha(b'a directory').hex()}")
+    with Storage(DriveBackend(here, "/contents")) as one:
+        name = one.put(b"content")
+        assert not one.exists(sha(b"a directory"))
+        assert not one.delete(sha(b"a directory"))
+        assert here.read(f"/contents/{name.hex()}") == b"content"
+        assert list(one) == [name]
+        there.replicate(here)
+        with Storage(DriveBackend(there, "contents/")) as two:
+            assert two.get(name) == b"content"
+            assert one.delete(name)
+            there.replicate(here)
+            assert not two.exists(name)
+            assert two.is_empty
 
 
 @pytest.mark.parametrize("power_failure", [False, True])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from datalattice.apps.dlfs import Drive
 from datalattice.apps.grid import (
     GRID,
     GRID_ROOT,
@@ -18,6 +19,7 @@ from datalattice.apps.grid import (
     TERMINAL,
     VENUE,
     ContentBackend,
+    DriveBackend,
     FileBackend,
     FixedResolver,
     KnownKeys,
@@ -209,11 +211,12 @@ def test_an_asset_of_another_venue_is_read_by_its_id() -> None:
 # --- content ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["lattice", "memory", "file"])
+@pytest.mark.parametrize("kind", ["lattice", "memory", "file", "drive"])
 def test_content_goes_where_the_storage_is(kind: str, tmp_path: Path) -> None:
     places: dict[str, ContentBackend] = {
         "memory": MemoryBackend(),
         "file": FileBackend(str(tmp_path)),
+        "drive": DriveBackend(Drive.create()),
     }
     storage = Storage(places[kind]) if kind in places else None
     if storage is not None:

@@ -32,7 +32,7 @@ from datalattice.apps.grid.dids import (
     split_did_url,
     venue_document,
 )
-from datalattice.apps.grid.files import FileBackend
+from datalattice.apps.grid.files import DriveBackend, FileBackend
 from datalattice.apps.grid.hidden import hidden_entries
 from datalattice.apps.grid.jobs import (
     STATUSES,
@@ -89,6 +89,7 @@ __all__ = [
     "ContentBackend",
     "DIDResolver",
     "DIDUrl",
+    "DriveBackend",
     "FileBackend",
     "FixedResolver",
     "KnownKeys",

@@ -1,7 +1,7 @@
-"""Files: contents in a folder, one file each, named by the hex of its SHA-256.
+"""Files: contents in a folder of the disk or of a drive, one file each, named by its SHA-256.
 
-A file is written under another name, synced, and then renamed, so that a file with the name of a
-hash is complete. Files with other names are left alone.
+On a disk a file is written under another name, synced, and then renamed, so that a file with the
+name of a hash is complete; a drive writes a file at once. Files with other names are left alone.
 
 Source: COG-4 "File storage"; docs/grid.md "Content".
 """
@@ -9,13 +9,23 @@ Source: COG-4 "File storage"; docs/grid.md "Content".
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from datalattice.apps.dlfs import Drive, join_path, split_path
 from datalattice.apps.grid.assets import READ_BYTES, parse_hash
 from datalattice.crypto import Entropy, SystemEntropy
-from datalattice.errors import Corruption, StoreError, StoreFailed, StoreFull, UsageError
+from datalattice.errors import (
+    Corruption,
+    IsADirectory,
+    NoSuchPath,
+    NotADirectory,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    UsageError,
+)
 from datalattice.store import Disk, RealDisk
 
 UNFINISHED: Final = ".part"
@@ -116,11 +126,7 @@ class FileBackend:
 
     def digests(self) -> Iterator[bytes]:
         """Yield the names of all contents, in order."""
-        for name in self._disk.names(self.folder):
-            digest = parse_hash(name)
-            # One spelling: a file named otherwise is not ours.
-            if digest is not None and digest.hex() == name:
-                yield digest
+        return _digests(self._disk.names(self.folder))
 
     def _fill(self, path: str, pieces: Iterator[bytes]) -> None:
         with _written(path):
@@ -138,6 +144,80 @@ class FileBackend:
 
     def _path(self, name: str) -> str:
         return f"{self.folder}/{name}"
+
+
+class DriveBackend:
+    """Contents in a directory of a drive, which replicates and keeps its history as all drives do.
+
+    A write is one update of the drive, as durable as the drive's own writes.
+    """
+
+    def __init__(self, drive: Drive, folder: str = "/") -> None:
+        self.drive: Final = drive
+        self.folder: Final = join_path(split_path(folder))
+
+    def open(self) -> None:
+        """Check that the directory exists.
+
+        Raises: UsageError: it does not exist, or is not a directory.
+        """
+        try:
+            self.drive.list(self.folder)
+        except (NoSuchPath, NotADirectory) as error:
+            raise UsageError(f"not a directory of a drive for content: {error}") from None
+
+    def close(self) -> None:
+        """Do nothing: the drive belongs to the caller."""
+
+    def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
+        """Store the content in the pieces."""
+        # Pieces that raise leave nothing: "an iterable is read piece by piece; the file changes
+        # after its end" (`Drive.write`).
+        self.drive.write(self._path(digest), pieces)
+
+    def size(self, digest: bytes) -> int | None:
+        """Return the number of bytes, None if the content is absent."""
+        try:
+            return len(self.drive.content(self._path(digest)))
+        except (NoSuchPath, IsADirectory):  # a directory of that name is the user's
+            return None
+
+    def read(self, digest: bytes) -> Iterator[bytes]:
+        """Yield the content in pieces.
+
+        Raises: Corruption: it cannot be read.
+        """
+        try:
+            # One value for all pieces: a writer that replaces the file meanwhile changes none.
+            content = self.drive.content(self._path(digest))
+        except NoSuchPath as error:
+            raise Corruption(f"content that was just there: {error}") from None
+        for start in range(0, len(content), READ_BYTES):
+            yield bytes(content[start : start + READ_BYTES])
+
+    def remove(self, digest: bytes) -> bool:
+        """Remove a content; return whether it was present."""
+        if self.size(digest) is None:
+            return False
+        with suppress(NoSuchPath):  # removed since the look
+            self.drive.delete(self._path(digest))
+        return True
+
+    def digests(self) -> Iterator[bytes]:
+        """Yield the names of all contents, in order."""
+        return _digests(entry.name for entry in self.drive.entries(self.folder) if entry.is_file)
+
+    def _path(self, digest: bytes) -> str:
+        return f"{self.folder.rstrip('/')}/{digest.hex()}"
+
+
+def _digests(names: Iterable[str]) -> Iterator[bytes]:
+    """Yield the hashes among the names of files."""
+    for name in names:
+        digest = parse_hash(name)
+        # One spelling: a file named otherwise is not ours.
+        if digest is not None and digest.hex() == name:
+            yield digest
 
 
 @contextmanager
