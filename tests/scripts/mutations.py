@@ -580,6 +580,16 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "refuse a stream after this side has opened its own",
+        "node/hosts.py",
+        "            if name == (host.protocol, host.store_id):\n",
+        "            if False:\n",
+        (
+            UNIT + "node/test_hosts.py"
+            "::test_a_replica_added_before_the_refusal_of_its_stream_has_left_finds_its_like",
+        ),
+    ),
+    Mutation(
         "cut a connection for one offended replica",
         "node/hosts.py",
         "        if talk.faulty >= FAULTY_MAX:\n",

@@ -227,8 +227,9 @@ def _partner(connection: str, stream: int) -> str:
 class PeerStreams:
     """A connection, and which replica talks on which of its streams.
 
-    refused: replicas whose stream the peer has reset; only the peer may open another.
-    faulty:  how many replicas the peer offended.
+    refused:  replicas whose stream the peer has reset; only the peer may open another.
+    refusing: streams of the peer that this side is about to reset, with the names in their OPEN.
+    faulty:   how many replicas the peer offended.
     """
 
     connection: Connection
@@ -236,6 +237,7 @@ class PeerStreams:
     hosts: dict[int, Host[Replica]] = field(default_factory=dict)
     streams: dict[Host[Replica], int] = field(default_factory=dict)
     refused: set[Host[Replica]] = field(default_factory=set)
+    refusing: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     faulty: int = 0
 
 
@@ -383,12 +385,9 @@ class Hosts:
             # Security: "the three look alike to the peer". A refusal by a replica takes a turn of
             # its lane, so this one does too: a faster answer would tell the peer which stores are
             # here.
-            self._submit(
-                self.lattice,
-                talk,
-                lambda *_: None,
-                lambda: connection.end_stream(stream, at_once=True),
-            )
+            talk.refusing[stream] = protocol, store_id
+            refuse = partial(self._refuse_unknown, talk, stream)
+            self._submit(self.lattice, talk, lambda *_: None, refuse)
             self._observer.count("streams-refused")
             return
         # Both sides decide in the same way, without a message.
@@ -470,6 +469,11 @@ class Hosts:
         is_here = self._is_here(host)
         if not is_here or self._talks.get(connection.id) is not talk or host in talk.streams:
             return
+        # RESET goes before OPEN: a peer that dialled keeps its own stream while two are open, and
+        # would take a later RESET of it as a refusal. Then neither side would open another.
+        for stream, name in list(talk.refusing.items()):
+            if name == (host.protocol, host.store_id):
+                self._refuse_unknown(talk, stream)
         try:
             stream = connection.open_stream(host.protocol, host.store_id)
         except Backpressure as error:
@@ -502,6 +506,12 @@ class Hosts:
         if talk.streams.get(host) == stream:
             self._hang_up(host, talk)
             self._observer.count("streams-refused")
+
+    @staticmethod
+    def _refuse_unknown(talk: PeerStreams, stream: int) -> None:
+        """Reset a stream that the peer opened for a replica that was not here then."""
+        if talk.refusing.pop(stream, None) is not None:
+            talk.connection.end_stream(stream, at_once=True)
 
     def _hang_up(self, host: Host[Replica], talk: PeerStreams) -> None:
         """Reset the stream between a replica and a peer."""

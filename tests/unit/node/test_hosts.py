@@ -109,6 +109,33 @@ def test_a_replica_that_is_added_later_finds_its_like_on_open_connections(order:
     run(work)
 
 
+def test_a_replica_added_before_the_refusal_of_its_stream_has_left_finds_its_like() -> None:
+    async def work() -> None:
+        async with node_of(ONE) as acceptor, node_of(TWO, acceptor) as dialler:
+            await connected(dialler)
+            for node in (acceptor, dialler):  # the protocol is known on both sides
+                counters_on(node, b"other")
+            await settled(dialler, acceptor)
+            # The refusal takes a turn of the lattice's lane: that turn comes after all else here.
+            lane, held = acceptor._hosts.lattice.lane, []
+            submit = lane.submit
+            lane.submit = lambda *task, **who: held.append((task, who))  # type: ignore[method-assign]
+            hosts = [counters_on(dialler)]
+            refused = acceptor.observer.counters
+            await until(dialler, lambda: refused.get("streams-refused", 0) == 1)
+            hosts.append(counters_on(acceptor))
+            (talk,) = acceptor._hosts._talks.values()
+            # The acceptor has opened a stream; the dialler may have reset it already.
+            await until(dialler, lambda: hosts[1] in talk.streams.keys() | talk.refused)
+            lane.submit = submit  # type: ignore[method-assign]
+            for task, who in held:
+                submit(*task, **who)
+            await count(hosts[1], "n")
+            await agree(dialler, hosts, {"n": 1})
+
+    run(work)
+
+
 def test_what_was_counted_before_two_nodes_met_is_compared_when_they_do() -> None:
     async def work() -> None:
         async with node_of(ONE) as first, node_of(TWO) as second:
