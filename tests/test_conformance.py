@@ -21,6 +21,7 @@ PUBLIC = {
     "grid-authority.json": 28,
     "grid-collections.json": 29,
     "grid-jobs.json": 34,
+    "grid-lifecycle.json": 100,
     "grid-merge.json": 25,
     "etch-files.json": 9,
     "lattice-containers.json": 75,

@@ -16,6 +16,7 @@ from datalattice.apps.grid import (
     JOBS,
     META,
     PLAIN_GRID,
+    STATUSES,
     STORAGE,
     VENUE,
     asset_id,
@@ -53,9 +54,10 @@ from datalattice.conformance.registry import (
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import Lattice, MergeContext, MergeNotice, did_of, public_key_of
+from datalattice.service.venue import JobStatus, is_allowed
 
 Reader = Callable[[Any], Value]
-COMMENTS: Final = ("about", "form", "tie_rule", "value_ids_note")
+COMMENTS: Final = ("about", "form", "note", "tie_rule", "value_ids_note")
 """Members of a file that only describe it."""
 
 
@@ -248,7 +250,7 @@ def _run_published(fields: Fields) -> None:
 
 
 def _run_bad_did(fields: Fields) -> None:
-    did = need_text(fields, "did")
+    did = need_text(fields, "given")
     expect("method", None, did_method(did))
     # A DID that is malformed has no key, so nothing below it can be verified.
     expect("public_key", None, public_key_of(did))
@@ -264,6 +266,29 @@ def _run_write(fields: Fields) -> None:
     did, signer = need_text(fields, "did"), need_hex(fields, "signer")
     allowed = may_write(did, signer, need(fields, "document"))
     expect("allowed", need_bool(fields, "allowed"), allowed)
+
+
+def _run_status(kind: str) -> Callable[[Fields], None]:
+    def run(fields: Fields) -> None:
+        status = _status(need_text(fields, "given"))
+        expect("terminal", kind == "terminal", status.is_terminal)
+        expect("interactive", kind == "interactive", status.is_interactive)
+        # "Writing the same non-terminal status again is allowed."
+        expect("again", kind != "terminal", is_allowed(status, status))
+
+    return run
+
+
+def _run_transition(fields: Fields) -> None:
+    only_fields(fields, ("from", "to", "allowed"))
+    before, after = (_status(need_text(fields, name)) for name in ("from", "to"))
+    expect("allowed", need_bool(fields, "allowed"), is_allowed(before, after))
+
+
+def _status(text: str) -> JobStatus:
+    if text not in STATUSES:
+        raise Mismatch(f"unknown status {text!r}; known: {', '.join(JobStatus)}")
+    return JobStatus(text)
 
 
 _FILES: Final[dict[str, dict[str, Callable[[Fields], None]]]] = {
@@ -299,6 +324,12 @@ _FILES: Final[dict[str, dict[str, Callable[[Fields], None]]]] = {
         "did_web_urls": _run_web_url,
         "writes": _run_write,
     },
+    "lifecycle": {
+        "active": _run_status("active"),
+        "interactive": _run_status("interactive"),
+        "terminal": _run_status("terminal"),
+        "transitions": _run_transition,
+    },
 }
 """The sections of each file, and what runs their cases."""
 
@@ -325,8 +356,8 @@ def _cases(file: str, sections: dict[str, Callable[[Fields], None]]) -> Callable
             kind = f"grid-{file}-{section}"
             entries = given if isinstance(given, list) else [given]
             for position, entry in enumerate(entries):
-                # A bare string is a DID: the list of bad ones has nothing else.
-                fields = entry if isinstance(entry, dict) else {"did": entry}
+                # Lists of bad DIDs and of statuses have bare strings.
+                fields = entry if isinstance(entry, dict) else {"given": entry}
                 name = fields.get("name", f"#{position}")
                 yield Case(f"{section}: {name}", kind, as_fields(fields, section))
 

@@ -35,8 +35,11 @@ from datalattice.apps.grid.dids import (
 from datalattice.apps.grid.files import DriveBackend, FileBackend
 from datalattice.apps.grid.hidden import hidden_entries
 from datalattice.apps.grid.jobs import (
+    ACTIVE,
+    INTERACTIVE,
     STATUSES,
     TERMINAL,
+    job_status,
     job_time,
     make_job_id,
     parse_job_id,
@@ -70,11 +73,13 @@ from datalattice.apps.grid.storage import (
 from datalattice.apps.grid.venue import Venue
 
 __all__ = [
+    "ACTIVE",
     "ASSETS",
     "CONTENT_BYTES_MAX",
     "GRID",
     "GRID_ROOT",
     "GRID_SECTION",
+    "INTERACTIVE",
     "JOB",
     "JOBS",
     "KEEP_MS",
@@ -109,6 +114,7 @@ __all__ = [
     "initial_root",
     "is_loopback",
     "is_venue_did",
+    "job_status",
     "job_time",
     "make_job_id",
     "may_write",

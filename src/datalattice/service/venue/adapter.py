@@ -40,15 +40,6 @@ class OperationFailed(DataLatticeError):
     code: ClassVar[str] = "operation-failed"
 
 
-class OperationRejected(OperationFailed):
-    """A rule of the venue or the adapter forbids the operation: the job is REJECTED.
-
-    Only before `JobContext.progress`, `ask` or an effect; `check` refuses before there is a job.
-    """
-
-    code: ClassVar[str] = "operation-rejected"
-
-
 class Recovery(StrEnum):
     """What happens to a job that ran when the venue stopped."""
 
