@@ -90,9 +90,23 @@ from datalattice.actions.events import (
     StoreSynced,
     WatchNode,
 )
+from datalattice.actions.forks import (
+    AppendedSpan,
+    ExportFork,
+    ForkDetails,
+    ForkedEntry,
+    ForkedLog,
+    ForkedRecord,
+    ForkInfo,
+    ForkList,
+    ForkProof,
+    ListForks,
+    ResolvedFork,
+    ResolveFork,
+    ShowFork,
+)
 from datalattice.actions.formats import CELL, HASH, KEY, RAW, STORE_ID, CellFormat, HexFormat
 from datalattice.actions.hosting import (
-    AppendedSpan,
     DecideHosting,
     ForgetOwner,
     ForgetRoots,
@@ -102,8 +116,6 @@ from datalattice.actions.hosting import (
     HostingInfo,
     OwnerDecision,
     OwnerUsage,
-    ResolvedFork,
-    ResolveFork,
 )
 from datalattice.actions.kv import (
     DatabaseInfo,
@@ -357,6 +369,16 @@ __all__ = [
     "ForgetRoots",
     "ForgottenOwner",
     "ForgottenRoots",
+    "ExportFork",
+    "ForkDetails",
+    "ForkedEntry",
+    "ForkedLog",
+    "ForkedRecord",
+    "ForkInfo",
+    "ForkList",
+    "ForkProof",
+    "ListForks",
+    "ShowFork",
     "FoundValue",
     "GetAuthorTips",
     "GetDescriptor",

@@ -1,10 +1,10 @@
-"""Actions on whose data a node takes, on what it forgets, and on forked values."""
+"""Actions on whose data a node takes, and on what it forgets."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from datalattice.actions.action import GET, POST, PUT, ActionKind, ActionRequest, Route, action
+from datalattice.actions.action import GET, PUT, ActionKind, ActionRequest, Route, action
 from datalattice.actions.formats import CELL
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
@@ -99,33 +99,3 @@ class ForgetRoots(ActionRequest[ForgottenRoots], name="datalattice.v1.ForgetRoot
     """
 
     before_ms: Annotated[int, Field(1, "int64")] = 0
-
-
-class AppendedSpan(Message, name="datalattice.v1.AppendedSpan"):
-    """Records that were appended to a log again; the first has `offset`, where there is one."""
-
-    topic: Annotated[Value, Field(1, codec=CELL)] = None
-    partition: Annotated[Value, Field(2, codec=CELL)] = None
-    offset: Annotated[int | None, Field(3, "uint64")] = None
-    count: Annotated[int, Field(4, "uint64")] = 0
-
-
-class ResolvedFork(Message, name="datalattice.v1.ResolvedFork"):
-    """What was done with a fork. removed: whether its evidence is gone."""
-
-    id: Annotated[str, Field(1)] = ""
-    action: Annotated[str, Field(2)] = ""
-    appended: Annotated[tuple[AppendedSpan, ...], Field(3)] = ()
-    removed: Annotated[bool, Field(4)] = False
-
-
-@action("forks.resolve", ActionKind.EFFECT, "a", "admin", POST("/forks/{id}/resolution"))
-class ResolveFork(ActionRequest[ResolvedFork], name="datalattice.v1.ResolveForkRequest"):
-    """Resolve a fork by the 64 hex digits of its id: "append" or "drop".
-
-    append: the records that a log lacks are appended to it, once. drop: the branch is forgotten.
-    Raises: UsageError: no such fork is open. NoSigningKey: the owner's key is not here.
-    """
-
-    id: Annotated[str, Field(1)] = ""
-    how: Annotated[str, Field(2)] = ""

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from datalattice.actions import ResolveFork, whole_document
-from datalattice.apps.queue import (
-    QueueState,
-    entry_headers,
-    entry_key,
-    entry_stamp_ms,
-    entry_value,
-    read_state,
-)
-from datalattice.cells import ABSENT, Signed, Value, changes, value_hash
+from datalattice.actions import PAGE, ForkInfo, ResolveFork, whole_document
+from datalattice.cells import to_text
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.paths.past import path_text
 from datalattice.cli.render import (
@@ -32,25 +22,15 @@ from datalattice.cli.render import (
     pair_lines,
     print_error,
 )
-from datalattice.cli.values import value_json, value_text
+from datalattice.cli.values import value_json
 from datalattice.client import open_reader, read_keys_or_none
+from datalattice.client.forks import DIFFERENCES_MAX, Forks
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
-from datalattice.lattice import LOG_BRANCH, MergeContext, get_in
+from datalattice.lattice import LOG_BRANCH
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.store import time_text
-from datalattice.sync import (
-    CHAIN,
-    FORK,
-    INVALID,
-    ForkRecord,
-    LogLoss,
-    check_proof,
-    owner_text,
-    partition_of_slot,
-    stored_forks,
-    write_proof,
-)
+from datalattice.sync import CHAIN, FORK, INVALID, check_proof, owner_text
 
 app = typer.Typer(
     help="Two devices signed different values with one owner's key: the branch that was not chosen."
@@ -58,10 +38,6 @@ app = typer.Typer(
 
 ID_SHOWN: Final = 8
 OWNER_SHOWN: Final = 12
-
-DIFFERENCES_MAX: Final = 100
-# A value of any size may differ in any number of entries.
-"""Differing entries that `list` counts, and `show` names."""
 
 _VERDICT_CODES: Final = {FORK: 0, CHAIN: 1, INVALID: 2}  # "exit code 0 … 1 … 2": for scripts
 EXIT_UNREADABLE: Final = 3
@@ -71,63 +47,16 @@ IdArgument = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Forks:
-    """What a folder keeps of forks, and what it has in their slots."""
-
-    root: Value
-    records: list[ForkRecord]
-    context: MergeContext
-
-    def find(self, text: str) -> ForkRecord:
-        """Return the record whose id begins so.
-
-        Raises: UsageError: none does, or several do.
-        """
-        found = [one for one in self.records if one.id.hex().startswith(text.lower())]
-        if not text or not found:  # an empty text begins every id
-            raise UsageError(
-                f"no fork {text!r} is open here; `lattice forks list` has those that are"
-            )
-        if len(found) > 1:  # resolving the wrong fork loses a branch
-            raise UsageError(f"{len(found)} forks begin with {text!r}; give more digits")
-        return found[0]
-
-    def is_mine(self, record: ForkRecord) -> bool:
-        """Return whether a key of the folder may sign for its owner."""
-        # "An owner's node holds a key that may sign for the owner"
-        return self.context.signer(record.owner) is not None
-
-    def slot_of(self, record: ForkRecord) -> Signed | None:
-        """Return what is in the record's slot now."""
-        slot = get_in(self.root, record.path)
-        return slot if isinstance(slot, Signed) else None
-
-    def differences(self, record: ForkRecord) -> Iterator[tuple[tuple[Value, ...], Value, Value]]:
-        """Yield (path, value here, value of the branch) of what differs; nothing if not kept."""
-        slot = self.slot_of(record)
-        if slot is not None and record.loser is not None:
-            yield from changes(slot.value, record.loser.value)
-
-
-def _forks(call: Call) -> _Forks:
-    folder = call.existing
-    keys = read_keys_or_none(folder)
-    context = MergeContext() if keys is None else keys.context()
-    store = call.enter(open_reader(folder))
-    root = store.root()
-    found: dict[bytes, ForkRecord] = {}
-    if keys is not None:  # the records are the node's own, signed with its identity
-        found, _ = stored_forks(root, keys.identity.public_key)
-    records = sorted(found.values(), key=lambda one: (one.seen_ms, one.id))
-    return _Forks(root, records, context)
+def _forks(call: Call) -> Forks:
+    keys = read_keys_or_none(call.existing)
+    store = call.enter(open_reader(call.existing))
+    return Forks(store.root(), store, None if keys is None else keys.context())
 
 
 @command(app, "list", ANY)
 def list_forks(call: Call) -> CommandResult:
     """List the branches that are kept here as evidence, the oldest first."""
-    forks = _forks(call)
-    rows = [_document(forks, one) for one in forks.records]
+    rows = [_document(one) for one in _forks(call).list()]
     if not rows:
         return CommandResult(rows, [], notices=["no forks are open here"])
     columns = ("id", "owner", "slot", "kind", "since", "not here", "next")
@@ -137,12 +66,11 @@ def list_forks(call: Call) -> CommandResult:
 @command(app, "show", ANY)
 def show_fork(call: Call, id: IdArgument) -> CommandResult:
     """Compare a kept branch with the value in its slot, and name the ways to resolve it."""
-    forks = _forks(call)
-    record = forks.find(id)
-    document = _document(forks, record)
+    shown = _forks(call).show(id, 0, PAGE)
+    assert shown.fork is not None
+    document = _document(shown.fork)
     document["differences"] = [
-        {"text": path_text(difference[0]), **_difference(difference)}
-        for difference in _first_differences(forks, record)
+        {"text": path_text(one.path), **whole_document(one)} for one in shown.entries
     ]
     return CommandResult(document, _fork_lines(document))
 
@@ -174,12 +102,9 @@ def resolve(
     if len(chosen) != 1:
         raise UsageError("choose one of --append, --export and --drop")
     forks = _forks(call)
-    record = forks.find(id)
     if export:
-        if record.loser is None:  # only what is kept can be printed
-            raise UsageError("this branch was too large to be kept: only its signature is here")
-        return Records(_exported(forks, record), dict, json_text, is_live=True)
-    request = ResolveFork(id=record.id.hex(), how=chosen[0])
+        return Records(map(whole_document, forks.parts(id)), dict, json_text, is_live=True)
+    request = ResolveFork(id=forks.id(id), how=chosen[0])
     done = call.on_replica(
         request,
         lambda replica: resolve_fork(replica, request, SystemClock()),
@@ -196,15 +121,9 @@ def export_proof(
     """Write a proof that the owner signed both: for anyone, without a store or a network."""
     if file.exists():  # a proof is never replaced
         raise UsageError(f"{file} is there already; name a new file")
-    forks, store = _forks(call), call.enter(open_reader(call.existing))
-    record = forks.find(id)
-    slot = forks.slot_of(record)
-    # A proof shows both signed values; a signature alone may be of the same value.
-    if record.loser is None or slot is None:
-        raise UsageError("this branch was too large to be kept: its signature alone proves no fork")
-    data = write_proof(record.path, record.owner, slot, record.loser, store.get_encodings)
-    file.write_bytes(data)
-    return CommandResult({"id": record.id.hex(), "file": str(file), "bytes": len(data)})
+    proof = _forks(call).proof(id)
+    file.write_bytes(proof.data)
+    return CommandResult({"id": proof.id, "file": str(file), "bytes": len(proof.data)})
 
 
 @command(app, "verify")
@@ -245,96 +164,22 @@ def _verdict_lines(document: dict[str, Any]) -> Iterator[str]:
 # --- documents ------------------------------------------------------------------------------------
 
 
-def _document(forks: _Forks, record: ForkRecord) -> dict[str, Any]:
-    slot = forks.slot_of(record)
-    mine = forks.is_mine(record)
-    counted_entries = None
-    if record.branch != LOG_BRANCH:  # records of a log are counted in `logs`
-        counted_entries = sum(1 for _ in _first_differences(forks, record))
+def _document(fork: ForkInfo) -> dict[str, Any]:
     return {
-        "id": record.id.hex(),
-        "owner": owner_text(record.owner),
-        "mine": mine,
-        "path": [value_json(key) for key in record.path],
-        "section": value_text(record.path[0]),
-        "kind": record.branch,
-        "seen_ms": record.seen_ms,
-        "seen": time_text(record.seen_ms),
-        "kept": record.loser is not None,
-        "bytes": max(record.bytes, 0),
-        "here": None if slot is None else value_hash(slot).hex(),
-        "branch": None if record.loser is None else value_hash(record.loser).hex(),
-        "logs": [_log_document(slot, record, log) for log in record.logs],
-        "entries": counted_entries,
-        "next": _next(record, mine=mine),
+        **whole_document(fork),
+        "section": to_text(fork.path[0]),
+        "seen": time_text(fork.seen_ms),
+        "next": _next(fork),
     }
 
 
-def _log_document(slot: Signed | None, record: ForkRecord, log: LogLoss) -> dict[str, Any]:
-    here = read_state(None if slot is None else partition_of_slot(slot.value, log))
-    branch = read_state(
-        None if record.loser is None else partition_of_slot(record.loser.value, log)
-    )
-    return {
-        "topic": value_json(log.topic),
-        "partition": value_json(log.partition),
-        "first": log.first,
-        "end": log.end,
-        "records": log.end - log.first,
-        "here_end": here.end,
-        "here_ms": _last_write_ms(here),
-        "branch_ms": _last_write_ms(branch),
-    }
-
-
-def _last_write_ms(state: QueueState) -> int:
-    """Return when the last record was written; a joined log has the time of its latest side."""
-    entries = state.entries
-    last_ms = entry_stamp_ms(entries[-1]) if len(entries) else None
-    # A log that was joined has the time of its later side.
-    return state.stamp_ms if last_ms is None else last_ms
-
-
-def _next(record: ForkRecord, *, mine: bool) -> str:
-    if record.loser is None:  # there is nothing to append or export
+def _next(fork: ForkInfo) -> str:
+    if not fork.kept:  # there is nothing to append or export
         return "resolve --drop: the branch was too large to be kept"
-    if record.branch == LOG_BRANCH and mine:
+    if fork.kind == LOG_BRANCH and fork.mine:
         return "resolve --append, --export or --drop"
     # Only its owner's node can join the branches.
-    return "waits for a node with the owner's key" if not mine else "resolve --export or --drop"
-
-
-def _first_differences(
-    forks: _Forks, record: ForkRecord
-) -> Iterator[tuple[tuple[Value, ...], Value, Value]]:
-    # Bounded: two large values may differ everywhere.
-    return islice(forks.differences(record), DIFFERENCES_MAX)
-
-
-def _difference(found: tuple[tuple[Value, ...], Value, Value]) -> dict[str, object]:
-    path, here, branch = found
-    return {
-        "path": [value_json(key) for key in path],
-        "here": None if here is ABSENT else value_json(here),
-        "branch": None if branch is ABSENT else value_json(branch),
-    }
-
-
-def _exported(forks: _Forks, record: ForkRecord) -> Iterator[dict[str, object]]:
-    """Yield what a branch has: the records of a log, else what differs."""
-    for log, branch in record.log_branches():
-        for at, entry in enumerate(branch.tail()):  # the records that the log lacks
-            yield {
-                "topic": value_json(log.topic),
-                "partition": value_json(log.partition),
-                "offset": branch.first + at,
-                "key": value_json(entry_key(entry)),
-                "value": value_json(entry_value(entry)),
-                "time": entry_stamp_ms(entry),
-                "headers": value_json(entry_headers(entry)) or None,
-            }
-    if record.branch != LOG_BRANCH:
-        yield from map(_difference, forks.differences(record))
+    return "resolve --export or --drop" if fork.mine else "waits for a node with the owner's key"
 
 
 # --- text -----------------------------------------------------------------------------------------

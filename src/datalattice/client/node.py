@@ -73,6 +73,7 @@ from datalattice.store import Store
 from datalattice.store.kept import Pin
 
 if TYPE_CHECKING:
+    from datalattice.client.forks import Forks
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
@@ -444,6 +445,12 @@ class Node:
             Past(f"HEAD~{at}" if at else "HEAD", _time(moment.time_ms), moment.root_hash)
             for at, moment in enumerate(reversed(entries))
         ]
+
+    def forks(self) -> Forks:
+        """Return the branches of forked values that are kept here."""
+        from datalattice.client.forks import Forks
+
+        return Forks(self._binding.present(), self._data.store(), self._binding.context)
 
     # --- values by their hashes ---
 

@@ -18,6 +18,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.service import FolderService, Service
+from datalattice.sync import FORK, check_proof
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.folders import fill, running
 
@@ -68,11 +69,7 @@ class LiveWorld(World):
 
     def fork(self) -> str:
         """Return the id of the fork that the folder began with."""
-        from datalattice.sync import stored_forks
-
-        identity = bytes.fromhex(str(self.node.running and self.node.running.public_key))
-        found, _ = stored_forks(self.node.cursor().get(), identity)
-        return next(iter(found)).hex()
+        return self.node.forks().list()[0].id
 
     def added(self, address: str) -> str:
         """Return the address of a peer that is added here."""
@@ -116,6 +113,19 @@ LIVE: dict[str, Good | Flow] = {
         lambda w: a.ForgetOwner(owner=STRANGER), lambda r, w: (r.owner, r.bytes) == (STRANGER, 0)
     ),
     "history.forget": Good(lambda w: a.ForgetRoots(before_ms=1), lambda r, w: r.count == 0),
+    "forks.list": Good(
+        lambda w: a.ListForks(),
+        lambda r, w: [(one.kind, one.mine, one.logs[0].records) for one in r.forks]
+        == [("log", True, 1)],
+    ),
+    "forks.show": Good(
+        lambda w: a.ShowFork(id=w.fork()[:6]),
+        lambda r, w: r.fork.id == w.fork() and [one.value for one in r.records] == ["r"],
+    ),
+    "forks.export": Good(
+        lambda w: a.ExportFork(id=w.fork()[:6]),
+        lambda r, w: (r.id, check_proof(r.data).kind) == (w.fork(), FORK),
+    ),
     "forks.resolve": Good(
         lambda w: a.ResolveFork(id=w.fork(), how="drop"), lambda r, w: r.action == "drop"
     ),
