@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from datalattice.actions import ForkDetails, ForkedEntry, ForkedLog, ForkedRecord, ForkInfo, ForkProof
+from datalattice.actions import (
+    ForkDetails,
+    ForkedEntry,
+    ForkedLog,
+    ForkedRecord,
+    ForkInfo,
+    ForkProof,
+)
 from datalattice.apps.queue import (
     QueueState,
     entry_headers,

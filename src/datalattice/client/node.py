@@ -73,10 +73,10 @@ from datalattice.store import Store
 from datalattice.store.kept import Pin
 
 if TYPE_CHECKING:
-    from datalattice.client.forks import Forks
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
+    from datalattice.client.forks import Forks
     from datalattice.client.uploads import ContentUpload
     from datalattice.client.weaverfolder import NodeStores
     from datalattice.weaver import KVStore, LogStore, Machine, MachineStore, StoreHandle, Stores

@@ -115,8 +115,9 @@ LIVE: dict[str, Good | Flow] = {
     "history.forget": Good(lambda w: a.ForgetRoots(before_ms=1), lambda r, w: r.count == 0),
     "forks.list": Good(
         lambda w: a.ListForks(),
-        lambda r, w: [(one.kind, one.mine, one.logs[0].records) for one in r.forks]
-        == [("log", True, 1)],
+        lambda r, w: (
+            [(one.kind, one.mine, one.logs[0].records) for one in r.forks] == [("log", True, 1)]
+        ),
     ),
     "forks.show": Good(
         lambda w: a.ShowFork(id=w.fork()[:6]),

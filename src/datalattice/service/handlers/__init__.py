@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from datalattice.service.handlers import access, drive, events, forks, kv, lattice, node, queue, stores
+from datalattice.service.handlers import (
+    access,
+    drive,
+    events,
+    forks,
+    kv,
+    lattice,
+    node,
+    queue,
+    stores,
+)
 
 __all__ = ["access", "drive", "events", "forks", "kv", "lattice", "node", "queue", "stores"]
