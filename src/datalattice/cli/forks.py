@@ -23,8 +23,7 @@ from datalattice.cli.render import (
     print_error,
 )
 from datalattice.cli.values import value_json
-from datalattice.client import open_reader, read_keys_or_none
-from datalattice.client.forks import DIFFERENCES_MAX, Forks
+from datalattice.client import FORK_ENTRIES_MAX, Forks, open_reader, read_keys_or_none
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
 from datalattice.lattice import LOG_BRANCH
@@ -199,7 +198,7 @@ def _list_row(row: dict[str, Any]) -> tuple[object, ...]:
 
 def _lost_text(row: dict[str, Any]) -> str:
     if row["kind"] != LOG_BRANCH:
-        more = "+" if row["entries"] == DIFFERENCES_MAX else ""  # counted up to the bound only
+        more = "+" if row["entries"] == FORK_ENTRIES_MAX else ""  # counted up to the bound only
         return f"{row['entries']}{more} entries differ"
     return ", ".join(
         f"{_name(log)}: {counted(log['records'], 'record')} from {log['first']}"

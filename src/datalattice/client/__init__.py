@@ -93,6 +93,7 @@ from datalattice.client.slots import (
 
 if TYPE_CHECKING:
     from datalattice.client.calling import AsyncClient, Client, body_pieces
+    from datalattice.client.forks import FORK_ENTRIES_MAX, Forks
     from datalattice.client.methods import (
         AsyncStoreMethods,
         DescribedMessage,
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
 
 _LATER = {
     **dict.fromkeys(("AsyncClient", "Client", "body_pieces"), "calling"),
+    **dict.fromkeys(("FORK_ENTRIES_MAX", "Forks"), "forks"),
     "INFO_HEADER": "rest",
     **dict.fromkeys(
         ("AsyncStoreMethods", "DescribedMessage", "ResultStream", "StoreMethod", "StoreMethods"),
@@ -129,6 +131,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "CALL_TIMEOUT_S",
     "DEFAULT_FOLDER",
+    "FORK_ENTRIES_MAX",
     "HOME_VARIABLE",
     "IDEMPOTENCY_KEY",
     "INFO_HEADER",
@@ -151,6 +154,7 @@ __all__ = [
     "EditTurn",
     "Editor",
     "Folder",
+    "Forks",
     "Node",
     "NodeEditor",
     "OpenFolder",

@@ -41,7 +41,7 @@ from datalattice.sync import (
     write_proof,
 )
 
-DIFFERENCES_MAX: Final = 100
+FORK_ENTRIES_MAX: Final = 100
 """Differing entries that a list counts."""
 
 
@@ -123,7 +123,7 @@ class Forks:
         entries = None
         if record.branch != LOG_BRANCH:  # records of a log are counted in `logs`
             # Bounded: two large values may differ everywhere.
-            entries = sum(1 for _ in islice(self._parts(record), DIFFERENCES_MAX))
+            entries = sum(1 for _ in islice(self._parts(record), FORK_ENTRIES_MAX))
         return ForkInfo(
             id=record.id.hex(),
             owner=owner_text(record.owner),
