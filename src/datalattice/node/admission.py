@@ -9,7 +9,7 @@ cells that was served.
 This module knows no sockets: a refused caller gets the reason, and a connection that must make room
 is ended through its callback.
 
-Source: docs/node.md "Limits", "Bad input".
+Source: docs/protocol.md "Limits", "Bad input".
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Admission:
             if self._is_banned(public_key, 1, now_s) or self._is_banned(source, BANS_MAX, now_s):
                 # "A key whose connection ended with `closed-malformed` is refused for 10 minutes,
                 # and so is its address after three of them; a wanted key is always let in"
-                # (docs/node.md "Bad input").
+                # (docs/protocol.md "Bad input").
                 text = "cut for a breach of the protocol; come back later"
                 raise NotAdmitted("banned-refused", text)
             if not self._addresses.admit(remote):

@@ -5,7 +5,7 @@ is
 lost. It is cut only for what no honest peer does: frames that do not complete, and answers that it
 does not read.
 
-Source: docs/node.md "Limits".
+Source: docs/protocol.md "Limits".
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ incomplete frame, a silent connection stays open without a time limit.
 Waits use `asyncio.timeout`: before Python 3.12 `asyncio.wait_for` loses a cancellation that arrives
 when its future is done, and a node would then never end.
 
-Source: docs/node.md "Limits", "Several streams".
+Source: docs/protocol.md "Limits", "Several streams".
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class Connection:
         if held != self.held_bytes:
             change, self.held_bytes = held - self.held_bytes, held
             self._on_held(change)
-        # "128 MB (`peer_bytes_max`), then it is cut" (docs/node.md "Limits").
+        # "128 MB (`peer_bytes_max`), then it is cut" (docs/protocol.md "Limits").
         if held > self._held_bytes_max:
             self.cut(f"{held} bytes of it wait here, {self._held_bytes_max} may", "memory")
 

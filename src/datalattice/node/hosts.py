@@ -11,7 +11,7 @@ now. If a peer lacks the replica, or its replica refuses this node, it resets th
 cases; after that only the peer may open one. If both sides open one at the same time, the dialler's
 stays.
 
-Source: docs/node.md "Further replicas", "Several streams".
+Source: docs/node.md "Further replicas"; docs/protocol.md "Several streams".
 
 
 Length: the table and the streams of its replicas change together.

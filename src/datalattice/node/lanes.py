@@ -20,7 +20,7 @@ four.
 Both rules stop while strangers are ahead: as long as others wait, all strangers together get no
 more time than the others (`_lead_ms` is how much they are ahead).
 
-Source: docs/node.md "Limits"; docs/design/identity.md.
+Source: docs/protocol.md "Limits"; docs/design/identity.md.
 
 
 Length: the pool and its lanes are one state machine under one lock.

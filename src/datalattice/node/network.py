@@ -4,7 +4,7 @@ It decides who may connect, how many connections there may be, how much all of t
 make
 the node hold, and how other nodes are discovered. It does not look into messages.
 
-Source: docs/node.md "Peers", "Limits", "Finding peers".
+Source: docs/node.md "Peers", "Finding peers"; docs/protocol.md "Limits".
 """
 
 from __future__ import annotations

@@ -265,15 +265,15 @@ class Partner:
         self.paced_ms = max(self.paced_ms, now_ms) + pace.broadcast_delay_ms
         is_alike = REPLICATES in self.peer.features
         ahead_ms = (pace.burst_max - 1) * pace.broadcast_delay_ms
-        # "A peer that reads patches is told sooner ..., up to eight times in a row, and still no
-        # more than once in 50 ms on average" (docs/node.md, What is sent when).
+        # "Up to eight times in a row, and still no more than once in 50 ms on average"
+        # (docs/protocol.md, What is sent when).
         self.may_push_early = is_alike and self.paced_ms - ahead_ms <= now_ms
         self.push_after_ms = self.window_ms = now_ms + pace.broadcast_delay_ms
 
     def pushed_complete(self, size_bytes: int, now_ms: int, pace: Pace) -> None:
         """Note that a plain peer was sent complete values; decide when more may leave."""
         # "At most 8 MB at a time, at 10 MB/s": nothing says how fast a plain peer takes them in
-        # (docs/node.md, Plain peers).
+        # (docs/protocol.md, Plain peers).
         pause_ms = 1_000 * size_bytes // COMPLETE_BYTES_PER_S
         self.push_after_ms = now_ms + max(pace.broadcast_delay_ms, pause_ms)
 

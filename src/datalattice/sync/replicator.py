@@ -184,7 +184,7 @@ class Replicator:
         partner = self._partners.get(id)
         if partner is None:
             self._effects.finish(pull, "not connected")
-        # "Requests of ours that wait for one peer: 64" (docs/node.md, Limits).
+        # "Requests of ours that wait for one peer: 64" (docs/protocol.md, Limits).
         elif partner.conversation.pending_count >= PENDING_MAX:
             self._effects.finish(pull, f"{PENDING_MAX} requests wait for this peer already")
         else:
@@ -228,7 +228,7 @@ class Replicator:
         self._touched |= due
         for partner in list(self._partners.values()) if due or busy_ms else ():
             conversation = partner.conversation
-            # "Time that this node was busy does not count" (docs/node.md, What is sent when).
+            # "Time that this node was busy does not count" (docs/protocol.md, What is sent when).
             if busy_ms and conversation.deadline_ms is not None:
                 conversation.excuse(busy_ms)
                 self._touched.add(partner.id)
@@ -237,7 +237,7 @@ class Replicator:
             if conversation.deadline_ms is not None:
                 conversation.expire(now_ms)
                 self._hear(partner, now_ms)
-            # "Every 30 s" (docs/node.md, What is sent when); a slow reader is compared later.
+            # "Every 30 s" (docs/protocol.md, What is sent when); a slow reader is compared later.
             if partner.joined and now_ms >= partner.next_compare_ms and not partner.is_full:
                 partner.compare_after_ms = now_ms + self._pace.root_sync_interval_ms
                 partner.again_ms = None
@@ -420,8 +420,7 @@ class Replicator:
             self._flush(partner, now_ms)
         # A peer that greets again and again is compared when that is due, and not each time.
         if answered or not was_met:
-            # "Then it asks for the peer's root, ... and states its own root" (docs/node.md, What is
-            # sent when).
+            # "Then it asks for the peer's root, ... and states its own root" (docs/protocol.md).
             self._compare(partner, Why.MEETING if answered else Why.WELCOMED, now_ms)
 
     def _serve(self, partner: Partner, exchange: object, request: object, now_ms: int) -> None:
@@ -456,9 +455,8 @@ class Replicator:
                 for running in partner.comparisons.values():
                     running.has_moved = True
             is_wanted = self._is_wanted(partner)
-            # "Whoever is asked for the very root that it told knows by this that the patch was
-            # lost, and at once tells all that lies beyond the receiver's root" (docs/node.md,
-            # Patches).
+            # "A request for the root cell of a patch therefore shows its sender that the patch
+            # could not be read" (docs/protocol.md, Patches).
             if partner.asked_for(answer.request.hashes, now_ms, is_wanted=is_wanted):
                 self._flush(partner, now_ms)  # before the answer: it may make that unnecessary
         self._say(partner, talk.Answer(answer.exchange, reply), now_ms)
@@ -500,13 +498,13 @@ class Replicator:
             if exchange is not None:
                 self._pulls.wait((partner.id, exchange), offer.probe.key)
         # "A receiver that cannot make the cells treats the message as a statement of the root: it
-        # states its own root and asks for the cell of the other" (docs/node.md, Patches).
+        # states its own root and asks for the cell of the other" (docs/protocol.md, Patches).
         if absorbed.unread:
             self._correct(partner, now_ms)
         # A cell that heals this store is asked for on although no value waits for it any more.
         self._wants.found(hash for hash in absorbed.unwanted if hash not in self._repairs)
         self._wants.add(absorbed.missing, partner.id)
-        # What is wanted costs memory here before a byte of it has come (docs/node.md, Limits).
+        # What is wanted costs memory here before a byte of it has come (docs/protocol.md, Limits).
         if self._wants.count(partner.id) > WANTS_MAX:
             self._cut(partner, "missing", f"more than {WANTS_MAX} parts are missing of its values")
         # A peer that states something is sent what it lacks, unless it was sent that already.
@@ -522,7 +520,7 @@ class Replicator:
         """
         home = self._answering(partner)
         # Broadcasts "count once the peer has proved there that it holds the same key"
-        # (docs/node.md, Plain peers).
+        # (docs/protocol.md, Plain peers).
         if home is None:
             self._charge(partner, IGNORED, reason)
         else:

@@ -239,8 +239,7 @@ class WantList:
             self._remove(hash)
             self._lost.append(hash)
         else:
-            # "Three rounds with rests" (docs/node.md, What is sent when): a peer may be fetching
-            # the part itself.
+            # "Three rounds with rests" (docs/protocol.md): a peer may be fetching the part itself.
             rest_ms = self._rest_ms << want.rounds
             want.rounds += 1
             want.asked = want.again = ()

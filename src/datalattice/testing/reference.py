@@ -11,7 +11,7 @@ It speaks the protocol without our extensions. It behaves as the reference was o
   its own stays, and a state is rebuilt from the four positions it knows. A join that equals neither
   side is signed with its own key, whoever the owner is.
 
-Source: docs/node.md "Plain peers".
+Source: docs/protocol.md "Plain peers".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answers: replies with cells of a store, built from stored encodings without decoding.
 
-Source: docs/node.md "Messages", "Queries".
+Source: docs/protocol.md "Messages", "Queries".
 """
 
 from __future__ import annotations

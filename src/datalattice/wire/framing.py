@@ -8,7 +8,7 @@ A stream has no magic number, version or checksum: it begins with a length. Only
 shows that the peer speaks another protocol, and it closes the connection: a padded length (leading
 `80`), one of more than five octets, or one above the limit.
 
-Source: docs/node.md "Frames", "Several streams", "Bad input".
+Source: docs/protocol.md "Frames", "Several streams", "Bad input".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The asker chooses a random token, so an old answer proves nothing; the answer na
 so an answer to another asker proves nothing either. These are pure functions of bytes and keys: the
 conversation decides when to ask and what an answer changes.
 
-Source: docs/node.md "Identity".
+Source: docs/protocol.md "Identity".
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ the numbers in `MessageNumber` are the specification's and never travel. Any oth
 
 Everything here is a function of bytes; the conversation decides whether a message is welcome.
 
-Source: docs/node.md "Messages", "Results", "Identity", "Queries", "Patches".
+Source: docs/protocol.md "Messages", "Results", "Identity", "Queries", "Patches".
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ def _read_patch(value: Vector) -> Message:
         return Unknown(value, f"a LATTICE_PATCH without a hash of {HASH_BYTES} bytes")
     if not isinstance(patch, (bytes, Blob)):
         return Unknown(value, "a LATTICE_PATCH whose patch is no blob")
-    # "A patch, and the cells that it makes: 8,000,000 bytes each" (docs/node.md, Limits).
+    # "A patch, and the cells that it makes: 8,000,000 bytes each" (docs/protocol.md, Limits).
     if len(patch) > PATCH_BYTES_MAX:
         return Unknown(value, f"a LATTICE_PATCH of more than {PATCH_BYTES_MAX} bytes")
     return Patched(hash, patch, base, absent)

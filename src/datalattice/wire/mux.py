@@ -14,7 +14,7 @@ at most `large_bytes_max`, and a window for each stream.
 
 A broken rule raises `ProtocolViolation`; the object is unusable afterwards.
 
-Source: docs/node.md "Several streams".
+Source: docs/protocol.md "Several streams".
 
 Length: one state machine. Receiving, credit, sending and ends change the same streams.
 """

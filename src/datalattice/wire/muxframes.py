@@ -13,7 +13,7 @@
 
 mux.py defines what the frames do to the streams.
 
-Source: docs/node.md "Several streams".
+Source: docs/protocol.md "Several streams".
 """
 
 from __future__ import annotations

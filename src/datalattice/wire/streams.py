@@ -8,7 +8,7 @@ None, and again after `receive`, `handled` and `take`.
     frames_max: most unhandled frames of a stream; together they have at most `AHEAD_BYTES_MAX`.
                 Further frames wait here or at the peer.
 
-Source: docs/node.md "Frames", "Several streams".
+Source: docs/protocol.md "Frames", "Several streams".
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ class IrohTransport:
                 if listener.is_closed:
                     await incoming.refuse()
                 # "Over iroh the 33rd and later ones first prove that they have their address"
-                # (docs/node.md "Limits").
+                # (docs/protocol.md "Limits").
                 elif listener.strangers.are_many and not await incoming.remote_addr_validated():
                     await incoming.retry()
                 else:

@@ -4,7 +4,7 @@ A stranger is a new stream until its kind is known and, where needed, its key is
 cost little memory for a short time: their number is bounded, and the one that has waited longest
 makes room for the next.
 
-Source: docs/node.md "Limits".
+Source: docs/protocol.md "Limits".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The first bytes of an inbound stream show its kind: TLS begins with a record header, and no frame of
 the protocol can begin with the same bytes.
 
-Source: docs/node.md "Peers", "Limits".
+Source: docs/node.md "Peers"; docs/protocol.md "Limits".
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class LatticeComparison:
             if frame_max < MESSAGE_BYTES_MAX and isinstance(lattice, KeyedLattice):
                 paths = [(key,) for key in lattice.children() if key != LOCAL_KEY]
         # A node with data asks for the root alone and fetches what it lacks.
-        # "32 MB when it has nothing itself" (docs/node.md, What is sent when).
+        # "32 MB when it has nothing itself" (docs/protocol.md, What is sent when).
         room = FIRST_BYTES_MAX if self._state.is_blank else 0
         self._questions += [Question(one, room) for one in paths]
 

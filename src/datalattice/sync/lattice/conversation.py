@@ -280,7 +280,7 @@ class LatticeConversation:
 
     def _challenge(self, now_ms: int) -> None:
         asker = self._node.asker
-        # "Its token is 32 random bytes, which makes old answers useless" (docs/node.md, Identity).
+        # "Its token is 32 random bytes, which makes old answers useless" (docs/protocol.md).
         token = self._node.entropy.bytes(TOKEN_BYTES)
         id = self._ask(talk.DemandProof(), now_ms, token)
         self._frames.append(wire.encode_challenge(id, asker, token, self._pinned))
@@ -310,7 +310,7 @@ class LatticeConversation:
         if not isinstance(body, LookupResult):
             assert isinstance(body, list)
             found = [None if part is None else part.data for part in body]
-            # "A Vector, nil for what is not here" (docs/node.md, Messages).
+            # "A Vector, nil for what is not here" (docs/protocol.md, Messages).
             return wire.encode_supply(id, list(zip(asked, found, strict=True)))
         if body.error is not None:
             return wire.encode_failure(id, wire.ErrorCode.ARGUMENT, body.error)
@@ -331,8 +331,8 @@ class LatticeConversation:
             self._frames.append(wire.encode_failure(None, wire.ErrorCode.FORMAT, str(error)))
             self._blame(MALFORMED, error)
             return
-        # Where the key is pinned "nothing else is said or heard before the proof" (docs/node.md,
-        # Identity): whoever answers at that address may be anybody.
+        # Where the key is pinned "nothing else is said or heard before the proof"
+        # (docs/protocol.md, Identity): whoever answers at that address may be anybody.
         if self._is_unproved and not isinstance(
             message, wire.Result | wire.Challenge | wire.Goodbye
         ):
@@ -379,7 +379,7 @@ class LatticeConversation:
             self._fault(IGNORED, reason)
             return
         # Bare values "count once the peer has proved there that it holds the same key"
-        # (docs/node.md, Plain peers); or the operator takes anybody's.
+        # (docs/protocol.md, Plain peers); or the operator takes anybody's.
         offer = stated((), value, parts)
         is_accepted = self._node.dialect.accept_bare_values
         self._events.append(talk.Offered(offer) if is_accepted else talk.Bare(offer, reason))
@@ -413,7 +413,7 @@ class LatticeConversation:
         if first != PEER:
             return
         # A peer that asks for changes fetches what it lacks; whether it reads patches it says
-        # itself (docs/node.md, What is sent when).
+        # itself (docs/protocol.md, What is sent when).
         self._learn(ALIKE if reads_patches else {FETCHES})
         self._events.append(talk.Joined())
         self._events.append(talk.Met(False, self._started(said)))

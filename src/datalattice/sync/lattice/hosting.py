@@ -57,7 +57,7 @@ class Hosting:
                     value = value.remove(key)
         for path in within(self._areas.unsigned, value):
             section = section_name(path)
-            # "`from = known` takes them of peers that were named only" (docs/node.md, Hosting).
+            # `from = 'known'` "accepts them from peers that were named only" (docs/node.md).
             sender = self.rules.policy.unsigned_of(section).sender
             is_known = peer in self._known
             is_over = not is_known and self.quotas.is_over(OwnerSlot(section, None))

@@ -204,7 +204,7 @@ def unpatched(offer: Offer, load: Load, outcome: Absorbed) -> Offer:
     # A patch may be a blob of a few cells that repeat, so of any length.
     if base is None or len(patch) > size:
         return Offer(top)
-    # "A patch, and the cells that it makes: 8,000,000 bytes each" (docs/node.md, Limits).
+    # "A patch, and the cells that it makes: 8,000,000 bytes each" (docs/protocol.md, Limits).
     limit = min(patched.bytes_max, PATCH_BYTES_MAX)
     try:
         cells = read_patch(bytes(patch), base, load, limit, cells_worth(len(patch)))

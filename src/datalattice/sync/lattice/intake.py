@@ -294,7 +294,7 @@ class Intake:
                 after = self._next.pop(claim, None)
                 if after is not None:
                     self._consider(after, claim.peer, outcome)
-        # "Held in memory (16 MB in all)" (docs/node.md, Hosting).
+        # "Held in memory (16 MB in all, `AHEAD_BYTES_MAX`)" (docs/node.md, Hosting).
         if self._approach.size_bytes > AHEAD_BYTES_MAX:
             self._give_up_approach(self._approach.claims(), outcome)
 

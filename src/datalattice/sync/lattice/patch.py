@@ -269,7 +269,7 @@ class _Reader:
         draft = bytearray()
         at = 0
         hunks = self._number()
-        # "256 hunks a cell" (docs/node.md, Limits).
+        # "256 hunks a cell" (docs/protocol.md, Limits).
         if hunks > HUNKS_MAX:
             raise BadFormat(f"a patch has at most {HUNKS_MAX} hunks for a cell, got {hunks}")
         for _ in range(hunks):

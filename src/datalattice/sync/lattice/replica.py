@@ -287,8 +287,7 @@ class LatticeReplica:
         held = [base.data for base in known]
         cells = beyond(held, value, self.views.load_all, self._push_bytes_max) if held else None
         if cells is None:
-            # "A difference above 8 MB is replaced by the root alone" (docs/node.md, What is sent
-            # when).
+            # "A difference above 8 MB is replaced by the root alone" (docs/protocol.md).
             return News((self.views.top(peer.connection),))
         parts = tuple([Part(hash, data) for hash, data in cells.items()])
         # A patch of an embedded value, which is what a new peer states first, saves nothing.

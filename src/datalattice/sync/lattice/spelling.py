@@ -137,7 +137,7 @@ class Speller:
             return
         for key, entry in _lacking(value, known):
             below = lattice.child(key)
-            # "At most 8 MB at a time" (docs/node.md, Plain peers): the rest comes with later news.
+            # "At most 8 MB at a time" (docs/protocol.md): the rest comes with later news.
             if self._room <= 0:
                 self._made.is_all = False
                 return
