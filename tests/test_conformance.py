@@ -23,6 +23,7 @@ PUBLIC = {
     "grid-jobs.json": 34,
     "grid-lifecycle.json": 100,
     "grid-merge.json": 25,
+    "grid-orchestrator.json": 37,
     "etch-files.json": 9,
     "lattice-containers.json": 75,
     "lattice-content.json": 22,

@@ -1,4 +1,4 @@
-"""Grid vectors: asset ids, job merges, collections, venues and grids, DIDs and who may write.
+"""Grid vectors: asset ids, merges, DIDs and who may write, orchestrations.
 
 These files list their cases by section. Hashes, ids and blobs are lower-case hex, keywords are
 plain names and null is nil, so the reader of a JSON value depends on where it stands.
@@ -55,6 +55,13 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import Lattice, MergeContext, MergeNotice, did_of, public_key_of
 from datalattice.service.venue import JobStatus, is_allowed
+from datalattice.service.venue.adapters import (
+    dependencies,
+    evaluate,
+    merge_json,
+    ready_steps,
+    step_needs,
+)
 
 Reader = Callable[[Any], Value]
 COMMENTS: Final = ("about", "form", "note", "tie_rule", "value_ids_note")
@@ -291,6 +298,40 @@ def _status(text: str) -> JobStatus:
     return JobStatus(text)
 
 
+def _run_specification(fields: Fields) -> None:
+    only_fields(fields, ("name", "spec", "input", "step_outputs", "depends_on", "value"))
+    specification, outputs = need(fields, "spec"), need_list(fields, "step_outputs")
+    expect("depends_on", need_list(fields, "depends_on"), list(dependencies(specification)))
+    value = evaluate(specification, need(fields, "input"), dict(enumerate(outputs)))
+    expect_cell("value", to_cell(need(fields, "value")), to_cell(value))
+
+
+def _run_bad_specification(fields: Fields) -> None:
+    only_fields(fields, ("name", "spec"))
+    _refuses(lambda: dependencies(need(fields, "spec")), "the specification")
+
+
+def _run_plan(fields: Fields) -> None:
+    only_fields(fields, ("name", "step_inputs", "depends_on", "valid", "earliest_round"))
+    inputs = need_list(fields, "step_inputs")
+    needs = [dependencies(one) for one in inputs]
+    expect("depends_on", need_list(fields, "depends_on"), [list(one) for one in needs])
+    if not need_bool(fields, "valid"):
+        _refuses(lambda: step_needs(inputs), "the plan")
+        return
+    done: dict[int, int] = {}  # step -> the round in which it ran, where rounds end together
+    while found := ready_steps(step_needs(inputs), done, done):
+        number = max(done.values(), default=-1) + 1
+        done.update(dict.fromkeys(found, number))
+    expect("earliest_round", need_list(fields, "earliest_round"), [done[n] for n in sorted(done)])
+
+
+def _run_json_merge(fields: Fields) -> None:
+    only_fields(fields, ("name", "values", "result"))
+    merged = merge_json({"values": need_list(fields, "values")})
+    expect_cell("result", to_cell(need(fields, "result")), to_cell(merged))
+
+
 _FILES: Final[dict[str, dict[str, Callable[[Fields], None]]]] = {
     "assets": {
         "metadata": _run_metadata,
@@ -316,6 +357,12 @@ _FILES: Final[dict[str, dict[str, Callable[[Fields], None]]]] = {
         "grid": _run_merge("grid"),
         "three_way": _run_three_way,
         "venue_key_order": _run_key_order,
+    },
+    "orchestrator": {
+        "specs": _run_specification,
+        "invalid_specs": _run_bad_specification,
+        "plans": _run_plan,
+        "json_merge": _run_json_merge,
     },
     "authority": {
         "keys": _run_key,

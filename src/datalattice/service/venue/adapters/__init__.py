@@ -1,0 +1,21 @@
+"""Adapters of a venue: what runs the operations that every venue can offer."""
+
+from datalattice.service.venue.adapters.json_values import JsonAdapter, merge_json
+from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter, OutputCheck
+from datalattice.service.venue.adapters.plans import (
+    dependencies,
+    evaluate,
+    ready_steps,
+    step_needs,
+)
+
+__all__ = [
+    "JsonAdapter",
+    "OrchestratorAdapter",
+    "OutputCheck",
+    "dependencies",
+    "evaluate",
+    "merge_json",
+    "ready_steps",
+    "step_needs",
+]

@@ -1,0 +1,51 @@
+"""Inputs of operations: which operation metadata asks for, and the members of an input."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from datalattice.errors import UsageError
+from datalattice.service.venue.adapter import Json, Metadata
+
+
+def sub_operation(meta: Metadata, known: Collection[str]) -> str:
+    """Return what stands behind ":" in `operation.adapter`, such as "merge" of "json:merge".
+
+    Raises: UsageError: it is not one of `known`.
+    """
+    operation = meta.get("operation")
+    text = operation.get("adapter") if isinstance(operation, Mapping) else None
+    adapter, _, found = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if found not in known:
+        raise UsageError(f"`operation.adapter` is {_choice(adapter, known)}, got {text!r}")
+    return found
+
+
+def _choice(adapter: str, known: Iterable[str]) -> str:
+    return " or ".join(f"{adapter}:{name}" for name in known)
+
+
+def members(given: Json, known: Collection[str]) -> dict[str, Json]:
+    """Return an input as an object without unknown members.
+
+    Raises: UsageError: it is not an object, or has another member than the known.
+    """
+    if not isinstance(given, dict):
+        raise UsageError(f"the input is an object with {', '.join(known)}")
+    for name in given:
+        # A misspelt member would have no effect, in silence.
+        if name not in known:
+            raise UsageError(f"the input has no member {name!r}; known: {', '.join(known)}")
+    return given
+
+
+def text_member(given: Mapping[str, Json], name: str, default: str | None = None) -> str:
+    """Return a member that is a text; `default` if it is absent or null.
+
+    Raises: UsageError: it is not a text, or absent without a default.
+    """
+    value = given.get(name)
+    value = default if value is None else value
+    if not isinstance(value, str):
+        raise UsageError(f"`{name}` is a text, got {value!r}"[:200])
+    return value
