@@ -132,7 +132,7 @@ def test_steps_without_open_dependency_run_together() -> None:
 
 def test_a_failed_step_fails_all_and_cancels_what_runs() -> None:
     job = StepsJob(echo=echo, fail=fail, never=never)
-    with pytest.raises(OperationFailed, match="^step 1 is TIMEOUT: it broke$"):
+    with pytest.raises(OperationFailed, match=r"^step 1 is TIMEOUT: it broke$"):
         run(job, step("never", ["input"]), step("fail", ["input"]), step("echo", [1]))
     assert job.ops() == ["never", "fail"]
     assert job.cancelled_ops == ["never"]
@@ -144,7 +144,7 @@ def test_a_step_that_is_refused_fails_the_orchestration() -> None:
         raise UsageError("no such operation")
 
     job = StepsJob(refuse=refuse)
-    with pytest.raises(OperationFailed, match="^step 0 is FAILED: no such operation$"):
+    with pytest.raises(OperationFailed, match=r"^step 0 is FAILED: no such operation$"):
         run(job, step("refuse", ["input"]))
     assert job.statuses() == ["FAILED"]
 

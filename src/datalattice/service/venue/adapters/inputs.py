@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from datalattice.errors import UsageError
-from datalattice.service.venue.adapter import Json, Metadata
+from datalattice.service.venue import Json, Metadata
 
 
 def sub_operation(meta: Metadata, known: Collection[str]) -> str:

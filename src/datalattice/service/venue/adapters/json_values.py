@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from datalattice.errors import UsageError
-from datalattice.service.venue.adapter import (
+from datalattice.service.venue import (
     JobContext,
     Json,
     Metadata,

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from datalattice.errors import DataLatticeError, UsageError
-from datalattice.service.venue.adapter import (
+from datalattice.service.venue import (
     JobContext,
     Json,
     Metadata,
