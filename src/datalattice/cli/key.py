@@ -24,7 +24,7 @@ from datalattice.client import (
     renew_identity,
     write_key,
 )
-from datalattice.client.credentials import make_token
+from datalattice.client.credentials import ABILITIES, make_delegation, make_token
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
@@ -151,6 +151,53 @@ def token(
         life_s=round(duration_s(life)),
     )
     return CommandResult({"token": text, "did": did_of(pair.public_key)}, [text])
+
+
+@command(app, "delegate", ANY)
+def delegate(
+    call: Call,
+    audience: Annotated[str, typer.Argument(help="To whom: a DID.", metavar="DID")],
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            help="What: a path and an ability, such as kv/shop=crud or fs/photos=crud/read; '*' "
+            "before the = is all of the owner's data. The path may begin with another owner's DID, "
+            "whose delegation is a proof then.",
+            metavar="PATH=ABILITY...",
+        ),
+    ],
+    name: Annotated[str | None, typer.Option("--key", help="The name of the owner's key.")] = None,
+    proof: Annotated[
+        list[str] | None,
+        typer.Option("--proof", help="A delegation to the owner of what is passed on. Repeatable."),
+    ] = None,
+    life: Annotated[str, typer.Option("--for", help="How long it holds, 30d at most.")] = "1d",
+) -> CommandResult:
+    """Let another use a part of an owner's data; print the text that it shows with its requests.
+
+    Send it as `Ucans: TEXT`, beside the caller's own token.
+    """
+    pair = read_key(call.folder.key_path if name is None else _key_file(call.folder, name))
+    owner = did_of(pair.public_key)
+    resources: dict[str, str] = {}
+    for text in given:
+        path, equals, ability = text.rpartition("=")
+        if not equals or not path:
+            raise UsageError(
+                f"a path and an ability, such as kv/shop=crud, got {text!r}; abilities are "
+                f"{', '.join(ABILITIES)}"
+            )
+        named = owner if path == "*" else path if path.startswith("did:") else f"{owner}/{path}"
+        resources[named] = ability
+    made = make_delegation(
+        pair,
+        audience,
+        resources,
+        SystemClock().now_ms(),
+        life_s=round(duration_s(life)),
+        proofs=proof or (),
+    )
+    return CommandResult({"delegation": made, "did": owner, "audience": audience}, [made])
 
 
 @command(identity_app, "show", ANY)

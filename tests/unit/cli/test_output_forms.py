@@ -26,6 +26,7 @@ from datalattice.errors import (
     Unauthorized,
     UsageError,
 )
+from datalattice.lattice import did_of
 from datalattice.testing.folders import running
 
 OTHER = "11" * 32
@@ -38,6 +39,7 @@ CALLS: dict[str, str] = {
     "key name": f"key name north {OTHER}",
     "key names": "key names",
     "key token": "key token http://127.0.0.1:18080",
+    "key delegate": f"key delegate {did_of(bytes(32))} kv/a=crud",
     "key identity show": "key identity show",
     "key identity new": "key identity new",
     "node init": "node init --dir {tmp}/other",

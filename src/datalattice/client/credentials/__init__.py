@@ -1,8 +1,15 @@
-"""Credentials: how a caller proves who it is to a service, as text, and the making of both forms.
+"""Credentials: how a caller proves to a service who it is and what others let it do, as text.
 
 The service reads what is written here by the same rules; it checks, and nothing here does.
 """
 
+from datalattice.client.credentials.delegating import (
+    ABILITIES,
+    DELEGATION_LIFE_S_MAX,
+    DELEGATIONS,
+    RESOURCES_MAX,
+    make_delegation,
+)
 from datalattice.client.credentials.forms import (
     ALGORITHMS,
     CLOCK_SKEW_S,
@@ -30,12 +37,16 @@ from datalattice.client.credentials.forms import (
 from datalattice.client.credentials.issuing import make_token, sign_request
 
 __all__ = [
+    "ABILITIES",
     "ALGORITHMS",
     "CLOCK_SKEW_S",
     "CONTENT_DIGEST",
     "CREDENTIAL_CHARACTERS_MAX",
+    "DELEGATIONS",
+    "DELEGATION_LIFE_S_MAX",
     "ID_CHARACTERS_MAX",
     "METHOD",
+    "RESOURCES_MAX",
     "SIGNED_AGE_S_MAX",
     "TARGET",
     "TOKEN_LIFE_S_MAX",
@@ -47,6 +58,7 @@ __all__ = [
     "encode_part",
     "is_token",
     "join_token",
+    "make_delegation",
     "make_token",
     "multikey_of",
     "parse_request_signature",

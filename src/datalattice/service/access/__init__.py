@@ -25,6 +25,7 @@ from datalattice.service.access.principal import (
 )
 from datalattice.service.access.scopes import (
     RIGHTS,
+    Delegated,
     Grant,
     join_scope,
     owned_part,
@@ -55,6 +56,7 @@ __all__ = [
     "Authenticator",
     "BadCredential",
     "Credentials",
+    "Delegated",
     "Grant",
     "How",
     "MadeToken",

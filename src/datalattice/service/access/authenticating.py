@@ -1,6 +1,6 @@
 """Authenticating: from what a caller shows to who it is.
 
-Source: docs/design/access.md "Who asks", "Tokens", "Signed requests".
+Source: docs/design/access.md "Who asks", "Tokens", "Signed requests", "Delegations".
 """
 
 from __future__ import annotations
@@ -9,32 +9,31 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 from datalattice.client.credentials import (
-    ALGORITHMS,
     CLOCK_SKEW_S,
     CONTENT_DIGEST,
-    ID_CHARACTERS_MAX,
+    CREDENTIAL_CHARACTERS_MAX,
+    DELEGATIONS,
     METHOD,
     SIGNED_AGE_S_MAX,
     TARGET,
     TOKEN_LIFE_S_MAX,
-    TOKEN_TYPE,
     digest_in,
     is_token,
-    multikey_of,
     parse_request_signature,
     signature_base,
     split_token,
 )
-from datalattice.clock import LAST_MS
 from datalattice.crypto import verify_strict
 from datalattice.errors import BadFormat, UsageError
 from datalattice.lattice import is_bare_did, public_key_of
+from datalattice.service.access.delegations import Chain, ChainReader
 from datalattice.service.access.limits import RateLimits
 from datalattice.service.access.principal import (
     ANONYMOUS,
@@ -43,17 +42,20 @@ from datalattice.service.access.principal import (
     Origin,
     Principal,
 )
-from datalattice.service.access.scopes import Grant, parse_grants
+from datalattice.service.access.reading import check_header, did_key, id_in, time_ms
+from datalattice.service.access.scopes import Delegated, Grant, parse_grants
 from datalattice.service.access.spent import SpentIds
 
 TOKENS_MAX: Final = 10_000
-"""Most verified tokens that are known again."""
+"""Most verified tokens that are known again, and most delegations."""
 
 AUDIENCES_MAX: Final = 16
 """Most audiences of one token."""
 
+T = TypeVar("T")
+
 _BEARER: Final = "bearer"
-_ID: Final = re.compile(rf"[\x20-\x7e]{{1,{ID_CHARACTERS_MAX}}}")
+_SHOWN: Final = ("authorization", "signature", "signature-input", CONTENT_DIGEST, DELEGATIONS)
 _NO_BODY: Final = hashlib.sha256().digest()
 _QUERY_NAMES: Final = ("access_token", "authorization")
 _OBJECT: Final = "eyJ"  # `{"` in base64url: how every token begins
@@ -89,17 +91,62 @@ class Credentials:
         found: dict[str, str] = {}
         for name, value in self.headers.items():
             key = name.lower()
-            if key in ("authorization", "signature", "signature-input", CONTENT_DIGEST):
+            if key in _SHOWN:
                 found[key] = f"{found[key]}, {value}" if key in found else value
         return found
 
 
-class _Verified(NamedTuple):
-    """A token that was verified, with what is checked again each time."""
+class _Verified(NamedTuple, Generic[T]):
+    """What a text says that was verified, when it holds, and the (issuer, id) it is revoked by."""
 
-    principal: Principal
+    found: T
     begins_ms: int
-    token_id: str
+    ends_ms: int
+    ids: tuple[tuple[str, str], ...]
+
+
+class _Known(Generic[T]):
+    """Texts that were verified, by their keys: the one unused for longest goes first."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[bytes, _Verified[T]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: bytes, now_ms: int) -> T | None:
+        """Return what a text says, None if it is not known or does not hold now."""
+        with self._lock:
+            known = self._held.get(key)
+            if known is None:
+                return None
+            # The clock may have been set back: then it is checked anew.
+            if not known.begins_ms <= now_ms < known.ends_ms:
+                del self._held[key]
+                return None
+            self._held.move_to_end(key)
+            return known.found
+
+    def add(self, key: bytes, verified: _Verified[T], spent: SpentIds) -> T:
+        """Remember a text that was verified; return what it says.
+
+        Raises: BadCredential: it was revoked.
+        """
+        with self._lock:
+            self._held[key] = verified
+            if len(self._held) > TOKENS_MAX:
+                self._held.popitem(last=False)
+        # After it is known: a revocation from now on removes it there.
+        if any(spent.is_revoked(*one) for one in verified.ids):
+            with self._lock:
+                self._held.pop(key, None)
+            raise BadCredential("revoked")
+        return verified.found
+
+    def forget(self, did: str, token_id: str) -> None:
+        """Forget the texts that one id revokes."""
+        with self._lock:
+            for key, known in list(self._held.items()):
+                if (did, token_id) in known.ids:
+                    del self._held[key]
 
 
 class Authenticator:
@@ -124,8 +171,8 @@ class Authenticator:
         self._origins = frozenset(filter(None, map(_origin, bare)))
         self._spent = spent
         self._failures = failures
-        self._tokens: OrderedDict[bytes, _Verified] = OrderedDict()
-        self._lock = threading.Lock()
+        self._tokens = _Known[Principal]()
+        self._chains = _Known[Chain]()
 
     def authenticate(self, credentials: Credentials, now_ms: int) -> Principal:
         """Return who a caller is.
@@ -135,7 +182,9 @@ class Authenticator:
                 URL. RateLimited: too many from this address were not valid, or there is no room to
                 remember the nonce.
         """
-        return replace(self._proved(credentials, now_ms), origin=credentials.origin)
+        caller = replace(self._proved(credentials, now_ms), origin=credentials.origin)
+        shown = credentials.credential_headers().get(DELEGATIONS)
+        return caller if shown is None else self._delegate(caller, shown, now_ms)
 
     def _proved(self, credentials: Credentials, now_ms: int) -> Principal:
         _refuse_query(credentials.url)
@@ -149,96 +198,74 @@ class Authenticator:
         if (bearer is not None and is_signed) or "," in (bearer or ""):
             raise UsageError("a request has one credential, a token or a signature; got several")
         token = None if bearer is None else _token_of(bearer)
-        known = None if token is None else self._known(token, now_ms)
+        known = None if token is None else self._tokens.get(_key(token), now_ms)
         if known is not None:
             return known
-        if self._failures is not None:
-            self._failures.check_failures(credentials.origin.address, now_ms)
-        try:
+        with self._counting_failures(credentials.origin, now_ms):
             if is_signed:
                 return self._signed(credentials, headers, now_ms)
             return self._token(token, now_ms)
+
+    @contextmanager
+    def _counting_failures(self, origin: Origin, now_ms: int) -> Iterator[None]:
+        if self._failures is not None:
+            self._failures.check_failures(origin.address, now_ms)
+        try:
+            yield
         except (BadCredential, BadFormat) as error:
             if self._failures is not None:
-                self._failures.count_failure(credentials.origin.address, now_ms)
+                self._failures.count_failure(origin.address, now_ms)
             if isinstance(error, BadCredential):
                 raise
             # Texts of BadFormat here are fixed: none quotes the credential.
             raise BadCredential(f"malformed: {error}") from None
 
     def revoke(self, did: str, token_id: str, ends_ms: int, now_ms: int) -> None:
-        """Refuse a token from now on, by its issuer and `jti`, until it ends itself.
+        """Refuse a token or delegation from now on, by its issuer and id, until it ends itself.
 
         Raises: RateLimited: there is no room to remember it.
         """
         self._spent.revoke(did, token_id, ends_ms, now_ms)
-        with self._lock:
-            for key, found in list(self._tokens.items()):
-                if (found.principal.key_id, found.token_id) == (did, token_id):
-                    del self._tokens[key]
+        self._tokens.forget(did, token_id)
+        self._chains.forget(did, token_id)
 
     # --- tokens -----------------------------------------------------------------------------
-
-    def _known(self, token: str, now_ms: int) -> Principal | None:
-        key = _token_key(token)
-        with self._lock:
-            found = self._tokens.get(key)
-            if found is None:
-                return None
-            ends_ms = found.principal.expires_ms
-            assert ends_ms is not None
-            # The clock may have been set back: then it is checked anew.
-            if not found.begins_ms <= now_ms < ends_ms:
-                del self._tokens[key]
-                return None
-            self._tokens.move_to_end(key)
-            return found.principal
 
     def _token(self, text: str | None, now_ms: int) -> Principal:
         if text is None:
             raise BadCredential("scheme")
         parts = split_token(text)
-        issuer = _did_key(parts.claims.get("iss"))
-        _check_header(parts.header, issuer)
+        issuer = did_key(parts.claims.get("iss"))
+        check_header(parts.header, issuer)
         key = public_key_of(issuer)
         if key is None or not verify_strict(key, parts.signature, parts.signed):
             raise BadCredential("signature")
-        found = self._verified(parts.claims, issuer, now_ms)
-        key = _token_key(text)
-        with self._lock:
-            self._tokens[key] = found
-            if len(self._tokens) > TOKENS_MAX:
-                self._tokens.popitem(last=False)
-        # After it is known: a revocation from now on removes it there.
-        if self._spent.is_revoked(issuer, found.token_id):
-            with self._lock:
-                self._tokens.pop(key, None)
-            raise BadCredential("revoked")
-        return found.principal
+        return self._tokens.add(
+            _key(text), self._verified(parts.claims, issuer, now_ms), self._spent
+        )
 
-    def _verified(self, claims: Mapping[str, Any], issuer: str, now_ms: int) -> _Verified:
+    def _verified(
+        self, claims: Mapping[str, Any], issuer: str, now_ms: int
+    ) -> _Verified[Principal]:
         """Check the claims of a token whose signature holds."""
         subject = claims.get("sub")
         # "sub == iss"; this node itself vouches for others.
         if not is_bare_did(subject) or (subject != issuer and issuer != self.did):
             raise BadCredential("subject")
         self._check_audience(claims.get("aud"))
-        issued_ms, ends_ms = _time_ms(claims, "iat"), _time_ms(claims, "exp")
+        issued_ms, ends_ms = time_ms(claims, "iat"), time_ms(claims, "exp")
         if not 0 < ends_ms - issued_ms <= TOKEN_LIFE_S_MAX * 1_000:
             raise BadCredential("life")
-        begins_ms = max(issued_ms, _time_ms(claims, "nbf")) if "nbf" in claims else issued_ms
+        begins_ms = max(issued_ms, time_ms(claims, "nbf")) if "nbf" in claims else issued_ms
         skew_ms = CLOCK_SKEW_S * 1_000
         if now_ms >= ends_ms + skew_ms:
             raise BadCredential("expired")
         if now_ms < begins_ms - skew_ms:
             raise BadCredential("not-yet-valid")
-        token_id = claims.get("jti")
-        if not isinstance(token_id, str) or not _ID.fullmatch(token_id):
-            raise BadCredential("token-id")
-        principal = Principal(
-            str(subject), "token", _grants(claims), ends_ms + skew_ms, key_id=issuer
-        )
-        return _Verified(principal, begins_ms - skew_ms, token_id)
+        ids = ((issuer, id_in(claims, "jti")),)
+        ends_ms += skew_ms
+        principal = Principal(str(subject), "token", _grants(claims), ends_ms, key_id=issuer)
+        return _Verified(principal, begins_ms - skew_ms, ends_ms, ids)
 
     def _check_audience(self, audience: object) -> None:
         named = audience if isinstance(audience, list) else [audience]
@@ -246,6 +273,33 @@ class Authenticator:
             raise BadCredential("audience")
         if self._audiences.isdisjoint(named):
             raise BadCredential("audience")
+
+    # --- delegations ------------------------------------------------------------------------
+
+    def _delegate(self, caller: Principal, shown: str, now_ms: int) -> Principal:
+        """Return a caller with what the delegations give it that it shows."""
+        given: list[Delegated] = []
+        ends_ms = [] if caller.expires_ms is None else [caller.expires_ms]
+        reader = ChainReader()
+        with self._counting_failures(caller.origin, now_ms):
+            if len(shown) > CREDENTIAL_CHARACTERS_MAX:
+                raise BadCredential("length")
+            for text in shown.split(","):
+                chain = self._chain(reader, text.strip(" \t"), caller.did, now_ms)
+                given += chain.given
+                ends_ms.append(chain.ends_ms)
+        # A stream ends with the first of what its caller showed.
+        return replace(caller, delegated=tuple(given), expires_ms=min(ends_ms))
+
+    def _chain(self, reader: ChainReader, text: str, audience: str | None, now_ms: int) -> Chain:
+        # To whom it is given is a part of what was verified.
+        key = _key(f"{audience}\n{text}")
+        known = self._chains.get(key, now_ms)
+        if known is not None:
+            return known
+        chain = reader.read(text, audience, now_ms)
+        verified = _Verified(chain, chain.begins_ms, chain.ends_ms, chain.ids)
+        return self._chains.add(key, verified, self._spent)
 
     # --- signed requests --------------------------------------------------------------------
 
@@ -271,7 +325,7 @@ class Authenticator:
             raise BadCredential("expired")
         if created_ms > now_ms + CLOCK_SKEW_S * 1_000:
             raise BadCredential("not-yet-valid")
-        did = _did_key(found.key_id)
+        did = did_key(found.key_id)
         values = {**headers, METHOD: credentials.method.upper(), TARGET: credentials.url}
         base = signature_base(found.covered, values, found.params)
         key = public_key_of(did)
@@ -300,40 +354,9 @@ def _token_of(bearer: str) -> str | None:
     return token.strip(" ") if scheme.lower() == _BEARER else None
 
 
-def _token_key(token: str) -> bytes:
+def _key(text: str) -> bytes:
     # A header may hold what is no text; it is hashed as it came.
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-
-
-def _check_header(header: Mapping[str, Any], issuer: str) -> None:
-    if header.get("alg") not in ALGORITHMS:
-        raise BadCredential("algorithm")
-    # RFC 7515: what `crit` names must be understood, and no extension is.
-    if "crit" in header:
-        raise BadCredential("critical")
-    # Another kind of signed text of the same key is no token.
-    if "typ" in header and str(header["typ"]).upper() != TOKEN_TYPE:
-        raise BadCredential("type")
-    if "kid" in header:
-        key = public_key_of(issuer)
-        multikey = "" if key is None else multikey_of(key)
-        # "header kid = multikey of the signer"; the DID and its key URL are other names of it.
-        if header["kid"] not in (multikey, issuer, f"{issuer}#{multikey}"):
-            raise BadCredential("key")
-
-
-def _did_key(did: object) -> str:
-    if not isinstance(did, str) or public_key_of(did) is None:
-        raise BadCredential("key")
-    return did
-
-
-def _time_ms(claims: Mapping[str, Any], name: str) -> int:
-    value: Any = claims.get(name)
-    # `type`: True is a number to Python. NumericDate may have a fraction (RFC 7519).
-    if type(value) not in (int, float) or not 0 <= value <= LAST_MS // 1_000:
-        raise BadCredential("time")
-    return int(value * 1_000)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _grants(claims: Mapping[str, Any]) -> tuple[Grant, ...] | None:

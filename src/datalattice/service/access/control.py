@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from datalattice.actions import Action
 from datalattice.client.credentials import (
     CLOCK_SKEW_S,
+    DELEGATION_LIFE_S_MAX,
     ID_CHARACTERS_MAX,
     TOKEN_LIFE_S_MAX,
     make_token,
@@ -141,7 +142,7 @@ class AccessControl:
         return MadeToken(Secret(text), claims["jti"], claims["exp"] * 1_000)
 
     def revoke(self, issuer: str, token_id: str) -> None:
-        """Refuse the token of this issuer and id from now on; "": of this node.
+        """Refuse the token or delegation of this issuer and id from now on; "": of this node.
 
         Raises: UsageError: there is no such issuer or id. RateLimited: no room to remember it.
         """
@@ -150,8 +151,8 @@ class AccessControl:
         if not token_id or len(token_id) > ID_CHARACTERS_MAX:
             raise UsageError(f"token_id: 1 to {ID_CHARACTERS_MAX} characters")
         now_ms = self._clock.now_ms()
-        # When it ends is not known: the latest end that a token of today can have.
-        ends_ms = now_ms + (TOKEN_LIFE_S_MAX + 2 * CLOCK_SKEW_S) * 1_000
+        # When it ends is not known: the latest end that one of today can have.
+        ends_ms = now_ms + (DELEGATION_LIFE_S_MAX + 2 * CLOCK_SKEW_S) * 1_000
         self._authenticator.revoke(issuer or self._authenticator.did, token_id, ends_ms, now_ms)
 
     def _record(

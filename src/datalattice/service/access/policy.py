@@ -47,8 +47,8 @@ class Policy:
 class AccessDecision(NamedTuple):
     """Whether a caller has a right on a scope, and which part of the policy said so.
 
-    reason: `local`, `admin`, `rule`, `owner` or `default`; `token` where the credential is narrower
-    than the right; `policy` for other refusals.
+    reason: `local`, `admin`, `rule`, `owner`, `default` or `delegated`; `token` where the
+    credential is narrower than the right; `policy` for other refusals.
     """
 
     is_allowed: bool
@@ -77,6 +77,13 @@ def decide(policy: Policy, caller: Principal, right: str, scope: str) -> AccessD
     checked_right(right)
     split_scope(scope)
     allowed, reason = _by_policy(policy, caller, right, scope)
+    if not allowed and any(
+        # An owner gives what it has: a rule that refuses the owner refuses its delegates.
+        one.covers(right, scope)
+        and _by_policy(policy, Principal(one.owner, "token"), right, scope)[0]
+        for one in caller.delegated
+    ):
+        allowed, reason = True, "delegated"
     # "intersected with the token's scopes": a credential never adds a right.
     if allowed and not caller.is_granted(right, scope):
         allowed, reason = False, "token"

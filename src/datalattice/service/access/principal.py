@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 from datalattice.errors import Unauthenticated, Unauthorized
-from datalattice.service.access.scopes import Grant, covering
+from datalattice.service.access.scopes import Delegated, Grant, covering
 
 How = Literal["process", "socket", "token", "signature", "anonymous"]
 """In this process; a socket that only our user can open; a bearer token; a signed request; none."""
@@ -52,6 +52,7 @@ class Principal:
     scopes:     what the credential is narrowed to, None if to nothing.
     expires_ms: when the credential ends, None if it does not. A stream ends with it.
     key_id:     the DID whose key signed; it differs from `did` in a token that this node made.
+    delegated:  what owners let it use of their data, beside its own rights.
     origin:     where this call came in; it is no part of who asks.
     """
 
@@ -60,6 +61,7 @@ class Principal:
     scopes: tuple[Grant, ...] | None = None
     expires_ms: int | None = None
     key_id: str | None = None
+    delegated: tuple[Delegated, ...] = ()
     origin: Origin = field(default=NOWHERE, compare=False)
 
     @property

@@ -88,6 +88,41 @@ def owned_part(text: str) -> Owned | None:
     return None
 
 
+class Delegated(NamedTuple):
+    """Data of an owner that others may use. path: below the owner, such as `kv`, `shop`.
+
+    A path begins with a section of the root, `pins` or `jobs`; the empty one is all of it.
+    """
+
+    owner: str
+    path: tuple[str, ...]
+    rights: str
+
+    def covers(self, right: str, scope: str) -> bool:
+        """Return whether it lets a right on a scope through."""
+        match split_scope(scope):
+            case ("lattice", section, owner, *rest) if section not in UNOWNED:
+                path = (section, *rest)
+            case ("pins", owner, *rest):
+                path = ("pins", *rest)
+            case ("venue", "jobs", owner, *rest):
+                path = ("jobs", *rest)
+            case _:
+                return False
+        return right in self.rights and owner == self.owner and path[: len(self.path)] == self.path
+
+
+def path_segments(text: str) -> tuple[str, ...] | None:
+    """Return the segments of a path below an owner, None if it is none.
+
+    It is written as a scope is: see `split_scope`.
+    """
+    try:
+        return split_scope(f"lattice/{text}")[1:]
+    except UsageError:
+        return None
+
+
 def checked_right(right: str) -> str:
     """Return a right.
 

@@ -1,0 +1,92 @@
+"""Delegating: an owner lets another DID use a part of its data, in a text that the other shows.
+
+The text is a UCAN in the form of a token: `iss` gives, `aud` receives, `att` lists what is given,
+`prf` has the delegations from which the issuer has it, if the data is not its own.
+
+Source: docs/design/access.md "Delegations".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from datalattice.client.credentials.forms import (
+    ALGORITHMS,
+    CREDENTIAL_CHARACTERS_MAX,
+    TOKEN_TYPE,
+    encode_part,
+    join_token,
+    multikey_of,
+)
+from datalattice.crypto import Entropy, KeyPair, SystemEntropy
+from datalattice.errors import LimitExceeded, UsageError
+from datalattice.lattice import did_of, is_bare_did
+
+DELEGATIONS: Final = "ucans"
+"""The header, or name of metadata, with the delegations of a request: texts with `,` between."""
+
+DELEGATION_LIFE_S_MAX: Final = 30 * 24 * 3_600
+"""Longest life of a delegation: a revoked one is remembered as long."""
+
+ABILITIES: Final = ("*", "crud", "crud/read", "crud/write", "crud/delete")
+"""What may be given: all rights, reading and writing, or a part of these."""
+
+RESOURCES_MAX: Final = 24
+"""Most resources of one delegation."""
+
+_NONCE_BYTES = 16
+
+
+def make_delegation(
+    key_pair: KeyPair,
+    audience: str,
+    given: Mapping[str, str],
+    now_ms: int,
+    *,
+    life_s: int = 24 * 3_600,
+    proofs: Sequence[str] = (),
+    entropy: Entropy | None = None,
+) -> str:
+    """Return a delegation: what the holder of `key_pair` gives to the DID `audience`.
+
+    given:  abilities by resource: a DID, or a DID and a path below it, such as
+            `did:key:z6Mk.../kv/shop`.
+    life_s: seconds until it ends, up to 30 days.
+    proofs: delegations to the key pair of what is not its own.
+    Raises: UsageError: `audience` is no DID, a resource or an ability is none, or `life_s` is out
+            of range. LimitExceeded: with its proofs it is longer than a header may be.
+    """
+    if not is_bare_did(audience):
+        raise UsageError(f"audience: a DID such as did:key:z6Mk..., got {audience!r:.80}")
+    if not 0 < life_s <= DELEGATION_LIFE_S_MAX:
+        raise UsageError(f"a delegation lives 1 to {DELEGATION_LIFE_S_MAX} s, got {life_s}")
+    if not 0 < len(given) <= RESOURCES_MAX:
+        raise UsageError(
+            f"given: 1 to {RESOURCES_MAX} resources, each with what may be done to it, got "
+            f"{len(given)}"
+        )
+    for resource, ability in given.items():
+        if not is_bare_did(resource.partition("/")[0]):
+            raise UsageError(f"a resource is a DID, or one and a path, got {resource!r:.80}")
+        if ability not in ABILITIES:
+            raise UsageError(f"an ability is one of {', '.join(ABILITIES)}, got {ability!r:.80}")
+    issued = now_ms // 1_000
+    header = {"alg": ALGORITHMS[0], "typ": TOKEN_TYPE, "kid": multikey_of(key_pair.public_key)}
+    claims = {
+        "iss": did_of(key_pair.public_key),
+        "aud": audience,
+        "nbf": issued,
+        "exp": issued + life_s,
+        "nnc": encode_part((entropy or SystemEntropy()).bytes(_NONCE_BYTES)),
+        "att": [{"with": resource, "can": ability} for resource, ability in given.items()],
+        "prf": list(proofs),
+    }
+    signed = join_token(header, claims)
+    text = f"{signed}.{encode_part(key_pair.sign(signed.encode()))}"
+    if len(text) > CREDENTIAL_CHARACTERS_MAX:
+        raise LimitExceeded(
+            f"a delegation with its proofs has at most {CREDENTIAL_CHARACTERS_MAX} characters, "
+            f"this one has {len(text)}"
+        )
+    return text

@@ -1,0 +1,62 @@
+"""Reading: the members that all signed texts of callers have, checked one by one.
+
+Source: docs/design/access.md "Tokens".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from datalattice.client.credentials import ALGORITHMS, ID_CHARACTERS_MAX, TOKEN_TYPE, multikey_of
+from datalattice.clock import LAST_MS
+from datalattice.lattice import public_key_of
+from datalattice.service.access.principal import BadCredential
+
+_ID: Final = re.compile(rf"[\x20-\x7e]{{1,{ID_CHARACTERS_MAX}}}")
+
+
+def check_header(header: Mapping[str, Any], issuer: str) -> None:
+    """Check the header of a token or delegation whose issuer is a `did:key`.
+
+    Raises: BadCredential.
+    """
+    if header.get("alg") not in ALGORITHMS:
+        raise BadCredential("algorithm")
+    # RFC 7515: what `crit` names must be understood, and no extension is.
+    if "crit" in header:
+        raise BadCredential("critical")
+    # Another kind of signed text of the same key is no token.
+    if "typ" in header and str(header["typ"]).upper() != TOKEN_TYPE:
+        raise BadCredential("type")
+    if "kid" in header:
+        key = public_key_of(issuer)
+        multikey = "" if key is None else multikey_of(key)
+        # "header kid = multikey of the signer"; the DID and its key URL are other names of it.
+        if header["kid"] not in (multikey, issuer, f"{issuer}#{multikey}"):
+            raise BadCredential("key")
+
+
+def did_key(did: object) -> str:
+    """Return a `did:key`; raise BadCredential if it is none."""
+    if not isinstance(did, str) or public_key_of(did) is None:
+        raise BadCredential("key")
+    return did
+
+
+def time_ms(claims: Mapping[str, Any], name: str) -> int:
+    """Return a time among the claims, in ms; raise BadCredential if there is none."""
+    value: Any = claims.get(name)
+    # `type`: True is a number to Python. NumericDate may have a fraction (RFC 7519).
+    if type(value) not in (int, float) or not 0 <= value <= LAST_MS // 1_000:
+        raise BadCredential("time")
+    return int(value * 1_000)
+
+
+def id_in(claims: Mapping[str, Any], name: str) -> str:
+    """Return an id among the claims; raise BadCredential if there is none."""
+    found = claims.get(name)
+    if not isinstance(found, str) or not _ID.fullmatch(found):
+        raise BadCredential("token-id")
+    return found
