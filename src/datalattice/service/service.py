@@ -10,7 +10,7 @@ Source: docs/design/service.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
@@ -26,8 +26,11 @@ from datalattice.lattice import did_of, is_public_key
 from datalattice.protobuf import Message
 from datalattice.service.access import (
     AccessControl,
+    Credentials,
     Policy,
     Principal,
+    check_body,
+    could_allow,
     decide,
     join_scope,
     split_scope,
@@ -152,6 +155,41 @@ class Service:
         assert isinstance(result, Streamed)
         return result
 
+    def check_head(
+        self,
+        request: ActionRequest[Any],
+        caller: Principal,
+        unread: Collection[str] = (),
+    ) -> None:
+        """Refuse a call whose body has not been read yet, where what is known of it is enough.
+
+        unread: the fields of the request that come with the body.
+        Raises: RateLimited. Unauthenticated, Unauthorized: the caller may not do this, whatever
+                the body has. UsageError: a field cannot be one.
+        """
+        action, access, policy = request.action, self._access, NO_POLICY
+        if access is not None:
+            policy = access.policy()
+            access.check_rate(action, caller)
+        scope, is_whole = self._scope(action, request, caller, unread)
+        if not scope:
+            return
+        decision = decide(policy, caller, action.right, scope)
+        if decision.is_allowed or (
+            not is_whole and could_allow(policy, caller, action.right, scope)
+        ):
+            return  # counted and recorded with the call itself
+        if access is not None:
+            access.witness(action, caller, decision)
+        decision.require()
+
+    def check_body(self, credentials: Credentials, body_sha256: bytes) -> None:
+        """Check a body that came after its head was taken. Raises: Unauthenticated."""
+        if self._access is not None:
+            self._access.check_body(credentials, body_sha256)
+        else:
+            check_body(credentials, body_sha256)
+
     def _admitted(
         self, action: Action, request: ActionRequest[Any], caller: Principal
     ) -> ServiceCall:
@@ -159,7 +197,7 @@ class Service:
         access, decision = self._access, None
         policy = NO_POLICY if access is None else access.policy()
         if action.scope:
-            scope = self._scope(action, request, caller)
+            scope, _ = self._scope(action, request, caller)
             decision = decide(policy, caller, action.right, scope)
         if access is not None:
             access.witness(action, caller, decision)
@@ -169,11 +207,22 @@ class Service:
             self._node, caller, policy, self._locks, self.doors, access, self._events
         )
 
-    def _scope(self, action: Action, request: ActionRequest[Any], caller: Principal) -> str:
-        """Return what the right is asked for: the action's scope with the request's values."""
+    def _scope(
+        self,
+        action: Action,
+        request: ActionRequest[Any],
+        caller: Principal,
+        unread: Collection[str] = (),
+    ) -> tuple[str, bool]:
+        """Return what the right is asked for: the action's scope with the request's values.
+
+        Before a field of `unread` it ends; the second result is whether it is whole.
+        """
         segments: list[str] = []
-        for part in action.scope.split("/"):
+        for part in filter(None, action.scope.split("/")):
             name = part[1:-1] if part.startswith("{") else None
+            if name in unread:
+                return join_scope(*segments) if segments else "", False
             if name is None:
                 segments.append(part)
             elif name == CALLER:
@@ -189,7 +238,7 @@ class Service:
                 if not value:
                     raise UsageError(f"{name}: it is empty")
                 segments.append(store_id_text(value) if isinstance(value, bytes) else value)
-        return join_scope(*segments)
+        return join_scope(*segments) if segments else "", True
 
     def _path(self, path: str) -> list[str]:
         """Return the segments that a path of the lattice has in a scope."""

@@ -248,7 +248,7 @@ def test_who_asks_is_told_as_it_was_written(client: Any, asked: list[Credentials
     (found,) = asked
     assert found.url == f"http://testserver{API}/queues/a%2Fb/records"
     assert (found.method, found.local, found.origin.door) == ("POST", None, "rest")
-    assert found.body_sha256 is not None
+    assert (found.body_sha256, found.is_unread) == (None, True)
 
 
 def test_refusals(client: Any) -> None:

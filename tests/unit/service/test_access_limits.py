@@ -64,6 +64,18 @@ def test_each_caller_has_its_own_bucket_wherever_it_calls_from() -> None:
     assert passed(limits, "reads", ANONYMOUS, "192.0.2.1", 0) == 0
 
 
+def test_a_look_counts_nothing() -> None:
+    limits = RateLimits({"reads": Allowance(1, 2)})
+    for _ in range(5):
+        limits.check("reads", ALICE, 0)
+    assert passed(limits, "reads", ALICE, "", 0) == 2
+    with pytest.raises(RateLimited) as caught:
+        limits.check("reads", ALICE, 500)
+    assert caught.value.retry_s == pytest.approx(0.5)
+    limits.check("reads", replace(ALICE, how="socket"), 500)
+    limits.check("reads", BOB, 500)
+
+
 def test_whoever_opens_the_folder_is_not_counted() -> None:
     limits = RateLimits({"reads": Allowance(1, 1)})
     for how in ("process", "socket"):

@@ -182,7 +182,7 @@ def test_a_caller_is_refused_what_the_rules_and_its_credential_do_not_give(
         action = request.action
         if not action.scope:
             continue  # it is open to all, or decides by what it finds
-        scope = service._scope(action, request, caller)
+        scope = service._scope(action, request, caller)[0]
         if decide(access.policy(), caller, action.right, scope).is_allowed:
             continue  # the suite of all actions has them
         refused += 1

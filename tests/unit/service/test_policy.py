@@ -18,6 +18,7 @@ from datalattice.service.access import (
     Policy,
     Principal,
     checked_rule,
+    could_allow,
     decide,
     join_scope,
     parse_grant,
@@ -279,3 +280,27 @@ def test_an_anonymous_caller_has_no_right_that_others_lack(
     stranger = caller("did:key:zStranger")
     anonymous = decide(policy, ANONYMOUS, right, scope).is_allowed
     assert anonymous <= decide(policy, stranger, right, scope).is_allowed
+
+
+@given(POLICIES, CALLERS, st.none() | GRANTS, st.sampled_from(RIGHTS), SCOPES)
+def test_a_right_on_a_scope_is_possible_on_all_above_it(
+    policy: Policy, who: Principal, grants: tuple[Grant, ...] | None, right: str, scope: str
+) -> None:
+    who = who if grants is None else who.narrowed(grants)
+    if decide(policy, who, right, scope).is_allowed:
+        segments = split_scope(scope)
+        for count in range(1, len(segments) + 1):
+            assert could_allow(policy, who, right, join_scope(*segments[:count]))
+
+
+def test_what_cannot_be_allowed_below_a_scope_is_known() -> None:
+    policy = Policy(frozenset([ROOT]), PUBLIC, {OWN: {"w": (PUBLIC,)}, "stores/x": {"x": (BOB,)}})
+    assert could_allow(policy, ANONYMOUS, "w", "lattice/kv")
+    assert not could_allow(policy, ANONYMOUS, "w", "lattice/queue")
+    assert not could_allow(policy, ANONYMOUS, "w", "lattice/k")  # no beginnings of words
+    assert not could_allow(policy, ANONYMOUS, "x", "stores")
+    assert could_allow(policy, caller(BOB), "x", "stores")
+    assert not could_allow(policy, caller(ALICE), "x", "stores")
+    assert could_allow(policy, caller(ALICE), "w", "lattice/fs")  # of its own
+    assert not could_allow(policy, caller(ROOT, "r lattice"), "w", "lattice/fs")
+    assert could_allow(policy, caller(ROOT, "w lattice/fs/x"), "w", "lattice/fs")

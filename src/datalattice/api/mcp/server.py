@@ -14,6 +14,7 @@ Source: docs/mcp.md.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -39,7 +40,14 @@ from datalattice.api.mcp.tools import (
     ToolAnswer,
     ToolResource,
 )
-from datalattice.api.rest import Enter, problem_answer, read_body, shown_credentials
+from datalattice.api.rest import (
+    BODIES_BYTES_MAX,
+    BodyRoom,
+    Enter,
+    problem_answer,
+    read_body,
+    shown_credentials,
+)
 from datalattice.errors import DataLatticeError
 from datalattice.service import answer_to
 from datalattice.service.access import Origin, Principal
@@ -186,6 +194,8 @@ class McpDoor:
             max_request_body_size=REQUEST_BYTES_MAX,
         )
         self._numbers: Final = count(1)
+        self._room: Final = BodyRoom(BODIES_BYTES_MAX)
+        self._service: Final = tools.service
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -203,21 +213,35 @@ class McpDoor:
                 refused = Response(status_code=405, headers={"allow": "POST"})
                 await refused(scope, receive, send)
                 return
-            try:
-                body = await read_body(request, REQUEST_BYTES_MAX)
-                origin = Origin("mcp", next(self._numbers))
-                asked = shown_credentials(request, body, origin, local=local)
-                # In a thread: a nonce is written to the disk.
-                caller = await to_thread.run_sync(enter, asked)
-            except ClientDisconnect:
-                return
-            except DataLatticeError as error:
-                await problem_answer(error, "w")(scope, receive, send)
-                return
-            scope = {**scope, "state": {"caller": caller}}
-            await self._manager.handle_request(scope, _again(body, receive), send)
+            with self._room.request() as grow:
+                try:
+                    caller, body = await self._taken(request, enter, local, grow)
+                except ClientDisconnect:
+                    return
+                except DataLatticeError as error:
+                    await problem_answer(error, "w")(scope, receive, send)
+                    return
+                scope = {**scope, "state": {"caller": caller}}
+                await self._manager.handle_request(scope, _again(body, receive), send)
 
         return answer
+
+    async def _taken(
+        self,
+        request: Request,
+        enter: Enter,
+        local: Literal["socket"] | None,
+        grow: Callable[[int], None],
+    ) -> tuple[Principal, bytes]:
+        """Return who asks, which is known before the body is read, and the body."""
+        shown = shown_credentials(request, Origin("mcp", next(self._numbers)), local=local)
+        # In a thread: a nonce is written to the disk.
+        caller = await to_thread.run_sync(enter, shown)
+        body = await read_body(request, REQUEST_BYTES_MAX, grow)
+        if shown.is_unread and shown.is_signed:
+            digest = hashlib.sha256(body).digest()
+            await to_thread.run_sync(self._service.check_body, shown, digest)
+        return caller, body
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

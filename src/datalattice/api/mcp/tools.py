@@ -157,7 +157,7 @@ class McpTools:
 
     def __init__(self, service: Service, tools: ToolSet = "read") -> None:
         """tools: `read` for those that change nothing, `all` for those that write, too."""
-        self._service: Final = service
+        self.service: Final = service
         made = [McpTool(action) for action in ACTIONS.values() if action.is_tool]
         self.tools: Final[Mapping[str, McpTool]] = {
             tool.name: tool for tool in made if tools == "all" or tool.is_read_only
@@ -170,7 +170,7 @@ class McpTools:
             known = ", ".join(self.tools)
             return _refused(UsageError(f"there is no tool {name[:80]!r}; there are: {known}"))
         try:
-            return _answer(self._service.call(tool.request(arguments), caller))
+            return _answer(self.service.call(tool.request(arguments), caller))
         except Exception as error:  # noqa: BLE001 - a fault of ours ends one call, not the session
             return _refused(error, tool.action.right, name)
 
@@ -182,10 +182,10 @@ class McpTools:
         """
         if uri.startswith(VALUE_URI):
             request = from_document(GetValue, {"hash": uri.removeprefix(VALUE_URI)})
-            value: Value = self._service.call(request, caller).value
+            value: Value = self.service.call(request, caller).value
         elif uri.startswith(PATH_URI):
             path = unquote(uri.removeprefix(PATH_URI))
-            value = self._service.call(GetPath(path=path), caller).value
+            value = self.service.call(GetPath(path=path), caller).value
         else:
             raise UsageError(f"a resource is {VALUE_URI}HASH or {PATH_URI}PATH, got {uri[:80]!r}")
         if isinstance(value, (bytes, Blob)):

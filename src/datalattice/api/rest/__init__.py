@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datalattice.api.rest.answers import file_pieces, has_body, take_upload
+from datalattice.api.rest.answers import file_pieces, take_upload
 from datalattice.api.rest.app import (
     BASE,
     HEARTBEAT_S,
@@ -14,7 +14,12 @@ from datalattice.api.rest.app import (
 from datalattice.api.rest.bodies import JSON_DEPTH_MAX, JSON_ELEMENTS_MAX
 from datalattice.api.rest.connections import HTTP_LIMITS, BoundedHttp, HttpLimits
 from datalattice.api.rest.problems import problem_answer
-from datalattice.api.rest.requests import byte_range, merged_headers, shown_credentials
+from datalattice.api.rest.requests import (
+    byte_range,
+    has_body,
+    merged_headers,
+    shown_credentials,
+)
 from datalattice.api.rest.room import (
     BODIES_BYTES_MAX,
     BODY_BYTES_MAX,

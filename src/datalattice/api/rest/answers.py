@@ -26,7 +26,7 @@ from datalattice.client import INFO_HEADER
 from datalattice.clock import SystemClock
 from datalattice.errors import IsADirectory, LimitExceeded, UsageError
 from datalattice.service import Service, Streamed, Upload
-from datalattice.service.access import Credentials, Principal, check_body
+from datalattice.service.access import Credentials, Principal
 
 T = TypeVar("T")
 
@@ -37,32 +37,21 @@ WRITE_BYTES: Final = 1 << 20
 """Bytes of a body that are handed to a thread at once."""
 
 
-def has_body(request: Request) -> bool:
-    """Return whether a body comes with a request."""
-    return (
-        "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
-    )
-
-
 async def take_upload(
     request: Request,
     run: Callable[..., Awaitable[Any]],
     begin: Callable[[], Upload[Any]],
     shown: Credentials,
+    service: Service,
 ) -> Any:
     """Take a body as it comes; return the result. run: runs a function in a thread.
 
     Raises: UsageError, LimitExceeded, and what the action raises. Unauthenticated: another body
             was signed.
     """
-    if "content-range" in request.headers:
-        raise UsageError("Content-Range: a file is sent as a whole")
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > UPLOAD_BYTES_MAX:
-        raise LimitExceeded(f"a file has at most {UPLOAD_BYTES_MAX} bytes, got {declared}")
     upload = await run(begin)
     digest = hashlib.sha256()
-    is_signed = shown.is_unread and "signature-input" in shown.credential_headers()
+    is_signed = shown.is_unread and shown.is_signed
 
     def write(piece: bytes) -> None:
         if is_signed:
@@ -70,6 +59,11 @@ async def take_upload(
         upload.write(piece)
 
     try:
+        if "content-range" in request.headers:
+            raise UsageError("Content-Range: a file is sent as a whole")
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > UPLOAD_BYTES_MAX:
+            raise LimitExceeded(f"a file has at most {UPLOAD_BYTES_MAX} bytes, got {declared}")
         waiting = bytearray()
         async for part in request.stream():
             waiting += part
@@ -79,7 +73,7 @@ async def take_upload(
         await run(write, bytes(waiting))
         # "A body that comes in parts is checked at its end; nothing is done with it before"
         if is_signed:
-            check_body(shown, digest.digest())
+            await run(service.check_body, shown, digest.digest())
         return await run(upload.finish)
     finally:
         # "An abandoned upload leaves nothing."

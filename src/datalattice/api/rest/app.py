@@ -11,15 +11,16 @@ Source: docs/rest.md.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers
@@ -39,7 +40,7 @@ from datalattice.actions import (
     to_document,
     with_resume,
 )
-from datalattice.api.rest.answers import file_answer, has_body, take_upload, value_answer
+from datalattice.api.rest.answers import file_answer, take_upload, value_answer
 from datalattice.api.rest.bodies import (
     JSON,
     OCTETS,
@@ -48,8 +49,14 @@ from datalattice.api.rest.bodies import (
 )
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.problems import problem_answer, problem_body
-from datalattice.api.rest.requests import Arguments, shown_credentials
-from datalattice.api.rest.room import BODIES_BYTES_MAX, BODY_BYTES_MAX, BodyRoom, read_body
+from datalattice.api.rest.requests import Arguments, has_body, shown_credentials
+from datalattice.api.rest.room import (
+    BODIES_BYTES_MAX,
+    BODY_BYTES_MAX,
+    BodyRoom,
+    UnreadBody,
+    read_body,
+)
 from datalattice.client import IDEMPOTENCY_KEY
 from datalattice.client.network import WELL_KNOWN
 from datalattice.clock import SystemClock
@@ -57,6 +64,8 @@ from datalattice.errors import DataLatticeError, Draining, NoSuchPath, UsageErro
 from datalattice.protobuf import Message
 from datalattice.service import Service, Streamed, Upload
 from datalattice.service.access import Credentials, Origin, Principal
+
+T = TypeVar("T")
 
 BASE: Final = "/api/v1"
 
@@ -179,6 +188,10 @@ class _Front:
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
         request = Request(scope, receive)
+        if has_body(request):
+            body = UnreadBody(request, send)
+            receive, send = body.receive, body.send
+            request = Request(scope, receive)
         if self._hosts and not self._is_known(request.headers):
             problem = problem_answer(UsageError("no service has this name here"), "w")
             problem.status_code = 421
@@ -244,6 +257,17 @@ class _Resource:
         self.is_file: Final = self.is_piece and action.kind is ActionKind.STREAM
 
 
+class _Asked(NamedTuple):
+    """One request. caller, known: who asks and the fields before the body, once that is proved."""
+
+    request: Request
+    resource: _Resource
+    shown: Credentials
+    caller: Principal | None = None
+    known: Mapping[str, Any] = MappingProxyType({})
+    body: bytes = b""
+
+
 class RestDoor:
     """Answers requests. `drain` ends its streams, `close` gives its threads back."""
 
@@ -287,92 +311,93 @@ class RestDoor:
             return problem_answer(error, right)
 
     async def _answer(self, request: Request, resource: _Resource) -> Response:
-        if resource.action.kind is ActionKind.UPLOAD:
-            return await self._answer_body(request, resource, b"")
+        origin = Origin("rest", next(self._numbers))
+        asked = _Asked(request, resource, shown_credentials(request, origin, local=self._local))
+        if resource.action.kind is ActionKind.UPLOAD or not asked.shown.is_unread:
+            return await self._answer_body(asked)
+        # Who asks is known before anything is read: "a stranger's body takes no memory".
+        asked = await self._run(self._proved, asked)
         with self._room.request() as grow:
             body = await read_body(request, self._body_bytes_max, grow)
-            return await self._answer_body(request, resource, body)
+            return await self._answer_body(asked._replace(body=body))
 
-    async def _answer_body(self, request: Request, resource: _Resource, body: bytes) -> Response:
-        is_upload = resource.action.kind is ActionKind.UPLOAD
-        asked = shown_credentials(
-            request,
-            body,
-            Origin("rest", next(self._numbers)),
-            local=self._local,
-            is_unread=is_upload and has_body(request),
-        )
-        run = asyncio.get_running_loop().run_in_executor
-        if is_upload:
-            begun = partial(self._begin_upload, resource, request, asked)
-            result = await take_upload(request, partial(run, self._pool), begun, asked)
+    async def _answer_body(self, asked: _Asked) -> Response:
+        request, resource = asked.request, asked.resource
+        if resource.action.kind is ActionKind.UPLOAD:
+            begun = partial(self._begin_upload, asked)
+            result = await take_upload(request, self._run, begun, asked.shown, self._service)
             return _document_answer(resource, result)
         if resource.is_file:
-            return await run(self._pool, self._file, resource, request, asked)
+            return await self._run(self._file, asked)
         if resource.action.kind is ActionKind.STREAM:
-            stream, caller = await run(self._pool, self._begin, resource, request, asked, body)
+            stream, caller = await self._run(self._begin, asked)
             return StreamingResponse(
                 self._events(stream, caller),
                 media_type="text/event-stream",
                 headers={"cache-control": "no-store", "x-accel-buffering": "no"},
             )
-        return await run(self._pool, self._call, resource, request, asked, body)
+        return await self._run(self._call, asked)
+
+    def _run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     # --- in a thread ---
 
-    def _read(
-        self, resource: _Resource, request: Request, asked: Credentials, body: bytes
-    ) -> tuple[ActionRequest[Any], Principal]:
+    def _proved(self, asked: _Asked) -> _Asked:
+        """Prove who asks, and refuse what the caller may not do whatever the body has."""
         # Who asks comes first: a bad credential is answered in the same way whatever it asks for.
-        caller = self._enter(asked)
-        path = {name: unquote(text) for name, text in request.path_params.items()}
-        return (
-            resource.arguments.read(
-                path,
-                request.query_params.multi_items(),
-                body,
-                request.headers.get("content-type", ""),
-                request.headers.get("if-match", ""),
-            ),
-            caller,
-        )
+        caller = self._enter(asked.shown)
+        path = {name: unquote(text) for name, text in asked.request.path_params.items()}
+        arguments = asked.resource.arguments
+        known = arguments.head(path, asked.request.query_params.multi_items())
+        if asked.shown.is_unread:
+            arguments.check_head(known, self._service, caller)
+        return asked._replace(caller=caller, known=known)
 
-    def _begin(
-        self, resource: _Resource, request: Request, asked: Credentials, body: bytes
-    ) -> tuple[Streamed[Any], Principal]:
-        made, caller = self._read(resource, request, asked, body)
+    def _read(self, asked: _Asked) -> tuple[ActionRequest[Any], Principal]:
+        if asked.caller is None:
+            asked = self._proved(asked)
+        elif asked.shown.is_signed:
+            self._service.check_body(asked.shown, hashlib.sha256(asked.body).digest())
+        assert asked.caller is not None
+        headers = asked.request.headers
+        made = asked.resource.arguments.read(
+            asked.known, asked.body, headers.get("content-type", ""), headers.get("if-match", "")
+        )
+        return made, asked.caller
+
+    def _begin(self, asked: _Asked) -> tuple[Streamed[Any], Principal]:
+        made, caller = self._read(asked)
         # A browser that connects again asks for the same address, and says where it was.
-        token = request.headers.get("last-event-id")
+        token = asked.request.headers.get("last-event-id")
         if token:
             made = with_resume(made, token)
         return self._service.stream(made, caller), caller
 
-    def _begin_upload(
-        self, resource: _Resource, request: Request, asked: Credentials
-    ) -> Upload[Any]:
-        made, caller = self._read(resource, request, asked, b"")
+    def _begin_upload(self, asked: _Asked) -> Upload[Any]:
+        made, caller = self._read(asked)
         # "If-None-Match: *" is that nothing may be there.
-        if request.headers.get("if-none-match", "").strip() == "*":
+        if asked.request.headers.get("if-none-match", "").strip() == "*":
             made = replace(cast("Any", made), is_new=True)
         return self._service.upload(made, caller)
 
-    def _file(self, resource: _Resource, request: Request, asked: Credentials) -> Response:
-        made, caller = self._read(resource, request, asked, b"")
+    def _file(self, asked: _Asked) -> Response:
+        made, caller = self._read(asked)
         assert isinstance(made, GetFile)
-        return file_answer(self._service, made, caller, request, self._pool)
+        return file_answer(self._service, made, caller, asked.request, self._pool)
 
-    def _call(
-        self, resource: _Resource, request: Request, asked: Credentials, body: bytes
-    ) -> Response:
-        made, caller = self._read(resource, request, asked, body)
-        result = self._service.call(made, caller, request_id=asked.headers.get(IDEMPOTENCY_KEY))
-        if resource.is_value:
+    def _call(self, asked: _Asked) -> Response:
+        made, caller = self._read(asked)
+        request_id = asked.shown.headers.get(IDEMPOTENCY_KEY)
+        result = self._service.call(made, caller, request_id=request_id)
+        request = asked.request
+        if asked.resource.is_value:
             return value_answer(result, request)
-        if resource.is_piece and request.headers.get("accept", "").startswith(OCTETS):
+        if asked.resource.is_piece and request.headers.get("accept", "").startswith(OCTETS):
             return Response(
                 result.data, media_type=OCTETS, headers={"etag": f'"{result.hash.hex()}"'}
             )
-        return _document_answer(resource, result)
+        return _document_answer(asked.resource, result)
 
     # --- streams ---
 

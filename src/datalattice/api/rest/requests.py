@@ -5,7 +5,6 @@ Source: docs/rest.md "Requests".
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -23,7 +22,8 @@ from datalattice.api.rest.bodies import (
 )
 from datalattice.errors import UsageError
 from datalattice.protobuf import FieldInfo
-from datalattice.service.access import Credentials, Origin
+from datalattice.service import Service
+from datalattice.service.access import Credentials, Origin, Principal
 
 _TAG: Final = re.compile(r'"([^"]*)"')
 
@@ -32,6 +32,13 @@ POSITION_DIGITS_MAX: Final = 20
 
 FIELDS_MAX: Final = 1_000
 """Values in one query string."""
+
+
+def has_body(request: Request) -> bool:
+    """Return whether a body comes with a request."""
+    return (
+        "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+    )
 
 
 def merged_headers(request: Request) -> dict[str, str]:
@@ -44,25 +51,21 @@ def merged_headers(request: Request) -> dict[str, str]:
 
 def shown_credentials(
     request: Request,
-    body: bytes,
     origin: Origin,
     *,
     local: Literal["socket"] | None,
     headers: Mapping[str, str] | None = None,
-    is_unread: bool = False,
 ) -> Credentials:
-    """Return what a request shows of its caller.
+    """Return what the head of a request shows of its caller.
 
     origin: without the address, which is the connection's. headers: instead of the request's own.
-    is_unread: the body is there and was not read yet.
     """
     address = None if request.client is None else request.client.host
     return Credentials(
         request.method,
         str(request.url),
         merged_headers(request) if headers is None else headers,
-        hashlib.sha256(body).digest() if body else None,
-        is_unread=is_unread,
+        is_unread=has_body(request),
         local=local,
         origin=origin._replace(address=address),
     )
@@ -80,6 +83,11 @@ class Arguments:
         }
         self.body: Final[FieldInfo | None] = self._fields.get(self.route.body)
         self.has_body: Final = self.route.verb in ("POST", "PUT")
+        self._unread: Final[frozenset[str]] = (
+            frozenset({self.route.body})
+            if self.body is not None
+            else frozenset(self._fields if self.has_body else ()) - {*self.route.fields}
+        )
 
     @property
     def is_value(self) -> bool:
@@ -92,18 +100,8 @@ class Arguments:
         """Whether the body is bytes as they are."""
         return self.body is not None and self.body.kind == "bytes" and self.body.codec is None
 
-    def read(
-        self,
-        path: dict[str, str],
-        query: list[tuple[str, str]],
-        body: bytes,
-        content_type: str,
-        if_match: str = "",
-    ) -> ActionRequest[Any]:
-        """Return the request. if_match: the header, "" for none.
-
-        Raises: UsageError, BadFormat, LimitExceeded, UnknownType.
-        """
+    def head(self, path: dict[str, str], query: list[tuple[str, str]]) -> dict[str, Any]:
+        """Return the fields that stand before the body, by name. Raises: UsageError, BadFormat."""
         if len(query) > FIELDS_MAX:
             raise UsageError(f"a query string has at most {FIELDS_MAX} values, got {len(query)}")
         values: dict[str, Any] = {}
@@ -125,11 +123,25 @@ class Arguments:
                 raise UsageError(f"{name}: given twice")
             else:
                 values[name] = one
+        return values
+
+    def check_head(self, known: Mapping[str, Any], service: Service, caller: Principal) -> None:
+        """Refuse a call before its body is read; raises as `Service.check_head`."""
+        service.check_head(self._request(**known), caller, self._unread)
+
+    def read(
+        self, known: Mapping[str, Any], body: bytes, content_type: str, if_match: str = ""
+    ) -> ActionRequest[Any]:
+        """Return the request. known: what `head` returned. if_match: the header, "" for none.
+
+        Raises: UsageError, BadFormat, LimitExceeded, UnknownType.
+        """
+        values = dict(known)
         if self.body is not None:
             values[self.body.name] = self._body(body, content_type)
         elif self.has_body and body:
             document = read_document(body, content_type)
-            if isinstance(document, dict) and not document.keys().isdisjoint(path):
+            if isinstance(document, dict) and not document.keys().isdisjoint(known):
                 raise UsageError("a field that stands in the path is not in the body")
             given = from_document(self._request, document)
             for name in document:

@@ -4,17 +4,20 @@
     with room.request() as grow:
         body = await read_body(request, BODY_BYTES_MAX, grow)
 
-Files do not pass through here: they are stored as they come.
+Files do not pass through here: they are stored as they come. A request that is refused by its head
+is answered while its body is still to come; `UnreadBody` ends such a connection in order.
 Source: docs/rest.md "Requests".
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from starlette.requests import Request
+from starlette.types import Message, Receive, Send
 
 from datalattice.errors import Backpressure, LimitExceeded
 from datalattice.limits import MESSAGE_BYTES_MAX
@@ -27,6 +30,10 @@ BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 
 SMALL_BODY_BYTES: Final = 64 * 1024
 """A body up to here always has room, so that nobody's long ones keep out ordinary requests."""
+
+DRAINED_BYTES_MAX: Final = 256 * 1024
+DRAINED_S_MAX: Final = 1.0
+"""How much of a body is thrown away, and for how long, once its request was refused."""
 
 
 class BodyRoom:
@@ -76,3 +83,53 @@ async def read_body(
         grow(size)
         parts.append(part)
     return b"".join(parts)
+
+
+class UnreadBody:
+    """Receives and sends for a request whose body may be unread when it is answered.
+
+    The server reads the rest of a short body, and the connection goes on. With a longer one the
+    connection ends, after a bounded part was read: closed over bytes that nobody read, it would be
+    reset, and the caller could lose the answer.
+    """
+
+    def __init__(self, request: Request, send: Send) -> None:
+        declared = request.headers.get("content-length", "")
+        # Whoever waits for `100 Continue` and gets an answer instead may leave its body out.
+        self._is_short: Final = (
+            declared.isdigit()
+            and int(declared) <= SMALL_BODY_BYTES
+            and "expect" not in request.headers
+        )
+        self._from_caller: Final[Receive] = request.receive
+        self._to_caller: Final = send
+        self._is_read = False
+        self._is_ending = False
+
+    async def receive(self) -> Message:
+        """Return the next part of the body."""
+        message = await self._from_caller()
+        self._is_read = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start" and not (self._is_read or self._is_short):
+            names = [name.lower() for name, _ in message["headers"]]
+            # Without a length the answer ends with its last part, which cannot wait.
+            self._is_ending = b"content-length" in names
+            message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        elif self._is_ending and not message.get("more_body", False):
+            await self._to_caller({**message, "more_body": True})
+            await self._drain()
+            message = {"type": "http.response.body", "body": b""}
+        await self._to_caller(message)
+
+    async def _drain(self) -> None:
+        size = 0
+        try:
+            async with asyncio.timeout(DRAINED_S_MAX):
+                while not self._is_read and size <= DRAINED_BYTES_MAX:
+                    size += len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            return  # it sends nothing: there is nothing to read

@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import hashlib
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Final, Literal
@@ -28,7 +30,6 @@ from starlette.types import Receive, Scope, Send
 
 from datalattice.api.rest import (
     Enter,
-    has_body,
     merged_headers,
     problem_answer,
     read_body,
@@ -85,23 +86,17 @@ class WebDavDoor:
     async def _answer(self, request: Request) -> Response:
         run = partial(asyncio.get_running_loop().run_in_executor, self._pool)
         headers = merged_headers(request)
-        is_put = request.method == PUT
         try:
-            body = b"" if is_put else await read_body(request, XML_BYTES_MAX)
-            shown = shown_credentials(
-                request,
-                body,
-                Origin("webdav", next(self._numbers)),
-                local=self._local,
-                headers=_bearing(headers),
-                is_unread=is_put and has_body(request),
-            )
-            asked = await run(self._enter_with, request, headers, body, shown)
-            if not is_put:
-                return await run(self._methods.answer, asked)
+            origin = Origin("webdav", next(self._numbers))
+            shown = shown_credentials(request, origin, local=self._local, headers=_bearing(headers))
+            # Who asks is known before anything is read.
+            asked = await run(self._enter_with, request, headers, shown)
+            if request.method != PUT:
+                body = await read_body(request, XML_BYTES_MAX) if shown.is_unread else b""
+                return await run(self._answer_body, asked, body, shown)
             wanted, is_new = await run(self._methods.put, asked)
             begin = partial(self._service.upload, wanted, asked.caller)
-            info = await take_upload(request, run, begin, shown)
+            info = await take_upload(request, run, begin, shown, self._service)
             status = 201 if is_new else 204
             return Response(status_code=status, headers={"etag": str(entity_tag(info))})
         except ClientDisconnect:
@@ -133,10 +128,15 @@ class WebDavDoor:
     # --- in a thread ---
 
     def _enter_with(
-        self, request: Request, headers: Mapping[str, str], body: bytes, shown: Credentials
+        self, request: Request, headers: Mapping[str, str], shown: Credentials
     ) -> DavAsked:
         caller = self._enter(shown)
-        return self._methods.asked(request.method, request.scope["path"], headers, body, caller)
+        return self._methods.asked(request.method, request.scope["path"], headers, caller)
+
+    def _answer_body(self, asked: DavAsked, body: bytes, shown: Credentials) -> Response:
+        if shown.is_unread and shown.is_signed:
+            self._service.check_body(shown, hashlib.sha256(body).digest())
+        return self._methods.answer(replace(asked, body=body))
 
 
 def _bearing(headers: Mapping[str, str]) -> Mapping[str, str]:

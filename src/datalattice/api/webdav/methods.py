@@ -80,6 +80,15 @@ PUT: Final = "PUT"
 SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"
 """A page that somebody put on a drive is not let to act for whoever looks at it."""
 
+ACTION_OF: Final[Mapping[str, type[ActionRequest[Any]]]] = {
+    "PROPFIND": StatFile,
+    "PROPPATCH": SetProperties,
+    "LOCK": TakeLock,
+    "MKCOL": MakeDirectory,
+    PUT: PutFile,
+}
+"""What the methods with a body ask for."""
+
 
 class DavMethods(DavResources):
     """What each method does, in a thread: base, clock, pool as of the door."""
@@ -102,16 +111,20 @@ class DavMethods(DavResources):
         }
 
     def asked(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, caller: Principal
+        self, method: str, path: str, headers: Mapping[str, str], caller: Principal
     ) -> DavAsked:
-        """Return a request that can be done. path: percent-encoded.
+        """Return a request that can be done, its body still unread. path: percent-encoded.
 
-        Raises: DavError: there is no such method, or no list of its If header holds.
+        Raises: DavError: there is no such method, or no list of its If header holds. RateLimited,
+                Unauthenticated, Unauthorized: the caller may not make it, whatever its body has.
         """
         if method not in self._methods and method != PUT:
             raise DavError(405, f"{method[:20]} is not done here")
         lists = IfHeader.parse(headers["if"]) if "if" in headers else IfHeader()
-        asked = DavAsked(method, headers, DavPath.parse(path, self._base), body, caller, lists)
+        asked = DavAsked(method, headers, DavPath.parse(path, self._base), caller, lists)
+        made = ACTION_OF.get(method)
+        if made is not None and asked.path.drive:
+            self._service.check_head(made(**asked.place), caller)
         if lists.lists and not lists.holds(lambda tag: self.state(asked, tag)):
             raise DavError(412, "no list of the If header holds")
         return asked

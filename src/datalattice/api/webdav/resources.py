@@ -55,14 +55,14 @@ class DavError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DavAsked:
-    """One request. lists: of its If header."""
+    """One request. lists: of its If header. body: empty until it was read."""
 
     method: str
     headers: Mapping[str, str]
     path: DavPath
-    body: bytes
     caller: Principal
     lists: IfHeader
+    body: bytes = b""
 
     @property
     def place(self) -> dict[str, Any]:

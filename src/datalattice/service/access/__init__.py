@@ -12,6 +12,7 @@ from datalattice.service.access.policy import (
     Policy,
     Rule,
     checked_rule,
+    could_allow,
     decide,
 )
 from datalattice.service.access.principal import (
@@ -71,6 +72,7 @@ __all__ = [
     "Use",
     "check_body",
     "checked_rule",
+    "could_allow",
     "decide",
     "is_audited",
     "join_scope",

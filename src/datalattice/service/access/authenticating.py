@@ -69,7 +69,7 @@ class Credentials:
     method, url: of the request, the URL whole as the caller sent it; empty where there is none.
     headers:     by name, in any case; a header that came twice has its values with `, ` between.
     body_sha256: of the body, None without one. is_unread: there is a body, and it comes later: call
-                 `check_body` at its end, before anything is done with it.
+                 `check_body` at its end, before anything is done with it, where it `is_signed`.
     local:       `process`, or `socket` where the door has checked that only our user can open it.
     origin:      where the call came in.
     """
@@ -85,6 +85,11 @@ class Credentials:
     def __repr__(self) -> str:
         # Neither headers nor the query: both may hold secrets.
         return f"Credentials({self.method} {self.url.partition('?')[0]})"
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether a signature is shown, and not a token."""
+        return "signature-input" in self.credential_headers()
 
     def credential_headers(self) -> dict[str, str]:
         """Return the headers that matter here, by their names in lower case."""
@@ -220,6 +225,18 @@ class Authenticator:
             # Texts of BadFormat here are fixed: none quotes the credential.
             raise BadCredential(f"malformed: {error}") from None
 
+    def check_body(self, credentials: Credentials, body_sha256: bytes, now_ms: int) -> None:
+        """Check a body that came after its head; what does not fit is counted as a failure.
+
+        Raises: Unauthenticated: another body was signed.
+        """
+        try:
+            check_body(credentials, body_sha256)
+        except BadCredential:
+            if self._failures is not None:
+                self._failures.count_failure(credentials.origin.address, now_ms)
+            raise
+
     def revoke(self, did: str, token_id: str, ends_ms: int, now_ms: int) -> None:
         """Refuse a token or delegation from now on, by its issuer and id, until it ends itself.
 
@@ -345,7 +362,7 @@ def check_body(credentials: Credentials, body_sha256: bytes) -> None:
     Raises: Unauthenticated: it is another body.
     """
     headers = credentials.credential_headers()
-    if "signature-input" in headers and digest_in(headers.get(CONTENT_DIGEST, "")) != body_sha256:
+    if credentials.is_signed and digest_in(headers.get(CONTENT_DIGEST, "")) != body_sha256:
         raise BadCredential("digest")
 
 

@@ -8,9 +8,10 @@ service.call(request, caller)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from datalattice.actions import Action
 from datalattice.client.credentials import (
@@ -33,11 +34,13 @@ from datalattice.errors import (
 from datalattice.lattice import did_of, is_bare_did
 from datalattice.service.access.audit import Audit, AuditRecord, is_audited
 from datalattice.service.access.authenticating import Authenticator, Credentials
-from datalattice.service.access.limits import RateLimits
+from datalattice.service.access.limits import RateLimits, Use
 from datalattice.service.access.policies import Policies
 from datalattice.service.access.policy import AccessDecision, Policy
 from datalattice.service.access.principal import ANONYMOUS, BadCredential, Principal
 from datalattice.service.access.scopes import parse_grants
+
+T = TypeVar("T")
 
 
 class MadeToken(NamedTuple):
@@ -81,13 +84,28 @@ class AccessControl:
 
         Raises: as `Authenticator.authenticate`.
         """
+        return self._proved(credentials, partial(self._authenticator.authenticate, credentials))
+
+    def check_body(self, credentials: Credentials, body_sha256: bytes) -> None:
+        """Check a body that came after its head was taken; a refusal is recorded.
+
+        Raises: Unauthenticated: another body was signed.
+        """
+        check = partial(self._authenticator.check_body, credentials, body_sha256)
+        self._proved(credentials, check)
+
+    def _proved(self, credentials: Credentials, prove: Callable[[int], T]) -> T:
         now_ms = self._clock.now_ms()
         try:
-            return self._authenticator.authenticate(credentials, now_ms)
+            return prove(now_ms)
         except DataLatticeError as error:
             nobody = replace(ANONYMOUS, origin=credentials.origin)
             self._record(now_ms, "authenticate", nobody, _refused(error), error.code)
             raise
+
+    def check_rate(self, action: Action, caller: Principal) -> None:
+        """Raise RateLimited where `witness` would; nothing is counted."""
+        self._limits.check(_use_of(action), caller, self._clock.now_ms())
 
     def witness(self, action: Action, caller: Principal, decision: AccessDecision | None) -> None:
         """Count a call, then record what was decided about it; None: all callers may.
@@ -96,7 +114,7 @@ class AccessControl:
         """
         now_ms = self._clock.now_ms()
         # Counted first: a flood of refusals does not become a flood of records.
-        self._limits.take("reads" if action.right == "r" else "effects", caller, now_ms)
+        self._limits.take(_use_of(action), caller, now_ms)
         try:
             caller.check_live(now_ms)
         except BadCredential as error:
@@ -182,6 +200,10 @@ class AccessControl:
                 code=code,
             )
         )
+
+
+def _use_of(action: Action) -> Use:
+    return "reads" if action.right == "r" else "effects"
 
 
 def _refused(error: DataLatticeError) -> AccessDecision:

@@ -68,6 +68,11 @@ class RateLimits:
         if caller.how not in LOCAL:
             self._take(use, caller.did or address_key(caller.origin.address), now_ms, 1)
 
+    def check(self, use: Use, caller: Principal, now_ms: int) -> None:
+        """Raise RateLimited where `take` would; nothing is counted."""
+        if caller.how not in LOCAL:
+            self._take(use, caller.did or address_key(caller.origin.address), now_ms, 0)
+
     def check_failures(self, address: str | None, now_ms: int) -> None:
         """Raise RateLimited if too many credentials from an address were not valid."""
         self._take("failures", address_key(address), now_ms, 0)

@@ -13,7 +13,13 @@ from typing import Final, Literal, NamedTuple
 from datalattice.errors import Unauthenticated, Unauthorized, UsageError
 from datalattice.lattice import is_bare_did
 from datalattice.service.access.principal import LOCAL, Principal
-from datalattice.service.access.scopes import checked_right, covering, owned_part, split_scope
+from datalattice.service.access.scopes import (
+    ROOMS_OF_OWNERS,
+    checked_right,
+    covering,
+    owned_part,
+    split_scope,
+)
 
 PUBLIC: Final = "public"
 AUTHENTICATED: Final = "authenticated"
@@ -88,6 +94,27 @@ def decide(policy: Policy, caller: Principal, right: str, scope: str) -> AccessD
     if allowed and not caller.is_granted(right, scope):
         allowed, reason = False, "token"
     return AccessDecision(allowed, right, scope, reason, caller.did is None)
+
+
+def could_allow(policy: Policy, caller: Principal, right: str, scope: str) -> bool:
+    """Return whether a caller may have a right on a scope or on one that it covers.
+
+    False only where it has it on none of them: it is asked while the scope is known in part.
+    """
+    below = f"{scope}/"
+    is_granted = caller.is_granted(right, scope) or any(
+        right in one.rights for one in caller.scopes or () if one.scope.startswith(below)
+    )
+    if not is_granted or _by_policy(policy, caller, right, scope)[0]:
+        return is_granted
+    # "the owner has all rights", and any DID may be an owner.
+    if caller.did is not None and split_scope(scope)[0] in ROOMS_OF_OWNERS:
+        return True
+    return any(
+        _is_among(caller, rule.get(right, ()))
+        for one, rule in policy.rules.items()
+        if one.startswith(below)
+    )
 
 
 def _by_policy(policy: Policy, caller: Principal, right: str, scope: str) -> tuple[bool, str]:

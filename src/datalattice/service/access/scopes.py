@@ -18,6 +18,9 @@ RIGHTS: Final = "rwpxa"
 ROOMS: Final = ("admin", "lattice", "pins", "stores", "values", "venue")
 """First segments of scopes."""
 
+ROOMS_OF_OWNERS: Final = ("lattice", "pins", "venue")
+"""Those with scopes that are one owner's."""
+
 UNOWNED: Final = ("data",)
 """Sections of the root whose entries belong to no owner."""
 
