@@ -64,6 +64,7 @@ MACHINE_PATHS = re.compile(r"(?<![\w.$}~-])/(" + "work|root|tmp|home|Users" + r"
 INDEX_ADDRESSES = re.compile(r"--(extra-)?index" + r"-url|pypi\." + r"org|pythonhosted\." + "org")
 
 DOCUMENT = re.compile(r"(?<![\w/.-])docs/[\w./-]+\.md\b")
+QUOTE = re.compile(r'"([^"]{8,})"\s*\((docs/[\w/.-]+\.md)[^)]*\)')
 SECTIONS = re.compile(r'(?: "[^"]+",?)*')
 SECTION = re.compile(r'"([^"]+)"')
 LINK = re.compile(r"\]\(([^()#:\s]+\.md)(?:#[\w-]+)?\)")
@@ -385,6 +386,36 @@ def test_documents_that_are_mentioned_exist_with_their_sections() -> None:
                 if section not in headings(ROOT / page)
             ]
     fail_with(faults)
+
+
+def quoted_pages(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield each quote of a module's comments that names its page in brackets."""
+    comments = re.findall(r"(?:^[ ]*# .*\n)+", path.read_text(encoding="utf-8"), re.MULTILINE)
+    for comment in comments:
+        yield from QUOTE.findall(re.sub(r"\s*\n\s*# |^\s*# ", " ", comment))
+
+
+def plain_words(text: str) -> str:
+    """Return a text without marks of code; the cells of a table's row stand with colons."""
+    text = re.sub(r" \| ", ": ", re.sub(r"[`*]", "", text))
+    return re.sub(r"\s+", " ", text).strip(" |.,;:").lower()
+
+
+def test_comments_that_quote_a_page_quote_what_it_says() -> None:
+    """A part left out is shown as `...`."""
+    pages = {
+        name_of(page): plain_words(page.read_text("utf-8"))
+        for page in (ROOT / "docs").rglob("*.md")
+    }
+    fail_with(
+        [
+            f"{name_of(path)}: {page} does not say {part.strip()!r}"
+            for path in source_modules()
+            for quote, page in quoted_pages(path)
+            for part in quote.split("...")
+            if plain_words(part) not in pages.get(page, "")
+        ]
+    )
 
 
 def test_links_between_documents_lead_somewhere() -> None:

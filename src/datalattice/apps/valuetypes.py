@@ -347,8 +347,9 @@ def _record_pair(
                 except TypeMismatch as error:
                     raise error.below(name) from None
             elif name not in defaults:
-                # "Unknown fields are ignored, missing ones need a default" (docs/cells.md "Python
-                # types"): so a field may be added to a class whose values are stored already.
+                # "Unknown fields are ignored, and missing ones need a default" (docs/cells.md
+                # "Python types"): so a field may be added to a class whose values are stored
+                # already.
                 raise TypeMismatch(
                     f"the field is missing, and {type_name(of)} has no default for it", (name,)
                 )

@@ -270,8 +270,8 @@ def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
             made = _spliced(kid, size, low, part)
             if made is kid:
                 continue
-        # "Bytes that are there already give the very object back" (docs/cells.md "Building and
-        # editing blobs").
+        # "If nothing changes, they return the same object" (docs/cells.md "Building and editing
+        # blobs").
         if same_kid(made, kids[slot]):
             continue
         if fresh is None:

@@ -349,7 +349,7 @@ def put_integer(out: BytesWriter, number: int) -> None:
         return
     bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
     size = bits // 8 + 1
-    # "`19`: longer Integer: n (9 to 4,096), that many bytes" (docs/cells.md "Encoding table").
+    # "Longer Integer: n (9 to 4,096), that many bytes" (docs/cells.md "Encoding table").
     out.append(u8(0x19))
     put_vlq(out, size)
     out.write(number.to_bytes(size, "big", signed=True))

@@ -267,8 +267,8 @@ def _unsigned(value: Value) -> Value:
 def _python_leaf(value: Value) -> object:
     if isinstance(value, Set):
         items = [_plain_key(item) for item in value]
-        # "Leaves a container as a cell when a dict or set could not tell its keys apart"
-        # (docs/cells.md "Python values").
+        # "If a dict or set could not distinguish the keys of a container, the container stays a
+        # cell" (docs/cells.md "Python values").
         return set(items) if len(set(items)) == len(items) else value
     return _plain_key(value)
 

@@ -372,7 +372,8 @@ class _Reader:
             raise self._text.broken(str(error)) from error
 
     def _open(self, is_object: bool) -> None:
-        # "Nesting of JSON data read: 500 levels" (docs/cells.md "Limits").
+        # "Nesting of JSON and Python data read, and of text written: 500 levels" (docs/cells.md
+        # "Limits").
         if len(self._levels) >= self._depth_max:
             raise BadFormat(f"JSON is read down to {self._depth_max} levels")
         self._levels.append(_Level(is_object))
@@ -393,8 +394,8 @@ class _Reader:
             return
         if is_mark(name):
             if level.count:
-                # "An object whose only member has a name that starts with `$` is a mark"
-                # (docs/json.md "Marks").
+                # A mark is "an object with one member whose name begins with `$`" (docs/json.md
+                # "Marks").
                 raise text.broken(f"the mark {name} stands alone in its object")
             level.mark = name
             return

@@ -95,8 +95,7 @@ class Trees:
         return map_of_names(entries, self._names)
 
     def _marked(self, entries: list[tuple[str, Value]], parse_key: Callable[[str], Value]) -> Value:
-        # "An object whose only member has a name that starts with `$` is a mark" (docs/json.md
-        # "Marks").
+        # A mark is "an object with one member whose name begins with `$`" (docs/json.md "Marks").
         if len(entries) == 1 and is_mark(entries[0][0]):
             return marked_value(*entries[0])
         keyed: list[tuple[Value, Value]] = []

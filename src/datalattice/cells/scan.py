@@ -77,8 +77,7 @@ def block_size(count: i64) -> i64:
 
 def chunk_span(length: i64) -> i64:
     """Return the number of bytes below each full child of a blob tree of `length` bytes."""
-    # "Let S be the smallest of 1, 16, 256, ... chunks of 4,096 bytes with at least a sixteenth of
-    # the length" (docs/cells.md "Blob and String").
+    # "S is the smallest of 1, 16, 256, ..." (docs/cells.md "Blob and String").
     chunks: i64 = (length - 1) // CHUNK_BYTES + 1
     size: i64 = 1
     while size * 16 < chunks:

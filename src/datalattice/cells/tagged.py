@@ -56,8 +56,8 @@ class Record(Cell):
         return self._body
 
     def _build(self, depth: int) -> bytes:
-        # "`d0` to `df`: as the Vector of its fields" (docs/cells.md "Encoding table"), with its own
-        # tag instead of 80.
+        # "As the Vector of its fields" (docs/cells.md "Encoding table"), with its own tag instead
+        # of 80.
         return bytes((TAG_RECORD + self._digit,)) + self._body._encode(depth)[1:]
 
     def _parse(self) -> list[object]:

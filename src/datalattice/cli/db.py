@@ -60,7 +60,7 @@ def databases_of(root: Value) -> list[tuple[bytes, str]]:
 def _read(call: Call, name: str, cursor: RootLattice | None = None) -> Database:
     """Return a database to read from."""
     at = cursor or call.cursor()
-    # "Reading commands take own data, else the only owner's" (docs/design/front-door.md).
+    # "Reading takes your own, else the only owner's" (docs/cli.md).
     holders = [one for one, held in databases_of(at.get()) if held == name]
     return Database.at(at, call.holder(holders, f"database {name!r}", _LISTING), name)
 
@@ -124,7 +124,7 @@ def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
     """
     database = _read(call, db)
     kind = database.type(key)
-    # "1 failed, absent (`db get` of no key)" (docs/design/front-door.md).
+    # "Or absent: a key, a record, a path" (docs/cli.md "Exit codes").
     if kind is None:
         raise NoSuchPath(f"database {db} has no key {key!r}; `lattice db keys {db}` lists them")
     document, text = _held(database, key, kind)
@@ -264,7 +264,7 @@ def set_(
 ) -> CommandResult:
     """Set a value; it replaces anything under the key. The first write makes the database."""
     cell = parse_value(value, form)  # before the store is opened: a wrong value changes nothing
-    # "Durations everywhere (`90s`, `2h`, `1d`)" (docs/design/front-door.md).
+    # "A duration is a number and `ms`, `s`, `m`, `h`, `d` or `w`" (docs/cli.md).
     ttl_s = None if ttl is None else duration_s(ttl)
     _edit(call, db, lambda database: database.set(key, cell, ttl_s))
     return CommandResult({"key": key, "value": value_json(cell)}, [])

@@ -195,8 +195,7 @@ def use_form(name: str | None, *, json: bool = False, quiet: bool = False) -> No
 
     Raises: UsageError: there is no such form.
     """
-    # "`--as text|table|json|lines`" (docs/design/front-door.md): output alone; `--in` is about
-    # input.
+    # "How results are printed" (docs/cli.md): `--as` is about output alone, `--in` about input.
     if name is not None and name not in _FORMS:
         raise UsageError(f"--as is text, table, json or lines, got {name!r}")
     _form.name = "json" if json else name  # `--json` wins: scripts add it to any command

@@ -613,7 +613,8 @@ class Node:
 
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, "datalattice")
-        # "Inside the batch that the task is in": a batch belongs to a context, not to a thread.
+        # The work joins the batch of the task that asks: a batch belongs to a context, not to a
+        # thread.
         context = copy_context()
 
         def in_context() -> R:

@@ -43,7 +43,8 @@ class ContentUpload:
     def write(self, piece: bytes) -> None:
         """Add bytes at the end. Raises: StoreFull, StoreLocked."""
         self._builder.write(piece)
-        # "What nothing refers to is only safe while it is young": a slow upload is leased.
+        # Cells that nothing refers to are safe from collection only while they are young, so a slow
+        # upload is leased.
         if self._now_s() - self._kept_s >= KEEP_EVERY_S:
             self._renew(self.finish())
 

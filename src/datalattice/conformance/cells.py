@@ -231,7 +231,7 @@ def _decode_whole(data: bytes, *, message: bool) -> tuple[str, Value]:
 
 def _check_written_again(fields: Fields, data: bytes, value: Value, *, message: bool) -> None:
     again = need_text(fields, "reencode")
-    # "91: read and kept, never verified, never written here" (docs/cells.md "Encoding table").
+    # Tag 91: "read and kept, never verified, never written here" (docs/cells.md "Encoding table").
     if again != "same":
         if not again.startswith("error:"):
             raise Mismatch(f"reencode: expected same or an error, got {again!r}")

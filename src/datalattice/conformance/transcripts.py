@@ -163,7 +163,7 @@ def compare_frame(step: Fields, payload: bytes) -> None:
     top, children = _structure(_recorded(step))
     own_top, own_children = _structure(payload)
     expect("top cell", top.hex(), own_top.hex())
-    # As a set: "readers accept any order" (docs/cells.md "Messages").
+    # As a set: "It reads them in any order" (docs/cells.md "Messages").
     expect("children", sorted(h.hex() for h in children), sorted(h.hex() for h in own_children))
 
 

@@ -114,8 +114,8 @@ class Reference:
             # No swap, so no listener wakes: nothing was written.
             if new is KEEP:
                 return old, old
-            # "It runs without a lock, and runs again if another thread was faster": the lock is
-            # held for the swap alone, however slow a change is.
+            # The change runs without a lock, and runs again if another thread was faster: the lock
+            # is held for the swap alone, so a slow change blocks no reader.
             if self.swap(old, new):
                 return old, new
 
@@ -282,8 +282,8 @@ class Cursor(ABC):
         Returns whether it was replaced. Merging values needs a lattice cursor.
         Raises: UnsupportedOperation: `value` is not a detached cursor.
         """
-        # "A detached cursor replaces instead of merging": its initial value shows what it was made
-        # from.
+        # A detached cursor replaces instead of merging, if the value is still the one that it was
+        # made from.
         if isinstance(value, Root):
             return self.compare_and_set(value.initial_value, value.get())
         raise UnsupportedOperation(f"a {type(self).__name__} without a lattice cannot merge values")

@@ -414,8 +414,8 @@ class SignedCursor(LatticeCursor):
             raise TypeMismatch(f"the value is not Signed: {type(cell).__name__}")
         context = self._context
         signer, owner = cell.public_key, context.owner
-        # "Read and write only values signed by a key of this owner": cheaper than the signature, so
-        # first.
+        # Only values signed by a key of this owner count. This check is cheaper than that of the
+        # signature, so it is first.
         if self._strict and owner is not None and not context.verify_owner(owner, signer):
             raise BadSignature(
                 f"the value at {brief(context.path)} is signed by 0x{signer.hex()}, "

@@ -209,7 +209,7 @@ class _WriteCheck:
         context, owner = self._context, self._context.owner
         # Without an owner in the path the slot belongs to this node.
         is_own = owner is None or context.signer(owner) is not None
-        # "A node with a key of the owner may sign any value for a slot", and remove it.
+        # A node with a key of the owner may sign any value for a slot, and remove it.
         if _is_nothing(after):
             if is_own or _is_nothing(before):
                 return None

@@ -138,7 +138,7 @@ def contrast_all(own: list[Element], other: list[Element]) -> Latest:
     mine: Element | None = None
     theirs: Element | None = None
     for one in own:
-        # "The greatest element that the other lacks" decides (docs/design/forks.md "The order").
+        # The greatest element that the other lacks decides (docs/design/forks.md "The order").
         if one not in other:
             mine = later(mine, one)
     for one in other:

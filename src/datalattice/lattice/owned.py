@@ -200,7 +200,7 @@ class _SlotMerge:
 
     def joined(self, own: Signed, other: Signed) -> Value:
         """Return the merged value of the slot."""
-        # "A value is taken whole or not at all"; own was checked when it was stored.
+        # A value is merged as a whole or refused; own was checked when it was stored.
         if self._lattice.whole and self._is_partly_bad(own, other):
             return own
         own_greater = self._is_greater(own, other)

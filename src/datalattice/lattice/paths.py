@@ -135,8 +135,7 @@ def assoc_in(
     current = value
     for depth, given in enumerate(keys):
         if current is None:
-            # "Creates missing containers as the lattice defines them": a Map or an Index, never a
-            # guess.
+            # The lattice decides whether a missing container is a Map or an Index.
             current = _create(lattice, keys, depth)
         if not isinstance(current, (Map, Index, Vector, List, Set)):
             raise TypeMismatch(

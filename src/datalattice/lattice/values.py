@@ -239,7 +239,7 @@ class LWPLattice(Lattice):
             return own
         if own is not None:
             mine, theirs = self._timestamp(own), self._timestamp(other)
-            # "The newer side wins undecided conflicts"; on equal times the value hash decides, as
+            # The newer side wins where nothing else decides; on equal times the value hash does, as
             # without a preference.
             if mine != theirs:
                 context = context.preferring(OWN if mine > theirs else OTHER)
@@ -353,7 +353,7 @@ class FunctionLattice(Lattice):
 
 
 def _tie(own: Value, other: Value, context: MergeContext) -> Value:
-    # "In which the newer side wins undecided conflicts" (`LWPLattice`).
+    # `LWPLattice` prefers the newer side where nothing else decides.
     if context.prefer is not None and not same(own, other):
         return own if context.prefer == OWN else other
     return greater(own, other)

@@ -159,8 +159,8 @@ class Backup:
         if store.has_failed:  # after a failed write a store refuses more until it is resumed
             store.resume()
         if not self._is_checked:
-            # "A backup with data that the node does not have ... is left as it is". Checked once:
-            # from the first value on only this node writes here.
+            # "If a backup has data that the node lacks ... is left as it is". Checked once: from
+            # the first value on only this node writes here.
             is_new = store.root_hash() is None
             if not is_new and not has_all_of(value, store.root(), lattice):
                 raise UsageError(LACKING)  # it degrades the node, and is checked again

@@ -377,7 +377,7 @@ class Connection:
                 continue
             is_over = not data
             self.traffic.bytes_in += len(data)
-            # "Each mux frame counts as 64 bytes of its sender's share, and late data counts, too":
+            # "Each mux frame counts as 64 bytes of its sender's share, one that is dropped too":
             # charged with the next frame.
             cost += streams.receive(data)
             self._account()
@@ -421,7 +421,8 @@ class Connection:
         now_s = asyncio.get_running_loop().time()
         for stream in [one for one in self._progress if one not in begun]:
             del self._progress[stream]
-        # "30 s to complete, and 1,000 bytes in every 10 s", for each begun frame by itself.
+        # "30 s to complete (`read_timeout_ms`), and 1,000 bytes in every 10 s", for each begun
+        # frame by itself.
         timeout_s = left_s = self._bounds.read_timeout_s
         for stream, count in begun.items():
             progress = self._progress.get(stream)

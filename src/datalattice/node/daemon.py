@@ -209,7 +209,8 @@ class Daemon:
                 notify("STOPPING=1")
                 node.monitor.is_draining = True
                 if self._beside is not None:
-                    # "New requests get 503; requests in flight get some seconds."
+                    # The doors close first: new requests get 503, and requests in flight have
+                    # `limits.drain_s`.
                     await asyncio.to_thread(self._beside.stop)
                 # Before the socket closes: whoever finds this file must find a listening node.
                 (self._folder / RUNNING_NAME).unlink(missing_ok=True)

@@ -93,7 +93,7 @@ def decide(replica: LatticeReplica, request: DecideHosting) -> HostingInfo:
     elif rule == "limit":
         hosting.rules.table.set_limit(owner, request.limit)
     else:
-        # "To forget the data of a key that this node holds takes `--own`."
+        # "The data of a key that this node holds is forgotten with `--own` only."
         _check_foreign(hosting, owner, "`lattice forget OWNER --own` forgets its data")
         hosting.rules.table.refuse(owner, None, request.reason)
     hosting.quotas.decided()
@@ -227,7 +227,8 @@ def _id_of(text: str) -> bytes:
 
 
 def _check_appendable(replica: LatticeReplica, record: ForkRecord) -> None:
-    # "A node with the owner's key joins databases and drives." Only a log loses records in a merge.
+    # "Databases and drives are joined by a node with the owner's key." Only a log loses records in
+    # a merge.
     if record.branch != LOG_BRANCH or not same(record.path[0], QUEUE_SECTION):
         raise UsageError(
             "this fork left out no records of a log; a node with the owner's key joins its values"

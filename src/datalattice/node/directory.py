@@ -82,9 +82,9 @@ def published(
     """
     if not isinstance(nodes, Map):
         return []
-    # "Of very many entries each node dials its own choice, which changes from time to time": chosen
-    # by a hash that differs for each node and turn, so an attacker cannot place keys that all nodes
-    # read.
+    # "If there are very many entries, each node dials its own choice of them, which changes from
+    # time to time": chosen by a hash that differs for each node and turn, so an attacker cannot
+    # place keys that all nodes read.
     salt = own_key + turn.to_bytes(8, "big")
     keys = [key for key in islice(nodes, NODES_READ_MAX) if _is_public_key(key)]
     others = heapq.nsmallest(CANDIDATES_MAX, keys, key=lambda one: sha3_256(salt + one))

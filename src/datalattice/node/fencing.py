@@ -247,7 +247,7 @@ class Fence:
     async def _ask(self, connection: Connection) -> bool:
         """Merge all slots of a peer; return whether that was done before it disconnected."""
         while True:
-            # "If an owner's slot in an answer had to be dropped, that peer counts as not asked": an
+            # "A peer in whose answer an owner's slot had to be dropped counts as not asked": an
             # answer for some slots says nothing about the others.
             answers = await asyncio.gather(
                 *(self._peers.ask(connection, path) for path in self._paths)

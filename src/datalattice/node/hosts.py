@@ -382,9 +382,8 @@ class Hosts:
         talk = self._talks[connection.id]
         host = self._table.get((protocol, store_id))
         if host is None or host is self.lattice:
-            # Security: "the three look alike to the peer". A refusal by a replica takes a turn of
-            # its lane, so this one does too: a faster answer would tell the peer which stores are
-            # here.
+            # Security: "the peer cannot tell which". A refusal by a replica takes a turn of its
+            # lane, so this one does too: a faster answer would tell the peer which stores are here.
             talk.refusing[stream] = protocol, store_id
             refuse = partial(self._refuse_unknown, talk, stream)
             self._submit(self.lattice, talk, lambda *_: None, refuse)
@@ -425,7 +424,7 @@ class Hosts:
                 talk.connection.close(reason)
             else:
                 self._part(host, talk, reason)
-        # "A change of the replica may admit a peer later"; a burst of changes offers once.
+        # "And may admit a peer later"; a burst of changes offers once.
         if effects.changed and not is_lattice and host not in self._offering:
             self._offering.add(host)
             asyncio.get_running_loop().call_later(OFFER_AGAIN_S, self._offer_again, host)
@@ -435,7 +434,7 @@ class Hosts:
         self._hang_up(host, talk)
         talk.refused.add(host)
         talk.faulty += 1
-        # "The third such stream costs it the connection": one fault may be the replica's own.
+        # "At the third such stream it loses the connection": one fault may be the replica's own.
         if talk.faulty >= FAULTY_MAX:
             talk.connection.close(f"it offended {FAULTY_MAX} replicas, the last one: {reason}")
 

@@ -156,8 +156,8 @@ class Housekeeper:
         store = self._store
         free = store.free_bytes(ask=True)
         reserve = self._config.hosting.reserve_bytes
-        # "Values of others are not taken (`disk-low`), and the node is degraded for that; own
-        # writes and collections go on."
+        # "Values of others are refused (`disk-low`), and the node is degraded for that; own writes
+        # and collections go on."
         if free is None or free >= reserve:
             self._observer.recover(DISK_LOW)
             return False

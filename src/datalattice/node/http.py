@@ -162,7 +162,7 @@ class HttpListener:
             rivals = [one for one in self._clients if one.source != _LOOPBACK]
             if len(rivals) < HTTP_CONNECTIONS_MAX - LOOPBACK_CONNECTIONS:
                 return True
-        # "The client that has waited longest to send its request or to take its answer makes room."
+        # "The client that has waited longest to send its request or to read its answer makes room."
         # A client that waits for this node is not slow.
         slow = [(one.waits_since_s, one) for one in rivals if one.waits_since_s is not None]
         if not slow:

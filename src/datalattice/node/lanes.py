@@ -458,7 +458,7 @@ class Lane:
                 self._publish(waiting)
                 now_ms = self._clock.now_ms()
             now_ms = self._serve_strangers(began_ms, now_ms)
-            # "An answer has 5 s, without the time that this node was busy": waiting for a thread
+            # "An answer has 5 s; time that this node was busy does not count": waiting for a thread
             # counts as busy too.
             self._excuse(began_ms if waits_since_ms is None else waits_since_ms, now_ms)
             deadline_ms = self._replicator.deadline_ms

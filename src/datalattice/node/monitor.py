@@ -130,7 +130,7 @@ class Monitor:
             self.linked()
             return None
         alone_s = self._now_s() - self._linked_s
-        # "No connection to any wanted peer for 60 s": a restart of the only peer takes seconds.
+        # "No wanted peer has been connected for 60 s": a restart of the only peer takes seconds.
         if alone_s < ALONE_S:
             return None
         return f"no connection to any of {len(peers)} peers for {alone_s:.0f} s"

@@ -408,8 +408,8 @@ class Peers:
             if failures >= DISCOVERED_FAILURES_MAX and peer.info.source != ADDED:
                 self._forget(peer)
                 return
-            # "It is dialled again after 1 s, then after twice as long each time, up to 30 s; a wait
-            # is shortened at random, to half at most."
+            # "A wanted peer is dialled again after 1 s, then after twice as long each time, up to
+            # 30 s; a wait is shortened at random, to half at most."
             pause_ms = peer.pause_ms or backoff_ms(peer.info.failures, self._entropy)
             peer.info.failures = failures
             self.changed()

@@ -126,8 +126,8 @@ class NodeTasks:
 
         Raises: Backpressure: `NODE_TASKS_MAX` tasks have not ended yet.
         """
-        # "An equal request meanwhile joins it": a client that timed out asks again and must find
-        # its task.
+        # "An equal request of the same caller joins it": a client that timed out asks again and
+        # must find its task.
         for task in self._tasks.values():
             same = (task.kind, task.request, task.caller) == (kind, request, caller)
             if same and not task.is_cancelled and not task.ended.done():

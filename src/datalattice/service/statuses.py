@@ -128,7 +128,7 @@ STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     UnsupportedOperation: Status(400, "UNIMPLEMENTED", EXIT_WRONG_CALL),
     ReadOnly: Status(403, "FAILED_PRECONDITION", EXIT_WRONG_CALL),
     NoSigningKey: Status(403, "FAILED_PRECONDITION", EXIT_WRONG_CALL),
-    # "1 failed; or absent: a key, a record, a path" (docs/cli.md "Exit codes").
+    # "Or absent: a key, a record, a path" (docs/cli.md "Exit codes").
     NoSuchPath: Status(404, "NOT_FOUND", EXIT_FAILED),
     AlreadyExists: Status(409, "ALREADY_EXISTS", EXIT_WRONG_CALL),
     NotADirectory: _STATE,

@@ -421,7 +421,7 @@ class StoreChecker:
         for position, (gap, _) in enumerate(self._gaps):
             path = segment_path(self._folder, gap.segment)
             here = Damage(path, gap.offset, gap.reason)
-            # "Scar: damaged bytes whose cells are stored elsewhere or needed no more"
+            # A scar is "damaged bytes whose cells are stored elsewhere or needed no more"
             # (docs/store.md).
             (damage if position in held else scars).append(here)
         # The index knows a root whose pack is gone.

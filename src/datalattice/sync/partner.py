@@ -211,7 +211,7 @@ class Partner:
     @property
     def may_push(self) -> bool:
         """Whether something may be pushed to this peer, apart from the pace."""
-        # "Pushes to a peer that does not read are held back from 128 frames on."
+        # "Pushes to a peer that does not read: held back from 128 frames on" (docs/protocol.md).
         if not (self.joined and self.met) or self.is_full or self.closing:
             return False
         # Complete values may be long, so a plain peer gets them one at a time.

@@ -170,7 +170,8 @@ class Replicator:
         if absorbed.changed:
             self._changed(now_ms)
         for id, hashes in absorbed.lacking.items():
-            # "It goes first to the peer that made it wanted", then to whoever is connected.
+            # Cells are asked first of the peer that made them wanted, then of any other that is
+            # connected.
             able = [one for one in (id, source, *self._partners) if one in self._partners]
             if able:
                 self._wants.add(hashes, able[0])
@@ -665,7 +666,7 @@ class Replicator:
         if error is None and not running.is_partial:
             partner.compared(now_ms)
         elif not partner.is_plain:
-            # "After a partial session that brought or gave at least one, reconcile again at once."
+            # After a partial session that brought or gave at least one, reconcile again at once.
             at_once = error is None and running.has_moved
             partner.doubt(now_ms, self._pace, at_once=at_once)
         both = running.comparison.ended()

@@ -118,7 +118,7 @@ class WantList:
                 continue
             if source != want.source and source not in want.later:
                 want.later += (source,)
-            # "Who states a part has it by now", whatever it answered before.
+            # A peer that states a part has it by now, whatever it answered before.
             if source in want.asked and source not in want.again and want.in_flight != source:
                 want.again += (source,)
                 want.asked = tuple([peer for peer in want.asked if peer != source])
@@ -136,7 +136,7 @@ class WantList:
         queue = self._queues.get(peer)
         taken: list[bytes] = []
         while queue and len(taken) < count:
-            # The newest first: "children of a cell are fetched before its neighbours".
+            # The newest first: children of a cell are fetched before its neighbours.
             hash = queue.pop()
             # A hash may be in several queues, or twice in one; the first to take it wins.
             if not self._is_waiting(hash):

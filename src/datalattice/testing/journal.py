@@ -100,9 +100,9 @@ class JournalEngine(MemoryEngine):
                 self._file.write(self._end, _HEAD.pack(len(body), check) + body)
                 self._file.sync()
             except OSError as error:
-                # "A failed sync: the record is made void, the caller gets the error"
-                # (docs/design/weaver.md), so neither this process, the next one nor a copy of the
-                # folder goes on behind a write that was not acknowledged.
+                # "The record is made void, the caller gets the error" (docs/design/weaver.md), so
+                # neither this process, the next one nor a copy of the folder goes on behind a write
+                # that was not acknowledged.
                 with contextlib.suppress(OSError):
                     self._file.write(self._end, bytes(_HEAD.size))
                     self._file.sync()

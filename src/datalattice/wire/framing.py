@@ -165,7 +165,7 @@ class FrameBuffer:
                 raise ProtocolViolation("a frame length starts with the superfluous octet 80")
             value = value << 7 | octet & _DIGIT
             if value > self._limit:
-                # "... end the connection, before any payload is kept."
+                # "... end the connection before any payload is kept."
                 raise LimitExceeded(
                     f"a frame announces at least {value} bytes, at most {self._limit} are accepted"
                 )

@@ -239,7 +239,8 @@ def _read_result(value: Record) -> Message:
     # The answer's own cell may be missing: then its hash is known, and the cell is asked for.
     answer, absent = _element(value, 1)
     error = value[2]
-    # "On success the error is nil. Otherwise it is a Keyword and the value a text."
+    # "On success the error is nil. Otherwise the value is a text and the error one of these
+    # Keywords."
     if error is not None and not isinstance(error, Keyword):
         return Unknown(value, "a Result whose error is not a keyword")
     return Result(value[0], answer, error, value[3], value[4], absent)
@@ -401,7 +402,7 @@ def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[
     Shapes: branches: the encodings to send, with the value's own cell unless it is embedded or
             stays behind.
     """
-    # "The receiver looks up the cells that were left out in its store, or asks for them."
+    # "The receiver looks them up in its store, and asks for those that it lacks."
     return join_cells(encode(Vector.of((_VALUE, Vector.of(path), value))), branches)
 
 

@@ -134,8 +134,8 @@ class Mux:
         main = _MuxStream(MAIN_STREAM, framings[LATTICE])
         self._streams = {MAIN_STREAM: main}  # open in at least one direction
         self._closed: dict[int, _MuxStream] = {}  # closed, with events or frames left
-        # "The other streams of the side that dialled have odd numbers from 1, those of the other
-        # side even ones from 2."
+        # "Further streams of the side that dialled have odd numbers from 1, those of the other side
+        # even ones from 2."
         self._own_next = 1 if dialled else 2
         self._peer_next = 2 if dialled else 1
         self._own_count = self._peer_count = 0

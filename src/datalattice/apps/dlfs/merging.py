@@ -268,8 +268,7 @@ class Merging:
 
     def _registers(self, own: Value, a: DriveNode, other: Value, b: DriveNode, path: Path) -> Value:
         later = own if a.utime > b.utime else other
-        # "The later one stays, on equal times the one with the greater value hash" (docs/dlfs.md
-        # "Merge").
+        # "At equal times the one with the greater value hash" (docs/dlfs.md "Merge").
         winner = greater(own, other) if a.utime == b.utime else later
         loser, lost = (b, OTHER) if winner is own else (a, OWN)
         kept = a if winner is own else b

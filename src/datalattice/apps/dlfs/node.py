@@ -174,8 +174,8 @@ def is_zero(value: Value) -> bool:
 
 # --- paths ---
 
-# "A leading slash makes a path absolute; a trailing slash means `/.`. `..` above the root of an
-# absolute path is dropped" (docs/dlfs.md "Names and paths").
+# "Leading slashes make a path absolute ..., slashes at the end stand for `/.`", and "`..` above the
+# root is dropped" (docs/dlfs.md "Names and paths").
 
 SEPARATOR: Final = "/"
 HERE: Final = "."

@@ -372,7 +372,7 @@ def placement(names: Names, source: Value, *, overwrite: bool) -> Change:
         if held is not None and held.is_live:
             if held.is_directory and not node.is_directory:
                 raise IsADirectory(f"{join_path(names)} is a directory")
-            # "Only a file takes the place of a file" (docs/dlfs.md "Operations").
+            # "Only a file may replace a file" (docs/dlfs.md "Operations").
             if node.is_directory or not overwrite:
                 raise AlreadyExists(f"{join_path(names)} exists already")
         elif held is not None:

@@ -82,7 +82,7 @@ class KnownKeys:
         if not isinstance(owner, str):
             return False
         known = self._known.get(owner)
-        # "What was found is believed for five minutes" (docs/grid.md "Who may write").
+        # "The keys are valid for five minutes" (docs/grid.md "Who may write").
         if known is None or self._is_old(known[0]):  # not resolved here: "A merge uses no network"
             if did_method(owner) == "web" and len(self._wanted) < PREPARED_MAX:
                 self._wanted[owner] = None

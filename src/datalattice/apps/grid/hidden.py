@@ -50,8 +50,9 @@ class HiddenEntries:
         self._clock = clock
         self._cursor: LatticeCursor | None = None  # None: reading needs no key
         if key_pair is not None:
-            # "The list of such entries is kept in `:local`, so it stays on this node" (docs/grid.md
-            # "Hiding"): the node's identity signs it, which need not be the venue's key.
+            # "The list of hidden entries is kept in `:local`, so it is not replicated"
+            # (docs/grid.md "Hiding"): the node's identity signs it, which need not be the venue's
+            # key.
             key_pair = root.context.key_pair or key_pair
             owner = key_pair.public_key
             slot = SignedCursor(

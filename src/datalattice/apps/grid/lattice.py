@@ -121,7 +121,7 @@ class _EntryJudge(Judge):
 
     def admits(self, key: Value, value: Value) -> bool:
         context = self._context
-        # "A bad one is left out and the rest is taken" (docs/grid.md "What is checked").
+        # "A bad entry is left out, and the others are merged" (docs/grid.md "What is checked").
         if self._collection.check(key, value, context.work):
             return True
         context.report(EntryDropped((*context.path, key), self._collection.kind))
@@ -133,8 +133,8 @@ class _EntryJudge(Judge):
         record = self._collection.child(key)
         if record is not None:
             return record.merge(own, other, self._context.child(key))
-        # "Of two sound asset records under one id ... the greater value hash stays" (docs/grid.md
-        # "Merge").
+        # "Of two valid asset records with one id ... the one with the greater value hash stays"
+        # (docs/grid.md "Merge").
         sound = self._collection.check(key, own, self._context.work)
         # "if own fails and other passes, other is taken"
         return greater(own, other) if sound else other
@@ -226,7 +226,7 @@ class Parts(KeyedLattice):
         if own is not None and same(own, other):  # "Equal inputs return own itself"
             return own
         result = own if isinstance(own, Index) else EMPTY_INDEX
-        # "Other lattices leave such parts out" (docs/grid.md "Layout"): unknown parts of a peer are
+        # "Other lattices drop such parts" (docs/grid.md "Layout"): unknown parts of a peer are
         # dropped.
         for key, lattice in self.children().items():
             before = result.get(key)
@@ -234,8 +234,7 @@ class Parts(KeyedLattice):
             mine = before if lattice.check_foreign(before) else None
             merged = _merged_part(lattice, mine, theirs.get(key), context.child(key))
             if key in self._parts:
-                # "Merges give this normal form, where an absent part, nil or an empty Map counts as
-                # empty" (docs/grid.md "Layout").
+                # "An absent part, nil and an empty Map count as empty" (docs/grid.md "Layout").
                 merged = lattice.zero() if as_index(merged) is None else as_index(merged)
             if merged is not None and merged is not before:
                 result = result.put(key, merged)

@@ -228,7 +228,8 @@ class Venue:
         if text is None:
             # "`:meta`": the text of any venue's asset.
             text = record_text(Map.of({"metadata": part_of(self.grid, META_KEY).get(wanted)}))
-        # `asset` "gives the text of any venue's asset and hashes it again" (docs/grid.md "Assets").
+        # `asset` "returns the text of any venue's asset, after hashing it again" (docs/grid.md
+        # "Assets").
         if text is not None and asset_record(text)[0] != wanted:
             raise Corruption(f"the asset {wanted.hex()} is damaged: its text has another hash")
         return text
@@ -346,7 +347,7 @@ class Venue:
                 raise UsageError(f"the job {wanted.hex()} is {job_status(before)}: it has ended")
             last_ms = job_time(before)
             now_ms = present_ms(self._clock)
-            # "`updated` = now, or one more than before when the clock does not go on" (docs/grid.md
+            # "The present time, or one more than before if the clock did not advance" (docs/grid.md
             # "Jobs").
             stamp = now_ms if last_ms is None else next_stamp(now_ms, last_ms)
             record = before.put_many(changes.items()).put(UPDATED, stamp)

@@ -107,7 +107,7 @@ class Batch(TypedOperations[T]):
         # Unchanged since: the snapshot's version is the result.
         if store is self._base or same(store, self._base):
             return self._staged, None
-        # "The operations run again on what is there" (docs/kv.md "Batches").
+        # "The operations run again on the new state" (docs/kv.md "Batches").
         for step in self._steps:
             store, _result = step(store)
         return store, None

@@ -55,10 +55,10 @@ def merge_entries(own: Value, other: Value, context: MergeContext) -> Value:
     if theirs.is_zero():
         return own
     if mine.kind is not None and mine.kind is theirs.kind:
-        # "Structures of one type: member by member" (docs/kv.md "Merge").
+        # "Structures of one type merge member by member" (docs/kv.md "Merge").
         merged = _join(mine.kind, mine, theirs, context)
     else:
-        # "Another type, or a tombstone: the later one" (docs/kv.md "Merge").
+        # "Different types, or a tombstone: the later one wins" (docs/kv.md "Merge").
         merged = _win(mine, theirs, context)
     return as_operand(merged, own, other)
 
@@ -80,7 +80,7 @@ def _sound_index(kind: StructureKind, index: Index, context: MergeContext) -> In
     for key, member in index.entries(work):
         if work is not None:
             work.spend(kind.ticks)
-        # "So is each bad member alone" (docs/kv.md "What foreigners may send").
+        # "Leaves out single members in the same way" (docs/kv.md "What foreigners may send").
         if not kind.holds(key, member):
             context.report(EntryDropped((*context.path, key)))
             made = made.remove(key)
@@ -93,7 +93,7 @@ def cut_index(
     """Return the members of a structure that are later than `at`; with -1, all of them."""
     if at < 0:
         return index
-    # "Increments made without having seen a deletion go with the counter" (docs/kv.md "Stamps"):
+    # "A deletion also removes increments by writers that had not seen it" (docs/kv.md "Stamps"):
     # its columns have no times.
     if kind.untimed:
         return EMPTY_INDEX if at > own_base else index
@@ -164,7 +164,7 @@ class _Members:
 
 def _join(kind: StructureKind, a: Entry, b: Entry, context: MergeContext) -> Value:
     """Return the merge of two structures of one kind."""
-    # Both sides forget what either has cleared: "what was deleted stays deleted when an old copy
+    # Both sides forget what either has cleared: "deleted data stays deleted when an old copy
     # arrives" (docs/kv.md "Stamps").
     base = max(a.base, b.base)
     work = context.work
@@ -199,7 +199,7 @@ def _expiry(
         b_time = max(b_time, kind.span(b.members, work).last)
     if a_time != b_time:
         return a.expire if a_time > b_time else b.expire
-    # "That of the later side; of equal times nil, else the larger" (docs/kv.md "Merge").
+    # "At equal times nil if one is nil, else the later expiry" (docs/kv.md "Merge").
     if a.expire is None or b.expire is None:
         return None
     return max(a.expire, b.expire)
@@ -211,7 +211,7 @@ def _expiry(
 def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
     """Return the winner of two registers or of entries of different kinds, cut if necessary."""
     if a.kind is None and b.kind is None:
-        # "Registers: the later one, whole; of one time the greater value hash" (docs/kv.md
+        # "Registers: the later one; at equal times the one with the greater value hash" (docs/kv.md
         # "Merge").
         a_wins = (a.utime, value_hash(a.cell)) > (b.utime, value_hash(b.cell))
         a_time, b_time = a.utime, b.utime
@@ -227,8 +227,8 @@ def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
     if kind is None:
         return winner.cell
     index = winner.members if a_wins else _sound_index(kind, winner.members, context)
-    # "A structure that wins loses what is not later than what it won over, and remembers that time
-    # as its base" (docs/kv.md "Merge").
+    # "A structure that wins drops all members that are not later than the entry it replaced, and
+    # stores that entry's time as its base" (docs/kv.md "Merge").
     at = max(winner.base, past if loser.rank > winner.rank else past - 1)
     left = cut_index(kind, index, winner.base, at, context.work)
     _tell_cut(kind, index, left, OWN if a_wins else OTHER, context)
@@ -240,8 +240,8 @@ def _tell_whole(winner: Entry, loser: Entry, side: str, context: MergeContext) -
     # A tombstone that loses is no loss.
     if context.report is discard or not loser.shows(context.work):
         return
-    # "Tombstones, and values that are equal on both sides, are not worth a report" (docs/kv.md
-    # "What a merge drops").
+    # "It does not report tombstones, nor values that are equal on both sides" (docs/kv.md "What a
+    # merge drops").
     if winner.tag != loser.tag or not same(winner.cell[0], loser.cell[0]):
         context.report(WriteSuperseded(context.path, side))
 

@@ -164,7 +164,7 @@ class HashKind(StructureKind):
     def join(self, own: Value, other: Value) -> Value:
         """Return the later field; for equal times, the one with the greater hash."""
         mine, theirs = _slot(own, 1), _slot(other, 1)
-        # "Hash fields: the later" (docs/kv.md "Merge"); at equal times the greater hash, so that
+        # "Of a hash field the later" (docs/kv.md "Merge"); at equal times the greater hash, so that
         # all replicas agree.
         if mine != theirs:
             return own if mine > theirs else other
@@ -224,7 +224,7 @@ class SetKind(StructureKind):
     def join(self, own: Value, other: Value) -> Value:
         """Return the member with the later of each time."""
         assert isinstance(own, Vector)
-        # "Sets: the later add and the later remove" (docs/kv.md "Merge").
+        # "A set keeps the later add and the later remove" (docs/kv.md "Merge").
         add = max(_slot(own, 1), _slot(other, 1))
         remove = max(_slot(own, 2), _slot(other, 2))
         for side in (own, other):
@@ -295,7 +295,7 @@ class ZSetKind(StructureKind):
         assert isinstance(own, Vector)
         assert isinstance(other, Vector)
         mine, theirs = _slot(own, 2), _slot(other, 2)
-        # "The score goes with the later add" (docs/kv.md "Merge").
+        # "The score belongs to the later add" (docs/kv.md "Merge").
         scored = own if mine > theirs else other
         # "tie greater value hash of [member score]"
         if mine == theirs and _score_hash(own) > _score_hash(other):
@@ -356,8 +356,8 @@ class CounterKind(StructureKind):
 
     def join(self, own: Value, other: Value) -> Value:
         """Return the greater of each of the two numbers."""
-        # "Counters: the greater of each column" (docs/kv.md "Merge"): each column has one writer
-        # and only grows.
+        # "A counter keeps the greater number of each column" (docs/kv.md "Merge"): each column has
+        # one writer and only grows.
         positive = max(_slot(own, 0), _slot(other, 0))
         negative = max(_slot(own, 1), _slot(other, 1))
         for side in (own, other):

@@ -65,8 +65,8 @@ def after(slot: KeyState, now_ms: int) -> int:
 
     Units:  Unix milliseconds.
     """
-    # "The later of the clock and one millisecond after what it replaces: so a writer wins over what
-    # it saw, even when its clock stands or goes back" (docs/kv.md "Stamps").
+    # "So a write wins over what its writer saw, even if the clock stands still or goes back"
+    # (docs/kv.md "Stamps").
     return now_ms if slot.entry is None else max(now_ms, slot.entry.time() + 1)
 
 
@@ -323,7 +323,7 @@ def add_scored(
             continue
         add, remove = _number(old, 2), _number(old, 3)
         stays = same(old[1], score)
-        # "The score goes with the later add" (docs/kv.md "Merge"): a new score needs a later one.
+        # "The score belongs to the later add" (docs/kv.md "Merge"): a new score needs a later one.
         stamp = max(draft.stamp, add if stays else add + 1, remove + 1)
         fresh += add <= remove
         if stamp != add or not stays:
@@ -380,7 +380,7 @@ def is_garbage(stored: Value, min_age_ms: int, now_ms: int) -> bool:
     # "Tombstones, expired entries and structures emptied by a merge" (docs/kv.md "Clean-up").
     if entry is None or slot.live:
         return False
-    # "Counted from `utime` or a later passed expiry" (docs/kv.md "Clean-up").
+    # "Counted from `utime` or from a later expiry that has passed" (docs/kv.md "Clean-up").
     since = entry.utime
     if slot.expired and entry.expire is not None:
         since = max(since, entry.expire)

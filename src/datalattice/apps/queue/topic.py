@@ -312,8 +312,8 @@ class Topic(Followable[T]):
 
         def changed(value: Value) -> Value:
             topic = value if isinstance(value, Index) else EMPTY_INDEX
-            # "Stored by the first offer through `topic(name, partitions=n)`", and looked at again
-            # in the update: another writer may have been faster.
+            # The first offer stores the number of partitions. It is read again in the update, since
+            # another writer may have stored one first.
             if count and self._wanted_count(_count_of(topic)) and not _count_of(topic):
                 meta = put_metadata(read_topic_meta(topic), NUM_PARTITIONS, count, now_ms)
                 topic = write_topic_meta(topic, meta)

@@ -121,8 +121,7 @@ def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
     if path is not None and path[1:2] == [OWN]:  # "own" elsewhere is a key like any other
         section = root_lattice().child(keys[0])
         if isinstance(section, OwnerLattice):
-            # "`:local` is signed with the node's identity"
-            # `:local` is the node's own, everything else its owner's.
+            # `:local` is signed with the node's identity, everything else with its owner's key.
             is_local = keys[0] == LOCAL_KEY
             keys[1] = read_key(folder.identity_path if is_local else folder.key_path).public_key
             keys = canonical_path(keys)

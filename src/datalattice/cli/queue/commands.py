@@ -341,8 +341,7 @@ def tail(
     there yet. A consumer begins with the oldest record, and remembers what was printed.
     """
     end_s = None if span is None else time.monotonic() + duration_s(span)
-    # "`--as-of REF` on every reading command": what waits for news reads the present.
-    # "a former root gets no new records"
+    # `-f` and `--consumer` wait for new records, and a former root gets none.
     if call.as_of is not None and (follow or consumer is not None):
         raise UsageError("a former root gets no new records: -f and --consumer read the present")
     if consumer is not None:
@@ -400,7 +399,7 @@ class _Tail:
 
     def _owners(self, cursor: RootLattice, name: Value, *, must_be: bool) -> list[bytes]:
         holders = _holders(cursor, name)
-        # "With `--owner all` the records of all owners"
+        # `--owner all` reads the records of all owners.
         if self._call.owner == "all" and (holders or not must_be):
             return holders
         try:

@@ -351,8 +351,7 @@ class _Asker:
             peer = self._peers[id]
             peer.unanswered.discard(path)
             if error is None:
-                # "If an owner's slot in an answer had to be dropped, that peer counts as not
-                # asked".
+                # "A peer in whose answer an owner's slot had to be dropped counts as not asked".
                 peer.has_answered = not peer.unanswered and peer.error is None
             elif peer.stream is not None:
                 peer.reason = peer.error = error

@@ -99,7 +99,7 @@ class OwnHistory:
         """Return why a peer must be asked before a write for owners; None if it need not be."""
         loss = None if self._store is None else self._store.loss
         if loss is not None and self._is_writer:
-            # "What owners write next would take the offsets of what is lost."
+            # The next records of an owner would get the offsets of the lost ones.
             return DataLoss(LOST.format(loss=loss))
         # "The folder was copied, restored or moved to another disk": records of its owners may be
         # elsewhere.

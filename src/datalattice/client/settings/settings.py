@@ -107,7 +107,7 @@ def load_settings(
     for layer in layers:
         for name, (value, source) in layer.items():
             _check_alone(name, value, source)
-            # Later layers win: "the command line comes first, then the environment, then the file".
+            # Later layers win: the command line comes first, then the environment, then the file.
             chosen[name] = value
             sources[name] = source
     return Settings(_config(chosen), sources)

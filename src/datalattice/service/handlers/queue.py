@@ -54,7 +54,7 @@ def create_topic(call: ServiceCall, request: CreateTopic) -> Empty:
     topic = _topic(call, request.topic, request.owner)
     with call.node.batch():  # one edit: another writer may be about to make the topic
         held = topic.num_partitions
-        # "Its number of partitions does not change": the partition of a key depends on it.
+        # The number of partitions of a topic never changes: the partition of a key depends on it.
         if held not in (0, request.partitions) or (not held and topic.partitions()):
             raise AlreadyExists(
                 f"topic {request.topic} exists; its number of partitions does not change"

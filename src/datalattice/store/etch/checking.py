@@ -263,8 +263,8 @@ class _Checker:
                 self.report.add(at, f"refers to 0x{branch.hex()}, which is not persisted", key)
                 return
             size += below.memory_size
-        # "The sum over the children, counted each time they occur, and for a branch the length of
-        # its encoding and 64 more" (docs/cells.md "Embedding").
+        # "Each branch counts as the length of its encoding and 64 more, as often as it occurs"
+        # (docs/cells.md "Embedding").
         if size != record.memory_size:
             self.report.add(at, f"the memory size is {record.memory_size}, not {size}", key)
 

@@ -181,8 +181,8 @@ class EtchFile:
         raise self.broken(block, f"the index has at most {LEVELS} levels")
 
     def _find_in_chain(self, key: bytes, block: int, first: int, count: int) -> int | None:
-        # "A record that continues one, which may go on from the last slot of a block in the first"
-        # (docs/etch.md "File").
+        # "A record that continues one (3), which may go on from the last slot of a block in the
+        # first" (docs/etch.md "File").
         for step in range(1, count):
             index = (first + step) % count
             slot = self._slot(block, index)

@@ -137,7 +137,7 @@ class EndRecord:
         Raises: OSError: it cannot be written.
         """
         position = end.position
-        # "Synced after 256 packs" (docs/store.md): a power failure hides at most 255 commits.
+        # "And after 256 packs" (docs/store.md): a power failure hides at most 255 commits.
         if position.sequence - self._synced >= SYNC_PACKS:
             self.sync(end)
         elif position.sequence != self._noted:

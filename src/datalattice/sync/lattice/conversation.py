@@ -590,7 +590,7 @@ def _pushed(offer: Offer) -> bytes:
     if offer.patch is None or offer.base is None:
         return wire.encode_announcement((), value, cells)
     short = wire.encode_patched(offer.base.data, offer.probe.key, offer.patch)
-    # "In patches if they are shorter". The message with the cells has a head besides them.
+    # The shorter of both forms is sent. The message with the cells has a head besides them.
     if len(short) <= sum(map(len, cells)):
         return short
     whole = wire.encode_announcement((), value, cells)

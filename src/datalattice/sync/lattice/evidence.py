@@ -182,7 +182,8 @@ class Evidence:
         work = Work() if work is None else work
         branches = self._branches
         branches.work = work
-        # "What is kept was paid for by the messages it came in": reading it earns nothing here.
+        # The messages that brought the evidence earned work for it then, so reading it again earns
+        # none.
         account = min(max(work.left, 0), COMPARING_TICKS_MAX)
         self.unpaid = []
         for fork in forks:

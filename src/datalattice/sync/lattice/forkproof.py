@@ -143,7 +143,7 @@ def _judge(data: bytes) -> ForkVerdict:
     if not isinstance(lattice, SignedLattice):
         return ForkVerdict(INVALID, "its path is not that of a slot")
     hashes = (value_hash(one), value_hash(other))
-    # "Merging both ways leaves out something of the other side each time."
+    # A fork: each way of merging drops something of the other side.
     forked = _forks(lattice, one, other, context) and _forks(lattice, other, one, context)
     text = "neither contains the other" if forked else "one of the two contains the other"
     return ForkVerdict(FORK if forked else CHAIN, text, steps, owner, hashes)

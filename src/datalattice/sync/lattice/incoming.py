@@ -61,7 +61,7 @@ class Incoming:
     @property
     def size_bytes(self) -> int:
         """Bytes that came for the cells."""
-        # "A patch brings the bytes of its message, whatever it stands for."
+        # A patch counts as the bytes of its message, however many cells it makes.
         if self.sent is not None:
             return self.sent
         top = 0 if self.absent is not None else len(encode(self.value))

@@ -284,7 +284,7 @@ class LatticeState:
         value = self._with_evidence(merged, work)
         if value is self.root or same(value, self.root):
             return False
-        # "It was written in the commit of the merge that made it." Of two branches of a slot the
+        # Evidence is written in the commit of the merge that made it. Of two branches of a slot the
         # greater one replaces the other, so the root need not contain the one before it.
         self._commit(value, contains=False)
         return True
