@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from itertools import chain
 from pathlib import Path
@@ -25,6 +25,7 @@ except ImportError as missing:
 from datalattice.actions import CHUNK_BYTES_MAX, ActionKind, ActionRequest
 from datalattice.client.calling import body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S
+from datalattice.client.credentials import delegation_headers
 from datalattice.client.methods import AsyncStoreMethods
 from datalattice.client.rest import (
     INFO_HEADER,
@@ -61,6 +62,7 @@ class AsyncRestClient:
         url: str,
         *,
         token: Callable[[], str] | None = None,
+        delegations: Sequence[str] = (),
         timeout_s: float = CALL_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
         entropy: Entropy | None = None,
@@ -69,6 +71,7 @@ class AsyncRestClient:
     ) -> None:
         self._resume_s: Final = resume_s
         self._token: Final = token
+        self._shown: Final = delegation_headers(delegations)
         self._entropy: Final = entropy or SystemEntropy()
         self._retry: Final = retry
         self._timeout_s: Final = timeout_s
@@ -166,7 +169,7 @@ class AsyncRestClient:
         body: AsyncIterator[bytes] | None = None,
     ) -> httpx.Response:
         """Send a request; return the answer, read if it is no stream. Raises: as `call`."""
-        verb, target, own, headers = written_request(request, self._token, more)
+        verb, target, own, headers = written_request(request, self._token, {**self._shown, **more})
         made = self._http.build_request(
             verb,
             f"{self._base}{target}",

@@ -20,7 +20,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -43,6 +43,7 @@ from datalattice.actions import (
 from datalattice.cells import decode_message, encode_message
 from datalattice.client.calling import body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
+from datalattice.client.credentials import delegation_headers
 from datalattice.client.methods import StoreMethods
 from datalattice.client.network import (
     DoorPin,
@@ -98,6 +99,7 @@ class RestClient:
            socket.
     token: makes the bearer token of each request; without it the caller is anonymous, or the owner
            of the socket.
+    delegations: what owners let that caller use, as `make_delegation` returns it.
     did:   of the node that must answer, whatever signed its certificate; BadSignature if another
            one does, before anything is sent. tls: verifies certificates in another way.
     entropy: makes the ids of requests. retry: how often one with an id is sent again.
@@ -109,6 +111,7 @@ class RestClient:
         url: str,
         *,
         token: Callable[[], str] | None = None,
+        delegations: Sequence[str] = (),
         timeout_s: float = CALL_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
         did: str | None = None,
@@ -119,6 +122,7 @@ class RestClient:
     ) -> None:
         self._resume_s = resume_s
         self._token = token
+        self._shown = delegation_headers(delegations)
         self._entropy = entropy or SystemEntropy()
         self._retry = retry
         self._timeout_s = timeout_s
@@ -184,7 +188,7 @@ class RestClient:
         body: Iterable[bytes] | None = None,
     ) -> http.client.HTTPResponse:
         """Send a request; return the answer to it. body: instead of its own. Raises: as `call`."""
-        verb, target, own, headers = written_request(request, self._token, more)
+        verb, target, own, headers = written_request(request, self._token, {**self._shown, **more})
         _connect(connection)
         try:
             try:

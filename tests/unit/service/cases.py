@@ -13,6 +13,7 @@ from datalattice.actions import ActionRequest, KeyOperation, KeyWrite
 from datalattice.cells import Keyword, Map, Value, encode_message, value_hash
 from datalattice.client import Node
 from datalattice.clock import Hlc, SystemClock
+from datalattice.crypto import KeyPair
 from datalattice.cursors import EventRing
 from datalattice.errors import (
     AlreadyExists,
@@ -49,7 +50,8 @@ class World:
     """The control socket, where a node runs."""
 
     def __init__(self) -> None:
-        self.node: Node = datalattice.open(":memory:")
+        self.owner_pair = KeyPair.generate()
+        self.node: Node = datalattice.open(":memory:", key=self.owner_pair)
         node = self.node
         self._folder = TemporaryDirectory()
         self.access = self._access()

@@ -11,8 +11,17 @@ from typing import Any
 import pytest
 from tests.unit.service.cases import GOOD, World
 
-from datalattice.actions import ACTIONS, Action, ActionKind, ActionRequest
+from datalattice.actions import (
+    ACTIONS,
+    Action,
+    ActionKind,
+    ActionRequest,
+    GetKey,
+    KeyWrite,
+    WriteKeys,
+)
 from datalattice.actions.formats import HexFormat
+from datalattice.client.credentials import make_delegation
 from datalattice.client.rest import RestClient
 from datalattice.errors import (
     DataLatticeError,
@@ -20,7 +29,9 @@ from datalattice.errors import (
     NoSuchPath,
     Unauthenticated,
     Unauthorized,
+    UsageError,
 )
+from datalattice.lattice import did_of
 from datalattice.service import Service
 from datalattice.service.access import (
     ANONYMOUS,
@@ -36,6 +47,7 @@ from datalattice.service.access import (
 )
 from datalattice.testing.callers import (
     ALICE,
+    ALICE_DID,
     BOB,
     BOB_DID,
     NODE,
@@ -86,21 +98,26 @@ def service(world: World, access: AccessControl) -> Service:
 
 
 @pytest.fixture(scope="module", params=["rest", "grpc"])
-def call(request: pytest.FixtureRequest, service: Service, access: AccessControl) -> Iterator[Call]:
-    """Call an action through a door; what streams gives its first item."""
+def connect(request: pytest.FixtureRequest, service: Service, access: AccessControl) -> Any:
+    """Return what connects to a door: with a token or None, and with delegations."""
     with ExitStack() as held:
         listen = over_rest if request.param == "rest" else over_grpc
-        connect = listen(service, access, held)
+        yield listen(service, access, held)
 
-        def once(token: str | None, asked: ActionRequest[Any]) -> None:
-            with connect(token) as client:
-                if asked.action.kind is ActionKind.STREAM:
-                    with client.stream(asked) as stream:
-                        next(stream)
-                else:
-                    client.call(asked)
 
-        yield once
+@pytest.fixture(scope="module")
+def call(connect: Any) -> Call:
+    """Call an action through a door; what streams gives its first item."""
+
+    def once(token: str | None, asked: ActionRequest[Any]) -> None:
+        with connect(token) as client:
+            if asked.action.kind is ActionKind.STREAM:
+                with client.stream(asked) as stream:
+                    next(stream)
+            else:
+                client.call(asked)
+
+    return once
 
 
 def over_rest(service: Service, access: AccessControl, held: ExitStack) -> Any:
@@ -121,7 +138,9 @@ def over_rest(service: Service, access: AccessControl, held: ExitStack) -> Any:
 
     held.callback(end)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    return lambda token: RestClient(url, token=token and (lambda: token))
+    return lambda token, shown=(): RestClient(
+        url, token=token and (lambda: token), delegations=shown
+    )
 
 
 def over_grpc(service: Service, access: AccessControl, held: ExitStack) -> Any:
@@ -134,7 +153,8 @@ def over_grpc(service: Service, access: AccessControl, held: ExitStack) -> Any:
 
     served = held.enter_context(serving(service, authenticate=enter))
     port = served.run(served.door.listen_tcp("127.0.0.1:0"))
-    return lambda token: GrpcClient(f"127.0.0.1:{port}", token=token)
+    target = f"127.0.0.1:{port}"
+    return lambda token, shown=(): GrpcClient(target, token=token, delegations=shown)
 
 
 @pytest.fixture(scope="module")
@@ -194,3 +214,26 @@ def test_a_caller_is_refused_what_the_rules_and_its_credential_do_not_give(
             call(VALID.get(name), request)
         assert world.effects() == before, action.name
     assert refused > len(ACTIONS) // 4
+
+
+# --- what owners let others do ------------------------------------------------------------------
+
+
+def test_a_delegate_writes_where_it_was_let_and_nowhere_else(connect: Any, world: World) -> None:
+    owner = world.owner_pair
+    did, shop = did_of(owner.public_key), f"{did_of(owner.public_key)}/kv/shop"
+    given = make_delegation(owner, ALICE_DID, {shop: "crud"}, NOW_MS)
+    offered = WriteKeys(database="shop", owner=did, writes=(KeyWrite(key="given", value="tea"),))
+    with connect(token_of(ALICE), [given]) as client:
+        client.call(offered)
+        assert client.call(GetKey(owner=did, database="shop", key="given")).value == "tea"
+        with pytest.raises(Unauthorized):
+            client.call(WriteKeys(database="other", owner=did, writes=offered.writes))
+    for token, shown in ((token_of(ALICE), ()), (token_of(BOB, scopes=["r values"]), ())):
+        with connect(token, shown) as client, pytest.raises(Unauthorized):
+            client.call(offered)
+    # What was given to Alice is of no use to another, whose own token is good.
+    with connect(token_of(BOB), [given]) as client, pytest.raises(Unauthenticated):
+        client.call(offered)
+    with pytest.raises(UsageError, match="delegations: a list"):
+        connect(token_of(ALICE), given)

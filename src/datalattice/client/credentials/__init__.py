@@ -8,6 +8,7 @@ from datalattice.client.credentials.delegating import (
     DELEGATION_LIFE_S_MAX,
     DELEGATIONS,
     RESOURCES_MAX,
+    delegation_headers,
     make_delegation,
 )
 from datalattice.client.credentials.forms import (
@@ -54,6 +55,7 @@ __all__ = [
     "RequestSignature",
     "TokenParts",
     "content_digest",
+    "delegation_headers",
     "digest_in",
     "encode_part",
     "is_token",

@@ -38,6 +38,17 @@ RESOURCES_MAX: Final = 24
 _NONCE_BYTES = 16
 
 
+def delegation_headers(delegations: Sequence[str]) -> dict[str, str]:
+    """Return the header, or metadata, in which a request shows delegations; none without any.
+
+    Raises: UsageError: it is a single text, or one of them has a `,`.
+    """
+    # A text alone would be a list of its characters.
+    if isinstance(delegations, str) or any("," in one for one in delegations):
+        raise UsageError("delegations: a list of texts as `lattice key delegate` prints them")
+    return {DELEGATIONS: ",".join(delegations)} if delegations else {}
+
+
 def make_delegation(
     key_pair: KeyPair,
     audience: str,

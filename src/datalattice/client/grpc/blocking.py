@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Final, Generic, Self, TypeVar
 
 import grpc
@@ -89,6 +89,7 @@ class GrpcClient:
 
     target:      the file of a socket, `host:port`, or `did:key:...@host:port`.
     token:       a bearer token, or what returns one.
+    delegations: what owners let that caller use, as `make_delegation` returns it.
     certificate: the door's own, as PEM, or that of who signed it; None without TLS.
     did:         of the node that must answer over TLS, whatever signed its certificate;
                  BadSignature if another one does, before anything else is sent.
@@ -102,6 +103,7 @@ class GrpcClient:
         target: str | os.PathLike[str],
         *,
         token: Token | None = None,
+        delegations: Sequence[str] = (),
         certificate: bytes | None = None,
         did: str | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
@@ -111,7 +113,7 @@ class GrpcClient:
         resume_s: float = RESUME_S,
     ) -> None:
         self._resume_s: Final = resume_s
-        self._route: Final = DoorAddress(target, token, certificate, did, clock)
+        self._route: Final = DoorAddress(target, token, certificate, did, clock, delegations)
         self._timeout_s: Final = timeout_s
         self._calls: Final = threading.Semaphore(CALLS_MAX)
         self._entropy: Final = entropy or SystemEntropy()

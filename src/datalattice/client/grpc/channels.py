@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import grpc
 
 from datalattice.actions import GetNodeStatus, NodeInfo
 from datalattice.client.control import error_of
+from datalattice.client.credentials import delegation_headers
 from datalattice.client.network import pin_of, read_certificate, shown_certificate, split_door
 from datalattice.client.retrying import ConnectionLost, unreached
 from datalattice.clock import Clock
@@ -92,11 +93,13 @@ class DoorAddress:
         certificate: bytes | None,
         did: str | None = None,
         clock: Clock | None = None,
+        delegations: Sequence[str] = (),
     ) -> None:
         text = os.fspath(target)
         named, self._place = split_door(text)
         self.pin: Final = pin_of(did, named, clock)
         self._token: Final = token
+        self._shown: Final = tuple(delegation_headers(delegations).items())
         self._certificate: Final = certificate
         if isinstance(target, Path) or "/" in text:
             self._target = f"unix:{Path(text).absolute()}"
@@ -116,7 +119,9 @@ class DoorAddress:
 
     def metadata(self, request_id: str | None = None) -> tuple[tuple[str, str], ...]:
         """Return what a call shows of the caller, and the id of its request."""
-        found = () if request_id is None else ((REQUEST_ID_KEY, request_id),)
+        found = self._shown
+        if request_id is not None:
+            found = (*found, (REQUEST_ID_KEY, request_id))
         if self._token is None:
             return found
         token = self._token if isinstance(self._token, str) else self._token()

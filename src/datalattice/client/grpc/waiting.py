@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import IO, Any, Final, Self, TypeVar
 
@@ -34,6 +34,7 @@ class AsyncGrpcClient:
         target: str | os.PathLike[str],
         *,
         token: Token | None = None,
+        delegations: Sequence[str] = (),
         certificate: bytes | None = None,
         did: str | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
@@ -43,7 +44,7 @@ class AsyncGrpcClient:
         resume_s: float = RESUME_S,
     ) -> None:
         self._resume_s: Final = resume_s
-        self._route: Final = DoorAddress(target, token, certificate, did, clock)
+        self._route: Final = DoorAddress(target, token, certificate, did, clock, delegations)
         self._timeout_s: Final = timeout_s
         self._calls: Final = asyncio.Semaphore(CALLS_MAX)
         self._entropy: Final = entropy or SystemEntropy()
