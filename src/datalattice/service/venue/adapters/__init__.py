@@ -1,5 +1,7 @@
 """Adapters of a venue: what runs the operations that every venue can offer."""
 
+from datalattice.service.venue.adapters.hosts import HostRules
+from datalattice.service.venue.adapters.http import HttpAdapter
 from datalattice.service.venue.adapters.json_values import JsonAdapter, merge_json
 from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter, OutputCheck
 from datalattice.service.venue.adapters.plans import (
@@ -10,6 +12,8 @@ from datalattice.service.venue.adapters.plans import (
 )
 
 __all__ = [
+    "HostRules",
+    "HttpAdapter",
     "JsonAdapter",
     "OrchestratorAdapter",
     "OutputCheck",
