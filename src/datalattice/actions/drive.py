@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
 from datalattice.actions.common import OWN, PIECE_BYTES_MAX, RESUME_NUMBER, Empty
-from datalattice.actions.formats import HASH
+from datalattice.actions.formats import HASH, RAW
 from datalattice.protobuf import Field, Message
 
 _DRIVE = "lattice/fs/{owner}/{drive}"
@@ -69,9 +69,10 @@ class StatFile(ActionRequest[FileInfo], name="datalattice.v1.StatFileRequest"):
 
 
 class FileList(Message, name="datalattice.v1.FileList"):
-    """The entries of a directory, in order."""
+    """The entries of a directory, in order. next: where the next page starts, empty at the end."""
 
     entries: Annotated[tuple[FileInfo, ...], Field(1)] = ()
+    next: Annotated[bytes, Field(2, codec=RAW)] = b""
 
 
 @action(
@@ -80,12 +81,15 @@ class FileList(Message, name="datalattice.v1.FileList"):
 class ListDirectory(ActionRequest[FileList], name="datalattice.v1.ListDirectoryRequest"):
     """Return the entries of a directory; without a path, those of the drive's root.
 
+    count: of one page, up to 10,000; 0: all. start: `next` of the page before.
     Raises: NoSuchPath, NotADirectory.
     """
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
     owner: Annotated[str, Field(3)] = OWN
+    count: Annotated[int, Field(4, "uint32")] = 0
+    start: Annotated[bytes, Field(5, codec=RAW)] = b""
 
 
 class FilePiece(Message, name="datalattice.v1.FilePiece"):
@@ -231,7 +235,8 @@ class MoveFile(ActionRequest[Empty], name="datalattice.v1.MoveFileRequest"):
     """Move a file or directory. Raises: NoSuchPath; AlreadyExists without `overwrite`.
 
     overwrite: a file may replace a file. is_recursive: with it, what is at the target is removed
-    first, with all below it, so that anything may replace anything.
+    first, with all below it, so that anything may replace anything. if_match, target_if_match: the
+    hashes that it and what is at the target must have, else: Conflict.
     """
 
     drive: Annotated[str, Field(1)] = ""
@@ -241,13 +246,16 @@ class MoveFile(ActionRequest[Empty], name="datalattice.v1.MoveFileRequest"):
     owner: Annotated[str, Field(5)] = OWN
     is_recursive: Annotated[bool, Field(6)] = False
     lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
+    if_match: Annotated[bytes | None, Field(8, codec=HASH)] = None
+    target_if_match: Annotated[bytes | None, Field(9, codec=HASH)] = None
 
 
 @action("drive.copy", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/copies"))
 class CopyFile(ActionRequest[Empty], name="datalattice.v1.CopyFileRequest"):
     """Copy a file or directory; content is shared. Raises: as `drive.move`.
 
-    overwrite, is_recursive: as of `drive.move`. is_shallow: a directory without what is in it.
+    overwrite, is_recursive, if_match, target_if_match: as of `drive.move`. is_shallow: a directory
+    without what is in it.
     """
 
     drive: Annotated[str, Field(1)] = ""
@@ -258,6 +266,8 @@ class CopyFile(ActionRequest[Empty], name="datalattice.v1.CopyFileRequest"):
     is_recursive: Annotated[bool, Field(6)] = False
     lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
     is_shallow: Annotated[bool, Field(8)] = False
+    if_match: Annotated[bytes | None, Field(9, codec=HASH)] = None
+    target_if_match: Annotated[bytes | None, Field(10, codec=HASH)] = None
 
 
 @action(

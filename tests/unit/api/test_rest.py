@@ -25,6 +25,7 @@ from datalattice.service.access import (
     Principal,
     RateLimits,
 )
+from datalattice.service.handlers.drive import ENTRIES_MAX
 from datalattice.testing.callers import NOW_MS, authenticator
 from datalattice.testing.clocks import StoppedClock
 
@@ -300,6 +301,47 @@ def test_every_route_is_described(client: Any) -> None:
     page = client.get(f"{API}/")
     assert page.headers["content-type"].startswith("text/html")
     assert all(name in page.text for name in described)
+
+
+# --- drives ---------------------------------------------------------------------------------------
+
+
+def test_a_directory_is_listed_in_pages(client: Any, node: Node) -> None:
+    drive, url = node.drive("d"), f"{API}/drives/d/list/"
+    drive.ensure()
+    for name in "abcde":
+        drive.write(f"/{name}", b"x")
+    assert "next" not in {one for one, value in client.get(url).json().items() if value}
+    found, start = [], ""
+    for size in (2, 2, 1):
+        page = client.get(url, params={"count": 2, "start": start}).json()
+        assert len(page["entries"]) == size
+        found += [one["path"] for one in page["entries"]]
+        start = page.get("next", "")
+    assert (found, start) == (["/a", "/b", "/c", "/d", "/e"], "")
+    assert client.get(url, params={"count": ENTRIES_MAX}).status_code == 200
+    assert client.get(url, params={"count": ENTRIES_MAX + 1}).status_code == 413
+    assert client.get(url, params={"start": "61"}).status_code == 400
+
+
+def test_a_move_keeps_to_the_versions_that_its_caller_knows(client: Any, node: Node) -> None:
+    drive = node.drive("d")
+    drive.write("/a", b"a")
+    drive.write("/b", b"b")
+    a, b = (drive.stat(path).hash.hex() for path in ("/a", "/b"))
+    for verb in ("copies", "moves"):
+        url, wanted = f"{API}/drives/d/{verb}", {"path": "/a", "target": "/b", "overwrite": True}
+        for wrong, tag in (({}, b), ({"target_if_match": a}, a), ({"if_match": b}, "")):
+            headers = {"if-match": f'"{tag}"'} if tag else {}
+            status = client.post(url, json={**wanted, **wrong}, headers=headers).status_code
+            assert status == (412 if tag else 409)
+            assert drive.read("/b") == b"b"
+        right = {**wanted, "target_if_match": b}
+        assert client.post(url, json=right, headers={"if-match": f'"{a}"'}).status_code == 204
+        assert drive.read("/b") == b"a"
+        drive.write("/b", b"b")
+        b = drive.stat("/b").hash.hex()
+    assert not drive.exists("/a")
 
 
 # --- versions of rules ----------------------------------------------------------------------------

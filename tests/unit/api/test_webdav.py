@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import datalattice
-from datalattice.actions import PIECE_BYTES_MAX
+from datalattice.actions import PIECE_BYTES_MAX, CopyFile, ListDirectory, MoveFile
 from datalattice.client import Node
 from datalattice.client.credentials import content_digest
 from datalattice.errors import RateLimited, Unauthenticated
@@ -38,6 +38,7 @@ testclient = pytest.importorskip("starlette.testclient")
 from datalattice.api.rest import LOCAL_HOSTS, rest_app  # noqa: E402 - only where starlette is
 from datalattice.api.webdav import (  # noqa: E402
     CONDITIONS_MAX,
+    PAGE_ENTRIES,
     WEBDAV_BASE,
     XML_BYTES_MAX,
     XML_DEPTH_MAX,
@@ -449,6 +450,57 @@ def test_a_destination_that_cannot_be_has_its_status(
     assert node.drive("files").root_hash() == before
 
 
+@pytest.mark.parametrize("method", ["COPY", "MOVE"])
+def test_copy_and_move_keep_to_what_their_caller_expects(dav: Dav, node: Node, method: str) -> None:
+    drive = node.drive("files")
+    drive.write("/there", b"there")
+    tag, other = (dav("HEAD", path).headers["etag"] for path in ("/a.txt", "/there"))
+    before = drive.root_hash()
+    for headers in (
+        {"if_match": other},
+        {"if_none_match": tag},
+        {"if_none_match": "*"},
+        {"if": f"([{other}])"},
+        {"if": f"(Not [{tag}])"},
+        {"if": f"<{to('/there')}> ([{tag}])"},
+        {"if": f"<{to('/there')}> (Not [{other}])"},
+        {"if": f"<{to('/new')}> ([{tag}])"},
+        {"if": f"([{tag}])", "overwrite": "F"},
+    ):
+        assert dav(method, "/a.txt", destination=to("/there"), **headers).status_code == 412, (
+            headers
+        )
+        assert drive.root_hash() == before
+    assert dav(method, "/none", destination=to("/there"), if_match=tag).status_code == 404
+    both = {"if_match": tag, "if": f"<{to('/there')}> ([{other}])"}
+    assert dav(method, "/a.txt", destination=to("/there"), **both).status_code == 204
+    assert drive.read("/there") == b"0123456789"
+    # A directory has no tag, but it is there.
+    assert dav(method, "/d", destination=to("/n"), if_match=tag).status_code == 412
+    assert dav(method, "/d", destination=to("/n"), if_match="*").status_code == 201
+
+
+@pytest.mark.parametrize("changed", ["/a.txt", "/there", "/new"])
+@pytest.mark.parametrize("method", ["COPY", "MOVE"])
+def test_a_write_between_the_look_and_a_copy_or_move_is_noticed(
+    dav: Dav, node: Node, monkeypatch: pytest.MonkeyPatch, method: str, changed: str
+) -> None:
+    drive, call = node.drive("files"), Service.call
+    drive.write("/there", b"there")
+    tag = dav("HEAD", "/a.txt").headers["etag"]
+    target = "/new" if changed == "/new" else "/there"
+
+    def meddle(self: Service, request: Any, caller: Principal) -> Any:
+        if isinstance(request, CopyFile | MoveFile):
+            drive.write(changed, b"meanwhile")
+        return call(self, request, caller)
+
+    monkeypatch.setattr(Service, "call", meddle)
+    answer = dav(method, "/a.txt", destination=to(target), **{"if": f"([{tag}])"})
+    assert answer.status_code == 412
+    assert drive.read(changed) == b"meanwhile"
+
+
 def test_what_is_not_there_is_not_copied(dav: Dav) -> None:
     assert dav("COPY", "/none", destination=to("/x")).status_code == 404
     assert dav("MOVE", "/d/e", destination=to("/d")).status_code == 403
@@ -470,6 +522,38 @@ def test_a_directory_is_listed_with_its_entries(dav: Dav) -> None:
     held = dav.find("/a.txt")[f"{ROOT}/a.txt"]
     assert held[f"{DAV}getetag"] == dav("HEAD", "/a.txt").headers["etag"]
     assert held[f"{DAV}getlastmodified"] == dav("HEAD", "/a.txt").headers["last-modified"]
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, PAGE_ENTRIES + 1])
+def test_a_long_directory_comes_in_pieces(
+    dav: Dav, node: Node, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    drive, call = node.drive("files"), Service.call
+    drive.mkdir("/long")
+    names = [f"{number:05}" for number in range(PAGE_ENTRIES + more)]
+    with node.batch():
+        for name in names:
+            node.drive("files").create_file(f"/long/{name}")
+    most, pages, refused = [0], [0], [RateLimited("too many", 0.001)]
+
+    def count(self: Service, request: Any, caller: Principal) -> Any:
+        if isinstance(request, ListDirectory):
+            if request.start and refused:
+                raise refused.pop()  # an answer that has begun waits and goes on
+            found = call(self, request, caller)
+            most[0], pages[0] = max(most[0], len(found.entries)), pages[0] + 1
+            return found
+        return call(self, request, caller)
+
+    monkeypatch.setattr(Service, "call", count)
+    wanted = -(-len(names) // PAGE_ENTRIES)
+    found = dav.find("/long", f"{DAV}getcontentlength", depth="1")
+    assert list(found) == [f"{ROOT}/long/", *(f"{ROOT}/long/{name}" for name in names)]
+    assert (most[0], pages[0]) == (min(PAGE_ENTRIES, len(names)), wanted)
+    page = dav("GET", "/long/").text
+    assert [page.count("<li>"), page.endswith("</ul>")] == [len(names), True]
+    assert (most[0], pages[0]) == (min(PAGE_ENTRIES, len(names)), 2 * wanted)
+    assert bool(refused) is (more <= 0)
 
 
 def test_an_endless_depth_and_unknown_ones_are_refused(dav: Dav) -> None:

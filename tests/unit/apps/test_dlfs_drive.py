@@ -83,6 +83,43 @@ def node(drive: Drive, path: str) -> str:
     return to_text(value)
 
 
+# --- pages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 7, 100])
+def test_the_pages_of_a_directory_are_all_its_entries_once(drive: Drive, count: int) -> None:
+    long = "x" * 40  # an index compares 32 bytes
+    drive.mkdir("/d")
+    for name in ("b", "ä", long, f"{long}2", f"{long}3", "gone", "\udcff"):
+        drive.write(f"/d/{name}", name.encode("utf-8", "surrogateescape"))
+    drive.delete("/d/gone")
+    found: list[reading_module.Stat] = []
+    start, pages = b"", 0
+    while start or not pages:
+        page, start = drive.page("/d", start, count)
+        assert len(page) == count or not start
+        found, pages = found + page, pages + 1
+    assert sorted(found, key=lambda one: one.path) == sorted(
+        drive.entries("/d"), key=lambda one: one.path
+    )
+    assert pages == -(-6 // count)
+    assert drive.page("/d", b"\xff\xff", count) == ([], b"")
+
+
+def test_a_page_begins_where_an_entry_was_removed(drive: Drive) -> None:
+    drive.mkdir("/d")
+    for name in "abcd":
+        drive.write(f"/d/{name}", b"x")
+    first, start = drive.page("/d", b"", 2)
+    drive.delete("/d/c")
+    drive.write("/d/a2", b"x")
+    rest, end = drive.page("/d", start, 2)
+    assert [[one.name for one in page] for page in (first, rest)] == [["a", "b"], ["d"]]
+    assert end == b""
+    with pytest.raises(NotADirectory):
+        drive.page("/d/a", b"", 1)
+
+
 # --- paths ------------------------------------------------------------------------------------
 
 

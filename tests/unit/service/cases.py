@@ -258,7 +258,7 @@ GOOD: dict[str, Good | Flow] = {
     ),
     "drive.list": Good(
         lambda w: a.ListDirectory(drive="files"),
-        lambda r, w: [one.path for one in r.entries] == ["/a.txt", "/full"],
+        lambda r, w: [one.path for one in r.entries] == ["/a.txt", "/full"] and not r.next,
     ),
     "drive.read": Good(
         lambda w: a.ReadFile(drive="files", path="/a.txt", start=1, count=3),

@@ -12,9 +12,11 @@ from datalattice.api.webdav.documents import (
 )
 from datalattice.api.webdav.door import WEBDAV_BASE, WebDavDoor
 from datalattice.api.webdav.requests import CONDITIONS_MAX, DavPath, IfHeader
+from datalattice.api.webdav.resources import PAGE_ENTRIES
 
 __all__ = [
     "CONDITIONS_MAX",
+    "PAGE_ENTRIES",
     "WEBDAV_BASE",
     "XML_BYTES_MAX",
     "XML_DEPTH_MAX",

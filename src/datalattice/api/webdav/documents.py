@@ -7,7 +7,6 @@ Source: RFC 4918 section 17, section 20.6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 from xml.parsers import expat
@@ -156,13 +155,13 @@ def _allowed(character: str) -> str:
     return character if is_allowed else "\ufffd"
 
 
-def directory_page(title: str, links: Iterable[tuple[str, str]]) -> bytes:
-    """Return a page for browsers: links of (URL, name)."""
-    rows = "".join(
-        f"<li><a href={quoteattr(href)}>{write_text(name)}</a></li>" for href, name in links
-    )
+def directory_page(title: str) -> tuple[str, str]:
+    """Return what a page for browsers has before the links of a directory, and behind them."""
     shown = write_text(title)
-    return (
-        f'<!doctype html><meta charset="utf-8"><title>{shown}</title><h1>{shown}</h1>'
-        f"<ul>{rows}</ul>"
-    ).encode()
+    head = f'<!doctype html><meta charset="utf-8"><title>{shown}</title><h1>{shown}</h1><ul>'
+    return head, "</ul>"
+
+
+def directory_link(href: str, name: str) -> str:
+    """Return one link of a directory, in HTML."""
+    return f"<li><a href={quoteattr(href)}>{write_text(name)}</a></li>"

@@ -5,7 +5,8 @@ Source: docs/webdav.md; RFC 4918; RFC 9110 sections 13, 14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -15,7 +16,6 @@ from datalattice.actions import (
     LOCK_S_MAX,
     ActionRequest,
     CopyFile,
-    FileInfo,
     FileProperty,
     GetFile,
     ListLocks,
@@ -30,7 +30,7 @@ from datalattice.actions import (
     UnlockFile,
 )
 from datalattice.api.rest import byte_range, file_pieces
-from datalattice.api.webdav.documents import directory_page
+from datalattice.api.webdav.documents import directory_link, directory_page
 from datalattice.api.webdav.properties import (
     PROTECTED,
     Wanted,
@@ -55,6 +55,7 @@ from datalattice.api.webdav.requests import (
     lock_wish,
 )
 from datalattice.api.webdav.resources import (
+    Children,
     DavAsked,
     DavError,
     DavResources,
@@ -64,6 +65,7 @@ from datalattice.clock import Clock
 from datalattice.errors import (
     AlreadyExists,
     NoSuchPath,
+    RateLimited,
     UsageError,
 )
 from datalattice.protobuf import Message
@@ -76,6 +78,9 @@ XML: Final = "application/xml; charset=utf-8"
 
 PUT: Final = "PUT"
 """The method whose body may be of any length."""
+
+RETRY_S: Final = 1.0
+"""When an answer that has begun goes on, whose caller has no reads left and no time was named."""
 
 SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"
 """A page that somebody put on a drive is not let to act for whoever looks at it."""
@@ -141,10 +146,10 @@ class DavMethods(DavResources):
 
     def _get(self, asked: DavAsked) -> Response:
         if not asked.path.drive:
-            return self._index(asked, self.children(asked, asked.path))
+            return self._index(asked)
         info = self.call(asked, StatFile(**asked.place))
         if info.is_directory:
-            return self._index(asked, self.children(asked, asked.path))
+            return self._index(asked)
         tag = entity_tag(info)
         headers = {
             "etag": str(tag),
@@ -177,16 +182,55 @@ class DavMethods(DavResources):
         stream = self._service.stream(wanted, asked.caller)
         return StreamingResponse(file_pieces(stream, asked.caller, self._pool), status, headers)
 
-    def _index(self, asked: DavAsked, children: list[tuple[DavPath, FileInfo | None]]) -> Response:
+    def _index(self, asked: DavAsked) -> Response:
         """Return a directory as a page for browsers."""
-        links = []
-        for path, info in children:
-            is_directory = info is None or info.is_directory
-            href = path.href(self._base, is_directory=is_directory)
-            links.append((href, name_of(path) + "/" * is_directory))
-        body = directory_page(asked.path.href(self._base, is_directory=True), links)
+
+        def links(children: Children) -> str:
+            shown = []
+            for path, info in children:
+                is_directory = info is None or info.is_directory
+                href = path.href(self._base, is_directory=is_directory)
+                shown.append(directory_link(href, name_of(path) + "/" * is_directory))
+            return "".join(shown)
+
+        head, end = directory_page(asked.path.href(self._base, is_directory=True))
         headers = {"cache-control": "no-cache", "content-security-policy": SANDBOX}
-        return Response(body, headers=headers, media_type="text/html; charset=utf-8")
+        answer = self._listed(asked, head, links, end, 200, "text/html; charset=utf-8")
+        answer.headers.update(headers)
+        return answer
+
+    def _listed(
+        self,
+        asked: DavAsked,
+        head: str,
+        shown: Callable[[Children], str],
+        end: str,
+        status: int,
+        kind: str,
+    ) -> Response:
+        """Answer with what is in a directory, a page at a time. shown: writes some of them."""
+        children, start = self.children(asked)
+        first = head + shown(children)
+        if not start:
+            return Response(first + end, status, media_type=kind)
+
+        def following(start: bytes) -> tuple[bytes, bytes]:
+            children, start = self.children(asked, start)
+            return shown(children).encode(), start
+
+        async def pages(start: bytes) -> AsyncIterator[bytes]:
+            yield first.encode()
+            loop = asyncio.get_running_loop()
+            while start:
+                try:
+                    page, start = await loop.run_in_executor(self._pool, following, start)
+                except RateLimited as error:  # an answer that has begun goes on later
+                    await asyncio.sleep(error.retry_s or RETRY_S)
+                else:
+                    yield page
+            yield end.encode()
+
+        return StreamingResponse(pages(start), status, media_type=kind)
 
     # --- writing ---
 
@@ -250,15 +294,21 @@ class DavMethods(DavResources):
         source = asked.path.names
         if source[: len(target.names)] == target.names or target.names[: len(source)] == source:
             raise DavError(403, "source and destination are the same, or one is in the other")
-        if self.stat(asked, asked.path) is None:
+        origin = self.stat(asked, asked.path)
+        if origin is None:
             raise DavError(404, "there is nothing")
+        expected = self.expected(asked, origin)
         held = self.stat(asked, target)
         if held is not None and not overwrite:
             raise DavError(412, "Overwrite: there is something at the destination")
         if held is None:
             self.need_parent(asked, target)
+        if asked.lists.has_tags:  # a list may be about the destination
+            expected["target_if_match"] = None if held is None else held.hash
+            overwrite = held is not None
         fields: dict[str, Any] = {
             **asked.place,
+            **expected,
             "target": target.path,
             "overwrite": overwrite,
             "is_recursive": True,
@@ -283,18 +333,21 @@ class DavMethods(DavResources):
         depth(asked.headers, ("0", "1"))
         path = asked.path
         info = self.call(asked, StatFile(**asked.place)) if path.drive else None
-        found: list[tuple[DavPath, FileInfo | None]] = [(path, info)]
         is_directory = info is None or info.is_directory
-        children = (
-            self.children(asked, path) if is_directory and (how == "1" or not path.drive) else []
-        )
-        if how == "1":
-            found += children
         locks: tuple[LockInfo, ...] = ()
         if path.drive and wanted.needs_locks:
             locks = self.call(asked, ListLocks(**asked.place)).locks
-        body = multistatus(response(self.resource(*one, locks), wanted) for one in found)
-        return Response(body, 207, media_type=XML)
+
+        def shown(found: Children) -> str:
+            return "".join(response(self.resource(*one, locks), wanted) for one in found)
+
+        head, end = multistatus()
+        head += shown([(path, info)])
+        if how == "1" and is_directory:
+            return self._listed(asked, head, shown, end, 207, XML)
+        if not path.drive:
+            self.children(asked)  # it may be that there is none, or not for this caller
+        return Response(head + end, 207, media_type=XML)
 
     def _proppatch(self, asked: DavAsked) -> Response:
         self.check_inside(asked, is_root=True)
@@ -313,7 +366,8 @@ class DavMethods(DavResources):
             )
             self.change(asked, request)
         href = asked.path.href(self._base, is_directory=info.is_directory)
-        return Response(multistatus([patched(href, changes)]), 207, media_type=XML)
+        head, end = multistatus()
+        return Response(head + patched(href, changes) + end, 207, media_type=XML)
 
     # --- locks ---
 

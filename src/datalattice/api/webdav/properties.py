@@ -256,13 +256,10 @@ def _propstat(inside: str, status: str, error: str = "") -> str:
     )
 
 
-def multistatus(responses: Iterable[str]) -> bytes:
-    """Return the body of a 207."""
-    inside = "".join(responses)
-    return (
-        '<?xml version="1.0" encoding="utf-8"?>\n'
-        f'<D:multistatus xmlns:D="DAV:">{inside}</D:multistatus>'
-    ).encode()
+def multistatus() -> tuple[str, str]:
+    """Return what the body of a 207 has before its responses, and behind them."""
+    head = '<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">'
+    return head, "</D:multistatus>"
 
 
 # --- PROPPATCH ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Source: docs/webdav.md; RFC 4918; RFC 9110 section 13.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from datalattice.actions import (
@@ -43,6 +43,12 @@ from datalattice.service.access import LOCAL, Principal
 
 R = TypeVar("R", bound=Message)
 
+PAGE_ENTRIES: Final = 1_000
+"""Entries of a directory that are in memory at once."""
+
+Children = list[tuple[DavPath, FileInfo | None]]
+"""Resources; without a status above the drives."""
+
 
 class DavError(Exception):
     """An answer that ends a request. condition: the precondition of RFC 4918 that failed."""
@@ -55,7 +61,10 @@ class DavError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DavAsked:
-    """One request. lists: of its If header. body: empty until it was read."""
+    """One request. lists: of its If header. body: empty until it was read.
+
+    seen: what was found at the paths that it looked at. All that it decides is decided by one look.
+    """
 
     method: str
     headers: Mapping[str, str]
@@ -63,6 +72,7 @@ class DavAsked:
     caller: Principal
     lists: IfHeader
     body: bytes = b""
+    seen: dict[DavPath, FileInfo | None] = field(default_factory=dict)
 
     @property
     def place(self) -> dict[str, Any]:
@@ -99,11 +109,15 @@ class DavResources:
         return entity_tag(self.stat(asked, path)), frozenset(tokens)
 
     def stat(self, asked: DavAsked, path: DavPath) -> FileInfo | None:
-        """Return what is at a path of a drive, None for nothing."""
-        try:
-            return self.call(asked, StatFile(owner=path.owner, drive=path.drive, path=path.path))
-        except NoSuchPath:
-            return None
+        """Return what was at a path of a drive at the first look, None for nothing."""
+        path = path._replace(is_slashed=False)
+        if path not in asked.seen:
+            request = StatFile(owner=path.owner, drive=path.drive, path=path.path)
+            try:
+                asked.seen[path] = self.call(asked, request)
+            except NoSuchPath:
+                asked.seen[path] = None
+        return asked.seen[path]
 
     def expected(self, asked: DavAsked, held: FileInfo | None) -> dict[str, Any]:
         """Check the conditions of a write; return what it must still find when it is made."""
@@ -124,15 +138,16 @@ class DavResources:
         # Nobody writes between this look and the write.
         return {"is_new": True} if held is None else {"if_match": held.hash}
 
-    def children(self, asked: DavAsked, path: DavPath) -> list[tuple[DavPath, FileInfo | None]]:
-        """Return what is in a directory."""
+    def children(self, asked: DavAsked, start: bytes = b"") -> tuple[Children, bytes]:
+        """Return up to `PAGE_ENTRIES` of a directory, and where the rest starts; b"": no rest."""
+        path = asked.path
         if path.drive:
-            request = ListDirectory(owner=path.owner, drive=path.drive, path=path.path)
-            entries = self.call(asked, request).entries
-            return [(path.child(one.path.rpartition("/")[2]), one) for one in entries]
+            listed = self.call(asked, ListDirectory(**asked.place, count=PAGE_ENTRIES, start=start))
+            entries = listed.entries
+            return [(path.child(one.path.rpartition("/")[2]), one) for one in entries], listed.next
         if path.owner:
             drives = self.call(asked, ListDrives(owner=path.owner)).drives
-            return [(one, self.stat(asked, one)) for one in map(path.child, drives)]
+            return [(one, self.stat(asked, one)) for one in map(path.child, drives)], b""
         found = []
         try:
             self.call(asked, ListDrives())
@@ -141,7 +156,7 @@ class DavResources:
             pass  # the folder has no drives of its own, or not for this caller
         if asked.caller.did is not None and asked.caller.how not in LOCAL:
             found.append(path.child(asked.caller.did))
-        return [(one, None) for one in found]
+        return [(one, None) for one in found], b""
 
     def check_inside(self, asked: DavAsked, *, is_root: bool = False) -> None:
         """Refuse what is not done to the directories above drives, or to a drive itself."""

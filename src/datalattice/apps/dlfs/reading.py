@@ -217,6 +217,16 @@ class DriveReader:
             stat_of((*names, name), value) for name, value, _ in tree.listed(self._directory(path))
         ]
 
+    def page(self, path: PathLike, start: bytes, count: int) -> tuple[Stats, bytes]:
+        """Return the status of up to `count` entries of a directory, and the next page's start.
+
+        start: b"" for the first page; the second result is b"" with the last one. The order is that
+        of the first 32 bytes of the names. Cost: the page, and the path to it.
+        """
+        names = split_path(path)
+        found, following = tree.live_page(self._directory(path), start, count)
+        return [stat_of((*names, name), value) for name, value in found], following
+
     def unreachable(self, path: PathLike = "/") -> Listing:
         """Return names that no path can express; other implementations may have written them."""
         return tree.unreachable(self._directory(path))

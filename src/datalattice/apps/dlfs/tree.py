@@ -35,7 +35,16 @@ from datalattice.apps.dlfs.node import (
     make_tombstone,
     read_node,
 )
-from datalattice.cells import EMPTY_INDEX, Index, Value, brief, same, value_hash
+from datalattice.cells import (
+    EMPTY_INDEX,
+    Index,
+    Value,
+    brief,
+    index_between,
+    key_bytes,
+    same,
+    value_hash,
+)
 from datalattice.clock import next_stamp
 from datalattice.errors import (
     AlreadyExists,
@@ -144,8 +153,30 @@ def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, V
     if node is None or node.entries is None:
         return
     entries = entries_of(node)
+    for _, name, child, found in _live(entries, entries if of is None else of):
+        yield name, child, found
+
+
+def live_page(value: Value, start: bytes, count: int) -> tuple[list[tuple[str, Value]], bytes]:
+    """Return up to `count` live entries from the key `start` on, as (name, node), in key order.
+
+    The second result is where the next page starts; b"" behind the last entry.
+    """
+    node = read_node(value)
+    if node is None or node.entries is None:
+        return [], b""
+    entries = entries_of(node)
+    found: list[tuple[str, Value]] = []
+    for key, name, child, _ in _live(index_between(entries, start, None), entries):
+        if len(found) == count:
+            return found, key_bytes(key)
+        found.append((name, child))
+    return found, b""
+
+
+def _live(entries: Index, of: Index) -> Iterator[tuple[Value, str, Value, DriveNode]]:
     for key, stored_value in entries.entries():
-        shown = NAMES.entry(entries if of is None else of, key, stored_value)
+        shown = NAMES.entry(of, key, stored_value)
         if shown is None or not is_name(key):
             continue
         name, child = shown
@@ -155,7 +186,7 @@ def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, V
             continue
         # A path resolves `.` and `..`, so it cannot name these entries.
         if name not in HIDDEN:
-            yield name, child, found
+            yield key, name, child, found
 
 
 def unreachable(value: Value) -> list[str]:

@@ -87,11 +87,20 @@ def stat_file(call: ServiceCall, request: StatFile) -> FileInfo:
     return _info(_present(call, request.drive, request.owner).stat(request.path or "/"))
 
 
+ENTRIES_MAX: Final = 10_000
+"""Entries of a directory in one page."""
+
+
 @handles(ListDirectory)
 def list_directory(call: ServiceCall, request: ListDirectory) -> FileList:
-    """Return the entries of a directory."""
-    entries = _present(call, request.drive, request.owner).entries(request.path or "/")
-    return FileList(entries=tuple(_info(one) for one in entries))
+    """Return the entries of a directory, or a page of them."""
+    drive, path, following = _present(call, request.drive, request.owner), request.path or "/", b""
+    if request.count or request.start:
+        count = page(request.count, ENTRIES_MAX)
+        entries, following = drive.page(path, request.start, count)
+    else:
+        entries = drive.entries(path)
+    return FileList(entries=tuple(_info(one) for one in entries), next=following)
 
 
 @handles(ReadFile)
@@ -305,6 +314,7 @@ def move_file(call: ServiceCall, request: MoveFile) -> Empty:
     source, target = split_path(request.path), split_path(request.target)
     left = Touched(source, is_tree=True, is_member=True)
     with _writing(call, request, left, _placing(target)) as drive:
+        _check_ends(drive, request)
         _clear(drive, request)
         drive.move(request.path, request.target, overwrite=request.overwrite)
     if source != target:
@@ -317,6 +327,7 @@ def copy_file(call: ServiceCall, request: CopyFile) -> Empty:
     """Copy a file or directory."""
     with _writing(call, request, _placing(split_path(request.target))) as drive:
         found = drive.stat(request.path)
+        _check_ends(drive, request)
         _clear(drive, request)
         if found.is_dir and request.is_shallow:
             drive.mkdir(request.target)
@@ -328,6 +339,12 @@ def copy_file(call: ServiceCall, request: CopyFile) -> Empty:
 
 def _placing(target: tuple[str, ...]) -> Touched:
     return Touched(target, is_tree=True, is_member=True)
+
+
+def _check_ends(drive: Drive, request: MoveFile | CopyFile) -> None:
+    """Check what is at both paths. Raises: Conflict: it is not what the caller expects."""
+    _check_expected(drive, request.path, request.if_match)
+    _check_expected(drive, request.target, request.target_if_match)
 
 
 def _clear(drive: Drive, request: MoveFile | CopyFile) -> None:
