@@ -27,10 +27,14 @@ import datalattice
 from datalattice.actions import (
     AddPeer,
     CreateStore,
+    CreateTopic,
+    DrainNode,
     Empty,
     FollowTopic,
     GetFile,
+    GetNodeHealth,
     GetNodeStatus,
+    GetPolicy,
     ListPeers,
     ListStorePeers,
     MakeDirectory,
@@ -38,10 +42,15 @@ from datalattice.actions import (
     NodeEvent,
     OfferRecords,
     PutFile,
+    PutPolicy,
     ReadRecords,
     ReloadSettings,
+    RightHolders,
     StopNode,
+    TakeLock,
+    WatchAudit,
     WatchNode,
+    WriteFile,
 )
 from datalattice.cli.node.peers import status_of
 from datalattice.client import connect, running
@@ -49,7 +58,14 @@ from datalattice.client.credentials import make_token
 from datalattice.client.rest import RestClient
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
-from datalattice.errors import Draining, PeerUnavailable, Unauthenticated, Unauthorized, UsageError
+from datalattice.errors import (
+    Draining,
+    FileLocked,
+    PeerUnavailable,
+    Unauthenticated,
+    Unauthorized,
+    UsageError,
+)
 from datalattice.lattice import did_of
 from datalattice.node import take_socket
 
@@ -290,12 +306,58 @@ def test_settings_are_read_again_and_a_wrong_file_changes_nothing(tmp_path: Path
         ):
             node.reload()
         client.call(offer)  # what was in force stays
+        absent = "listen = '127.0.0.1:0'\ntls = 'on'\ncert = 'absent.pem'\nkey = 'absent.pem'\n"
+        file.write_text(f"access.admins = []\n[doors.rest]\n{absent}")
+        with (
+            datalattice.open(daemon.folder) as node,
+            pytest.raises(UsageError, match=r"absent\.pem cannot be read"),
+        ):
+            node.reload()
+        client.call(offer)
         file.write_text("limits.effects_per_s = 1\n[access]\n")
         with RestClient(daemon.ready["doors"]["socket"]) as owner:
             assert owner.call(ReloadSettings()).waiting == ()
         with pytest.raises(Unauthorized):
             client.call(offer)
     daemon.end()
+
+
+def test_all_doors_and_the_control_socket_have_one_service(daemon: Process) -> None:
+    lock = TakeLock(drive="files", path="/a", owner_note="x")
+    write = WriteFile(drive="files", path="/a", data=b"x")
+    control = connect(daemon.folder)
+    assert control is not None
+    with control, RestClient(daemon.ready["doors"]["socket"]) as rest:
+        control.call(write)
+        rest.call(PutPolicy(scope="values", rights=(RightHolders(right="r", who=()),)))
+        assert control.call(GetPolicy(scope="values")).rights[0].right == "r"
+        control.call(lock)
+        with pytest.raises(FileLocked):
+            rest.call(write)
+        with control.stream(WatchAudit()) as audit:
+            rest.call(CreateTopic(topic="t"))
+            made = next(audit).record
+            assert made is not None
+            assert made.action == "queue.create"
+
+
+def test_a_daemon_that_drains_takes_no_requests_and_answers_its_owner(daemon: Process) -> None:
+    control = connect(daemon.folder)
+    assert control is not None
+    place = daemon.ready["doors"]["socket"]
+    with control, RestClient(place) as rest:
+        rest.call(OfferRecords(topic="log", values=("a",)))
+        records = rest.stream(FollowTopic(topic="log", start="0"))
+        assert next(records).value == "a"
+        rest.call(DrainNode())
+        with pytest.raises((Draining, PeerUnavailable)):
+            next(records)
+        until(lambda: not Path(place).exists())
+        assert control.call(GetNodeHealth()).health == "draining"
+        assert control.call(ReadRecords(topic="log")).end == 1
+    with pytest.raises(PeerUnavailable), RestClient(place) as late:
+        late.call(GetNodeStatus())
+    assert daemon.end() in (0, 143)
 
 
 def test_a_stream_ends_when_the_daemon_drains_and_health_says_so(tmp_path: Path) -> None:

@@ -65,8 +65,7 @@ class WatchNode(ActionRequest[NodeEvent], name="datalattice.v1.WatchNodeRequest"
     """Return what happens at the node from now on: stores, joins and comparisons.
 
     A reader that falls behind by 128 events gets `lagged`, and the stream ends.
-    Raises: PeerUnavailable: asked elsewhere than at a door of `lattice daemon`.
-            StaleToken: `resume` is of an earlier start.
+    Raises: PeerUnavailable: no node runs. StaleToken: `resume` is of an earlier start.
     """
 
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""

@@ -168,6 +168,15 @@ class StopNode(ActionRequest[Empty], name="datalattice.v1.StopNodeRequest"):
     """
 
 
+@action("node.drain", ActionKind.EFFECT, "a", "admin", POST("/node/drain", 202))
+class DrainNode(ActionRequest[Empty], name="datalattice.v1.DrainNodeRequest"):
+    """Have the doors of the running node end in order; the node stays connected to its peers.
+
+    From now on health says "draining" and the doors take no requests. Requests in flight have
+    `limits.drain_s`, streams end with their tokens. It answers at once.
+    """
+
+
 class NodePeers(Message, name="datalattice.v1.NodePeers"):
     """The peers of a node."""
 
@@ -184,7 +193,7 @@ class ReloadedSettings(Message, name="datalattice.v1.ReloadedSettings"):
 class ReloadSettings(ActionRequest[ReloadedSettings], name="datalattice.v1.ReloadSettingsRequest"):
     """Have the running node read its settings, rules and certificates again.
 
-    Raises: UsageError: one is wrong, and nothing was changed.
+    Raises: UsageError: one is wrong or cannot be used, and nothing was changed.
     """
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -72,24 +73,32 @@ class DoorCertificate:
         """The newest first, and the one before it, which an open connection may need."""
         self.refresh()
 
-    def refresh(self) -> bool:
+    def refresh(self) -> None:
         """Take a newer certificate: changed files, or a new own one if the last one ends soon.
 
         Raises: UsageError: the files cannot be used; the present certificate stays.
         """
+        self.prepare()()
+
+    def prepare(self) -> Callable[[], None]:
+        """Read what `refresh` would take; return what takes it. Raises: UsageError."""
         key, chain = self._read() if self._files else self._own()
         if (key, chain) == (self.key, self.chain):
-            return False
+            return lambda: None
         certificate = x509.load_pem_x509_certificates(chain)[0]
-        self._load()
-        self.key, self.chain = key, chain
-        self.statements = (state_door(self._identity, certificate), *self.statements[:1])
-        return True
+        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
-    def _load(self) -> None:
+        def take() -> None:
+            self._load(self.context)
+            self.key, self.chain = key, chain
+            self.statements = (state_door(self._identity, certificate), *self.statements[:1])
+
+        return take
+
+    def _load(self, context: ssl.SSLContext) -> None:
         certificate, key = self._files or (self._path, self._path)
         try:
-            self.context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise UsageError(f"{certificate} and {key} are not a pair: {error}") from error
 

@@ -33,45 +33,23 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from datalattice.actions import DoorStatement, NodeEvent
+from datalattice.actions import DoorStatement
 from datalattice.api.certificates import DoorCertificate
 from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor
 from datalattice.api.rest import HTTP_LIMITS, LOCAL_HOSTS, BoundedHttp, rest_app
 from datalattice.api.webdav import WEBDAV_BASE, WebDavDoor
-from datalattice.client import Node
-from datalattice.client import open as open_node
 from datalattice.client.settings import DoorConfig, NodeConfig, split_listen
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import KeyPair
-from datalattice.cursors import EventRing
-from datalattice.engine import Engine, open_engine
 from datalattice.errors import DataLatticeError, Unavailable, UnsupportedOperation, UsageError
-from datalattice.lattice import did_of
 from datalattice.node import SOCKET_PATH_BYTES_MAX, bind_socket, take_socket
-from datalattice.service import Service
-from datalattice.service.access import (
-    SPENT_TABLE,
-    AccessControl,
-    Allowance,
-    Audit,
-    Authenticator,
-    Credentials,
-    Origin,
-    Policies,
-    Policy,
-    Principal,
-    RateLimits,
-    SpentIds,
-    Use,
-)
+from datalattice.service import FolderService, Service
+from datalattice.service.access import AccessControl, Credentials, Origin, Principal
 
 if TYPE_CHECKING:
     from datalattice.api.mcp import McpDoor
 
 _log = logging.getLogger("datalattice.access")
-
-ACCESS_FOLDER: Final = "access"
-"""The folder of the ids that credentials have used up, below that of the node."""
 
 REST_SOCKET: Final = "rest.sock"
 GRPC_FOLDER: Final = "grpc"
@@ -99,16 +77,24 @@ UNNAMED: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - not to bind: not n
 class Doors:
     """The doors of one node. Call `bind`, `start` once the node serves, and `stop`.
 
+    served: the service that they lead to.
+
     Each is kept on its own: one that cannot start, or fails while it serves, is tried again after 1
     to 60 s, and the others serve. `trouble` says which ones do not.
     """
 
     def __init__(
-        self, folder: Path, config: NodeConfig, identity: KeyPair, clock: Clock | None = None
+        self,
+        folder: Path,
+        config: NodeConfig,
+        identity: KeyPair,
+        served: FolderService,
+        clock: Clock | None = None,
     ) -> None:
         self._folder = folder
         self._config = config
         self._identity = identity
+        self._served = served
         self._clock = clock or SystemClock()
         self._certificates: dict[object, DoorCertificate] = {}  # by the operator's files, or None
         self._making = threading.Lock()
@@ -118,10 +104,6 @@ class Doors:
         self._grpc_path = ""
         self._made: list[str] = []  # sockets in the folder, to be removed at the end
         self._temporary: list[str] = []
-        self._node: Node | None = None
-        self._engine: Engine | None = None
-        self._policies: Policies | None = None
-        self._limits = RateLimits()
         self._mounts: dict[str, dict[str, ASGIApp]] = {}  # of each REST listener
         self._awaited: set[str] = set()  # doors that were not tried yet
         self._tried = threading.Event()
@@ -185,9 +167,7 @@ class Doors:
         """Return the certificate of a listener, None without TLS. Raises: UsageError."""
         if not listener.has_tls:
             return None
-        files = None
-        if listener.cert is not None and listener.key is not None:
-            files = (self._folder / listener.cert, self._folder / listener.key)
+        files = self._files_of(listener)
         using = [one for one in self._listeners().values() if one is not None and one.has_tls]
         hosts = tuple(sorted({name for one in using for name in _hosts_of(one)} - UNNAMED))
         with self._making:  # two doors may have the same one, and ask at the same time
@@ -196,6 +176,12 @@ class Doors:
                     self._folder, self._identity, self._clock, files, hosts
                 )
             return self._certificates[files]
+
+    def _files_of(self, listener: DoorConfig) -> tuple[Path, Path] | None:
+        """Return the operator's certificate and key of a listener, None for the node's own."""
+        if listener.cert is None or listener.key is None:
+            return None
+        return self._folder / listener.cert, self._folder / listener.key
 
     def statements(self) -> tuple[DoorStatement, ...]:
         """Return what the node states about the certificates of its doors."""
@@ -215,14 +201,9 @@ class Doors:
         (inside / GRPC_SOCKET).unlink(missing_ok=True)  # left by a node that was killed
         return str(inside / GRPC_SOCKET)
 
-    def start(self, events: EventRing[NodeEvent] | None = None) -> None:
-        """Open the folder and serve; return when each door was tried. events: of the node.
-
-        Raises: UsageError: the rules of access cannot be read.
-        """
-        self._node = open_node(self._folder)
-        access = self._access()
-        service = Service(self._node, access=access, doors=self.statements, events=events)
+    def start(self) -> None:
+        """Serve; return when each door was tried."""
+        service, access = self._served.at_doors(self._urls(), self.statements)
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(service, access)), name="doors"
         )
@@ -242,10 +223,6 @@ class Doors:
             Path(path).unlink(missing_ok=True)
         for made in self._temporary:
             shutil.rmtree(made, ignore_errors=True)
-        if self._node is not None:
-            self._node.close()
-        if self._engine is not None:
-            self._engine.close()
 
     # --- from other threads -----------------------------------------------------------------------
 
@@ -257,16 +234,23 @@ class Doors:
         """Return how long the event loop of the doors has been busy or stuck."""
         return time.monotonic() - self._beat_s
 
-    def reload(self, config: NodeConfig) -> None:
-        """Take limits, administrators, rules and certificates anew.
+    def prepare(self, config: NodeConfig) -> Callable[[], None]:
+        """Read the certificates anew; return what puts them in force.
 
-        Raises: UsageError: the rules or a certificate cannot be read; what was there stays.
+        Raises: UsageError: one of them, or of those that the next start will have, cannot be used.
         """
-        for certificate in list(self._certificates.values()):
-            certificate.refresh()
-        if self._policies is not None:
-            self._policies.reload(_base_policy(config))
-        self._limits.change(_allowances(config))
+        for listener in (config.rest, config.grpc):
+            if listener.listen is not None and listener.has_tls:
+                files = self._files_of(listener)
+                if files is not None and files not in self._certificates:
+                    DoorCertificate(self._folder, self._identity, self._clock, files)
+        newer = [one.prepare() for one in list(self._certificates.values())]
+
+        def take() -> None:
+            for one in newer:
+                one()
+
+        return take
 
     # --- in the loop of the doors -----------------------------------------------------------------
 
@@ -409,21 +393,6 @@ class Doors:
                 except DataLatticeError as error:
                     _log.error("a door keeps its certificate: %s", error)
 
-    # --- access -----------------------------------------------------------------------------------
-
-    def _access(self) -> AccessControl:
-        self._limits.change(_allowances(self._config))
-        self._policies = Policies(self._folder, _base_policy(self._config))
-        # On disk: a request that was signed once is not taken again after a restart.
-        self._engine = open_engine(self._folder / ACCESS_FOLDER, (SPENT_TABLE,))
-        spent = SpentIds(self._engine)
-        did = did_of(self._identity.public_key)
-        authenticator = Authenticator(did, list(self._urls()), spent, self._limits)
-        audit = Audit(lambda record: _log.info("%s", record.line()))
-        return AccessControl(
-            authenticator, self._policies, self._limits, audit, self._clock, self._identity
-        )
-
     def _urls(self) -> Iterator[str]:
         """Yield all URLs under which the doors may be asked for."""
         for name, listener in self._listeners().items():
@@ -432,18 +401,6 @@ class Doors:
                 port = self._addresses[name].rpartition(":")[2]
                 for host in (*LOCAL_HOSTS, *_hosts_of(listener)):
                     yield f"{scheme}://{_written(host)}:{port}"
-
-
-def _base_policy(config: NodeConfig) -> Policy:
-    reading: Any = config.reading
-    return Policy(frozenset(config.admins), reading)
-
-
-def _allowances(config: NodeConfig) -> dict[Use, Allowance]:
-    return {
-        "reads": Allowance(config.reads_per_s, config.reads_per_s),
-        "effects": Allowance(config.effects_per_s, config.effects_per_s),
-    }
 
 
 def _address(name: str, listener: DoorConfig, place: tuple[str, int]) -> str:

@@ -3,6 +3,7 @@
 from datalattice.node.backup import Backup
 from datalattice.node.control import (
     SOCKET_PATH_BYTES_MAX,
+    NodeService,
     OfferedService,
     bind_socket,
     remove_socket,
@@ -34,6 +35,7 @@ __all__ = [
     "Daemon",
     "MemoryTransport",
     "NodeServer",
+    "NodeService",
     "Observer",
     "OfferedService",
     "PeerInfo",

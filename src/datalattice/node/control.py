@@ -15,15 +15,16 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
-from datalattice.actions import ActionKind, ActionRequest, action_named
+from datalattice.actions import ActionKind, ActionRequest, NodeEvent, action_named
 from datalattice.client import REQUEST_BYTES_MAX, ControlAnswer, ControlRequest
-from datalattice.cursors import Wake
+from datalattice.client.settings import NodeConfig
+from datalattice.cursors import EventRing, Wake
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerError, UsageError
 from datalattice.node.systemd import take_socket
 from datalattice.protobuf import Message
@@ -91,6 +92,22 @@ class OfferedService(Protocol):
 
     def close(self) -> None:
         """Give back what it holds."""
+        ...
+
+
+class NodeService(OfferedService, Protocol):
+    """The service of a running node."""
+
+    @property
+    def events(self) -> EventRing[NodeEvent]:
+        """What gets the events of the node."""
+        ...
+
+    def prepare(self, config: NodeConfig, /) -> Callable[[], None]:
+        """Read what settings change while it runs; return what puts it in force.
+
+        Raises: UsageError: it cannot be used.
+        """
         ...
 
 

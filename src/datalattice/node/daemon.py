@@ -43,7 +43,7 @@ from datalattice.crypto import SystemEntropy
 from datalattice.cursors import EventRing
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.node.admission import FILES_RESERVED, allow_files
-from datalattice.node.control import ControlServer, OfferedActions, OfferedService
+from datalattice.node.control import ControlServer, NodeService, OfferedActions
 from datalattice.node.logs import log_event, logging_to, set_level
 from datalattice.node.operations import NodeOperations
 from datalattice.node.server import NodeParts, NodeServer
@@ -77,8 +77,8 @@ class Beside(Protocol):
         """Take the addresses, and return them by the names of the doors."""
         ...
 
-    def start(self, events: EventRing[NodeEvent]) -> None:
-        """Begin to serve. events: of the node. Raises: DataLatticeError: it cannot."""
+    def start(self) -> None:
+        """Begin to serve. Raises: DataLatticeError: it cannot."""
         ...
 
     def stop(self) -> None:
@@ -93,8 +93,11 @@ class Beside(Protocol):
         """Return how long its event loop has been busy or stuck."""
         ...
 
-    def reload(self, config: NodeConfig) -> None:
-        """Take settings that change while it serves. Raises: UsageError: nothing was changed."""
+    def prepare(self, config: NodeConfig) -> Callable[[], None]:
+        """Read what settings change while it serves; return what puts it in force.
+
+        Raises: UsageError: it cannot be used.
+        """
         ...
 
 
@@ -115,7 +118,7 @@ class Daemon:
         *,
         ready: Callable[[Running, NodeServer], None] | None = None,
         beside: Beside | None = None,
-        service: OfferedService | None = None,
+        service: NodeService | None = None,
         reload: Callable[[], NodeConfig] | None = None,
         hangup: bool = True,
         **parts: Unpack[NodeParts],
@@ -126,7 +129,10 @@ class Daemon:
         self._beside = beside
         self._service = service
         self._reload = reload
-        self._events: Final[EventRing[NodeEvent]] = EventRing()
+        self._events: Final = EventRing[NodeEvent]() if service is None else service.events
+        self._running: Running | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._rereading = asyncio.Lock()
         self._has_hangup = hangup
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
@@ -178,16 +184,19 @@ class Daemon:
                 stack.callback(offered.close)
             control = await ControlServer.start(
                 self._folder,
-                NodeOperations(node, self._stopping.set, weaver, offered, self._read_again),
+                NodeOperations(
+                    node, self._stopping.set, weaver, offered, self._read_again, self._drain
+                ),
             )
             try:
                 running = self._describe(node, control)
                 if self._beside is not None:
                     running = replace(running, doors=self._beside.bind())
                 _write(self._folder / RUNNING_NAME, running)
+                self._running = running
                 if self._beside is not None:
                     # Behind the file: it opens the folder, and finds the node there.
-                    await asyncio.to_thread(self._beside.start, self._events)
+                    await asyncio.to_thread(self._beside.start)
                 self._take_signals(loop)
                 self._loop = loop
                 log_event(
@@ -207,14 +216,21 @@ class Daemon:
                 watching.cancel()
             finally:
                 notify("STOPPING=1")
-                node.monitor.is_draining = True
-                if self._beside is not None:
-                    # The doors close first: new requests get 503, and requests in flight have
-                    # `limits.drain_s`.
-                    await asyncio.to_thread(self._beside.stop)
+                await self._drain()
                 # Before the socket closes: whoever finds this file must find a listening node.
                 (self._folder / RUNNING_NAME).unlink(missing_ok=True)
                 await control.close()
+
+    def _drain(self) -> asyncio.Future[None]:
+        """Have the doors end; return what is done when they have ended. Once is enough."""
+        if self._drained is None:
+            self._node.monitor.is_draining = True
+            if self._running is not None:  # whoever reads it asks at no door any more
+                _write(self._folder / RUNNING_NAME, replace(self._running, doors=None))
+            ending = (lambda: None) if self._beside is None else self._beside.stop
+            # New requests get 503, and requests in flight have `limits.drain_s`.
+            self._drained = asyncio.ensure_future(asyncio.to_thread(ending))
+        return self._drained
 
     def _weaver_hosts(self, stack: contextlib.AsyncExitStack) -> WeaverHosts | None:
         """Return the hosts of the folder's Weaver stores; None for a node without a key."""
@@ -249,7 +265,8 @@ class Daemon:
         within_s = watchdog_s()
         while within_s is not None:
             # Stuck doors are restarted, too: they are what users of the service see.
-            if self._beside is None or self._beside.silent_s() < within_s:
+            beside = None if self._drained is not None else self._beside
+            if beside is None or beside.silent_s() < within_s:
                 notify("WATCHDOG=1")
             await asyncio.sleep(within_s / 3)
 
@@ -263,30 +280,17 @@ class Daemon:
     async def _read_again(self) -> list[str]:
         """Read the settings again; return the changed ones that wait for the next start.
 
-        Raises: UsageError: they are wrong, and nothing was changed.
+        Raises: UsageError: they are wrong or cannot be used, and nothing was changed.
         """
-        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
-        try:
-            fresh = self._config if self._reload is None else self._reload()
-            if self._beside is not None:
-                await asyncio.to_thread(self._beside.reload, fresh)
-        except DataLatticeError as error:
-            log_event(logging.ERROR, "reload-refused", reason=str(error))
-            raise
-        finally:
-            notify("READY=1")
-        before, self._config = self._config, fresh
-        set_level(fresh.log_level)
-        # Parsed, since an address may be written in several ways.
-        old, new = (
-            {str(address) for peer in one.peers for address in parse_ticket(peer)}
-            for one in (before, fresh)
-        )
-        for address in sorted(new - old):
-            self._node.add_peer(address)
-        for address in sorted(old - new):
-            with contextlib.suppress(UsageError):  # the owner removed it meanwhile
-                await self._node.remove_peer(address)
+        async with self._rereading:
+            notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
+            try:
+                fresh = await self._take_settings()
+            except DataLatticeError as error:
+                log_event(logging.ERROR, "reload-refused", reason=str(error))
+                raise
+            finally:
+                notify("READY=1")
         # Against the start: a setting that waits goes on waiting.
         waiting = [one for one in changed_settings(self._started, fresh) if one not in RELOADED]
         log_event(
@@ -297,6 +301,38 @@ class Daemon:
             restart=",".join(waiting) or "none",
         )
         return waiting
+
+    async def _take_settings(self) -> NodeConfig:
+        """Read the settings again and put them in force, all or none. Raises: UsageError."""
+        fresh = self._config if self._reload is None else self._reload()
+        # Certificates first: a file that is replaced meanwhile can still be refused.
+        takers = [
+            await asyncio.to_thread(one.prepare, fresh)
+            for one in (self._beside, self._service)
+            if one is not None
+        ]
+        # Parsed, since an address may be written in several ways.
+        old, new = (
+            {str(address) for peer in one.peers for address in parse_ticket(peer)}
+            for one in (self._config, fresh)
+        )
+        wanted = {one.address for one in self._node.peers}  # the owner may have added it
+        try:
+            for address in sorted(new - old):
+                self._node.add_peer(address)
+            for take in takers:
+                take()
+        except UsageError:
+            for address in new - old - wanted:
+                with contextlib.suppress(UsageError):  # it was not added yet
+                    await self._node.remove_peer(address)
+            raise
+        self._config = fresh
+        set_level(fresh.log_level)
+        for address in sorted(old - new):
+            with contextlib.suppress(UsageError):  # the owner removed it meanwhile
+                await self._node.remove_peer(address)
+        return fresh
 
     def _describe(self, node: NodeServer, control: ControlServer) -> Running:
         identity = node.identity

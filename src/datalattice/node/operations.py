@@ -31,6 +31,7 @@ from datalattice.actions import (
     AppendRecords,
     CancelTask,
     DecideHosting,
+    DrainNode,
     Empty,
     ForgetOwner,
     ForgetRoots,
@@ -159,12 +160,14 @@ class NodeOperations:
         weaver: WeaverHosts | None = None,
         offered: OfferedActions | None = None,
         reload: Callable[[], Awaitable[list[str]]] | None = None,
+        drain: Callable[[], object] = lambda: None,
     ) -> None:
         self._node = node
         self._weaver = weaver
         self._stop = stop
         self._offered = offered
         self._reload = reload
+        self._drain = drain
         self._started_ms = node.clock.now_ms()
         self._maintenance = Maintenance(node, self._stores, self._reporting_faults)
         self._is_behind = False  # whether the last write could not be stored
@@ -367,7 +370,7 @@ class NodeOperations:
             fenced=node.is_fenced,
             root_hash=status.root_hash,
             unchanged_ms=round(status.unchanged_s * 1_000),
-            health=node.observer.health,
+            health="draining" if node.monitor.is_draining else node.observer.health,
             reasons=to_cell(dict(status.reasons)),
             damage=status.damage,
             over_quota=status.lane.over_quota,
@@ -424,6 +427,11 @@ class NodeOperations:
     @_does(StopNode)
     async def _stop_node(self, request: StopNode) -> Empty:
         self._stop()
+        return Empty()
+
+    @_does(DrainNode)
+    async def _drain_node(self, request: DrainNode) -> Empty:
+        self._drain()
         return Empty()
 
     # --- tasks ----------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from datalattice.service.statuses import FAULT, STATUSES, ErrorAnswer, Status, answer_to, status_of
 
 if TYPE_CHECKING:
-    from datalattice.service.local import AsyncLocalClient, FolderService, LocalClient
+    from datalattice.service.folder import FolderService
+    from datalattice.service.local import AsyncLocalClient, LocalClient
     from datalattice.service.registry import Streamed, Upload
     from datalattice.service.service import OPERATOR, Service
 
 _LATER = {
     "AsyncLocalClient": "local",
-    "FolderService": "local",
+    "FolderService": "folder",
     "LocalClient": "local",
     "OPERATOR": "service",
     "Service": "service",

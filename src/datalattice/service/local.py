@@ -10,15 +10,12 @@ Source: docs/clients.md.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import IO, Final, Self, TypeVar
 
 from datalattice.actions import ActionRequest
 from datalattice.client import AsyncStoreMethods, Node, StoreMethods, body_pieces
-from datalattice.client import open as open_node
 from datalattice.protobuf import Message
 from datalattice.service.access import Principal
 from datalattice.service.registry import Streamed
@@ -72,38 +69,6 @@ class LocalClient:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-class FolderService:
-    """The service of a folder, for its owner. The folder is opened at the first call."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path: Final = path
-        self._lock: Final = threading.Lock()
-        self._node: Node | None = None
-        self._service: Service | None = None
-
-    def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
-        """Do an action; as `LocalClient.call`."""
-        return self._opened().call(request, OPERATOR, request_id=request_id)
-
-    def stream(self, request: ActionRequest[R]) -> Streamed[R]:
-        """Begin a stream. Raises: as `call`."""
-        return self._opened().stream(request, OPERATOR)
-
-    def _opened(self) -> Service:
-        with self._lock:
-            if self._service is None:
-                self._node = open_node(self._path)
-                self._service = Service(self._node)
-            return self._service
-
-    def close(self) -> None:
-        """Give back what it holds."""
-        with self._lock:
-            node, self._node, self._service = self._node, None, None
-        if node is not None:
-            node.close()
 
 
 class AsyncLocalClient:

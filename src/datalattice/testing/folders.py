@@ -27,7 +27,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import PeerUnavailable
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Daemon, NodeServer, OfferedService
+from datalattice.node import Daemon, NodeServer, NodeService
 from datalattice.store import CellStore
 from datalattice.sync import HostingPolicy, LatticeReplica, Peer, offer_of
 from datalattice.testing.clocks import StoppedClock
@@ -37,7 +37,7 @@ READY_S: Final = 60.0  # a loaded machine starts slowly
 
 @contextmanager
 def running(
-    folder: Path, *, has_key: bool = True, service: OfferedService | None = None, **settings: Any
+    folder: Path, *, has_key: bool = True, service: NodeService | None = None, **settings: Any
 ) -> Iterator[Running]:
     """Run a node of a folder in a thread, with the folder's identity or without one.
 

@@ -52,6 +52,7 @@ CALLS: dict[str, str] = {
     "node watch": "node watch --count 1",
     "node pull": "node pull",
     "node reload": "node reload",
+    "node drain": "node drain",
     "node stop": "node stop",
     "queue create": "queue create parted --partitions 2",
     "queue offer": "queue offer log a b",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from datalattice.actions import (
     CancelTask,
     CollectedGarbage,
     CollectGarbage,
+    DrainNode,
     GetNodeHealth,
     GetRoot,
     GetTask,
@@ -52,7 +54,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import root_lattice
-from datalattice.node import Daemon, NodeServer, control, maintenance
+from datalattice.node import Beside, Daemon, NodeServer, control, maintenance
 from datalattice.node.daemon import SIGNAL_REST_S
 from datalattice.protobuf import Message
 from datalattice.store import CellStore
@@ -66,6 +68,7 @@ def serving(
     config: NodeConfig | None = None,
     reload: Callable[[], NodeConfig] | None = None,
     key_pair: KeyPair | None = None,
+    beside: Beside | None = None,
 ) -> None:
     """Do something to a daemon that serves, then have it end in order."""
 
@@ -76,7 +79,9 @@ def serving(
             ready.set_result(node)
 
         settings = config or NodeConfig(port=-1)
-        daemon = Daemon(folder, settings, key_pair=key_pair, ready=serves, reload=reload)
+        daemon = Daemon(
+            folder, settings, key_pair=key_pair, ready=serves, reload=reload, beside=beside
+        )
         assert not daemon.stop()
         async with asyncio.timeout(30):
             serve = asyncio.ensure_future(daemon.serve())
@@ -422,25 +427,78 @@ def test_settings_that_are_read_again_change_the_wanted_peers(tmp_path: Path) ->
     serving(tmp_path, work, first, reload)
 
 
+class Doors:
+    """Doors that serve nothing, and note what they are told."""
+
+    def __init__(self) -> None:
+        self.taken: list[NodeConfig] = []
+        self.stops = 0
+
+    def bind(self) -> dict[str, str]:
+        return {"rest": "http://127.0.0.1:1"}
+
+    def start(self) -> None: ...
+
+    def trouble(self) -> str | None:
+        return None
+
+    def silent_s(self) -> float:
+        return 0.0
+
+    def prepare(self, config: NodeConfig) -> Callable[[], None]:
+        return lambda: self.taken.append(config)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+def test_settings_of_which_one_cannot_be_applied_change_nothing(tmp_path: Path) -> None:
+    own, doors = KeyPair.generate(), Doors()
+    first = NodeConfig(port=-1, peers=("127.0.0.1:1",))
+    # The last address is that of this node itself, which shows only when it is added.
+    peers = ("127.0.0.1:3", f"{own.public_key.hex()}@127.0.0.1:4")
+    found = [NodeConfig(port=-1, peers=peers, log_level="debug"), first]
+
+    async def work(daemon: Daemon, node: NodeServer) -> None:
+        before = logging.getLogger("datalattice").level
+        with pytest.raises(UsageError, match="the key of this node itself"):
+            await daemon._read_again()
+        assert [one.address for one in node.peers] == ["127.0.0.1:1"]
+        assert doors.taken == []
+        assert logging.getLogger("datalattice").level == before
+        assert await daemon._read_again() == []
+        assert doors.taken == [first]
+
+    serving(tmp_path, work, first, lambda: found.pop(0), own, doors)
+
+
+def test_a_node_that_drains_ends_its_doors_once_and_goes_on_for_its_owner(tmp_path: Path) -> None:
+    doors = Doors()
+
+    async def work(_daemon: Daemon, _node: NodeServer) -> None:
+        def states() -> tuple[str, object]:
+            found = running(tmp_path)
+            assert found is not None
+            return asked(tmp_path, GetNodeHealth()).health, found.doors
+
+        assert await asyncio.to_thread(states) == ("ok", doors.bind())
+        for _ in range(2):
+            await asyncio.to_thread(asked, tmp_path, DrainNode())
+        assert await asyncio.to_thread(states) == ("draining", None)
+
+    serving(tmp_path, work, beside=doors)
+    assert doors.stops == 1
+
+
 def test_health_says_draining_and_why_doors_do_not_serve(tmp_path: Path) -> None:
     pages: list[tuple[int, str]] = []
     places: list[str] = []
 
-    class Beside:
+    class Troubled(Doors):
         """Doors of which one does not serve; it looks at the health while they end."""
-
-        def bind(self) -> dict[str, str]:
-            return {}
-
-        def start(self, events: object) -> None: ...
 
         def trouble(self) -> str:
             return "rest: its port is taken"
-
-        def silent_s(self) -> float:
-            return 0.0
-
-        def reload(self, config: NodeConfig) -> None: ...
 
         def stop(self) -> None:
             look()
@@ -461,7 +519,7 @@ def test_health_says_draining_and_why_doors_do_not_serve(tmp_path: Path) -> None
             begun.set()
 
         config = NodeConfig(port=-1, http_port=0)
-        daemon = Daemon(tmp_path, config, ready=ready, beside=Beside())
+        daemon = Daemon(tmp_path, config, ready=ready, beside=Troubled())
         task = asyncio.ensure_future(daemon.serve())
         await begun.wait()
         await asyncio.to_thread(look)

@@ -726,6 +726,7 @@ for _node_request in (
     a.GetNodeHealth(),
     a.WaitForRoot(),
     a.StopNode(),
+    a.DrainNode(),
     a.PullPeers(),
     a.GetHosting(),
     a.DecideHosting(owner="o", rule="host"),

@@ -14,6 +14,7 @@ from datalattice import actions as a
 from datalattice.apps.queue import Topics
 from datalattice.cells import Value
 from datalattice.client import write_key
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
@@ -46,7 +47,8 @@ class LiveWorld(World):
         fill(here, [log_of(["r"], 300, own, common), log_of(["l"], 200, own, common)])
         self.other = self._ends.enter_context(datalattice.serve(path / "there"))
         peers = (str(self.other.address),)
-        served = running(here, service=FolderService(here), peers=peers)
+        self.offered = FolderService(here, own, NodeConfig())
+        served = running(here, service=self.offered, peers=peers)
         self.control = self._ends.enter_context(served).control
         self.node = self._ends.enter_context(datalattice.open(here))
         self.service = Service(self.node)
@@ -158,6 +160,10 @@ LIVE: dict[str, Good | Flow] = {
             [(one.public_key.hex(), one.error) for one in r.peers]
             == [(w.other.running.public_key, "")]
         ),
+    ),
+    "node.drain": Good(
+        lambda w: a.DrainNode(),
+        lambda r, w: w.node.ask(a.GetNodeHealth()).health == "draining",
     ),
     "stores.join": Good(
         lambda w: a.JoinStore(token=w.other.store(f"more {time.monotonic_ns()}", "kv").invite()),

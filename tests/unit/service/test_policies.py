@@ -129,12 +129,24 @@ def test_a_file_that_is_wrong_stops_the_start_and_is_named(
 def test_a_file_is_read_again_or_the_old_rules_stay(tmp_path: Path) -> None:
     policies = Policies(tmp_path)
     written(tmp_path, {"version": 1, "rules": {"values": {"r": []}}})
-    policies.reload(Policy(frozenset([BOB_DID])))
+    take = policies.prepare(Policy(frozenset([BOB_DID])))
+    assert (policies.policy.admins, policies.policy.rules) == (frozenset(), {})
+    take()
     assert policies.policy.admins == {BOB_DID}
     assert policies.get("values").rule == {"r": ()}
     written(tmp_path, "{")
     with pytest.raises(UsageError):
-        policies.reload()
+        policies.prepare(Policy())
+    assert policies.policy.admins == {BOB_DID}
+    assert policies.get("values").rule == {"r": ()}
+
+
+def test_a_rule_that_is_set_while_the_file_is_read_again_stays(tmp_path: Path) -> None:
+    policies = Policies(tmp_path)
+    take = policies.prepare(Policy(frozenset([BOB_DID])))
+    policies.put("values", {"r": []})
+    take()
+    assert policies.policy.admins == {BOB_DID}
     assert policies.get("values").rule == {"r": ()}
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from datalattice.actions import GetNodeHealth, PullPeers, ReloadSettings, StopNode
+from datalattice.actions import DrainNode, GetNodeHealth, PullPeers, ReloadSettings, StopNode
 from datalattice.cells import Value
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.node import peers as peers_commands
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from datalattice.client import ControlClient, Running
     from datalattice.client.settings import NodeConfig, Settings
     from datalattice.node import Beside, NodeServer
+    from datalattice.service import FolderService
 
 app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
 
@@ -187,7 +188,7 @@ def run_node(
     config: Path | None,
     *,
     attached: bool,
-    doors: Callable[[Path, NodeConfig, KeyPair], Beside] | None = None,
+    doors: Callable[[Path, NodeConfig, KeyPair, FolderService], Beside] | None = None,
 ) -> None:
     """Run a node until it is told to end. doors: makes what it serves besides its peers."""
     from datalattice.client import check_format, running
@@ -210,6 +211,7 @@ def run_node(
     is_new = _make_key(folder)
     keys = read_keys(folder)
     opening = ExitStack()
+    service = FolderService(folder.path, keys.identity, settings)
 
     def ready(running: Running, node: NodeServer) -> None:
         opening.close()  # the bar is gone before the line is printed
@@ -225,10 +227,10 @@ def run_node(
         keys=keys.in_order(),
         ready=ready,
         reload=load,
-        service=FolderService(folder.path),
+        service=service,
         # A terminal that is closed sends SIGHUP, too, and then the node is to end.
         hangup=not sys.stdin.isatty(),
-        beside=None if doors is None else doors(folder.path, settings, keys.identity),
+        beside=None if doors is None else doors(folder.path, settings, keys.identity, service),
     )
     if attached:
         work = functools.partial(_end_with_input, daemon.stop)
@@ -297,6 +299,17 @@ def stop(
     take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
     document = {"pid": found["pid"], "root_hash": found["root_hash"]}
     return CommandResult(document, [f"process {found['pid']} has ended"])
+
+
+@command(app, "drain", ANY)
+def drain(call: Call) -> CommandResult:
+    """Close the doors of the running daemon in order; the node stays connected to its peers.
+
+    Requests in flight have `limits.drain_s`, and health says draining until `lattice node stop`.
+    """
+    client = call.node("there is nothing to drain")
+    client.call(DrainNode())
+    return CommandResult({"health": client.call(GetNodeHealth()).health})
 
 
 def _make_key(folder: Folder) -> bool:

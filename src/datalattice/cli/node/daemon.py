@@ -24,6 +24,7 @@ from datalattice.errors import UnsupportedOperation
 if TYPE_CHECKING:
     from datalattice.api import Doors
     from datalattice.client.settings import NodeConfig
+    from datalattice.service import FolderService
 
 
 TOOLS: Final = "read|all"
@@ -80,11 +81,11 @@ def daemon(
     run_node(call, given, config, attached=attached, doors=_doors)
 
 
-def _doors(folder: Path, settings: NodeConfig, identity: KeyPair) -> Doors:
+def _doors(folder: Path, settings: NodeConfig, identity: KeyPair, service: FolderService) -> Doors:
     try:
         from datalattice.api import Doors
     except ImportError as error:
         raise UnsupportedOperation(
             f"the package {error.name} is not installed: pip install 'datalattice[doors]'"
         ) from error
-    return Doors(folder, settings, identity)
+    return Doors(folder, settings, identity, service)

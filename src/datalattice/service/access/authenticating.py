@@ -171,13 +171,17 @@ class Authenticator:
         failures: RateLimits | None = None,
     ) -> None:
         self.did = did
-        bare = [url.rstrip("/") for url in urls]
-        self._audiences = frozenset([did, *bare, *(f"{url}/" for url in bare)])
-        self._origins = frozenset(filter(None, map(_origin, bare)))
+        self.reached_at(urls)
         self._spent = spent
         self._failures = failures
         self._tokens = _Known[Principal]()
         self._chains = _Known[Chain]()
+
+    def reached_at(self, urls: Iterable[str]) -> None:
+        """Take these URLs instead of those before."""
+        bare = [url.rstrip("/") for url in urls]
+        self._audiences = frozenset([self.did, *bare, *(f"{url}/" for url in bare)])
+        self._origins = frozenset(filter(None, map(_origin, bare)))
 
     def authenticate(self, credentials: Credentials, now_ms: int) -> Principal:
         """Return who a caller is.

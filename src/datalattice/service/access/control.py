@@ -8,7 +8,7 @@ service.call(request, caller)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -78,6 +78,10 @@ class AccessControl:
     def policy(self) -> Policy:
         """Return the present policy."""
         return self.policies.policy
+
+    def reached_at(self, urls: Iterable[str]) -> None:
+        """Take tokens and signed requests that are meant for these URLs."""
+        self._authenticator.reached_at(urls)
 
     def enter(self, credentials: Credentials) -> Principal:
         """Return who a caller is; a refusal is recorded.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -57,23 +57,27 @@ class Policies:
         self._path = f"{os.fspath(folder)}/{POLICY_FILE}"
         self._base = Policy() if base is None else base
         self._lock = threading.Lock()
-        self._policy = self._base
-        self.reload()
+        self._policy = self._with(self._read())
 
     @property
     def policy(self) -> Policy:
         """The present policy; it never changes, a new one takes its place."""
         return self._policy
 
-    def reload(self, base: Policy | None = None) -> None:
-        """Read the file again, with another base if one is given.
+    def prepare(self, base: Policy) -> Callable[[], None]:
+        """Read the file again, with another base; return what puts both in force.
 
-        Raises: UsageError: as the constructor; the present policy stays.
+        Raises: UsageError: as the constructor.
         """
-        with self._lock:
-            rules = self._read()
-            self._base = self._base if base is None else base
-            self._policy = self._with(rules)
+        before, rules = self._policy, self._read()
+
+        def take() -> None:
+            with self._lock:
+                self._base = base
+                # Rules that were set after the file was read are newer than those in it.
+                self._policy = self._with(rules if self._policy is before else self._policy.rules)
+
+        return take
 
     def get(self, scope: str) -> StoredRule:
         """Return the rule of a scope.

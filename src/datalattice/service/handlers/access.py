@@ -26,7 +26,9 @@ from datalattice.service.registry import ServiceCall, Streamed, handles
 
 def _access(call: ServiceCall) -> AccessControl:
     if call.access is None:
-        raise UnsupportedOperation("here all callers are the owner: ask a door of a daemon")
+        raise UnsupportedOperation(
+            "all callers are the owner here: ask a node, `lattice node start`"
+        )
     return call.access
 
 

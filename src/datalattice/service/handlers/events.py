@@ -22,7 +22,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 def watch_node(call: ServiceCall, request: WatchNode) -> Streamed[NodeEvent]:
     """Return what happens at the node from now on."""
     if call.events is None:
-        raise PeerUnavailable("events of a node come through the doors of a `lattice daemon`")
+        raise PeerUnavailable("no node runs here; start one with `lattice node start`")
     return events_of(call.events, request, _event)
 
 

@@ -9,6 +9,7 @@ from datalattice.actions import (
     AddPeer,
     CancelTask,
     DecideHosting,
+    DrainNode,
     ForgetOwner,
     ForgetRoots,
     GetHosting,
@@ -93,6 +94,7 @@ def list_peers(call: ServiceCall, request: ListPeers) -> NodePeers:
 @handles(GetNodeHealth)
 @handles(WaitForRoot)
 @handles(StopNode)
+@handles(DrainNode)
 @handles(ReloadSettings)
 @handles(PullPeers)
 @handles(AddPeer)

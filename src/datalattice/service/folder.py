@@ -1,0 +1,150 @@
+"""Folder service: the service of a folder with the access to it, for all doors of its node.
+
+The folder is opened at the first use, which comes once the node serves. Rules of access, file locks
+and events are the same at each door.
+
+Source: docs/design/service.md "Doors".
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from datalattice.actions import ActionRequest, DoorStatement, NodeEvent
+from datalattice.client import Node
+from datalattice.client import open as open_node
+from datalattice.client.settings import NodeConfig
+from datalattice.clock import Clock, SystemClock
+from datalattice.crypto import KeyPair
+from datalattice.cursors import EventRing
+from datalattice.engine import Engine, open_engine
+from datalattice.lattice import did_of
+from datalattice.protobuf import Message
+from datalattice.service.access import (
+    SPENT_TABLE,
+    AccessControl,
+    Allowance,
+    Audit,
+    Authenticator,
+    Policies,
+    Policy,
+    RateLimits,
+    SpentIds,
+    Use,
+)
+from datalattice.service.registry import Streamed
+from datalattice.service.service import OPERATOR, Service
+
+R = TypeVar("R", bound=Message)
+
+_log = logging.getLogger("datalattice.access")
+
+ACCESS_FOLDER: Final = "access"
+"""The folder of the ids that credentials have used up, below that of the node."""
+
+
+class FolderService:
+    """The service of a folder; called itself, it does what the folder's owner asks for.
+
+    Any thread may use it. Close it.
+    Raises: UsageError: the rules of access cannot be read.
+    """
+
+    def __init__(
+        self, path: Path, identity: KeyPair, config: NodeConfig, clock: Clock | None = None
+    ) -> None:
+        self._path: Final = path
+        self._identity: Final = identity
+        self._clock: Final = clock or SystemClock()
+        self._policies: Final = Policies(path, _base_policy(config))
+        self._limits: Final = RateLimits(_allowances(config))
+        self._lock: Final = threading.Lock()
+        self._node: Node | None = None
+        self._engine: Engine | None = None
+        self._both: tuple[Service, AccessControl] | None = None
+        self._urls: tuple[str, ...] = ()
+        self._statements: Callable[[], tuple[DoorStatement, ...]] = tuple
+        self.events: Final[EventRing[NodeEvent]] = EventRing()
+        """What happens at the node."""
+
+    def at_doors(
+        self, urls: Iterable[str], statements: Callable[[], tuple[DoorStatement, ...]]
+    ) -> tuple[Service, AccessControl]:
+        """Return the service and the access to it, for doors.
+
+        urls: under which they may be asked for. statements: of the node, on their certificates.
+        """
+        self._urls, self._statements = tuple(urls), statements
+        service, access = self._opened()
+        access.reached_at(self._urls)
+        return service, access
+
+    def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
+        """Do an action; as `LocalClient.call`."""
+        return self._opened()[0].call(request, OPERATOR, request_id=request_id)
+
+    def stream(self, request: ActionRequest[R]) -> Streamed[R]:
+        """Begin a stream. Raises: as `call`."""
+        return self._opened()[0].stream(request, OPERATOR)
+
+    def _opened(self) -> tuple[Service, AccessControl]:
+        with self._lock:
+            if self._both is None:
+                self._node = open_node(self._path)
+                access = self._access()
+                service = Service(self._node, access=access, doors=self._stated, events=self.events)
+                self._both = service, access
+            return self._both
+
+    def _stated(self) -> tuple[DoorStatement, ...]:
+        return self._statements()  # of doors that came later, too
+
+    def _access(self) -> AccessControl:
+        # On disk: a request that was signed once is not taken again after a restart.
+        self._engine = open_engine(self._path / ACCESS_FOLDER, (SPENT_TABLE,))
+        spent = SpentIds(self._engine)
+        did = did_of(self._identity.public_key)
+        authenticator = Authenticator(did, self._urls, spent, self._limits)
+        audit = Audit(lambda record: _log.info("%s", record.line()))
+        return AccessControl(
+            authenticator, self._policies, self._limits, audit, self._clock, self._identity
+        )
+
+    def prepare(self, config: NodeConfig) -> Callable[[], None]:
+        """Read limits, administrators and rules anew; return what puts them in force.
+
+        Raises: UsageError: the rules cannot be read.
+        """
+        take_rules = self._policies.prepare(_base_policy(config))
+        allowances = _allowances(config)
+
+        def take() -> None:
+            take_rules()
+            self._limits.change(allowances)
+
+        return take
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        with self._lock:
+            held: tuple[Any, ...] = (self._node, self._engine)
+            self._node = self._engine = self._both = None
+        for one in held:
+            if one is not None:
+                one.close()
+
+
+def _base_policy(config: NodeConfig) -> Policy:
+    reading: Any = config.reading
+    return Policy(frozenset(config.admins), reading)
+
+
+def _allowances(config: NodeConfig) -> dict[Use, Allowance]:
+    return {
+        "reads": Allowance(config.reads_per_s, config.reads_per_s),
+        "effects": Allowance(config.effects_per_s, config.effects_per_s),
+    }
