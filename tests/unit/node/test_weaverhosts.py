@@ -100,6 +100,12 @@ async def has(store: WeaverStore, key: bytes, wanted: bytes) -> None:
     await until(lambda: value(store, key) == wanted, store.on_change)
 
 
+async def copied(site: Site, store: WeaverStore) -> None:
+    """Wait until a joined store names its node as a peer: until then it may be joined again."""
+    policy = site.stores.peers.policy(store.id)
+    await until(lambda: site.key.public_key in policy.authors(), store.on_change)
+
+
 async def opened(stores: Stores, id: bytes) -> WeaverStore:
     await until(lambda: stores.get(id) is not None, stores.on_ready.add)
     return stores.open(id)
@@ -149,6 +155,7 @@ def test_events_tell_of_stores_comparisons_and_joins_that_fail() -> None:
             invite = home.invite(notes)
             copy = await guest.hosts.join(invite)
             await has(copy, b"119", b"first")
+            await copied(guest, copy)
             below = guest.stores.create("log", "below", copy.id)
             given, taken = home.hosts._hosts[notes.id], guest.hosts._hosts[copy.id]
             assert given.replica.sent >= 120
@@ -260,7 +267,7 @@ def test_an_invite_lets_one_node_in_and_the_reason_of_a_refusal_stays_at_home() 
         async with Site(1) as home, Site(2) as guest, Site(3) as late:
             notes = home.stores.create("kv", "notes")
             token = home.invite(notes)
-            await guest.hosts.join(token)
+            await copied(guest, await guest.hosts.join(token))
             unknown = InviteToken(b"?" * 16, token.secret, token.inviter, token.addresses)
             refusals = []
             for asked in (token, unknown):
