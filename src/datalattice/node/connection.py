@@ -360,6 +360,7 @@ class Connection:
             if cost:
                 await self._rest(0, cost)
                 cost = 0
+                continue  # a frame may have been handled meanwhile, which makes room for the next
             self._stirred.clear()
             if is_over:
                 if not streams.is_blocked:

@@ -12,6 +12,7 @@ import pytest
 from datalattice.client.settings import ConnectionBounds
 from datalattice.errors import UsageError
 from datalattice.node import MemoryTransport
+from datalattice.node.bounds import BURST_S
 from datalattice.node.connection import Connection
 from datalattice.node.transport import Link
 from datalattice.wire import (
@@ -303,6 +304,24 @@ def test_mux_frames_have_a_share_too() -> None:
                 await link.write(encode_mux_frame(DATA, 1, b"x"))
             await host.until(lambda: host.slowed_count)
             assert not connection.reason
+
+    run(work)
+
+
+def test_a_frame_whose_turn_comes_while_its_peer_is_not_read_is_not_forgotten() -> None:
+    async def work() -> None:
+        bounds = ConnectionBounds(
+            1_000_000, 30.0, bytes_per_s_max=1_000, peer_bytes_max=BOUNDS.peer_bytes_max
+        )
+        async with raw(bounds) as (link, connection, host):
+            host.slow.add(MAIN_STREAM)
+            payloads = [bytes(1_000 * BURST_S), b"next"]
+            for count, payload in enumerate(payloads, 1):
+                await link.write(encode_mux_frame(DATA, MAIN_STREAM, encode_frame(payload)))
+                await host.until(lambda: host.slowed_count == count)  # noqa: B023
+            assert host.frames[MAIN_STREAM] == payloads[:1]
+            connection.handled(len(payloads[0]))
+            await host.until(lambda: host.frames[MAIN_STREAM] == payloads)
 
     run(work)
 
