@@ -51,7 +51,14 @@ PROTOCOL_OBJECTS = {
 PROTOCOL_METHODS_MAX = 10
 """Public methods of a protocol object; properties are not counted."""
 
-ENTRY_MODULES = frozenset({"cli/__main__.py", "testing/sim/__main__.py", "__main__.py"})
+ENTRY_MODULES = frozenset(
+    {
+        "cli/__main__.py",
+        "testing/sim/__main__.py",
+        "__main__.py",
+        "service/venue/adapters/python_worker.py",
+    }
+)
 """Modules that Python itself runs, so that none of ours imports them."""
 
 # Put together from parts, so that this file passes its own rules.

@@ -10,6 +10,8 @@ from datalattice.service.venue.adapters.plans import (
     ready_steps,
     step_needs,
 )
+from datalattice.service.venue.adapters.processes import ProcessLimits
+from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
 
 __all__ = [
     "HostRules",
@@ -17,6 +19,9 @@ __all__ = [
     "JsonAdapter",
     "OrchestratorAdapter",
     "OutputCheck",
+    "ProcessLimits",
+    "PythonAdapter",
+    "RegisteredFunction",
     "dependencies",
     "evaluate",
     "merge_json",

@@ -1,0 +1,176 @@
+"""Processes of functions: each call in its own, with limits, and ended with its group.
+
+The process is started by exec, in a new session, with a temporary folder as working directory, no
+environment but `TMPDIR`, and no open file but its pipes. Network access stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from datalattice.errors import LimitExceeded, UsageError
+from datalattice.service.venue import Json, OperationFailed
+
+PIPE_BYTES_MAX: Final = 16 << 20
+"""Longest JSON of an input or a result."""
+
+TERM_S: Final = 2.0
+"""How long a process that is stopped may go on before it is killed."""
+
+_WORKER: Final = Path(__file__).with_name("python_worker.py")
+_LENGTH_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What one call may use.
+
+    seconds: of time in all. cpu_s: seconds of processor time. memory: bytes of address space.
+    file_bytes: of each file. files: open at once. at_once: calls; further ones wait.
+    Raises: UsageError: one is less than 1.
+    """
+
+    seconds: float = 60.0
+    cpu_s: int = 60
+    memory: int = 1 << 30
+    file_bytes: int = 64 << 20
+    files: int = 64
+    at_once: int = 8
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value < 1 and name != "seconds":
+                raise UsageError(f"`{name}` is 1 or more, got {value}")
+        if self.seconds <= 0:
+            raise UsageError(f"`seconds` is greater than 0, got {self.seconds}")
+
+    def of_process(self) -> dict[str, int]:
+        """Return the limits that the operating system sees to."""
+        return {
+            "RLIMIT_AS": self.memory,
+            "RLIMIT_CPU": self.cpu_s,
+            "RLIMIT_FSIZE": self.file_bytes,
+            "RLIMIT_NOFILE": self.files,
+            "RLIMIT_CORE": 0,
+        }
+
+
+async def call_in_process(function: str, arguments: Sequence[Json], limits: ProcessLimits) -> Json:
+    """Return what a function returns that runs in a process of its own.
+
+    function: `module:name`, imported there. arguments, result: JSON of up to `PIPE_BYTES_MAX`.
+    Raises: OperationFailed: the function raised, its process ended, or it took too long.
+            LimitExceeded: arguments or result are too long.
+    """
+    request = {
+        "function": function,
+        "arguments": list(arguments),
+        "limits": limits.of_process(),
+        "path": [entry for entry in sys.path if entry],
+    }
+    sent = json.dumps(request, allow_nan=False).encode()
+    if len(sent) > PIPE_BYTES_MAX:
+        raise LimitExceeded(f"the input of a function has at most {PIPE_BYTES_MAX} bytes of JSON")
+    folder = tempfile.mkdtemp(prefix="venue-function-")
+    try:
+        answer = await _run(sent, folder, limits)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    # Of up to 16 MiB, so not on the event loop.
+    return await asyncio.to_thread(_read_answer, answer)
+
+
+async def _run(sent: bytes, folder: str, limits: ProcessLimits) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        str(_WORKER),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        cwd=folder,
+        env={"TMPDIR": folder},
+        start_new_session=True,
+    )
+    answered = False
+    try:
+        async with asyncio.timeout(limits.seconds):
+            answer = await _exchange(process, sent)
+        answered = True
+    except TimeoutError:
+        raise OperationFailed(f"the function took more than {limits.seconds:g} s") from None
+    except asyncio.IncompleteReadError:
+        raise OperationFailed(await _why_it_ended(process, limits)) from None
+    finally:
+        await _end(process, gently=not answered)
+    return answer
+
+
+async def _exchange(process: asyncio.subprocess.Process, sent: bytes) -> bytes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(ConnectionError):  # reading says why it ended
+        process.stdin.write(len(sent).to_bytes(_LENGTH_BYTES, "big") + sent)
+        await process.stdin.drain()
+    size = int.from_bytes(await process.stdout.readexactly(_LENGTH_BYTES), "big")
+    if size > PIPE_BYTES_MAX:
+        raise LimitExceeded(f"the result of a function has at most {PIPE_BYTES_MAX} bytes of JSON")
+    return await process.stdout.readexactly(size)
+
+
+async def _why_it_ended(process: asyncio.subprocess.Process, limits: ProcessLimits) -> str:
+    code = await process.wait()
+    if code in {-signal.SIGXCPU, -signal.SIGKILL}:
+        return f"the process was killed: it may use {limits.cpu_s} s of processor time"
+    how = f"by signal {-code}" if code < 0 else f"with code {code}"
+    return f"the process of the function ended {how} without a result"
+
+
+async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
+    """End the process and its group. gently: by SIGTERM first."""
+    try:
+        if gently and process.returncode is None:
+            _signal(process.pid, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TERM_S):
+                    await process.wait()
+    finally:  # also when this is cancelled; and children may outlive the first process
+        _signal(process.pid, signal.SIGKILL)
+        await process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # all have ended
+        os.killpg(group, number)
+
+
+def _read_answer(text: bytes) -> Json:
+    try:
+        answer: Any = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        answer = None
+    # The function can write to the pipe itself, so that any bytes may come.
+    if not isinstance(answer, dict) or not {"result", "error"} & set(answer):
+        raise OperationFailed("the process of the function answered what is no result")
+    if "error" in answer:
+        raise OperationFailed(str(answer["error"]))
+    result: Json = answer["result"]
+    return result
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)

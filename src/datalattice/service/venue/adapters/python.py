@@ -1,0 +1,138 @@
+"""Adapter `python`: runs functions that the operator registered."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from datalattice.errors import LimitExceeded, UsageError
+from datalattice.service.venue import (
+    BLOCKING_THREADS,
+    JobContext,
+    Json,
+    Metadata,
+    OperationFailed,
+    PlainAdapter,
+    Recovery,
+    VenueOperation,
+)
+from datalattice.service.venue.adapters.inputs import sub_operation
+from datalattice.service.venue.adapters.processes import (
+    PIPE_BYTES_MAX,
+    ProcessLimits,
+    call_in_process,
+)
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredFunction:
+    """A function from JSON to JSON that callers may run as `python/<name>`.
+
+    function: `module:name`, which runs in a process of its own; or the function itself, which runs
+    in a thread of this process, without limits, and cannot be interrupted (an async one can, and
+    runs on the event loop). keyed: it gets a second argument, the effect key in hex. input: the
+    JSON Schema of its input. has_effects, recover: as in `VenueOperation`.
+    Raises: UsageError: the name or the reference has another form.
+    """
+
+    name: str
+    function: str | Callable[..., Any]
+    description: str = ""
+    input: Json = None
+    keyed: bool = False
+    has_effects: bool = True
+    recover: Recovery | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                f"the name of a function is a lower-case letter and up to 63 of a-z 0-9 _ -, "
+                f"got {self.name!r}"
+            )
+        if isinstance(self.function, str) and not _REFERENCE.fullmatch(self.function):
+            raise UsageError(f"a function of a module is `module:name`, got {self.function!r}")
+
+
+class PythonAdapter(PlainAdapter):
+    """Runs `python:<name>`. limits: of functions that run in a process of their own.
+
+    Raises: UsageError: two functions have one name.
+    """
+
+    name = "python"
+
+    def __init__(
+        self, functions: Iterable[RegisteredFunction], limits: ProcessLimits | None = None
+    ) -> None:
+        self._functions: Final[dict[str, RegisteredFunction]] = {}
+        for one in functions:
+            if one.name in self._functions:
+                raise UsageError(f"two functions have the name {one.name!r}")
+            self._functions[one.name] = one
+        self._limits: Final = limits or ProcessLimits()
+        self._processes: Final = asyncio.Semaphore(self._limits.at_once)
+        self._threads: Final = ThreadPoolExecutor(BLOCKING_THREADS, "venue-python")
+
+    def operations(self) -> Sequence[VenueOperation]:
+        """Return an operation for each function."""
+        return [_operation(one) for one in self._functions.values()]
+
+    def check(self, meta: Metadata, input: Json) -> None:
+        """Refuse a function that is not registered."""
+        sub_operation(meta, self._functions)
+
+    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+        """Call the function; return what it returns.
+
+        Raises: OperationFailed: it raised, ended its process, took too long, or returned what is
+                not JSON. LimitExceeded: input or result are longer than `PIPE_BYTES_MAX`.
+        """
+        registered = self._functions[sub_operation(meta, self._functions)]
+        arguments = [input, job.effect_key().hex()] if registered.keyed else [input]
+        if isinstance(registered.function, str):
+            async with self._processes:
+                return await call_in_process(registered.function, arguments, self._limits)
+        if inspect.iscoroutinefunction(registered.function):
+            return _checked(await registered.function(*arguments))
+        loop = asyncio.get_running_loop()
+        return _checked(await loop.run_in_executor(self._threads, registered.function, *arguments))
+
+    def close(self) -> None:
+        """End the threads that are idle; a function under way ends by itself."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _operation(registered: RegisteredFunction) -> VenueOperation:
+    operation: dict[str, Json] = {"adapter": f"python:{registered.name}"}
+    if registered.input is not None:
+        operation["input"] = registered.input
+    return VenueOperation(
+        f"python/{registered.name}",
+        {
+            "name": registered.name,
+            "description": registered.description,
+            "operation": operation,
+        },
+        has_effects=registered.has_effects,
+        recover=registered.recover,
+    )
+
+
+def _checked(result: Any) -> Json:
+    try:
+        text = json.dumps(result, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OperationFailed(f"it returned what is not JSON: {error}") from None
+    if len(text) > PIPE_BYTES_MAX:
+        raise LimitExceeded(f"the result of a function has at most {PIPE_BYTES_MAX} bytes of JSON")
+    checked: Json = json.loads(text)  # tuples become lists, as from a process
+    return checked

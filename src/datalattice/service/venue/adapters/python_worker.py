@@ -1,0 +1,81 @@
+"""Worker: the process in which one registered function runs. It needs the standard library alone.
+
+It is run as a script: it reads a frame from its input, limits itself, calls the function, and
+writes a frame to its output. A frame is a length of 8 bytes, big-endian, and JSON. Then it waits to
+be killed with its group; when its input ends before, the venue has gone, and it kills the group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+ERROR_CHARS_MAX = 4_096
+"""Longest text of an error that is passed on."""
+
+
+def main() -> None:
+    """Serve one call."""
+    request = json.loads(_frame(sys.stdin.buffer))
+    # What the function prints must not mix with the answer.
+    answer = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)
+    for name, most in request["limits"].items():
+        _limit(getattr(resource, name), most)
+    # Here, because the function may go to another folder.
+    threading.Thread(target=_end_with_the_venue, args=[str(Path.cwd())], daemon=True).start()
+    sys.path += [entry for entry in request["path"] if entry not in sys.path]
+    text = _answer(request).encode()
+    with contextlib.suppress(OSError):  # the venue has gone
+        answer.write(len(text).to_bytes(8, "big") + text)
+        answer.flush()
+    threading.Event().wait()
+
+
+def _frame(stream: BinaryIO) -> bytes:
+    return stream.read(int.from_bytes(stream.read(8), "big"))
+
+
+def _limit(kind: int, most: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    # The hard limit too, so that the function cannot raise it again.
+    resource.setrlimit(kind, (most, most))
+
+
+def _end_with_the_venue(folder: str) -> NoReturn:
+    while os.read(0, 1):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
+    raise SystemExit
+
+
+def _answer(request: dict[str, Any]) -> str:
+    """Return the JSON of what the function returned or raised."""
+    try:
+        module, _, path = request["function"].partition(":")
+        function: Any = importlib.import_module(module)
+        for name in path.split("."):
+            function = getattr(function, name)
+        result = function(*request["arguments"])
+    except BaseException as error:  # noqa: BLE001  # whatever it raises, also SystemExit, is told
+        return json.dumps({"error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]})
+    try:
+        return json.dumps({"result": result}, allow_nan=False)
+    except (TypeError, ValueError, RecursionError, MemoryError) as error:
+        return json.dumps({"error": f"it returned what is not JSON: {error}"[:ERROR_CHARS_MAX]})
+
+
+if __name__ == "__main__":
+    main()
