@@ -1,20 +1,39 @@
-"""Venue kit: an adapter without effects, and a job that stands alone for tests of adapters."""
+"""Venue kit: adapters and jobs for tests, and a venue on virtual time that may crash."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import selectors
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from hashlib import sha256
+from typing import Any, TypeVar
 
+from datalattice.crypto import KeyPair
+from datalattice.cursors import LatticeCursor
 from datalattice.errors import UsageError
 from datalattice.service.venue import (
     INPUT_REQUIRED,
+    VENUE_LIMITS,
+    Adapter,
+    EffectOutcome,
+    GridJobs,
+    JobBatch,
+    JobContext,
     JobResult,
     Json,
+    Known,
     Metadata,
     OperationFailed,
     PlainAdapter,
+    Recovery,
+    VenueLimits,
     VenueOperation,
+    VenueRunner,
 )
+from datalattice.testing.dice import Dice
+
+T = TypeVar("T")
 
 
 class EchoAdapter(PlainAdapter):
@@ -114,3 +133,224 @@ class LoneJob:
         self.begun.append((key, op, input, venue))
         on_started(sha256(key.encode()).digest()[:16])
         return self._invoked(op, input)
+
+
+# --- a venue on virtual time ----------------------------------------------------------------------
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time goes to the next timer as soon as nothing else is to be done."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+        super().__init__(_JumpingSelector(self))
+
+    def time(self) -> float:
+        """Return the virtual time in seconds."""
+        return self.now_s
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        if not found:
+            assert timeout is not None, "everything waits for what will not happen"
+            self._loop.now_s += timeout
+        return found
+
+
+class LoopClock:
+    """The wall clock of a virtual loop, in Unix milliseconds."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        # Rounded: a timer for a millisecond is not a hair before it.
+        return round(self._loop.now_s * 1_000)
+
+
+class LedgerAdapter(PlainAdapter):
+    """Operations whose effects are in a list outside the venue.
+
+    `ledger/RULE`: has one effect, waits `ms`, and returns how many effects its key has had; with
+    `ask`, it asks before the effect and returns the answer, too. `ledger/pure`: without effects.
+    `ledger/parent`: invokes `ledger/check` for each of `parts`, one after the other.
+    """
+
+    name = "ledger"
+
+    def __init__(self) -> None:
+        self.effects: list[bytes] = []
+        self.cancelled: list[bytes] = []
+        self.runs: Counter[bytes] = Counter()
+
+    def operations(self) -> Sequence[VenueOperation]:
+        """Return one operation for each rule, and the others."""
+        rules = [(rule.value, True, rule) for rule in Recovery]
+        others = [("pure", False, None), ("parent", False, None), ("secret", False, None)]
+        return [
+            VenueOperation(
+                f"ledger/{name}",
+                {
+                    "name": name,
+                    "operation": {"adapter": f"ledger:{name}", "secretFields": ["pin"]},
+                },
+                has_effects,
+                rule,
+            )
+            for name, has_effects, rule in rules + others
+        ]
+
+    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+        """Have the effect."""
+        assert isinstance(input, dict)
+        self.runs[job.id] += 1
+        if _sub(meta) == "parent":
+            return await self._parts(job, input)
+        answer: Json = None
+        if "ask" in input:
+            answer = await job.ask(str(input["ask"]))
+        if _sub(meta) in list(Recovery):
+            self.effects.append(job.effect_key())
+        ms = input.get("ms")
+        assert isinstance(ms, int | None)
+        await asyncio.sleep((ms or 0) / 1_000)
+        if input.get("fail"):
+            raise OperationFailed(str(input["fail"]))
+        return {
+            "times": self.effects.count(job.effect_key()),
+            "answer": answer,
+            "pin": input.get("pin"),
+        }
+
+    async def _parts(self, job: JobContext, input: dict[str, Json]) -> Json:
+        parts = input["parts"]
+        found: list[Json] = []
+        assert isinstance(parts, list)
+        for number, part in enumerate(parts):
+            result = await job.invoke("v/ops/ledger/check", part, key=str(number))
+            found.append({"status": result.status, "error": result.error})
+            await job.progress({"message": f"{number + 1} done"})
+        return found
+
+    async def cancel(self, job: JobContext) -> None:
+        """Note that it was asked."""
+        self.cancelled.append(job.id)
+
+    async def outcome(self, effect_key: bytes) -> EffectOutcome:
+        """Return whether the effect is in the list."""
+        if effect_key in self.effects:
+            return EffectOutcome(Known.DONE, {"found": True})
+        return EffectOutcome(Known.NONE)
+
+
+class VenueCrashed(Exception):
+    """The venue's process ended at a commit."""
+
+
+class VenueLife:
+    """One life of a venue's process, on virtual time, over a root that outlives it.
+
+    A commit takes a virtual millisecond. crash_at: the number of the commit at which it ends, from
+    1; None: never. is_after: once that commit is durable, not before.
+    """
+
+    def __init__(
+        self,
+        root: LatticeCursor,
+        key_pair: KeyPair,
+        adapters: Sequence[Adapter],
+        *,
+        crash_at: int | None = None,
+        is_after: bool = False,
+        limits: VenueLimits = VENUE_LIMITS,
+        start_s: float = 1_000.0,
+    ) -> None:
+        self.loop = VirtualLoop()
+        self.loop.now_s = start_s
+        self.clock = LoopClock(self.loop)
+        self.storage = GridJobs(root, key_pair, clock=self.clock)
+        self.commits = 0
+        self.failures: list[Exception] = []
+        """Raised by the next commits instead of writing."""
+        self._crash_at = crash_at
+        self._is_after = is_after
+        self._write = self.storage.write
+        self.storage.write = self._commit  # type: ignore[method-assign]
+        self.runner = VenueRunner(
+            self.storage,
+            adapters,
+            clock=self.clock,
+            entropy=Dice(7),
+            limits=limits,
+            off_loop=self._off_loop,
+        )
+        self.crashed = asyncio.Event()
+
+    def _commit(self, batch: JobBatch) -> None:
+        self.commits += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        is_last = self.commits == self._crash_at
+        if not is_last or self._is_after:
+            self._write(batch)
+        if is_last:
+            raise VenueCrashed
+
+    async def _off_loop(self, call: Callable[[], Any]) -> Any:
+        if self.crashed.is_set():
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.001)
+        try:
+            return call()
+        except VenueCrashed:
+            self.crashed.set()
+            await asyncio.Event().wait()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work on the loop.
+
+        Raises: VenueCrashed: the process ended before it was done.
+        """
+        return self.loop.run_until_complete(self._unless_crashed(work))
+
+    async def _unless_crashed(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        crash = asyncio.ensure_future(self.crashed.wait())
+        await asyncio.wait([task, crash], return_when=asyncio.FIRST_COMPLETED)
+        crash.cancel()
+        if not task.done():
+            raise VenueCrashed
+        return task.result()
+
+    def pass_ms(self, ms: int) -> None:
+        """Let virtual time pass."""
+        self.run(asyncio.sleep(ms / 1_000))
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Let time pass, a millisecond at a time, until something is so; a minute at most."""
+        for _ in range(60_000):
+            if is_so():
+                return
+            self.pass_ms(1)
+        raise AssertionError("a minute has passed")
+
+    def end(self) -> None:
+        """End the process as it is: nothing more is written."""
+        self.crashed.set()
+        self._crash_at, self._is_after = self.commits + 1, False
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self.loop.run_until_complete(asyncio.wait(left))
+        for task in left:
+            if not task.cancelled():
+                task.exception()
+        self.loop.close()

@@ -289,7 +289,6 @@ class Venue:
             held = part_of(state, STORAGE_KEY)
             if digest in held:
                 one = Index.of({digest: held.get(digest)})
-                # A storage around one entry: it hashes what it serves.
                 found = Storage(LatticeBackend(RootLattice(None, one)))
                 found.initialise()
                 return found
@@ -392,6 +391,10 @@ class Venue:
         Raises: UsageError: the part is unknown.
         """
         self._hidden.hide(self.did, part_key(part), key)
+
+    def is_hidden(self, part: str, key: bytes) -> bool:
+        """Return whether an asset, job or content of this venue is hidden on this node."""
+        return self._hidden.is_hidden(self.did, part_key(part), key)
 
     def unhide(self, part: str, key: bytes) -> None:
         """List and serve a hidden asset, job or content again."""

@@ -19,6 +19,28 @@ from datalattice.service.venue.adapter import (
     Recovery,
     VenueOperation,
 )
+from datalattice.service.venue.catalogue import Catalogue, ResolvedOperation, metadata_text
+from datalattice.service.venue.committer import JobCommitter
+from datalattice.service.venue.jobs import effect_key
+from datalattice.service.venue.pages import PAGE_MAX, JobPages
+from datalattice.service.venue.records import (
+    JSON_BYTES_MAX,
+    GridJobs,
+    JobBatch,
+    JobStorage,
+    PrivatePart,
+    cell_json,
+    json_cell,
+)
+from datalattice.service.venue.recovery import (
+    Found,
+    RecoveryChoice,
+    RecoveryStep,
+    recovery_of,
+    settle_check,
+)
+from datalattice.service.venue.runner import VENUE_LIMITS, JobCaller, VenueLimits, VenueRunner
+from datalattice.service.venue.schedule import ScheduledCall
 from datalattice.service.venue.transitions import (
     TRANSITIONS,
     JobEvent,
@@ -33,25 +55,49 @@ __all__ = [
     "AUTH_REQUIRED",
     "BLOCKING_THREADS",
     "INPUT_REQUIRED",
+    "JSON_BYTES_MAX",
+    "PAGE_MAX",
     "TRANSITIONS",
+    "VENUE_LIMITS",
     "Adapter",
     "Blocking",
     "BlockingAdapter",
     "BlockingJob",
+    "Catalogue",
     "EffectOutcome",
+    "Found",
+    "GridJobs",
+    "JobBatch",
+    "JobCaller",
+    "JobCommitter",
     "JobContext",
     "JobEvent",
+    "JobPages",
     "JobResult",
     "JobStatus",
+    "JobStorage",
     "Json",
     "Known",
     "Metadata",
     "OperationFailed",
     "PlainAdapter",
+    "PrivatePart",
     "Recovery",
+    "RecoveryChoice",
+    "RecoveryStep",
     "Refused",
+    "ResolvedOperation",
+    "ScheduledCall",
+    "VenueLimits",
     "VenueOperation",
+    "VenueRunner",
+    "cell_json",
+    "effect_key",
     "is_allowed",
+    "json_cell",
+    "metadata_text",
+    "recovery_of",
+    "settle_check",
     "status_of_job",
     "step",
 ]

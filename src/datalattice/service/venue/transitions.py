@@ -38,6 +38,11 @@ class JobStatus(StrEnum):
         return self in TERMINAL
 
     @property
+    def is_active(self) -> bool:
+        """Whether the job runs, or will."""
+        return self in ACTIVE
+
+    @property
     def is_interactive(self) -> bool:
         """Whether the job waits for its caller."""
         return self in INTERACTIVE

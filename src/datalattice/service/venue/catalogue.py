@@ -1,0 +1,154 @@
+"""Catalogue: the operations of a venue, and which one a reference means.
+
+Source: COG-7 "Operations"; docs/design/venue.md "References".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from datalattice.apps.grid import parse_asset_id, split_did_url
+from datalattice.errors import NoSuchPath, UsageError
+from datalattice.service.venue.adapter import Adapter, Metadata, Recovery, VenueOperation
+
+PATH_PREFIX: Final = "v/ops/"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedOperation:
+    """An operation that can run here.
+
+    asset: the id of its definition. given: the reference by a name, "" if by id. has_effects, rule:
+    what the venue does with a job that was interrupted.
+    """
+
+    asset: bytes
+    metadata: Metadata
+    adapter: Adapter
+    has_effects: bool
+    rule: Recovery
+    given: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name in its metadata, or ""."""
+        name = self.metadata.get("name")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The members of inputs and outputs that records hide."""
+        fields = operation_of(self.metadata).get("secretFields")
+        return frozenset(map(str, fields)) if isinstance(fields, list) else frozenset()
+
+
+def operation_of(metadata: Metadata) -> dict[str, Any]:
+    """Return the member `operation` of metadata; empty if there is none."""
+    operation = metadata.get("operation")
+    return operation if isinstance(operation, dict) else {}
+
+
+def metadata_text(metadata: Metadata) -> str:
+    """Return the text that is the asset of an operation of an adapter; the same every time."""
+    return json.dumps(metadata, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+class Catalogue:
+    """What the adapters of a venue offer. `find` may wait for the disk."""
+
+    def __init__(
+        self,
+        did: str,
+        adapters: Iterable[Adapter],
+        find: Callable[[bytes], str | None],
+    ) -> None:
+        """find: returns the metadata text of an asset.
+
+        Raises: UsageError: two adapters, or two operations, have one name.
+        """
+        self._did: Final = did
+        self._find: Final = find
+        self._adapters: Final[dict[str, Adapter]] = {}
+        self._paths: Final[dict[str, VenueOperation]] = {}
+        self._offered: Final[dict[str, VenueOperation]] = {}
+        self._ids: Final[dict[str, bytes]] = {}
+        for adapter in adapters:
+            if adapter.name in self._adapters:
+                raise UsageError(f"two adapters have the name {adapter.name!r}")
+            self._adapters[adapter.name] = adapter
+            for operation in adapter.operations():
+                if operation.path in self._paths:
+                    raise UsageError(f"two operations have the path {operation.path!r}")
+                self._paths[operation.path] = operation
+                named = operation_of(operation.metadata).get("adapter", "")
+                self._offered.setdefault(str(named), operation)
+
+    def publish(self, register: Callable[[str], bytes]) -> None:
+        """Register every operation as an asset."""
+        for path, operation in self._paths.items():
+            self._ids[path] = register(metadata_text(operation.metadata))
+
+    def operations(self) -> dict[str, tuple[bytes, VenueOperation]]:
+        """Return asset id and operation by reference, in order."""
+        return {
+            PATH_PREFIX + path: (self._ids[path], self._paths[path]) for path in sorted(self._paths)
+        }
+
+    def resolve(self, reference: str) -> ResolvedOperation:
+        """Return the operation that a reference means.
+
+        reference: "v/ops/json/merge", an asset id in any form, or an own DID and either.
+        Raises: UsageError: it means none that can run here. NoSuchPath: it names nothing.
+        """
+        path = reference
+        if reference.startswith("did:"):
+            url = split_did_url(reference)
+            path = (url.path or "").removeprefix("/")
+            # "no fallback from one name space to another"
+            if url.did != self._did and not path.startswith("a/"):
+                raise UsageError(
+                    f"operation: names of {url.did} are not known here, give an asset id"
+                )
+        if path.startswith(PATH_PREFIX):
+            name = path.removeprefix(PATH_PREFIX)
+            if name not in self._paths:
+                raise NoSuchPath(f"operation: there is no {path} in the catalogue")
+            operation = self._paths[name]
+            return self._runnable(self._ids[name], operation.metadata, reference)
+        try:
+            asset = parse_asset_id(path)
+        except UsageError:
+            raise UsageError(
+                f"operation: {reference!r:.80} is neither {PATH_PREFIX}... nor an asset id"
+            ) from None
+        return self.of_asset(asset)
+
+    def of_asset(self, asset: bytes) -> ResolvedOperation:
+        """Return the operation that an asset defines; raises as `resolve`."""
+        text = self._find(asset)
+        if text is None:
+            raise NoSuchPath(f"operation: there is no asset {asset.hex()} here")
+        return self._runnable(asset, json.loads(text), "")
+
+    def _runnable(self, asset: bytes, metadata: Metadata, given: str) -> ResolvedOperation:
+        named = operation_of(metadata).get("adapter")
+        if not isinstance(named, str):
+            raise UsageError(f"operation: the asset {asset.hex()} is not an operation")
+        adapter = self._adapters.get(named.partition(":")[0])
+        if adapter is None:
+            known = ", ".join(sorted(self._adapters)) or "none"
+            raise UsageError(f"operation: there is no adapter for {named!r:.80}; known: {known}")
+        offered = self._offered.get(named)
+        # An adapter knows what its operations do outside; of an unknown one the worst is assumed.
+        has_effects = offered is None or offered.has_effects
+        rule = Recovery.FAIL if offered is None else offered.rule
+        declared = operation_of(metadata).get("recover")
+        if declared is not None:
+            if declared not in Recovery._value2member_map_:
+                accepted = ", ".join(Recovery)
+                raise UsageError(f"operation: `recover` is one of {accepted}, got {declared!r:.80}")
+            rule = Recovery(declared)
+        return ResolvedOperation(asset, metadata, adapter, has_effects, rule, given)

@@ -1,0 +1,241 @@
+"""Jobs: a live job in memory, and what its adapter may do with it.
+
+Source: docs/design/venue.md "Adapters".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from datalattice.cells import Map, Value
+from datalattice.errors import LimitExceeded, UsageError
+from datalattice.service.venue.adapter import (
+    AUTH_REQUIRED,
+    INPUT_REQUIRED,
+    JobResult,
+    Json,
+    OperationFailed,
+)
+from datalattice.service.venue.catalogue import ResolvedOperation
+from datalattice.service.venue.records import PrivatePart, cell_json, json_cell
+from datalattice.service.venue.transitions import JobEvent, JobStatus, status_of_job
+
+SHOWN_MEMBERS: Final = frozenset({"message", "output", "steps", "venue", "remoteId"})
+"""Members of a record that `progress` may change."""
+
+CHILDREN_MAX: Final = 1_000
+"""Jobs that one job may invoke."""
+
+DEPTH_MAX: Final = 16
+"""Depth of jobs that invoke jobs."""
+
+
+class LiveJob:
+    """A job that has not ended. `record` may be ahead of the disk; `shown` is durable."""
+
+    def __init__(
+        self,
+        id: bytes,
+        record: Map,
+        private: PrivatePart,
+        operation: ResolvedOperation | None,
+        shown: Map | None = None,
+    ) -> None:
+        """operation: None: it cannot be resolved here."""
+        self.id: Final = id
+        self.record = record
+        self.private = private
+        self.operation: Final = operation
+        self.shown = shown
+        self.run: JobRun | None = None
+        self.done: Final = asyncio.Event()
+        self.wakes: Final[set[Callable[[], None]]] = set()
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def status(self) -> JobStatus:
+        """The status of the newest record."""
+        status = status_of_job(self.record)
+        assert status is not None, self.record
+        return status
+
+    @property
+    def caller(self) -> str:
+        """The DID of the caller."""
+        return str(self.record.get("caller"))
+
+
+class JobKeeper(Protocol):
+    """What keeps the jobs: the runner. What it awaits is durable when it returns."""
+
+    @property
+    def did(self) -> str:
+        """The DID of the venue."""
+        ...
+
+    async def change(
+        self, job: LiveJob, event: JobEvent, members: Mapping[str, Value] | None = None
+    ) -> None:
+        """Do an event. Raises: Conflict: it may not happen now."""
+        ...
+
+    async def keep(self, job: LiveJob, private: PrivatePart) -> None:
+        """Replace the private part of a job."""
+        ...
+
+    async def invoke_child(self, parent: LiveJob, reference: str, input: Json, key: str) -> bytes:
+        """Begin a job that another one invokes; return its id."""
+        ...
+
+    async def ended(self, id: bytes) -> JobResult:
+        """Return how a job ended, when it has."""
+        ...
+
+    def cancel_soon(self, id: bytes, why: str) -> None:
+        """Cancel a job if it is live."""
+        ...
+
+
+class JobRun:
+    """One run of a job: the `JobContext` of its adapter."""
+
+    def __init__(self, runner: JobKeeper, job: LiveJob) -> None:
+        self._runner: Final = runner
+        self.job: Final = job
+        self.task: asyncio.Task[None] | None = None
+        self.answer: asyncio.Future[Json] | None = None
+        """Waits for a message, while the job is interactive."""
+        self.messages: Final = asyncio.Lock()
+        """Held while a message is given to the adapter or taken by `ask`: each goes to one."""
+        self._asked = 0
+
+    @property
+    def id(self) -> bytes:
+        """The job id."""
+        return self.job.id
+
+    @property
+    def caller(self) -> str:
+        """The DID of the caller."""
+        return self.job.caller
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time."""
+        return self.job.private.attempt
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the job ends as TIMEOUT."""
+        return self.job.private.deadline_ms
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether another run, or none, has taken the place of this one."""
+        return self.job.run is not self
+
+    @property
+    def saved(self) -> Json:
+        """What `checkpoint` saved last."""
+        found: Json = cell_json(self.job.private.saved)
+        return found
+
+    def effect_key(self, name: str = "") -> bytes:
+        """Return the key of an effect: a hash of venue, job and name."""
+        return effect_key(self._runner.did, self.id, name)
+
+    async def progress(self, members: Mapping[str, Json]) -> None:
+        """Show members of the record."""
+        self._check()
+        wrong = sorted(set(members) - SHOWN_MEMBERS)
+        if wrong:
+            raise UsageError(f"progress: {wrong[0]!r} is not one of {sorted(SHOWN_MEMBERS)}")
+        cells = {name: json_cell(value, name) for name, value in members.items()}
+        await self._runner.change(self.job, JobEvent.PROGRESS, cells)
+
+    async def checkpoint(self, value: Json) -> None:
+        """Save a value for a later attempt."""
+        self._check()
+        saved = json_cell(value, "checkpoint")
+        await self._runner.keep(self.job, replace(self.job.private, saved=saved))
+
+    async def ask(self, message: str, kind: str = INPUT_REQUIRED) -> Json:
+        """Wait for a message of the caller, and return it."""
+        self._check()
+        if kind not in (INPUT_REQUIRED, AUTH_REQUIRED):
+            raise UsageError(f"kind: {INPUT_REQUIRED} or {AUTH_REQUIRED}, got {kind!r:.80}")
+        number, self._asked = self._asked, self._asked + 1
+        private = self.job.private
+        answer: Json
+        if number < len(private.answers):  # given to an earlier attempt
+            answer = cell_json(private.answers[number])
+            return answer
+        async with self.messages:
+            private = self.job.private
+            if private.queue:
+                first, *rest = private.queue
+                taken = replace(private.answered(first), queue=tuple(rest))
+                await self._runner.keep(self.job, taken)
+                answer = cell_json(first)
+                return answer
+        if self.answer is not None:
+            raise UsageError("ask: the job waits for another answer already")
+        waiting: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        self.answer = waiting
+        event = JobEvent.NEED_INPUT if kind == INPUT_REQUIRED else JobEvent.NEED_AUTH
+        try:
+            await self._runner.change(self.job, event, {"message": json_cell(message, "message")})
+            return await waiting
+        finally:
+            self.answer = None
+
+    async def invoke(
+        self,
+        op: str,
+        input: Json,
+        *,
+        key: str,
+        venue: str | None = None,
+        on_started: Callable[[bytes], None] = lambda _id: None,
+    ) -> JobResult:
+        """Run an operation as a job of the same caller; return how it ended."""
+        self._check()
+        if venue is not None:
+            op, input = "v/ops/grid/run", {"operation": op, "input": input, "venue": venue}
+        known = self.job.private.children.get(key)
+        if isinstance(known, bytes):
+            child = known
+        else:
+            if len(self.job.private.children) >= CHILDREN_MAX:
+                raise LimitExceeded(f"a job invokes at most {CHILDREN_MAX} others")
+            if self.job.private.depth >= DEPTH_MAX:
+                raise LimitExceeded(f"jobs invoke jobs at most {DEPTH_MAX} deep")
+            child = await self._runner.invoke_child(self.job, op, input, key)
+        on_started(child)
+        try:
+            return await self._runner.ended(child)
+        except asyncio.CancelledError:
+            # The one who waits for it is gone: "running ones are cancelled".
+            self._runner.cancel_soon(child, "the job that invoked it has ended or gave it up")
+            raise
+
+    def _check(self) -> None:
+        if self.cancelled:
+            raise OperationFailed("the job has ended or is paused")
+
+
+def effect_key(did: str, id: bytes, name: str) -> bytes:
+    """Return the key of an effect, 32 bytes."""
+    parts = (did.encode(), id, name.encode())
+    return hashlib.sha256(b"".join(len(p).to_bytes(4, "big") + p for p in parts)).digest()
+
+
+def result_of(id: bytes, record: Map) -> JobResult:
+    """Return how a job has ended."""
+    output: Json = cell_json(record.get("output"))
+    error: Value = record.get("error")
+    return JobResult(id, str(record.get("status")), output, "" if error is None else str(error))

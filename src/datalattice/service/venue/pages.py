@@ -1,0 +1,88 @@
+"""Pages: which jobs a caller has, and in which status, newest first.
+
+The lists follow the records by difference, so a look costs what changed since the last one. The
+first look reads all records.
+
+Source: docs/design/venue.md "Lists".
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from typing import Final
+
+from datalattice.apps.grid import job_status
+from datalattice.cells import EMPTY_INDEX, Index, Map, Value
+from datalattice.errors import LimitExceeded, UsageError
+from datalattice.service.venue.records import JobStorage
+
+PAGE_MAX: Final = 1_000
+"""Most jobs of one page."""
+
+
+class JobPages:
+    """Sorted ids of jobs by caller and status. Any thread may use it."""
+
+    def __init__(self, storage: JobStorage) -> None:
+        self._storage: Final = storage
+        self._lock: Final = threading.Lock()
+        self._seen: Index = EMPTY_INDEX
+        self._lists: Final[dict[tuple[str | None, str | None], list[bytes]]] = {}
+
+    def page(
+        self,
+        caller: str | None,
+        status: str | None = None,
+        before: bytes | None = None,
+        count: int = 100,
+    ) -> list[bytes]:
+        """Return ids, newest first. caller, status: None: all. before: the last id of a page.
+
+        Raises: UsageError: fewer than 1 wanted. LimitExceeded: more than 1,000.
+        """
+        if count < 1:
+            raise UsageError(f"count: 1 to {PAGE_MAX}, got {count}")
+        if count > PAGE_MAX:
+            raise LimitExceeded(f"count: at most {PAGE_MAX} in one answer, got {count}")
+        found: list[bytes] = []
+        with self._lock:
+            self._follow()
+            ids = self._lists.get((caller, status), [])
+            at = len(ids) if before is None else bisect_left(ids, before)
+            while at and len(found) < count:
+                at -= 1
+                if not self._storage.is_hidden(ids[at]):
+                    found.append(ids[at])
+        return found
+
+    def all(self, status: str) -> list[bytes]:
+        """Return the ids of all jobs with a status, hidden ones, too."""
+        with self._lock:
+            self._follow()
+            return list(self._lists.get((None, status), []))
+
+    def _follow(self) -> None:
+        """Take over what differs in the present records."""
+        jobs = self._storage.jobs()
+        for id, _had, before, _has, after in self._seen.differences(jobs):
+            if not isinstance(id, bytes):
+                continue
+            old, new = _places(before), _places(after)
+            for place in old - new:
+                ids = self._lists[place]
+                del ids[bisect_left(ids, id)]
+            for place in new - old:
+                insort(self._lists.setdefault(place, []), id)
+        self._seen = jobs
+
+
+def _places(record: Value) -> frozenset[tuple[str | None, str | None]]:
+    """Return the lists that a record is in."""
+    if not isinstance(record, Map):
+        return frozenset()
+    status, caller = job_status(record), record.get("caller")
+    found: set[tuple[str | None, str | None]] = {(None, None), (None, status)}
+    if isinstance(caller, str):
+        found |= {(caller, None), (caller, status)}
+    return frozenset(found)

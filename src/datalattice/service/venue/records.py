@@ -1,0 +1,309 @@
+"""Records: the durable part of a venue's jobs - what all see, and what this node alone needs.
+
+The records are in `:jobs` of the venue's signed state. The private parts of live jobs and the
+schedule are in the node's `:local` slot, which is never sent: the input with its secrets, answers,
+messages that wait, what the adapter saved. Both change in one commit.
+
+Source: docs/design/venue.md "What is durable when".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol, Self, TypeVar
+
+from datalattice.apps.grid import GRID_SECTION, JOBS_KEY, VENUE, VENUES_KEY, Venue, part_of
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Keyword,
+    Map,
+    Value,
+    Vector,
+    from_json,
+    to_python,
+)
+from datalattice.client import Node
+from datalattice.clock import Clock, SystemClock, next_stamp, present_ms
+from datalattice.crypto import KeyPair
+from datalattice.cursors import LatticeCursor, SignedCursor
+from datalattice.errors import BadFormat, LimitExceeded, NoSigningKey, UsageError
+from datalattice.lattice import (
+    LOCAL_KEY,
+    TIMESTAMP,
+    DIDVerifier,
+    LWWLattice,
+    MapLattice,
+    MergeContext,
+    map_timestamp,
+)
+
+T = TypeVar("T")
+
+JOBS_SLOT: Final = Keyword("grid-jobs")
+_JOBS: Final = "jobs"
+_SCHEDULE: Final = "schedule"
+
+JSON_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Longest input, output, message or checkpoint, as JSON text."""
+
+
+def json_cell(value: object, name: str) -> Value:
+    """Return a JSON value as a cell. name: of what it is, for errors.
+
+    Raises: UsageError: it is not JSON. LimitExceeded: it is longer than 4 MiB.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+        if size > JSON_BYTES_MAX:
+            raise LimitExceeded(f"{name}: at most {JSON_BYTES_MAX} bytes of JSON, got {size}")
+        return from_json(text)
+    except (TypeError, ValueError, RecursionError, BadFormat) as error:
+        if isinstance(error, LimitExceeded):
+            raise
+        raise UsageError(f"{name}: it is not JSON: {error}") from error
+
+
+def cell_json(value: Value) -> Any:
+    """Return the JSON value of a cell that `json_cell` made."""
+    return to_python(value)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivatePart:
+    """What only this node knows of a live job. Values are cells of JSON.
+
+    input: with its secrets. attempt: 1 at first. answers: to `ask`, in order. queue: messages that
+    wait. saved: of `checkpoint`. children: the jobs that it invoked, by key. parent: the job that
+    invoked it. depth: of such jobs. deadline_ms: when it ends as TIMEOUT.
+    """
+
+    input: Value = None
+    attempt: int = 1
+    answers: tuple[Value, ...] = ()
+    queue: tuple[Value, ...] = ()
+    saved: Value = None
+    children: Map = EMPTY_MAP
+    parent: bytes | None = None
+    depth: int = 0
+    deadline_ms: int | None = None
+
+    def cell(self) -> Map:
+        """Return it as a Map; `read` is the reverse."""
+        return Map.of(
+            {
+                "input": self.input,
+                "attempt": self.attempt,
+                "answers": Vector.of(self.answers),
+                "queue": Vector.of(self.queue),
+                "saved": self.saved,
+                "children": self.children,
+                "parent": self.parent,
+                "depth": self.depth,
+                "deadline": self.deadline_ms,
+            }
+        )
+
+    @classmethod
+    def read(cls, cell: Value) -> Self | None:
+        """Return the private part in a cell; None if there is none."""
+        # The node signs its own slot; one of another shape was written by another version.
+        if not isinstance(cell, Map):
+            return None
+        children, answers, queue = (cell.get(name) for name in ("children", "answers", "queue"))
+        attempt, depth, parent = cell.get("attempt"), cell.get("depth"), cell.get("parent")
+        deadline = cell.get("deadline")
+        return cls(
+            cell.get("input"),
+            attempt if isinstance(attempt, int) else 1,
+            tuple(answers) if isinstance(answers, Vector) else (),
+            tuple(queue) if isinstance(queue, Vector) else (),
+            cell.get("saved"),
+            children if isinstance(children, Map) else EMPTY_MAP,
+            parent if isinstance(parent, bytes) else None,
+            depth if isinstance(depth, int) else 0,
+            deadline if isinstance(deadline, int) else None,
+        )
+
+    def answered(self, message: Value) -> PrivatePart:
+        """Return it with one more answer."""
+        return replace(self, answers=(*self.answers, message))
+
+
+@dataclass(slots=True)
+class JobBatch:
+    """What one commit writes. In `private` and `schedule` None removes."""
+
+    records: dict[bytes, Map] = field(default_factory=dict)
+    private: dict[bytes, Map | None] = field(default_factory=dict)
+    schedule: dict[bytes, Map | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.private or self.schedule)
+
+    def update(self, newer: JobBatch) -> None:
+        """Add what is newer; the newest version of each job stays."""
+        self.records.update(newer.records)
+        self.private.update(newer.private)
+        self.schedule.update(newer.schedule)
+
+
+class JobStorage(Protocol):
+    """Where a venue's jobs are. Its methods may wait for the disk."""
+
+    @property
+    def did(self) -> str:
+        """The DID of the venue."""
+        ...
+
+    def write(self, batch: JobBatch) -> None:
+        """Write a batch in one commit, durable when it returns."""
+        ...
+
+    def job(self, id: bytes) -> Map | None:
+        """Return the durable record of a job, None if there is none or it is hidden."""
+        ...
+
+    def jobs(self) -> Index:
+        """Return all durable records by id."""
+        ...
+
+    def private(self) -> tuple[dict[bytes, PrivatePart], dict[bytes, Map]]:
+        """Return the private parts of live jobs by id, and the schedule by handle."""
+        ...
+
+    def hide(self, id: bytes) -> None:
+        """Stop showing a job; durable when it returns."""
+        ...
+
+    def is_hidden(self, id: bytes) -> bool:
+        """Return whether a job is not shown."""
+        ...
+
+    def register(self, metadata: str) -> bytes:
+        """Register an asset; return its id."""
+        ...
+
+    def metadata(self, asset_id: bytes) -> str | None:
+        """Return the metadata text of an asset, None if it is unknown."""
+        ...
+
+
+class GridJobs:
+    """The jobs of a venue below a root."""
+
+    def __init__(
+        self,
+        root: LatticeCursor,
+        key_pair: KeyPair,
+        did: str | None = None,
+        *,
+        atomically: Callable[[Callable[[], None]], None] = lambda work: work(),
+        clock: Clock | None = None,
+    ) -> None:
+        """did: of the venue, by default that of the key. atomically: makes writes one commit."""
+        self._clock: Final = clock or SystemClock()
+        self._atomically: Final = atomically
+        owner = key_pair if did is None else did
+        self._venue: Final = Venue.at(root, owner, key_pair=key_pair, clock=self._clock)
+        self.did: Final = self._venue.did
+        own = key_pair.public_key
+        # The key was given for this DID, so it may sign for it, also for a `did:web`.
+        verifier = DIDVerifier(lambda owner, signer: owner == self.did and signer == own)
+        context = MergeContext(key_pair=key_pair, verifier=verifier, owner=self.did)
+        self._state: Final = SignedCursor(
+            root.path(GRID_SECTION, VENUES_KEY, self.did), VENUE, context
+        )
+        # The slot is the node's, whose key need not be that of the venue.
+        identity = root.context.key_pair or key_pair
+        slot = SignedCursor(
+            root.path(LOCAL_KEY, identity.public_key),
+            MapLattice(LWWLattice()),
+            MergeContext(key_pair=identity, owner=identity.public_key),
+        )
+        self._slot: Final = slot.path(JOBS_SLOT)
+
+    @classmethod
+    def of_node(cls, node: Node, clock: Clock | None = None) -> GridJobs:
+        """Return the jobs of the venue of a node's own DID. Raises: NoSigningKey: it has no key."""
+        root = node.cursor()
+        pair = root.context.key_pair
+        if pair is None:
+            raise NoSigningKey("a venue signs its jobs; make a key with `lattice key new`")
+        return cls(root, pair, atomically=node.atomically, clock=clock)
+
+    def write(self, batch: JobBatch) -> None:
+        """Write a batch in one commit, durable when it returns."""
+        self._atomically(lambda: self._write(batch))
+
+    def _write(self, batch: JobBatch) -> None:
+        if batch.records:
+            # One put of many, so one path of the tree and one signature.
+            self._state.path(JOBS_KEY).update(lambda jobs: _index(jobs).put_many(batch.records))
+        if batch.private or batch.schedule:
+            self._slot.update(lambda held: self._register(held, batch))
+
+    def _register(self, held: Value, batch: JobBatch) -> Map:
+        register = _map(held)
+        own = _map(register.get(self.did))
+        for name, changes in ((_JOBS, batch.private), (_SCHEDULE, batch.schedule)):
+            part = _map(own.get(name))
+            part = part.put_many({id: cell for id, cell in changes.items() if cell is not None})
+            for id, cell in changes.items():
+                if cell is None:
+                    part = part.remove(id)
+            own = own.put(name, part)
+        # "The registers of `:local` are last-write-wins" (docs/design/forks.md "Evidence").
+        stamp = next_stamp(present_ms(self._clock), map_timestamp(register))
+        return register.put(self.did, own).put(TIMESTAMP, stamp)
+
+    def job(self, id: bytes) -> Map | None:
+        """Return the durable record of a job, None if there is none or it is hidden."""
+        return None if self.is_hidden(id) else self._venue.job(id)
+
+    def is_hidden(self, id: bytes) -> bool:
+        """Return whether a job is not shown."""
+        return self._venue.is_hidden("jobs", id)
+
+    def jobs(self) -> Index:
+        """Return all durable records by id, hidden ones, too."""
+        return _index(part_of(_index(self._state.get()), JOBS_KEY))
+
+    def private(self) -> tuple[dict[bytes, PrivatePart], dict[bytes, Map]]:
+        """Return the private parts of live jobs by id, and the schedule by handle."""
+        own = _map(_map(self._slot.get()).get(self.did))
+        parts = {
+            id: part
+            for id, cell in _entries(own.get(_JOBS)).items()
+            if (part := PrivatePart.read(cell)) is not None
+        }
+        events = _entries(own.get(_SCHEDULE)).items()
+        return parts, {handle: event for handle, event in events if isinstance(event, Map)}
+
+    def hide(self, id: bytes) -> None:
+        """Stop showing a job; durable when it returns."""
+        self._atomically(lambda: self._venue.hide("jobs", id))
+
+    def register(self, metadata: str) -> bytes:
+        """Register an asset; return its id."""
+        return self._venue.register(metadata)
+
+    def metadata(self, asset_id: bytes) -> str | None:
+        """Return the metadata text of an asset, None if it is unknown."""
+        return self._venue.asset(asset_id)
+
+
+def _index(value: Value) -> Index:
+    return value if isinstance(value, Index) else EMPTY_INDEX
+
+
+def _map(value: Value) -> Map:
+    return value if isinstance(value, Map) else EMPTY_MAP
+
+
+def _entries(value: Value) -> Mapping[bytes, Value]:
+    return {key: cell for key, cell in _map(value).items() if isinstance(key, bytes)}

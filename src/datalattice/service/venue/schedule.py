@@ -1,0 +1,115 @@
+"""Schedule: calls that wait for their time, the next one first.
+
+The truth is in the private register of the venue; this is its order in memory.
+
+Source: docs/design/venue.md "Schedule".
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.cells import Map, Value
+from datalattice.clock import LAST_MS, Clock
+from datalattice.crypto import Entropy
+from datalattice.errors import Backpressure, UsageError
+
+_TIME_BYTES: Final = 8
+_RANDOM_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledCall:
+    """A call that waits.
+
+    asset: of the operation. reference: as it was given, "" if by id. input: a cell of JSON.
+    owner: the DID whose job it becomes. time_ms: Unix time.
+    """
+
+    asset: bytes
+    reference: str
+    input: Value
+    owner: str
+    time_ms: int
+
+    def cell(self) -> Map:
+        """Return it as a Map."""
+        return Map.of(
+            {
+                "op": self.asset,
+                "opName": self.reference,
+                "input": self.input,
+                "owner": self.owner,
+                "time": self.time_ms,
+            }
+        )
+
+
+def _read(cell: Map) -> ScheduledCall | None:
+    asset, reference, owner = cell.get("op"), cell.get("opName"), cell.get("owner")
+    time_ms = cell.get("time")
+    if not (isinstance(asset, bytes) and isinstance(owner, str) and isinstance(time_ms, int)):
+        return None
+    return ScheduledCall(asset, str(reference or ""), cell.get("input"), owner, time_ms)
+
+
+class Schedule:
+    """The calls of one venue."""
+
+    def __init__(self, clock: Clock, entropy: Entropy, most: int) -> None:
+        self._clock: Final = clock
+        self._entropy: Final = entropy
+        self._most: Final = most
+        self._calls: Final[dict[bytes, ScheduledCall]] = {}
+        self._order: list[bytes] = []
+
+    def load(self, events: Mapping[bytes, Map]) -> None:
+        """Take over what was kept."""
+        found = {handle: call for handle, cell in events.items() if (call := _read(cell))}
+        self._calls.update(found)
+        self._order = sorted(self._calls)
+
+    def add(self, call: ScheduledCall) -> bytes:
+        """Add a call; return its handle: 8 bytes of its time, 8 of chance.
+
+        Raises: UsageError: the time. Backpressure: too many calls wait.
+        """
+        if not 0 <= call.time_ms <= LAST_MS:
+            raise UsageError(f"time: Unix milliseconds from 0 to {LAST_MS}, got {call.time_ms}")
+        if len(self._calls) >= self._most:
+            raise Backpressure(f"{self._most} calls wait for their time; cancel some")
+        handle = call.time_ms.to_bytes(_TIME_BYTES, "big") + self._entropy.bytes(_RANDOM_BYTES)
+        self._calls[handle] = call
+        insort(self._order, handle)
+        return handle
+
+    def get(self, handle: bytes) -> ScheduledCall | None:
+        """Return a call that waits, or None."""
+        return self._calls.get(handle)
+
+    def remove(self, handle: bytes) -> None:
+        """Drop a call that waits."""
+        del self._calls[handle]
+        self._order.remove(handle)
+
+    def waiting(self) -> Iterator[tuple[bytes, ScheduledCall]]:
+        """Yield handles and calls, the next one first."""
+        for handle in self._order:
+            yield handle, self._calls[handle]
+
+    def delay_ms(self) -> int | None:
+        """Return the time until the next call, None if none waits."""
+        if not self._order:
+            return None
+        return max(0, self._calls[self._order[0]].time_ms - self._clock.now_ms())
+
+    def take_due(self) -> list[tuple[bytes, ScheduledCall]]:
+        """Remove and return the calls whose time has come, in order."""
+        now_ms, found = self._clock.now_ms(), []
+        while self._order and self._calls[self._order[0]].time_ms <= now_ms:
+            handle = self._order.pop(0)
+            found.append((handle, self._calls.pop(handle)))
+        return found
