@@ -22,6 +22,7 @@ from datalattice.service.venue.adapter import (
 from datalattice.service.venue.catalogue import Catalogue, ResolvedOperation, metadata_text
 from datalattice.service.venue.committer import JobCommitter
 from datalattice.service.venue.jobs import effect_key
+from datalattice.service.venue.live import VENUE_LIMITS, LiveJobs, VenueLimits
 from datalattice.service.venue.pages import PAGE_MAX, JobPages
 from datalattice.service.venue.records import (
     JSON_BYTES_MAX,
@@ -39,7 +40,7 @@ from datalattice.service.venue.recovery import (
     recovery_of,
     settle_check,
 )
-from datalattice.service.venue.runner import VENUE_LIMITS, JobCaller, VenueLimits, VenueRunner
+from datalattice.service.venue.runner import JobCaller, VenueRunner
 from datalattice.service.venue.schedule import ScheduledCall
 from datalattice.service.venue.transitions import (
     TRANSITIONS,
@@ -78,6 +79,7 @@ __all__ = [
     "JobStorage",
     "Json",
     "Known",
+    "LiveJobs",
     "Metadata",
     "OperationFailed",
     "PlainAdapter",

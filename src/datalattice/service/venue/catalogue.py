@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from datalattice.apps.grid import parse_asset_id, split_did_url
-from datalattice.errors import NoSuchPath, UsageError
+from datalattice.cells import Map
+from datalattice.errors import DataLatticeError, NoSuchPath, UsageError
 from datalattice.service.venue.adapter import Adapter, Metadata, Recovery, VenueOperation
 
 PATH_PREFIX: Final = "v/ops/"
@@ -132,6 +133,13 @@ class Catalogue:
         if text is None:
             raise NoSuchPath(f"operation: there is no asset {asset.hex()} here")
         return self._runnable(asset, json.loads(text), "")
+
+    def of_record(self, record: Map) -> tuple[ResolvedOperation | None, str]:
+        """Return the operation of a job, or why it cannot run here."""
+        try:
+            return self.of_asset(bytes.fromhex(str(record.get("op")))), ""
+        except (DataLatticeError, ValueError) as error:
+            return None, f"its operation cannot be resolved: {error}"
 
     def _runnable(self, asset: bytes, metadata: Metadata, given: str) -> ResolvedOperation:
         named = operation_of(metadata).get("adapter")

@@ -129,6 +129,10 @@ class PrivatePart:
             deadline if isinstance(deadline, int) else None,
         )
 
+    def next_attempt(self) -> PrivatePart:
+        """Return it for the next attempt."""
+        return replace(self, attempt=self.attempt + 1)
+
     def answered(self, message: Value) -> PrivatePart:
         """Return it with one more answer."""
         return replace(self, answers=(*self.answers, message))
