@@ -9,64 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import (
-    Counter,
-)
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Coroutine,
-    Mapping,
-)
-from dataclasses import (
-    dataclass,
-    replace,
-)
-from functools import (
-    partial,
-)
-from typing import (
-    Any,
-    Final,
-    TypeVar,
-)
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from datalattice.apps.grid import (
-    make_job_id,
-)
-from datalattice.cells import (
-    Map,
-    Value,
-)
-from datalattice.clock import (
-    Clock,
-    present_ms,
-)
-from datalattice.crypto import (
-    Entropy,
-)
-from datalattice.errors import (
-    Backpressure,
-    Conflict,
-    DataLatticeError,
-    NoSuchPath,
-)
-from datalattice.service.venue.adapter import (
-    JobResult,
-    Json,
-    OperationFailed,
-)
-from datalattice.service.venue.catalogue import (
-    ResolvedOperation,
-)
-from datalattice.service.venue.committer import (
-    JobCommitter,
-)
-from datalattice.service.venue.jobs import (
-    JobRun,
-    LiveJob,
-    result_of,
-)
+from datalattice.apps.grid import make_job_id
+from datalattice.cells import Map, Value
+from datalattice.clock import Clock, present_ms
+from datalattice.crypto import Entropy
+from datalattice.errors import Backpressure, Conflict, DataLatticeError, NoSuchPath
+from datalattice.service.venue.adapter import JobResult, Json, OperationFailed
+from datalattice.service.venue.catalogue import ResolvedOperation
+from datalattice.service.venue.committer import JobCommitter
+from datalattice.service.venue.jobs import JobRun, LiveJob, result_of
 from datalattice.service.venue.records import (
     JobBatch,
     JobStorage,
@@ -74,13 +31,7 @@ from datalattice.service.venue.records import (
     cell_json,
     json_cell,
 )
-from datalattice.service.venue.transitions import (
-    JobEvent,
-    JobStatus,
-    Refused,
-    status_of_job,
-    step,
-)
+from datalattice.service.venue.transitions import JobEvent, JobStatus, Refused, status_of_job, step
 
 T = TypeVar("T")
 OffLoop = Callable[[Callable[[], Any]], Awaitable[Any]]

@@ -11,33 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import (
-    Callable,
-    Iterable,
-)
-from dataclasses import (
-    dataclass,
-    replace,
-)
-from functools import (
-    partial,
-)
-from typing import (
-    Final,
-)
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
 
-from datalattice.cells import (
-    Map,
-)
-from datalattice.clock import (
-    Clock,
-    SystemClock,
-    present_ms,
-)
-from datalattice.crypto import (
-    Entropy,
-    SystemEntropy,
-)
+from datalattice.cells import Map
+from datalattice.clock import Clock, SystemClock, present_ms
+from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import (
     Backpressure,
     Conflict,
@@ -47,18 +28,9 @@ from datalattice.errors import (
     Unavailable,
     UsageError,
 )
-from datalattice.service.venue.adapter import (
-    Adapter,
-    Json,
-)
-from datalattice.service.venue.catalogue import (
-    Catalogue,
-    ResolvedOperation,
-)
-from datalattice.service.venue.jobs import (
-    JobRun,
-    LiveJob,
-)
+from datalattice.service.venue.adapter import Adapter, Json
+from datalattice.service.venue.catalogue import Catalogue, ResolvedOperation
+from datalattice.service.venue.jobs import JobRun, LiveJob
 from datalattice.service.venue.live import (
     ALARM_MS_MAX,
     HIDDEN,
@@ -69,9 +41,7 @@ from datalattice.service.venue.live import (
     durably,
     error_text,
 )
-from datalattice.service.venue.pages import (
-    JobPages,
-)
+from datalattice.service.venue.pages import JobPages
 from datalattice.service.venue.records import (
     JobBatch,
     JobStorage,
@@ -79,22 +49,9 @@ from datalattice.service.venue.records import (
     cell_json,
     json_cell,
 )
-from datalattice.service.venue.recovery import (
-    Found,
-    RecoveryStep,
-    recovery_of,
-    settle_check,
-)
-from datalattice.service.venue.schedule import (
-    Schedule,
-    ScheduledCall,
-)
-from datalattice.service.venue.transitions import (
-    JobEvent,
-    JobStatus,
-    status_of_job,
-    step,
-)
+from datalattice.service.venue.recovery import Found, RecoveryStep, recovery_of, settle_check
+from datalattice.service.venue.schedule import Schedule, ScheduledCall
+from datalattice.service.venue.transitions import JobEvent, JobStatus, status_of_job, step
 
 CANCELLED_TEXT: Final = "cancelled by its caller"
 
