@@ -9,9 +9,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
+from datalattice.apps.grid import GRID, GRID_SECTION
 from datalattice.crypto import KeyPair
-from datalattice.cursors import LatticeCursor
+from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
+from datalattice.lattice import LOCAL, LOCAL_KEY, KeyedLattice, MergeContext
 from datalattice.service.venue import (
     INPUT_REQUIRED,
     VENUE_LIMITS,
@@ -138,6 +140,12 @@ class LoneJob:
 # --- a venue on virtual time ----------------------------------------------------------------------
 
 
+def venue_root(key_pair: KeyPair) -> LatticeCursor:
+    """Return a root in memory with a grid and a local section."""
+    lattice = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL})
+    return RootLattice(lattice, lattice.zero(), MergeContext(key_pair=key_pair))
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time goes to the next timer as soon as nothing else is to be done."""
 
@@ -223,11 +231,8 @@ class LedgerAdapter(PlainAdapter):
         await asyncio.sleep((ms or 0) / 1_000)
         if input.get("fail"):
             raise OperationFailed(str(input["fail"]))
-        return {
-            "times": self.effects.count(job.effect_key()),
-            "answer": answer,
-            "pin": input.get("pin"),
-        }
+        found: dict[str, Json] = {"times": self.effects.count(job.effect_key()), "answer": answer}
+        return found | {name: input[name] for name in ("pin",) if name in input}
 
     async def _parts(self, job: JobContext, input: dict[str, Json]) -> Json:
         parts = input["parts"]

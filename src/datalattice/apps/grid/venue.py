@@ -178,7 +178,6 @@ class Venue:
 
         Content is part of the copy only if its storage is the lattice.
         """
-        # A folder of files has no fork.
         in_lattice = isinstance(self.storage.backend, LatticeBackend)
         return Venue(
             self._root.fork(),

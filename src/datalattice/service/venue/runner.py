@@ -90,12 +90,11 @@ class VenueRunner:
         self._off_loop: Final = off_loop
         self._catalogue: Final = Catalogue(storage.did, adapters, storage.metadata)
         entropy = entropy or SystemEntropy()
-        self._jobs: Final = LiveJobs(
-            storage, self._resolved, off_loop, self._clock, entropy, limits
-        )
+        self._jobs: Final = LiveJobs(storage, self._found, off_loop, self._clock, entropy, limits)
         self._pages: Final = JobPages(storage)
         self._schedule: Final = Schedule(self._clock, entropy, limits.scheduled)
         self._alarm: asyncio.TimerHandle | None = None
+        self._takes_calls = False
         self._begun = b""
 
     # --- begin and end ----------------------------------------------------------------------------
@@ -104,6 +103,7 @@ class VenueRunner:
         """Publish the operations, and go on with the jobs and the schedule of before."""
         await self._off_loop(lambda: self._catalogue.publish(self._storage.register))
         self._begun = self._jobs.next_id()
+        self._jobs.is_open = True
         parts, events = await self._off_loop(self._storage.private)
         found: list[LiveJob] = []
         for id, private in sorted(parts.items()):
@@ -118,7 +118,7 @@ class VenueRunner:
             self._recover(job, why)
         self._jobs.last_id = max((job.id for job in found), default=self._begun)
         self._jobs.spawn(self._fail_orphans())
-        self._jobs.is_open = True
+        self._takes_calls = True
         self._schedule.load(events)
         self._set_alarm()
 
@@ -127,7 +127,7 @@ class VenueRunner:
 
         A job that still runs is found at the next start, and goes on by its rule.
         """
-        self._jobs.is_open = False
+        self._takes_calls = False
         if self._alarm is not None:
             self._alarm.cancel()
         running = [
@@ -137,6 +137,7 @@ class VenueRunner:
         ]
         if running:
             await asyncio.wait(running, timeout=drain_s)
+        self._jobs.is_open = False
         for job in self._jobs.live.values():
             self._jobs.stop(job)
         for task in list(self._jobs.tasks):
@@ -385,7 +386,7 @@ class VenueRunner:
             self._alarm.cancel()
             self._alarm = None
         delay_ms = self._schedule.delay_ms()
-        if delay_ms is not None and self._jobs.is_open:
+        if delay_ms is not None and self._takes_calls:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(
                 min(delay_ms, ALARM_MS_MAX) / 1_000, lambda: self._jobs.spawn(self._fire_due())
@@ -423,13 +424,16 @@ class VenueRunner:
     # --- inside -----------------------------------------------------------------------------------
 
     async def _resolved(self, reference: str) -> ResolvedOperation:
-        if not self._jobs.is_open:
+        if not self._takes_calls:
             raise Draining("the venue takes no calls: it begins or ends")
         if self.failure:
             raise Unavailable(f"the venue cannot write its jobs: {self.failure}")
-        operation: ResolvedOperation = await self._off_loop(
-            partial(self._catalogue.resolve, reference)
-        )
+        return await self._found(reference)
+
+    async def _found(self, reference: str) -> ResolvedOperation:
+        """Return the operation that a reference means."""
+        resolve = partial(self._catalogue.resolve, reference)
+        operation: ResolvedOperation = await self._off_loop(resolve)
         return operation
 
     async def _mine(self, id: bytes, caller: JobCaller) -> LiveJob | None:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.grid import GRID, GRID_SECTION, Venue, job_status
+from datalattice.apps.grid import Venue, job_status
 from datalattice.cells import Map
 from datalattice.crypto import KeyPair
-from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import (
     Backpressure,
     Conflict,
@@ -24,7 +23,6 @@ from datalattice.errors import (
     Unavailable,
     UsageError,
 )
-from datalattice.lattice import LOCAL, LOCAL_KEY, KeyedLattice, MergeContext
 from datalattice.service.venue import (
     JSON_BYTES_MAX,
     JobCaller,
@@ -37,17 +35,12 @@ from datalattice.service.venue import (
     VenueOperation,
     cell_json,
 )
-from datalattice.testing.venue_kit import EchoAdapter, LedgerAdapter, VenueLife
+from datalattice.testing.venue_kit import EchoAdapter, LedgerAdapter, VenueLife, venue_root
 
 KEY = KeyPair(bytes(range(32)))
 ALICE, BOB = JobCaller("did:key:z6MkAlice"), JobCaller("did:key:z6MkBob")
 ADMIN = JobCaller("did:key:z6MkAdmin", sees_all=True)
 S = JobStatus
-
-
-def new_root() -> LatticeCursor:
-    lattice = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL})
-    return RootLattice(lattice, lattice.zero(), MergeContext(key_pair=KEY))
 
 
 @pytest.fixture
@@ -58,7 +51,7 @@ def ledger() -> LedgerAdapter:
 @pytest.fixture
 def life(ledger: LedgerAdapter) -> Iterator[VenueLife]:
     one = VenueLife(
-        new_root(),
+        venue_root(KEY),
         KEY,
         [EchoAdapter(), ledger],
         limits=VenueLimits(caller_jobs=3, jobs=5, queued=2, scheduled=2),
@@ -238,7 +231,7 @@ class Stubborn(PlainAdapter):
 
 
 def test_a_result_that_comes_late_is_dropped_and_counted() -> None:
-    life = VenueLife(new_root(), KEY, [Stubborn()])
+    life = VenueLife(venue_root(KEY), KEY, [Stubborn()])
     life.run(life.runner.start())
     id = begin(life, "stubborn/x", {})
     until(life, id, S.STARTED)

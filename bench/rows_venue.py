@@ -1,0 +1,146 @@
+"""Rows of the benchmark that measure the venue: jobs that are durable, in a folder on disk.
+
+- jobs: trivial jobs a second with 1, 50 and 500 callers. Each caller waits for the id, which is
+  durable, then for the end, and goes on; beside it p99 of that time in ms, and commits a job.
+- transition: one durable change of a live job in ms, with 10 and with 100,000 jobs in the venue.
+- page: 100 ids of `jobs(status=COMPLETE)` in ms, at 100,000 jobs; beside it the first look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+
+import datalattice
+from datalattice.cells import Map, cell
+from datalattice.service.venue import (
+    GridJobs,
+    JobBatch,
+    JobCaller,
+    JobPages,
+    JobStatus,
+    PrivatePart,
+    VenueRunner,
+)
+from datalattice.testing.venue_kit import EchoAdapter
+
+Row = dict[str, object]
+COMPILED = not str(cell.__file__).endswith(".py")
+FILL = 5_000
+PAGE = 100
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    """Yield the rows."""
+    for callers, count in ((1, 300), (50, 3_000), (500, 5_000)):
+        yield _jobs(callers, count // 3 if quick else count)
+    many = 20_000 if quick else 100_000
+    few_ms, _ = _transition(10)
+    many_ms, pages = _transition(many)
+    yield _row(f"venue-transition {many}", many_ms, "ms", **{"10 jobs": few_ms})
+    yield pages
+
+
+def _row(name: str, value: float, unit: str, **peers: float) -> Row:
+    return {"row": name, "value": value, "unit": unit, "peers": peers, "compiled": COMPILED}
+
+
+def _jobs(callers: int, count: int) -> Row:
+    with tempfile.TemporaryDirectory() as folder, datalattice.open(folder) as node:
+        return asyncio.run(_called(GridJobs.of_node(node), callers, count))
+
+
+async def _called(storage: GridJobs, callers: int, count: int) -> Row:
+    runner = VenueRunner(storage, [EchoAdapter()])
+    await runner.start()
+    took: list[float] = []
+    left = count
+    commits = 0
+    write = storage.write
+
+    def counted(batch: JobBatch) -> None:
+        nonlocal commits
+        commits += 1
+        write(batch)
+
+    storage.write = counted  # type: ignore[method-assign]
+
+    async def call(number: int) -> None:
+        nonlocal left
+        caller = JobCaller(f"did:key:z6Mk{number}")
+        while left > 0:
+            left -= 1
+            begun = time.perf_counter()
+            record = await runner.invoke("v/ops/echo/back", {"n": left}, caller)
+            done = await runner.wait(bytes.fromhex(str(record["id"])), caller, 60)
+            assert done["status"] == "COMPLETE"
+            took.append(time.perf_counter() - begun)
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(call(number) for number in range(callers)))
+    seconds = time.perf_counter() - begun
+    await runner.close()
+    p99 = statistics.quantiles(took, n=100)[98] * 1_000
+    return _row(
+        f"venue-jobs {callers}",
+        len(took) / seconds,
+        "jobs/s",
+        p99_ms=p99,
+        commits_a_job=commits / len(took),
+    )
+
+
+def _transition(count: int) -> tuple[float, Row]:
+    """Return the time of a durable change of a live job in ms, and the row of pages."""
+    with tempfile.TemporaryDirectory() as folder, datalattice.open(folder) as node:
+        storage = GridJobs.of_node(node)
+        for start in range(0, count, FILL):
+            numbers = range(start, min(start + FILL, count))
+            storage.write(JobBatch({_id(n): _record(n, JobStatus.COMPLETE) for n in numbers}))
+        live, took = _id(count), []
+        for turn in range(100):
+            record = _record(count, JobStatus.STARTED).put("updated", turn)
+            batch = JobBatch({live: record}, {live: PrivatePart(attempt=turn).cell()})
+            begun = time.perf_counter()
+            storage.write(batch)
+            took.append(time.perf_counter() - begun)
+        pages = JobPages(storage)
+        begun = time.perf_counter()
+        assert len(pages.page(None, JobStatus.COMPLETE, None, PAGE)) == min(PAGE, count)
+        first_ms = (time.perf_counter() - begun) * 1_000
+        looks = []
+        for turn in range(20):
+            storage.write(JobBatch({live: _record(count, JobStatus.STARTED).put("updated", -turn)}))
+            begun = time.perf_counter()
+            pages.page(None, JobStatus.COMPLETE, None, PAGE)
+            looks.append(time.perf_counter() - begun)
+        row = _row(f"venue-page {count}", _median_ms(looks), "ms", first_look_ms=first_ms)
+        return _median_ms(took), row
+
+
+def _median_ms(seconds: list[float]) -> float:
+    return statistics.median(seconds) * 1_000
+
+
+def _id(number: int) -> bytes:
+    return (1_700_000_000_000 + number).to_bytes(6, "big") + number.to_bytes(10, "big")
+
+
+def _record(number: int, status: JobStatus) -> Map:
+    return Map.of(
+        {
+            "id": _id(number).hex(),
+            "status": status.value,
+            "created": 1_700_000_000_000 + number,
+            "updated": 1_700_000_000_000 + number,
+            "op": "ab" * 32,
+            "opName": "v/ops/echo/back",
+            "name": "Back",
+            "input": {"n": number},
+            "output": {"n": number},
+            "caller": f"did:key:z6Mk{number % 50}",
+        }
+    )
