@@ -127,6 +127,13 @@ class Catalogue:
             ) from None
         return self.of_asset(asset)
 
+    def known(self, reference: str) -> ResolvedOperation | None:
+        """Return the operation of a path of the catalogue, without waiting; None for others."""
+        name = reference.removeprefix(PATH_PREFIX)
+        if name == reference or name not in self._ids:
+            return None
+        return self._runnable(self._ids[name], self._paths[name].metadata, reference)
+
     def of_asset(self, asset: bytes) -> ResolvedOperation:
         """Return the operation that an asset defines; raises as `resolve`."""
         text = self._find(asset)

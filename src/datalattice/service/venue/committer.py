@@ -1,7 +1,8 @@
 """Committer: the transitions of many jobs share one commit.
 
 While one commit runs, what comes next collects, the newest version of each job; then that is the
-next commit. There is no timer: a job that is alone is written at once.
+next commit. There is no timer: a job that is alone is written at once. What nobody waits for, such
+as the start of a job without effects, may wait for the commit of something else.
 
 Source: docs/design/venue.md "What is durable when".
 """
@@ -37,19 +38,32 @@ class JobCommitter:
         self._waiting = JobBatch()
         self._durable: asyncio.Future[None] | None = None  # of what waits
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.failure = ""
         """Why the last try of a commit failed; "" when commits succeed."""
         self.commits = 0
 
-    def put(self, batch: JobBatch) -> asyncio.Future[None]:
-        """Have a batch written; the future, shared by many, is done when it is durable."""
+    def put(self, batch: JobBatch, *, later_s: float = 0.0) -> asyncio.Future[None]:
+        """Have a batch written; the future, shared by many, is done when it is durable.
+
+        later_s: how long it may wait for a commit that something else makes necessary.
+        """
         loop = asyncio.get_running_loop()
         self._waiting.update(batch)
         if self._durable is None:
             self._durable = loop.create_future()
-        if self._task is None:
-            self._task = loop.create_task(self._commit_all())
+        if later_s:
+            self._timer = self._timer or loop.call_later(later_s, self._begin)
+        else:
+            self._begin()
         return self._durable
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None and self._durable is not None:
+            self._task = asyncio.get_running_loop().create_task(self._commit_all())
 
     async def _commit_all(self) -> None:
         try:
@@ -90,11 +104,14 @@ class JobCommitter:
 
     async def flush(self) -> None:
         """Return when all that was put is durable."""
+        self._begin()
         while self._task is not None:
             await asyncio.wait([self._task])
 
     def stop(self) -> None:
         """Give up what waits; whoever waits for it gets `Draining`."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
         if self._durable is not None:

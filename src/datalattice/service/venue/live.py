@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 HIDDEN: Final = "HIDDEN"
 ERROR_CHARS_MAX: Final = 4_000
+LATER_S: Final = 0.02
+"""How long the start of a job without effects may wait for another commit."""
 ALARM_MS_MAX: Final = 3_600_000
 """Longest sleep, so that a clock that is set is noticed."""
 
@@ -185,7 +187,10 @@ class LiveJobs:
     def begin(self, job: LiveJob, started: asyncio.Future[None] | None = None) -> None:
         """Run a job that is PENDING or STARTED. started: done when the latter is durable."""
         if job.status is JobStatus.PENDING:
-            started = self.apply(job, JobEvent.START)
+            assert job.operation is not None
+            # Without effects nobody can tell, so a quick job is written as PENDING and as ended.
+            later_s = 0.0 if job.operation.has_effects else LATER_S
+            started = self.apply(job, JobEvent.START, later_s=later_s)
         run = job.run = JobRun(self, job)
         run.task = self.spawn(self._execute(run, started))
 
@@ -198,7 +203,7 @@ class LiveJobs:
         job, operation = run.job, run.job.operation
         assert operation is not None
         try:
-            # "STARTED durable, then the adapter runs"; without effects nobody can tell.
+            # "STARTED durable, then the adapter runs"
             if operation.has_effects and started is not None:
                 await durably(started)
             output = await operation.adapter.run(
@@ -297,6 +302,7 @@ class LiveJobs:
         event: JobEvent,
         members: Mapping[str, Value] | None = None,
         private: PrivatePart | None = None,
+        later_s: float = 0.0,
     ) -> asyncio.Future[None]:
         """As `change`, without waiting. private: the private part changes with it."""
         after = step(job.record, event, present_ms(self._clock), members)
@@ -310,7 +316,7 @@ class LiveJobs:
         elif private is not None:
             job.private = private
             batch.private[job.id] = private.cell()
-        return self.committer.put(batch)
+        return self.committer.put(batch, later_s=later_s)
 
     def _end(self, job: LiveJob, event: JobEvent) -> None:
         """Stop what a job that has ended does."""

@@ -246,6 +246,7 @@ class VenueRunner:
             _may_see(job.record, caller)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(job.done.wait(), limit_s)
+            return _shown(job)
         return await self.get(id, caller)
 
     async def get(self, id: bytes, caller: JobCaller) -> Map:
@@ -432,9 +433,11 @@ class VenueRunner:
 
     async def _found(self, reference: str) -> ResolvedOperation:
         """Return the operation that a reference means."""
-        resolve = partial(self._catalogue.resolve, reference)
-        operation: ResolvedOperation = await self._off_loop(resolve)
-        return operation
+        found = self._catalogue.known(reference)
+        if found is None:
+            found = await self._off_loop(partial(self._catalogue.resolve, reference))
+            assert found is not None
+        return found
 
     async def _mine(self, id: bytes, caller: JobCaller) -> LiveJob | None:
         """Return a live job that the caller may change; None: it has ended."""
