@@ -31,6 +31,7 @@ from datalattice.cells.cell import (
     is_embedded,
     same,
     text_bytes,
+    unchanged,
     value_hash,
 )
 from datalattice.cells.columnar import columns
@@ -252,6 +253,7 @@ __all__ = [
     "to_json",
     "to_python",
     "to_text",
+    "unchanged",
     "utf8_text",
     "validate",
     "value_hash",

@@ -547,6 +547,17 @@ def same_kid(a: object, b: object) -> bool:
     return same(a, b)
 
 
+def unchanged(kid: object, fresh: object) -> bool:
+    """Return whether `fresh` in the place of a kid changes nothing.
+
+    A cell that was never encoded counts as a change, unless it is the kid itself: a comparison
+    would encode all that is new below it, and make signatures that the next write replaces.
+    """
+    if isinstance(fresh, Cell) and fresh._encoding is None:
+        return kid is fresh
+    return same_kid(kid, fresh)
+
+
 def _is_branch(kid: object, digest: bytes) -> bool:
     """Return whether a loaded kid is the branch with this hash.
 

@@ -34,6 +34,7 @@ from datalattice.cells.cell import (
     same_kid,
     surely_same,
     text_bytes,
+    unchanged,
     value_hash,
 )
 from datalattice.cells.parse import read_kids, wrappers
@@ -231,7 +232,7 @@ class Index(Cell):
         return None if node is None else deref(node._open()[0])
 
     def put(self, key: object, value: object) -> Index:
-        """Return this index with an entry added or replaced, key included; itself if unchanged."""
+        """Return this index with an entry, key included, put or replaced; itself if `unchanged`."""
         held = admit(key)
         return _put(self, key_bytes(held), held, admit(value), 0)
 
@@ -516,7 +517,7 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
         return _node(count + 1, False, fork, (1 << own) | (1 << new), pair, sample)
     if length == end:  # the new key is that of this node's own entry
         if node._has_entry:
-            if same_kid(kids[0], key) and same_kid(kids[1], value):
+            if same_kid(kids[0], key) and unchanged(kids[1], value):
                 return node
             return _node(count, True, node._depth, node._mask, [key, value, *kids[2:]], raw)
         return _node(count + 1, True, node._depth, node._mask, [key, value, *kids], raw)

@@ -74,7 +74,7 @@ class Map(Trie):
         return deref(leaf._value(at))
 
     def put(self, key: object, value: object) -> Map:
-        """Return this map with an entry added or replaced; itself if nothing changes."""
+        """Return this map with an entry added or replaced; itself if `unchanged`."""
         key = admit(key)
         # "Keys of Maps and elements of Sets are compared and ordered by it" (docs/cells.md
         # "Hashes"): the SHA3-256 of the encoding.

@@ -26,6 +26,7 @@ TAG_SIGNED: Final = 0x90
 TAG_SIGNED_BARE: Final = 0x91
 TAG_CODED: Final = 0xC0
 TAG_RECORD: Final = 0xD0
+_UNSIGNED: Final = bytes(SIGNATURE_BYTES)
 
 
 class Record(Cell):
@@ -218,10 +219,11 @@ class Signed(Cell):
     which never verifies; `signature` is 64 bytes.
     """
 
-    __slots__ = ("_key", "_signature", "_verdict")
+    __slots__ = ("_key", "_signature", "_signer", "_verdict")
 
     _key: bytes
     _signature: bytes
+    _signer: KeyPair | None  # what signs when the encoding is asked for
     _verdict: int  # 0 unchecked, 1 valid, -1 invalid
 
     def __init__(self, public_key: bytes, signature: bytes, value: object) -> None:
@@ -234,18 +236,20 @@ class Signed(Cell):
             raise UsageError(f"a signature is {SIGNATURE_BYTES} bytes")
         self._key = public_key
         self._signature = signature
+        self._signer = None
         self._verdict = 0
         self._kids = [admit(value)]
 
     @classmethod
     def sign(cls, key_pair: KeyPair, value: object) -> Signed:
-        """Return `value` signed by `key_pair`; the result counts as verified."""
+        """Return `value` signed by `key_pair`; the result counts as verified.
+
+        Cost: the signature is made with the encoding, so a value that another write replaces before
+        it is stored costs none.
+        """
         need(key_pair, KeyPair, "a value is signed by a KeyPair")
-        made = Signed(key_pair.public_key, bytes(SIGNATURE_BYTES), value)
-        made._signature = key_pair.sign(made.message())
-        # The encoding and the hash computed for `message` have the zeros in place of the signature.
-        made._encoding = None
-        made._hash = None
+        made = Signed(key_pair.public_key, _UNSIGNED, value)
+        made._signer = key_pair
         made._verdict = 1
         return made
 
@@ -257,6 +261,8 @@ class Signed(Cell):
     @property
     def signature(self) -> bytes:
         """The signature."""
+        if self._signer is not None:
+            self._encode(0)
         return self._signature
 
     @property
@@ -279,12 +285,20 @@ class Signed(Cell):
         return self._verdict > 0
 
     def _build(self, depth: int) -> bytes:
+        held = BytesWriter()
+        put_kid(held, self._open(), 0, depth)
+        message = held.getvalue()
+        signer = self._signer
+        # Two threads that come at once make the same signature: Ed25519 is deterministic.
+        if signer is not None:
+            self._signature = signer.sign(message)
+            self._signer = None
         out = BytesWriter()
         # [90][key 32][signature 64][ref], or [91][signature 64][ref] without a key.
         out.append(u8(TAG_SIGNED if self._key else TAG_SIGNED_BARE))
         out.write(self._key)
         out.write(self._signature)
-        put_kid(out, self._open(), 0, depth)
+        out.write(message)
         return out.getvalue()
 
     def _parse(self) -> list[object]:

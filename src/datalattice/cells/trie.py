@@ -34,7 +34,7 @@ from datalattice.cells.cell import (
     put_kid,
     put_plain,
     put_vlq,
-    same_kid,
+    unchanged,
     value_hash,
 )
 from datalattice.cells.parse import read_kids, read_value
@@ -550,7 +550,7 @@ def _gather(like: Trie, kids: list[object]) -> Trie:
 
 
 def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Trie:
-    """Return `node` with an entry; itself if nothing changes. Digits before `known` agree."""
+    """Return `node` with an entry; itself if `unchanged`. Digits before `known` agree."""
     tag: i64 = node._tag
     if node._count <= MAP_LEAF_MAX:
         return _put_leaf(node, digest, key, value)
@@ -610,7 +610,7 @@ def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
         kids = node._open()
         if at >= 0:
             # Equal content gives the very object back, by which callers see that nothing changed.
-            if same_kid(kids[2 * at + 1], value):
+            if unchanged(kids[2 * at + 1], value):
                 return node
             kids = kids[:]
             kids[2 * at + 1] = value

@@ -220,8 +220,15 @@ class ThreadTurn:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._holder: int | None = None
+        self._depth = 0
         self.waiting = 0
         """How many threads wait for it."""
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread holds it."""
+        return self._holder == threading.get_ident()
 
     @contextmanager
     def held(self, wait_s: float, awaited: str) -> Iterator[None]:
@@ -237,9 +244,14 @@ class ThreadTurn:
                     raise StoreLocked(f"waited {wait_s:g} s in vain for another {awaited}")
             finally:
                 self.waiting -= 1
+        self._holder = threading.get_ident()
+        self._depth += 1
         try:
             yield
         finally:
+            self._depth -= 1
+            if not self._depth:
+                self._holder = None
             self._lock.release()
 
 

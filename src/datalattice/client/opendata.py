@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from datalattice.cells import Value
 from datalattice.client.edits import Change, Editor, ThreadTurn
 from datalattice.client.folder import OwnKeys
+from datalattice.client.grouped import EditGroups
 from datalattice.client.opening import LOCK_WAIT_S
 from datalattice.cursors import Listeners, Wake
 from datalattice.errors import StoreLocked
@@ -63,6 +64,7 @@ class MemoryFolder:
     def __init__(self) -> None:
         self._store = MemoryStore()
         self._threads = ThreadTurn()
+        self._groups = EditGroups(self._threads, self._edit_once)
         self._wakes = Listeners[[]]()
         self._held: dict[str, object] = {}
 
@@ -75,7 +77,10 @@ class MemoryFolder:
         return self._store
 
     def edit(self, keys: OwnKeys, change: Change[T], wait_s: float = LOCK_WAIT_S) -> T:
-        """Make a change; return what it returned."""
+        """Make a change; return what it returned. Threads that come at once share a commit."""
+        return self._groups.edit(keys, change, wait_s)
+
+    def _edit_once(self, keys: OwnKeys, change: Change[T], wait_s: float) -> T:
         with self.turn(keys, wait_s) as editor:
             result = editor.edit(change)
         self._wakes.tell()  # after the turn: a reader that is woken sees the change

@@ -35,6 +35,7 @@ from datalattice.client.edits import (
     editing_context,
 )
 from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
+from datalattice.client.grouped import EditGroups
 from datalattice.client.opening import (
     LOCK_WAIT_S,
     check_writable,
@@ -88,6 +89,7 @@ class OpenFolder:
         self._lock = threading.RLock()  # for a moment: what is open, who watches
         self._clients: list[ControlClient] = []  # connections to a node that are not in use
         self._edit_turn = EditTurn(self.folder.edit_lock_path)
+        self._groups = EditGroups(self._edit_turn.threads, self._edit_once)
         self._reader: CellStore | None = None
         self._seen: tuple[bytes | None, Value] = (None, None)
         self._checked: dict[bytes, MergeContext] = {}  # of owners who may be written for
@@ -156,9 +158,13 @@ class OpenFolder:
     def edit(self, keys: OwnKeys, change: Change[T], wait_s: float = LOCK_WAIT_S) -> T:
         """Make a change; return what it returned, once what it wrote is durable.
 
+        Threads that edit at the same time share commits: `EditGroups`.
         Raises: as `Editor.edit`. StoreLocked: another process wrote for `wait_s`; it is named.
                 OutcomeUnknown: a node ended meanwhile, and looking did not tell what it did.
         """
+        return self._groups.edit(keys, change, wait_s)
+
+    def _edit_once(self, keys: OwnKeys, change: Change[T], wait_s: float) -> T:
         lost: AnswerLost | None = None
         give_up_s = time.monotonic() + wait_s
         while True:

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from datalattice.cells import Signed, Value, brief, same, to_cell
+from datalattice.cells import Signed, Value, brief, same, to_cell, unchanged
 from datalattice.crypto import KeyPair
 from datalattice.cursors.base import (
     KEEP,
@@ -448,7 +448,7 @@ class SignedCursor(LatticeCursor):
             # An equal value keeps its cell: a new signature would be a new root to replicate.
             isinstance(cell, Signed)
             and cell.public_key == key_pair.public_key
-            and same(before, after)
+            and unchanged(before, after)
         ):
             return cell
         return Signed.sign(key_pair, after)

@@ -250,7 +250,7 @@ def test_an_edit_beside_a_node_waits_for_another_one(
             monkeypatch.setattr(edits, "LOCK_WAIT_S", 0.01)
             with (
                 ThreadPoolExecutor(1) as other,
-                pytest.raises(StoreLocked, match="in vain for another edit to end"),
+                pytest.raises(StoreLocked, match="in vain for other threads that write"),
             ):
                 other.submit(edit, folder, add_one).result()
             return add_one(cursor, keys)

@@ -93,10 +93,13 @@ def test_writing_rebuilds_the_containers_on_the_way() -> None:
     assert assoc_in(TREE, [], 5) == 5
 
 
+INNER = Vector.of([1])
+
+
 @pytest.mark.parametrize(
     ("container", "key", "value"),
     [
-        (Map.of([("a", Vector.of([1]))]), "a", Vector.of([1])),
+        (Map.of([("a", INNER)]), "a", INNER),
         (Index.of([("a", 1)]), "a", 1),
         (Vector.of([1, 2]), 1, 2),
         (List.of([1, 2]), 1, 2),
