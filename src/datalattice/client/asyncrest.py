@@ -11,8 +11,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from itertools import chain
-from pathlib import Path
-from typing import IO, Any, Final, Self, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 try:
     import httpx
@@ -22,16 +21,19 @@ except ImportError as missing:
         name=missing.name,
     ) from missing
 
-from datalattice.actions import CHUNK_BYTES_MAX, ActionKind, ActionRequest
+from datalattice.actions import CHUNK_BYTES_MAX, ActionRequest
+from datalattice.client.asyncremote import AsyncRemoteClient
 from datalattice.client.calling import body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.credentials import delegation_headers
-from datalattice.client.methods import AsyncStoreMethods
+from datalattice.client.network import proved_door, trusting
 from datalattice.client.rest import (
     INFO_HEADER,
     NO_HEADERS,
     OCTETS,
+    PLAIN_HINT,
     SILENCE_S,
+    DoorPlace,
     EventReader,
     PieceReader,
     problem_error,
@@ -42,19 +44,21 @@ from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import (
     IDEMPOTENCY_KEY,
     RETRY_POLICY,
-    Attempts,
     ConnectionLost,
     RetryPolicy,
     unreached,
 )
-from datalattice.crypto import Entropy, SystemEntropy
-from datalattice.errors import DataLatticeError, PeerUnavailable, Timeout, UsageError
+from datalattice.clock import Clock
+from datalattice.crypto import Entropy
+from datalattice.errors import DataLatticeError, PeerUnavailable, Timeout
 from datalattice.protobuf import Message
 
 R = TypeVar("R", bound=Message)
 
+HTTPS_PORT: Final = 443
 
-class AsyncRestClient:
+
+class AsyncRestClient(AsyncRemoteClient):
     """As `RestClient`, for one event loop; calls may go on side by side."""
 
     def __init__(
@@ -65,44 +69,38 @@ class AsyncRestClient:
         delegations: Sequence[str] = (),
         timeout_s: float = CALL_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
+        did: str | None = None,
+        clock: Clock | None = None,
         entropy: Entropy | None = None,
         retry: RetryPolicy = RETRY_POLICY,
         resume_s: float = RESUME_S,
     ) -> None:
-        self._resume_s: Final = resume_s
+        super().__init__(timeout_s, entropy, retry, resume_s)
         self._token: Final = token
         self._shown: Final = delegation_headers(delegations)
-        self._entropy: Final = entropy or SystemEntropy()
-        self._retry: Final = retry
-        self._timeout_s: Final = timeout_s
-        if "://" not in url:
-            if not Path(url).is_socket():
-                raise PeerUnavailable(f"there is no socket at {url}")
-            transport = httpx.AsyncHTTPTransport(uds=url)
-            self._base = "http://localhost"
-        elif url.startswith(("http://", "https://")):
-            transport = httpx.AsyncHTTPTransport(verify=True if tls is None else tls)
-            self._base = url.rstrip("/")
-        else:
-            raise UsageError(f"a service is at http://host:port or https://host:port, got {url!r}")
-        # No proxy of the environment: the service is named by its address.
-        self._http: Final = httpx.AsyncClient(
-            transport=transport, timeout=timeout_s, trust_env=False
-        )
+        self._place: Final = DoorPlace.parse(url, tls, did, clock)
+        self._certificate = b""
+        self._opening: Final = asyncio.Lock()
+        self._http = None if self._place.pin else self._made(True if tls is None else tls)
 
-    async def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
-        """Have the service do an action; as `RestClient.call`."""
-        check_answer(request, stream=False)
-        action = request.action
-        if action.kind is not ActionKind.ONCE:
-            return await self._call(request)
-        attempts = Attempts(self._retry, self._entropy, action.name, request_id)
-        while True:
-            try:
-                return await self._call(request, {IDEMPOTENCY_KEY: attempts.id})
-            except DataLatticeError as error:
-                pause_s = attempts.pause_after(error)
-            await asyncio.sleep(pause_s)
+    def _made(self, verify: ssl.SSLContext | bool) -> httpx.AsyncClient:
+        transport = httpx.AsyncHTTPTransport(verify=verify, uds=self._place.path or None)
+        # No proxy of the environment: the service is named by its address.
+        return httpx.AsyncClient(transport=transport, timeout=self._timeout_s, trust_env=False)
+
+    async def _open(self) -> httpx.AsyncClient:
+        """Return the connections, once the door proved to be the right one. Raises: as `call`."""
+        pin, place = self._place.pin, self._place
+        async with self._opening:
+            if self._http is None or not (pin is None or pin.knows(self._certificate)):
+                assert pin is not None
+                # Security: before a request, and with it the caller's token, is sent.
+                self._certificate = await asyncio.to_thread(
+                    proved_door, pin, place.host, place.port or HTTPS_PORT, self._timeout_s
+                )
+                await self.close()
+                self._http = self._made(trusting(self._certificate))
+            return self._http
 
     async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
         """Have an action done whose body is long; as `RestClient.upload`."""
@@ -115,7 +113,8 @@ class AsyncRestClient:
         answer = await self._send(request, is_stream=False, body=pieces())
         return read_result(request, answer.headers.get, answer.content)
 
-    async def _call(self, request: ActionRequest[R], headers: Mapping[str, str] = NO_HEADERS) -> R:
+    async def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
+        headers = {} if request_id is None else {IDEMPOTENCY_KEY: request_id}
         answer = await self._send(request, headers, is_stream=False)
         return read_result(request, answer.headers.get, answer.content)
 
@@ -170,9 +169,10 @@ class AsyncRestClient:
     ) -> httpx.Response:
         """Send a request; return the answer, read if it is no stream. Raises: as `call`."""
         verb, target, own, headers = written_request(request, self._token, {**self._shown, **more})
-        made = self._http.build_request(
+        http = await self._open()
+        made = http.build_request(
             verb,
-            f"{self._base}{target}",
+            f"{self._place.url}{target}",
             content=own if body is None else body,
             headers=headers,
             timeout=httpx.Timeout(
@@ -180,27 +180,22 @@ class AsyncRestClient:
             ),
         )
         try:
-            answer = await self._http.send(made, stream=is_stream)
+            answer = await http.send(made, stream=is_stream)
             if answer.status_code >= 400:
                 raise problem_error(answer.status_code, await answer.aread())
         except httpx.TimeoutException as error:
             raise Timeout(f"no answer to {request.action.name} in {self._timeout_s} s") from error
         except httpx.ConnectError as error:
+            if self._certificate:  # the door may have another one now; nothing was sent
+                self._certificate = b""
+                return await self._send(request, more, is_stream=is_stream, body=body)
             raise unreached(f"the service cannot be reached: {error}") from error
         except httpx.HTTPError as error:
-            raise ConnectionLost(f"the service went away: {error}") from error
+            hint = "" if self._place.is_tls or self._place.path else PLAIN_HINT
+            raise ConnectionLost(f"the service went away: {error}{hint}") from error
         return answer
-
-    async def store(self, id: bytes | str) -> AsyncStoreMethods:
-        """Return a Weaver store; as `RestClient.store`."""
-        return await AsyncStoreMethods.open(self, id)
 
     async def close(self) -> None:
         """End all calls and streams of this client."""
-        await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+        if self._http is not None:
+            await self._http.aclose()

@@ -19,19 +19,17 @@ import select
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final, Generic, Self, TypeVar
+from typing import IO, Any, Final, Generic, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 from weakref import WeakSet
 
 from datalattice.actions import (
     CELL,
     CHUNK_BYTES_MAX,
-    ActionKind,
     ActionRequest,
     FileInfo,
     FilePiece,
@@ -44,7 +42,6 @@ from datalattice.cells import decode_message, encode_message
 from datalattice.client.calling import body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
 from datalattice.client.credentials import delegation_headers
-from datalattice.client.methods import StoreMethods
 from datalattice.client.network import (
     DoorPin,
     pin_of,
@@ -53,17 +50,17 @@ from datalattice.client.network import (
     tls_reason,
     unverified,
 )
+from datalattice.client.remote import RemoteClient
 from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import (
     IDEMPOTENCY_KEY,
     RETRY_POLICY,
-    Attempts,
     ConnectionLost,
     RetryPolicy,
     unreached,
 )
 from datalattice.clock import Clock
-from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.crypto import Entropy
 from datalattice.errors import (
     DataLatticeError,
     MissingData,
@@ -86,13 +83,15 @@ INFO_HEADER: Final = "x-file-info"
 SILENCE_S: Final = 45.0  # three comments are missing: "a comment comes every 15 s" (docs/rest.md)
 """How long a stream may be silent before its service counts as gone."""
 
+PLAIN_HINT: Final = "; if it has TLS, connect by https://"
+
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _HASHES: Final = {"hash": "x-value-id", "root_hash": "x-root-hash"}
 """Fields of a result that is a value, and the headers that they come in."""
 
 
-class RestClient:
+class RestClient(RemoteClient):
     """One connection to a service; for one thread at a time.
 
     url:   `http://host:port`, `https://host:port`, `did:key:...@host:port`, or the path of a Unix
@@ -120,33 +119,12 @@ class RestClient:
         retry: RetryPolicy = RETRY_POLICY,
         resume_s: float = RESUME_S,
     ) -> None:
-        self._resume_s = resume_s
+        super().__init__(timeout_s, entropy, retry, resume_s)
         self._token = token
         self._shown = delegation_headers(delegations)
-        self._entropy = entropy or SystemEntropy()
-        self._retry = retry
-        self._timeout_s = timeout_s
-        named, place = split_door(url)
-        pin = pin_of(did, named, clock)
-        if pin is not None and tls is not None:
-            raise UsageError("tls and did: a certificate is verified in one way")
-        self._make = _connector(place if named is None else f"https://{place}", timeout_s, tls, pin)
+        self._make = _connector(DoorPlace.parse(url, tls, did, clock), timeout_s, tls)
         self._connection = self._make()
         self._streams: WeakSet[RestStream[Any]] = WeakSet()
-
-    def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
-        """Have the service do an action; as `Client.call`."""
-        check_answer(request, stream=False)
-        action = request.action
-        if action.kind is not ActionKind.ONCE:
-            return self._call(request)
-        attempts = Attempts(self._retry, self._entropy, action.name, request_id)
-        while True:
-            try:
-                return self._call(request, {IDEMPOTENCY_KEY: attempts.id})
-            except DataLatticeError as error:
-                pause_s = attempts.pause_after(error)
-            time.sleep(pause_s)
 
     def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
         """Have an action done whose body is long; as `Client.upload`."""
@@ -155,7 +133,8 @@ class RestClient:
         answer = self._send(self._connection, request, body=pieces)
         return read_result(request, answer.headers.get, self._read(answer))
 
-    def _call(self, request: ActionRequest[R], headers: Mapping[str, str] = NO_HEADERS) -> R:
+    def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
+        headers = {} if request_id is None else {IDEMPOTENCY_KEY: request_id}
         answer = self._send(self._connection, request, headers)
         return read_result(request, answer.headers.get, self._read(answer))
 
@@ -170,14 +149,6 @@ class RestClient:
         stream = RestStream(self, request)
         self._streams.add(stream)
         return stream
-
-    def store(self, id: bytes | str) -> StoreMethods:
-        """Return a Weaver store, whose methods are called by name.
-
-        id: 16 bytes, their hex, or a UUID.
-        Raises: as `call`. UsageError: it is no id.
-        """
-        return StoreMethods(self, id)
 
     def _send(
         self,
@@ -207,7 +178,7 @@ class RestClient:
             # What a door with TLS does when plain text comes.
             is_plain = type(connection) is http.client.HTTPConnection
             if is_plain and isinstance(error, (http.client.BadStatusLine, ConnectionResetError)):
-                reason += "; if it has TLS, connect by https://"
+                reason += PLAIN_HINT
             raise ConnectionLost(f"the service cannot be reached: {reason}") from error
         except BaseException:
             connection.close()  # Ctrl-C: as for a timeout
@@ -231,12 +202,6 @@ class RestClient:
         self._connection.close()
         for stream in list(self._streams):
             stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class RestStream(Generic[R]):
@@ -359,22 +324,57 @@ def _connect(connection: http.client.HTTPConnection) -> None:
             raise
 
 
+class DoorPlace(NamedTuple):
+    """Where a door of HTTP is. path: of a Unix socket, "" at a host. pin: of the node there."""
+
+    path: str = ""
+    host: str = ""
+    port: int | None = None
+    is_tls: bool = False
+    pin: DoorPin | None = None
+
+    @classmethod
+    def parse(
+        cls, url: str, tls: ssl.SSLContext | None, did: str | None, clock: Clock | None
+    ) -> DoorPlace:
+        """Return the place that a client was given; arguments as of `RestClient`.
+
+        Raises: UsageError: it is none, or the rest does not go with it. PeerUnavailable: there is
+                no socket.
+        """
+        named, place = split_door(url)
+        pin = pin_of(did, named, clock)
+        if pin is not None and tls is not None:
+            raise UsageError("tls and did: a certificate is verified in one way")
+        url = place if named is None else f"https://{place}"
+        if pin is not None and not url.startswith("https://"):
+            raise UsageError(f"{pin.did} is proved over TLS: https://host:port, got {url!r}")
+        if "://" not in url:
+            if not Path(url).is_socket():
+                raise PeerUnavailable(f"there is no socket at {url}")
+            return cls(url)
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"a service is at http://host:port or https://host:port, got {url!r}")
+        return cls("", parts.hostname, parts.port, parts.scheme == "https", pin)
+
+    @property
+    def url(self) -> str:
+        """The URL that the targets of requests are behind."""
+        host = f"[{self.host}]" if ":" in self.host else self.host or "localhost"
+        port = "" if self.port is None else f":{self.port}"
+        return f"{'https' if self.is_tls else 'http'}://{host}{port}"
+
+
 def _connector(
-    url: str, timeout_s: float, tls: ssl.SSLContext | None, pin: DoorPin | None
+    place: DoorPlace, timeout_s: float, tls: ssl.SSLContext | None
 ) -> Callable[[], http.client.HTTPConnection]:
-    if pin is not None and not url.startswith("https://"):
-        raise UsageError(f"{pin.did} is proved over TLS: https://host:port, got {url!r}")
-    if "://" not in url:
-        if not Path(url).is_socket():
-            raise PeerUnavailable(f"there is no socket at {url}")
-        return lambda: _UnixConnection(url, timeout_s)
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"a service is at http://host:port or https://host:port, got {url!r}")
-    host, port = parts.hostname, parts.port
+    path, host, port, is_tls, pin = place
+    if path:
+        return lambda: _UnixConnection(path, timeout_s)
     if pin is not None:
         return lambda: _PinnedConnection(host, port, timeout_s, pin)
-    if parts.scheme == "https":
+    if is_tls:
         return lambda: http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls)
     return lambda: http.client.HTTPConnection(host, port, timeout=timeout_s)
 

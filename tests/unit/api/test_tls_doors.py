@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,8 +36,14 @@ from datalattice.api.certificates import (  # noqa: E402 - behind what may be mi
     DoorCertificate,
 )
 from datalattice.api.doors import Doors  # noqa: E402
+from datalattice.client.asyncrest import AsyncRestClient  # noqa: E402
 from datalattice.client.credentials import make_token  # noqa: E402
-from datalattice.client.network import DoorPin, shown_certificate, statement_text  # noqa: E402
+from datalattice.client.network import (  # noqa: E402
+    DoorPin,
+    shown_certificate,
+    statement_text,
+    trusting,
+)
 from datalattice.client.rest import RestClient  # noqa: E402
 from datalattice.client.settings import DoorConfig, NodeConfig  # noqa: E402
 from datalattice.service import FolderService  # noqa: E402
@@ -99,10 +106,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 class Waiting:
-    """`AsyncGrpcClient`, called from a thread without an event loop."""
+    """An asynchronous client, called from a thread without an event loop of its own."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self.args, self.options = args, options
+    def __init__(self, kind: Any, *args: Any, **options: Any) -> None:
+        self.kind, self.args, self.options = kind, args, options
 
     def __enter__(self) -> Self:
         return self
@@ -111,17 +118,22 @@ class Waiting:
 
     def call(self, request: Any) -> Any:
         async def run() -> Any:
-            async with grpc.AsyncGrpcClient(*self.args, **self.options) as client:
+            async with self.kind(*self.args, **self.options) as client:
                 return await client.call(request)
 
         return asyncio.run(run())
 
 
-KINDS = {"rest": RestClient, "grpc": grpc.GrpcClient, "waiting": Waiting}
+KINDS: dict[str, Any] = {
+    "rest": RestClient,
+    "rest waiting": partial(Waiting, AsyncRestClient),
+    "grpc": grpc.GrpcClient,
+    "grpc waiting": partial(Waiting, grpc.AsyncGrpcClient),
+}
 
 
 def client(kind: str, served: Served, **options: Any) -> AbstractContextManager[Any]:
-    place = f"https://{served.rest}" if kind == "rest" else served.grpc
+    place = f"https://{served.rest}" if kind.startswith("rest") else served.grpc
     made: AbstractContextManager[Any] = KINDS[kind](place, token=served.token, **options)
     return made
 
@@ -138,7 +150,7 @@ def test_who_knows_the_did_needs_nothing_else(kind: str, served: Served) -> None
         status = made.call(GetNodeStatus())
         assert made.call(ListTopics()).topics == ()
     assert [one.did for one in status.doors] == [served.did]
-    place = served.rest if kind == "rest" else served.grpc
+    place = served.rest if kind.startswith("rest") else served.grpc
     with KINDS[kind](f"{served.did}@{place}") as made:
         assert made.call(GetNodeStatus()).doors == status.doors
 
@@ -165,7 +177,7 @@ def test_without_a_did_an_own_certificate_is_refused(kind: str, served: Served) 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plain_client_learns_that_there_is_tls(kind: str, served: Served) -> None:
-    made = RestClient(f"http://{served.rest}") if kind == "rest" else KINDS[kind](served.grpc)
+    made = KINDS[kind](f"http://{served.rest}" if kind.startswith("rest") else served.grpc)
     with made, pytest.raises(PeerUnavailable, match=r"https://|if it has TLS"):
         made.call(GetNodeStatus())
 
@@ -238,7 +250,7 @@ def unverified_for(writer: Any) -> ssl.SSLContext:
 def test_whoever_sits_between_shows_another_key(kind: str, served: Served, tmp_path: Path) -> None:
     between = DoorCertificate(tmp_path, KeyPair.generate(), SystemClock())
     between.context.set_alpn_protocols(["h2"])
-    target = served.rest if kind == "rest" else served.grpc
+    target = served.rest if kind.startswith("rest") else served.grpc
     with (
         relay(between.context, target) as place,
         KINDS[kind](f"{served.did}@{place}") as made,
@@ -284,6 +296,10 @@ def test_what_does_not_go_together_is_refused() -> None:
         lambda: RestClient("https://127.0.0.1:1", did="did:web:node.example"),
         lambda: RestClient("http://127.0.0.1:1", did=one),
         lambda: RestClient("did:key:zAB@127.0.0.1:1"),
+        lambda: AsyncRestClient("http://127.0.0.1:1", did=one),
+        lambda: AsyncRestClient("https://127.0.0.1:1", did=one, tls=ssl.create_default_context()),
+        lambda: AsyncRestClient(f"{one}@127.0.0.1:1", did=other),
+        lambda: AsyncRestClient("ftp://127.0.0.1:1"),
         lambda: grpc.GrpcClient("folder/socket", did=one),
         lambda: grpc.GrpcClient("127.0.0.1:1", did=one, certificate=b"x"),
         lambda: grpc.GrpcClient(f"{one}@127.0.0.1:1", did=other),
@@ -336,6 +352,25 @@ def test_a_renewed_certificate_is_taken_without_a_restart(kind: str, tmp_path: P
             now = other.call(GetNodeStatus()).doors
         assert now[1:] == before
         assert made.call(GetNodeStatus()).doors == now  # its connection stays
+
+
+def test_a_client_with_a_loop_proves_a_door_again_whose_certificate_is_another(
+    served: Served,
+) -> None:
+    async def run() -> None:
+        async with AsyncRestClient(f"{served.did}@{served.rest}", token=served.token) as client:
+            await client.call(GetNodeStatus())
+            known = client._certificate
+            # As if it had been proved before the door's present certificate was made.
+            other = DoorCertificate(served.folder / "other", KeyPair.generate(), SystemClock())
+            assert client._http is not None
+            await client._http.aclose()
+            client._http = client._made(trusting(ssl.PEM_cert_to_DER_cert(other.chain.decode())))
+            status = await client.call(GetNodeStatus())
+            assert ([one.did for one in status.doors], client._certificate) == ([served.did], known)
+
+    (served.folder / "other").mkdir()
+    asyncio.run(run())
 
 
 def test_files_of_the_operator_are_verified_in_the_ordinary_way(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Final, Generic, Self, TypeVar
 
@@ -14,17 +13,16 @@ from datalattice.actions import ActionKind, ActionRequest
 from datalattice.client.calling import check_answer, check_upload, upload_messages
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import (
-    ASK_STATUS,
     CALLS_MAX,
     DoorAddress,
     Token,
     token_in,
 )
-from datalattice.client.methods import StoreMethods
+from datalattice.client.remote import RemoteClient
 from datalattice.client.resumption import RESUME_S, Resumption
-from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
+from datalattice.client.retrying import RETRY_POLICY, RetryPolicy
 from datalattice.clock import Clock
-from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.crypto import Entropy
 from datalattice.errors import DataLatticeError, PeerUnavailable
 from datalattice.protobuf import Message
 
@@ -84,7 +82,7 @@ class GrpcStream(Generic[R]):
         self.close()
 
 
-class GrpcClient:
+class GrpcClient(RemoteClient):
     """Calls the actions of a service through its gRPC door.
 
     target:      the file of a socket, `host:port`, or `did:key:...@host:port`.
@@ -112,12 +110,9 @@ class GrpcClient:
         retry: RetryPolicy = RETRY_POLICY,
         resume_s: float = RESUME_S,
     ) -> None:
-        self._resume_s: Final = resume_s
+        super().__init__(timeout_s, entropy, retry, resume_s)
         self._route: Final = DoorAddress(target, token, certificate, did, clock, delegations)
-        self._timeout_s: Final = timeout_s
         self._calls: Final = threading.Semaphore(CALLS_MAX)
-        self._entropy: Final = entropy or SystemEntropy()
-        self._retry: Final = retry
         self._lock: Final = threading.Lock()
         self._shown = b""
         self._channel: Any = None if self._route.pin else self._route.channel(grpc)
@@ -129,17 +124,8 @@ class GrpcClient:
             return self._channel
         with self._lock:
             if self._channel is None or not pin.knows(self._shown):
-                shown = self._route.shown(self._timeout_s)
-                channel = self._route.channel(grpc, shown)
-                try:
-                    answer = channel.unary_unary(ASK_STATUS)(b"", timeout=self._timeout_s)
-                    self._route.prove(shown, answer)
-                except grpc.RpcError as error:
-                    raise self._route.error(error) from error
-                finally:
-                    if not pin.knows(shown):
-                        channel.close()
-                self._channel, self._shown = channel, shown
+                shown = self._route.proved(self._timeout_s)
+                self._channel, self._shown = self._route.channel(grpc, shown), shown
             return self._channel
 
     def _error(self, error: grpc.RpcError) -> DataLatticeError:
@@ -147,20 +133,6 @@ class GrpcClient:
         if self._route.pin is not None and isinstance(found, PeerUnavailable):
             self._channel = None  # the door may have another certificate now
         return found
-
-    def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
-        """Have an action done; as `Client.call`."""
-        check_answer(request, stream=False)
-        action = request.action
-        if action.kind is not ActionKind.ONCE:
-            return self._call(request)
-        attempts = Attempts(self._retry, self._entropy, action.name, request_id)
-        while True:
-            try:
-                return self._call(request, attempts.id)
-            except DataLatticeError as error:
-                pause_s = attempts.pause_after(error)
-            time.sleep(pause_s)
 
     def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
         """Have an action done whose body is long; as `Client.upload`."""
@@ -198,21 +170,7 @@ class GrpcClient:
 
         return GrpcStream(begin, self._error, going)
 
-    def store(self, id: bytes | str) -> StoreMethods:
-        """Return a Weaver store, whose methods are called by name.
-
-        id: 16 bytes, their hex, or a UUID.
-        Raises: as `call`. UsageError: it is no id.
-        """
-        return StoreMethods(self, id)
-
     def close(self) -> None:
         """End all calls and streams of this client."""
         if self._channel is not None:
             self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

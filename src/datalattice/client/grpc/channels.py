@@ -49,7 +49,8 @@ MESSAGE_SIZES: Final = (
 """Options of both ends: a message is as long as one between nodes, at most."""
 
 OPTIONS: Final = (
-    # By default a channel waits up to 2 minutes before it tries again to reach a service.
+    # A service that starts again is found within a second; by default a channel waits up to 2
+    # minutes before it tries again.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -58,16 +59,9 @@ OPTIONS: Final = (
     ("grpc.enable_retries", 0),
     # Without it, a new client waits as long as an earlier one of this process had to.
     ("grpc.use_local_subchannel_pool", 1),
-    # A service that starts again is found before the client gives up.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
     # A reader that stops holds the server back after 100 kB, not after some megabytes.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 16),
-    # A service that is started anew is found within a second.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
 CALLS_MAX: Final = 64
@@ -127,13 +121,21 @@ class DoorAddress:
         token = self._token if isinstance(self._token, str) else self._token()
         return ((AUTHORIZATION, f"Bearer {token}"), *found)
 
-    def shown(self, timeout_s: float) -> bytes:
-        """Return the certificate that the door shows, as DER.
+    def proved(self, timeout_s: float) -> bytes:
+        """Return the certificate of the door, as DER, once that proved to be the pinned node.
 
-        Raises: PeerUnavailable: no door with TLS answers.
+        Raises: PeerUnavailable: no door with TLS answers. BadSignature: it is another node's.
         """
+        assert self.pin is not None
         host, _, port = self._place.rpartition(":")
-        return shown_certificate(host.strip("[]"), int(port), timeout_s)
+        shown = shown_certificate(host.strip("[]"), int(port), timeout_s)
+        try:
+            with self.channel(grpc, shown) as channel:
+                answer = channel.unary_unary(ASK_STATUS)(b"", timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise self.error(error) from error
+        self.pin.check(shown, NodeInfo.decode(answer).doors, self._place)
+        return shown
 
     def channel(self, kind: Any, shown: bytes | None = None) -> Any:
         """Return a channel. kind: `grpc` for a blocking one, `grpc.aio` for the event loop.
@@ -151,11 +153,6 @@ class DoorAddress:
             return kind.insecure_channel(self._target, options=options)
         credentials = grpc.ssl_channel_credentials(pem)
         return kind.secure_channel(self._target, credentials, options=options)
-
-    def prove(self, shown: bytes, answer: bytes) -> None:
-        """Check what a door answers to `ASK_STATUS`. Raises: BadSignature: it is another node's."""
-        assert self.pin is not None
-        self.pin.check(shown, NodeInfo.decode(answer).doors, self._place)
 
     def error(self, error: grpc.RpcError) -> DataLatticeError:
         """Return the error of a service that made a call fail, as the same class."""

@@ -6,27 +6,27 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import IO, Any, Final, Self, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import grpc
 from grpc import aio
 
 from datalattice.actions import ActionKind, ActionRequest
+from datalattice.client.asyncremote import AsyncRemoteClient
 from datalattice.client.calling import check_answer, check_upload, upload_messages
 from datalattice.client.control import CALL_TIMEOUT_S
-from datalattice.client.grpc.channels import ASK_STATUS, CALLS_MAX, DoorAddress, Token, token_in
-from datalattice.client.methods import AsyncStoreMethods
+from datalattice.client.grpc.channels import CALLS_MAX, DoorAddress, Token, token_in
 from datalattice.client.resumption import RESUME_S, Resumption
-from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
+from datalattice.client.retrying import RETRY_POLICY, RetryPolicy
 from datalattice.clock import Clock
-from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.crypto import Entropy
 from datalattice.errors import DataLatticeError, PeerUnavailable
 from datalattice.protobuf import Message
 
 R = TypeVar("R", bound=Message)
 
 
-class AsyncGrpcClient:
+class AsyncGrpcClient(AsyncRemoteClient):
     """As `GrpcClient`, for one event loop."""
 
     def __init__(
@@ -43,12 +43,9 @@ class AsyncGrpcClient:
         retry: RetryPolicy = RETRY_POLICY,
         resume_s: float = RESUME_S,
     ) -> None:
-        self._resume_s: Final = resume_s
+        super().__init__(timeout_s, entropy, retry, resume_s)
         self._route: Final = DoorAddress(target, token, certificate, did, clock, delegations)
-        self._timeout_s: Final = timeout_s
         self._calls: Final = asyncio.Semaphore(CALLS_MAX)
-        self._entropy: Final = entropy or SystemEntropy()
-        self._retry: Final = retry
         self._shown = b""
         self._opening: Final = asyncio.Lock()
         self._channel: Any = None if self._route.pin else self._route.channel(aio)
@@ -60,17 +57,8 @@ class AsyncGrpcClient:
             return self._channel
         async with self._opening:
             if self._channel is None or not pin.knows(self._shown):
-                shown = await asyncio.to_thread(self._route.shown, self._timeout_s)
-                channel = self._route.channel(aio, shown)
-                try:
-                    answer = await channel.unary_unary(ASK_STATUS)(b"", timeout=self._timeout_s)
-                    self._route.prove(shown, answer)
-                except grpc.RpcError as error:
-                    raise self._route.error(error) from error
-                finally:
-                    if not pin.knows(shown):
-                        await channel.close()
-                self._channel, self._shown = channel, shown
+                shown = await asyncio.to_thread(self._route.proved, self._timeout_s)
+                self._channel, self._shown = self._route.channel(aio, shown), shown
             return self._channel
 
     def _error(self, error: grpc.RpcError) -> DataLatticeError:
@@ -78,20 +66,6 @@ class AsyncGrpcClient:
         if self._route.pin is not None and isinstance(found, PeerUnavailable):
             self._channel = None  # the door may have another certificate now
         return found
-
-    async def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
-        """Have an action done; as `GrpcClient.call`."""
-        check_answer(request, stream=False)
-        action = request.action
-        if action.kind is not ActionKind.ONCE:
-            return await self._call(request)
-        attempts = Attempts(self._retry, self._entropy, action.name, request_id)
-        while True:
-            try:
-                return await self._call(request, attempts.id)
-            except DataLatticeError as error:
-                pause_s = attempts.pause_after(error)
-            await asyncio.sleep(pause_s)
 
     async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
         """Have an action done whose body is long; as `GrpcClient.upload`."""
@@ -149,17 +123,7 @@ class AsyncGrpcClient:
                 call.cancel()
             await asyncio.sleep(going.pause_s(found))
 
-    async def store(self, id: bytes | str) -> AsyncStoreMethods:
-        """Return a Weaver store; as `GrpcClient.store`."""
-        return await AsyncStoreMethods.open(self, id)
-
     async def close(self) -> None:
         """End all calls and streams of this client."""
         if self._channel is not None:
             await self._channel.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()

@@ -9,6 +9,7 @@ from datalattice.client.network.pinning import (
     WELL_KNOWN,
     DoorPin,
     pin_of,
+    proved_door,
     read_certificate,
     read_statements,
     shown_certificate,
@@ -16,6 +17,7 @@ from datalattice.client.network.pinning import (
     state_door,
     statement_text,
     tls_reason,
+    trusting,
     unverified,
 )
 from datalattice.client.network.probing import probe, receive_result, unreached
@@ -43,6 +45,7 @@ __all__ = [
     "open_stream",
     "pin_of",
     "probe",
+    "proved_door",
     "proven_key",
     "read_certificate",
     "read_statements",
@@ -53,6 +56,7 @@ __all__ = [
     "statement_text",
     "store_check",
     "tls_reason",
+    "trusting",
     "tune",
     "unreached",
     "unverified",

@@ -185,6 +185,25 @@ def read_statements(host: str, port: int, timeout_s: float) -> tuple[DoorStateme
         raise BadSignature(f"{host}:{port} has no statements at {WELL_KNOWN}: {error}") from error
 
 
+def proved_door(pin: DoorPin, host: str, port: int, timeout_s: float) -> bytes:
+    """Return the certificate, as DER, of a door of HTTP that proved to be the pinned node.
+
+    Raises: PeerUnavailable: no door with TLS answers there. BadSignature: it is another node's.
+    """
+    shown = shown_certificate(host, port, timeout_s)
+    pin.check(shown, read_statements(host, port, timeout_s), f"{host}:{port}")
+    return shown
+
+
+def trusting(shown: bytes) -> ssl.SSLContext:
+    """Return a context for a client that takes this certificate alone, whatever names it has."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it is nobody's authority
+    context.load_verify_locations(cadata=shown)
+    return context
+
+
 def unverified(protocols: tuple[str, ...] = ()) -> ssl.SSLContext:
     """Return a context for a client that compares the certificate itself."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,0 +1,88 @@
+"""Remote: what the clients of the doors have in common, whatever the door speaks.
+
+Source: docs/clients.md.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Final, Self, TypeVar
+
+from datalattice.actions import ActionKind, ActionRequest
+from datalattice.client.calling import check_answer
+from datalattice.client.control import CALL_TIMEOUT_S
+from datalattice.client.methods import StoreMethods
+from datalattice.client.resumption import RESUME_S
+from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
+from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.errors import DataLatticeError
+from datalattice.protobuf import Message
+
+R = TypeVar("R", bound=Message)
+
+
+class CallPolicy:
+    """How a client of a door calls.
+
+    timeout_s: the longest that a call waits for its answer.
+    entropy:   makes the ids of requests. retry: how often one with an id is sent again.
+    resume_s:  how long a stream whose connection was lost tries to go on; 0: not at all.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float = CALL_TIMEOUT_S,
+        entropy: Entropy | None = None,
+        retry: RetryPolicy = RETRY_POLICY,
+        resume_s: float = RESUME_S,
+    ) -> None:
+        self._timeout_s: Final = timeout_s
+        self._entropy: Final = entropy or SystemEntropy()
+        self._retry: Final = retry
+        self._resume_s: Final = resume_s
+
+    def _attempts(self, request: ActionRequest[Any], request_id: str | None) -> Attempts | None:
+        """Return what repeats a call; None: the action is not of kind ONCE, and needs no id."""
+        check_answer(request, stream=False)
+        if request.action.kind is not ActionKind.ONCE:
+            return None
+        return Attempts(self._retry, self._entropy, request.action.name, request_id)
+
+
+class RemoteClient(CallPolicy, ABC):
+    """A client of a door, for programs without an event loop."""
+
+    @abstractmethod
+    def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
+        """Have an action done by one request."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all calls and streams of this client."""
+
+    def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
+        """Have an action done; as `Client.call`."""
+        attempts = self._attempts(request, request_id)
+        if attempts is None:
+            return self._call(request)
+        while True:
+            try:
+                return self._call(request, attempts.id)
+            except DataLatticeError as error:
+                pause_s = attempts.pause_after(error)
+            time.sleep(pause_s)
+
+    def store(self, id: bytes | str) -> StoreMethods:
+        """Return a Weaver store, whose methods are called by name.
+
+        id: 16 bytes, their hex, or a UUID.
+        Raises: as `call`. UsageError: it is no id.
+        """
+        return StoreMethods(self, id)  # type: ignore[arg-type]  # the door's client has the rest
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
