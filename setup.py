@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 PACKAGE = Path("src", "datalattice")
 
@@ -78,7 +78,13 @@ def extensions() -> list[object]:
     except ImportError:
         sys.exit("DATALATTICE_COMPILE=1 needs mypy beside setuptools: run `make build`")
     paths = [str(path) for path in compiled_sources(Path())]
-    return list(mypycify(paths, opt_level="3", group_name="datalattice"))
+    keccak = Extension(
+        "datalattice._keccak",
+        [str(PACKAGE / "_keccak.c")],
+        depends=[str(PACKAGE / "_keccak_lanes.h")],
+        extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
+    )
+    return [keccak, *mypycify(paths, opt_level="3", group_name="datalattice")]
 
 
 if __name__ == "__main__":

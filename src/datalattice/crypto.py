@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, Protocol, Self
 
@@ -19,6 +19,23 @@ from nacl import bindings
 from nacl.exceptions import CryptoError
 
 from datalattice.errors import UsageError
+
+try:
+    from datalattice._keccak import LANES as _LANES
+    from datalattice._keccak import sha3_256 as _sha3_256
+    from datalattice._keccak import sha3_256_many as _sha3_256_many
+except ImportError:  # not compiled
+    _LANES = ()
+
+    def _sha3_256(message: bytes | bytearray | memoryview, /) -> bytes:
+        return hashlib.sha3_256(message).digest()
+
+    def _sha3_256_many(
+        messages: Iterable[bytes],
+        lanes: int = 0,  # noqa: ARG001 - one at a time
+    ) -> list[bytes]:
+        return [hashlib.sha3_256(message).digest() for message in tuple(messages)]
+
 
 PUBLIC_KEY_BYTES = 32
 SEED_BYTES = 32
@@ -35,9 +52,16 @@ _verifying_lock = threading.Lock()
 _SEAL_CONTEXT = "datalattice 2026 KeyPair.seal"
 
 
-def sha3_256(data: bytes) -> bytes:
-    """Return the 32-byte SHA3-256 hash (FIPS 202) of `data`."""
-    return hashlib.sha3_256(data).digest()
+HASH_LANES: Final = _LANES
+"""How many messages are hashed side by side at will: 1 to 8; none where it is not compiled."""
+
+# Names for the functions themselves: a call of Python in between would cost as much as a round.
+sha3_256: Final = _sha3_256
+"""Returns the 32-byte SHA3-256 hash (FIPS 202) of bytes."""
+
+sha3_256_many: Final = _sha3_256_many
+"""Returns the SHA3-256 hash of each of some messages, in order. Messages that are there together
+are hashed side by side, in as many lanes as the processor has: that takes a fourth of the time."""
 
 
 def blake3(data: bytes) -> bytes:

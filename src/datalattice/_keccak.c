@@ -1,0 +1,328 @@
+/* SHA3-256 (FIPS 202) for Python, of one message and of many at once.
+ *
+ * A sponge of SHA3-256 takes its input in blocks that depend on each other, so one message cannot be
+ * hashed faster than its permutations follow. Several messages can: a vector register holds the same
+ * word of 2, 4 or 8 states. Which of these the processor has is asked when the module is loaded.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#define ROUNDS 24
+#define WORDS 25
+#define RATE 136        /* bytes of a block: 1,088 of 1,600 bits */
+#define RATE_WORDS 17
+#define DIGEST 32
+
+/* Bytes in all from which other Python threads may run meanwhile: giving the lock back and waiting
+ * for it costs more than hashing less. */
+#define UNLOCKED_BYTES 16384
+
+static const uint64_t round_constants[ROUNDS] = {
+    0x0000000000000001, 0x0000000000008082, 0x800000000000808a, 0x8000000080008000,
+    0x000000000000808b, 0x0000000080000001, 0x8000000080008081, 0x8000000000008009,
+    0x000000000000008a, 0x0000000000000088, 0x0000000080008009, 0x000000008000000a,
+    0x000000008000808b, 0x800000000000008b, 0x8000000000008089, 0x8000000000008003,
+    0x8000000000008002, 0x8000000000000080, 0x000000000000800a, 0x800000008000000a,
+    0x8000000080008081, 0x8000000000008080, 0x0000000080000001, 0x8000000080008008,
+};
+
+struct message {
+    const unsigned char *data; /* what was not absorbed yet */
+    size_t left;
+    unsigned char *digest;
+    int is_padded;             /* whether the last block was absorbed */
+};
+
+/* Words are read and written byte by byte, so that the order of bytes of the machine does not count.
+ * Compilers make one instruction of it where it can be one. */
+static inline uint64_t load(const unsigned char *bytes)
+{
+    uint64_t word = 0;
+    for (int i = 0; i < 8; i++)
+        word |= (uint64_t)bytes[i] << (8 * i);
+    return word;
+}
+
+static inline void save(unsigned char *bytes, uint64_t word)
+{
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)(word >> (8 * i));
+}
+
+/* Add the next block of a message to a state; the words of a lane are `stride` apart. */
+static inline void absorb(struct message *message, uint64_t *state, size_t stride)
+{
+    unsigned char last[RATE];
+    const unsigned char *block = message->data;
+
+    if (message->left < RATE) {
+        /* "01" of SHA-3 and the first bit of the padding, then its last bit (FIPS 202, B.2) */
+        memset(last, 0, RATE);
+        if (message->left)
+            memcpy(last, block, message->left);
+        last[message->left] = 0x06;
+        last[RATE - 1] |= 0x80;
+        block = last;
+        message->left = 0;
+        message->is_padded = 1;
+    } else {
+        message->data += RATE;
+        message->left -= RATE;
+    }
+    for (int i = 0; i < RATE_WORDS; i++)
+        state[i * stride] ^= load(block + 8 * i);
+}
+
+/* Write the digest of a state, and make the state that of a new message. */
+static inline void squeeze(const struct message *message, uint64_t *state, size_t stride)
+{
+    for (int i = 0; i < DIGEST / 8; i++)
+        save(message->digest + 8 * i, state[i * stride]);
+    for (int i = 0; i < WORDS; i++)
+        state[i * stride] = 0;
+}
+
+#define LANES 1
+#define WORD uint64_t
+#define NAMED(x) x##_1
+#define TARGET
+#include "_keccak_lanes.h"
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define HAS_X86 1
+/* One lane with `andn` and `rorx`: a tenth faster. */
+#define LANES 1
+#define WORD uint64_t
+#define NAMED(x) x##_1_bmi
+#define TARGET __attribute__((target("bmi,bmi2")))
+#include "_keccak_lanes.h"
+#endif
+
+typedef void (*hash_function)(struct message *, size_t);
+
+/* By the number of lanes; NULL: this processor or this compiler has it not. */
+static hash_function by_lanes[9] = {NULL, hash_1};
+static void (*permute_alone)(uint64_t *) = permute_1;
+
+/* Finish a message alone, from the state that it has in a lane. */
+static void hash_rest(struct message *message, const uint64_t *lane, size_t stride)
+{
+    uint64_t state[WORDS];
+
+    for (int i = 0; i < WORDS; i++)
+        state[i] = lane[i * stride];
+    while (!message->is_padded) {
+        absorb(message, state, 1);
+        permute_alone(state);
+    }
+    squeeze(message, state, 1);
+}
+
+#if defined(__GNUC__)
+#define HAS_VECTORS 1
+typedef uint64_t words_2 __attribute__((vector_size(16)));
+typedef uint64_t words_4 __attribute__((vector_size(32)));
+typedef uint64_t words_8 __attribute__((vector_size(64)));
+
+/* 2 lanes: SSE2 is a part of x86-64, and NEON of ARM64. */
+#define LANES 2
+#define WORD words_2
+#define NAMED(x) x##_2
+#define TARGET
+#include "_keccak_lanes.h"
+
+#if defined(HAS_X86)
+#define LANES 4
+#define WORD words_4
+#define NAMED(x) x##_4
+#define TARGET __attribute__((target("avx2")))
+#include "_keccak_lanes.h"
+
+#define LANES 8
+#define WORD words_8
+#define NAMED(x) x##_8
+#define TARGET __attribute__((target("avx512f")))
+#include "_keccak_lanes.h"
+#endif
+#endif
+
+static int widest = 1;
+
+static void find_lanes(void)
+{
+#if defined(HAS_VECTORS)
+    by_lanes[2] = hash_2;
+#endif
+#if defined(HAS_X86)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2")) {
+        by_lanes[1] = hash_1_bmi;
+        permute_alone = permute_1_bmi;
+    }
+    if (__builtin_cpu_supports("avx2"))
+        by_lanes[4] = hash_4;
+    if (__builtin_cpu_supports("avx512f"))
+        by_lanes[8] = hash_8;
+#endif
+    for (int lanes = 1; lanes <= 8; lanes++)
+        if (by_lanes[lanes] != NULL)
+            widest = lanes;
+}
+
+PyDoc_STRVAR(sha3_256_doc,
+"sha3_256(message)\n--\n\n"
+"Return the SHA3-256 of a message: 32 bytes.");
+
+static PyObject *sha3_256(PyObject *module, PyObject *given)
+{
+    struct message message = {NULL, 0, NULL, 0};
+    PyObject *digest;
+    Py_buffer view;
+
+    (void)module;
+    if (PyObject_GetBuffer(given, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    digest = PyBytes_FromStringAndSize(NULL, DIGEST);
+    if (digest != NULL) {
+        message.data = view.buf;
+        message.left = (size_t)view.len;
+        message.digest = (unsigned char *)PyBytes_AS_STRING(digest);
+        if (message.left >= UNLOCKED_BYTES) {
+            Py_BEGIN_ALLOW_THREADS
+            by_lanes[1](&message, 1);
+            Py_END_ALLOW_THREADS
+        } else {
+            by_lanes[1](&message, 1);
+        }
+    }
+    PyBuffer_Release(&view);
+    return digest;
+}
+
+PyDoc_STRVAR(sha3_256_many_doc,
+"sha3_256_many(messages, lanes=0)\n--\n\n"
+"Return the SHA3-256 of each message, in order: a list of 32 bytes each.\n\n"
+"messages: bytes. lanes: how many are hashed side by side, one of `LANES`; 0: the most.");
+
+static PyObject *sha3_256_many(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"messages", "lanes", NULL};
+    PyObject *given, *parts, *digests = NULL;
+    struct message *messages = NULL;
+    Py_ssize_t count;
+    size_t total = 0;
+    int lanes = 0;
+
+    (void)module;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|i", names, &given, &lanes))
+        return NULL;
+    if (lanes == 0)
+        lanes = widest;
+    if (lanes < 1 || lanes > 8 || by_lanes[lanes] == NULL) {
+        PyErr_Format(PyExc_ValueError, "this machine does not hash %d messages at once", lanes);
+        return NULL;
+    }
+    /* A tuple of our own: nobody can take a message away while other threads run. */
+    parts = PySequence_Tuple(given);
+    if (parts == NULL)
+        return NULL;
+    count = PyTuple_GET_SIZE(parts);
+    digests = PyList_New(count);
+    messages = PyMem_New(struct message, count ? count : 1);
+    if (digests == NULL || messages == NULL) {
+        PyErr_NoMemory();
+        goto failed;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *part = PyTuple_GET_ITEM(parts, i);
+        PyObject *digest;
+        if (!PyBytes_Check(part)) {
+            PyErr_Format(PyExc_TypeError, "message %zd is bytes, got %.80s", i,
+                         Py_TYPE(part)->tp_name);
+            goto failed;
+        }
+        digest = PyBytes_FromStringAndSize(NULL, DIGEST);
+        if (digest == NULL)
+            goto failed;
+        PyList_SET_ITEM(digests, i, digest);
+        messages[i].data = (const unsigned char *)PyBytes_AS_STRING(part);
+        messages[i].left = (size_t)PyBytes_GET_SIZE(part);
+        messages[i].digest = (unsigned char *)PyBytes_AS_STRING(digest);
+        messages[i].is_padded = 0;
+        total += messages[i].left;
+    }
+    if (total >= UNLOCKED_BYTES) {
+        Py_BEGIN_ALLOW_THREADS
+        by_lanes[lanes](messages, (size_t)count);
+        Py_END_ALLOW_THREADS
+    } else {
+        by_lanes[lanes](messages, (size_t)count);
+    }
+    PyMem_Free(messages);
+    Py_DECREF(parts);
+    return digests;
+
+failed:
+    PyMem_Free(messages);
+    Py_XDECREF(digests);
+    Py_DECREF(parts);
+    return NULL;
+}
+
+static PyMethodDef functions[] = {
+    {"sha3_256", sha3_256, METH_O, sha3_256_doc},
+    {"sha3_256_many", (PyCFunction)(void (*)(void))sha3_256_many, METH_VARARGS | METH_KEYWORDS,
+     sha3_256_many_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module)
+{
+    PyObject *lanes = PyList_New(0), *all;
+
+    if (lanes == NULL)
+        return -1;
+    find_lanes();
+    for (int i = 1; i <= 8; i++) {
+        PyObject *number;
+        if (by_lanes[i] == NULL)
+            continue;
+        number = PyLong_FromLong(i);
+        if (number == NULL || PyList_Append(lanes, number) < 0) {
+            Py_XDECREF(number);
+            Py_DECREF(lanes);
+            return -1;
+        }
+        Py_DECREF(number);
+    }
+    all = PyList_AsTuple(lanes);
+    Py_DECREF(lanes);
+    if (all == NULL || PyModule_AddObject(module, "LANES", all) < 0) {
+        Py_XDECREF(all);
+        return -1;
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "datalattice._keccak",
+    .m_doc = "SHA3-256 of one message, and of many at once.",
+    .m_size = 0,
+    .m_methods = functions,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__keccak(void)
+{
+    return PyModuleDef_Init(&definition);
+}

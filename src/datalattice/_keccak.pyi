@@ -1,0 +1,6 @@
+from collections.abc import Iterable
+
+LANES: tuple[int, ...]
+
+def sha3_256(message: bytes | bytearray | memoryview, /) -> bytes: ...
+def sha3_256_many(messages: Iterable[bytes], lanes: int = 0) -> list[bytes]: ...

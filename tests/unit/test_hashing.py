@@ -1,0 +1,85 @@
+"""SHA3-256 of one message and of many at once, beside the standard library's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datalattice.crypto import HASH_LANES, sha3_256, sha3_256_many
+
+RATE = 136  # bytes of a block
+CHOICES = (0, *HASH_LANES)  # 0: the most that there are
+
+
+def expected(messages: list[bytes]) -> list[bytes]:
+    return [hashlib.sha3_256(one).digest() for one in messages]
+
+
+def test_the_compiled_build_has_lanes() -> None:
+    is_compiled = os.environ.get("DATALATTICE_EXPECT_COMPILED") == "1"
+    assert (1 in HASH_LANES) or not is_compiled
+    assert set(HASH_LANES) <= {1, 2, 4, 8}
+
+
+def test_every_length_up_to_1000() -> None:
+    dice = random.Random(1)
+    for length in range(1_001):
+        messages = [dice.randbytes(length) for _ in range(9)]
+        for lanes in CHOICES:
+            assert sha3_256_many(messages, lanes) == expected(messages)
+        assert sha3_256(messages[0]) == hashlib.sha3_256(messages[0]).digest()
+
+
+def test_every_size_of_batch_with_mixed_lengths() -> None:
+    dice = random.Random(2)
+    lengths = (0, 1, RATE - 1, RATE, RATE + 1, 4 * RATE - 1, 5_000)
+    for count in range(18):
+        for _ in range(10):
+            messages = [dice.randbytes(dice.choice(lengths)) for _ in range(count)]
+            for lanes in CHOICES:
+                assert sha3_256_many(messages, lanes) == expected(messages)
+
+
+@given(st.lists(st.binary(max_size=3 * RATE), max_size=20), st.sampled_from(CHOICES))
+def test_any_messages(messages: list[bytes], lanes: int) -> None:
+    assert sha3_256_many(messages, lanes) == expected(messages)
+
+
+def test_messages_come_from_any_iterable_and_other_bytes_are_hashed_alone() -> None:
+    assert sha3_256_many(iter([b"a", b"b"])) == expected([b"a", b"b"])
+    for given_as in (bytearray, memoryview):
+        assert sha3_256(given_as(b"abc")) == hashlib.sha3_256(b"abc").digest()
+    with pytest.raises(TypeError):
+        sha3_256("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        sha3_256_many([b"a", "text"])  # type: ignore[list-item]
+    with pytest.raises(TypeError):
+        sha3_256_many(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lanes", [-1, 3, 9, 16])
+def test_a_number_of_lanes_that_is_not_there_is_refused(lanes: int) -> None:
+    if not HASH_LANES:  # the standard library knows no lanes
+        assert sha3_256_many([b"a"], lanes) == expected([b"a"])
+        return
+    with pytest.raises(ValueError, match=f"does not hash {lanes} messages at once"):
+        sha3_256_many([b"a"], lanes)
+
+
+def test_messages_may_be_taken_from_the_list_while_they_are_hashed() -> None:
+    messages = [bytes([number]) * 50_000 for number in range(64)]
+    wanted, found = expected(messages), []
+    given_up = list(messages)
+    thread = threading.Thread(target=lambda: found.extend(sha3_256_many(given_up)))
+    del messages
+    thread.start()
+    given_up.clear()
+    thread.join()
+    # The list was read before or after it was emptied, never in between.
+    assert found in (wanted, [])
