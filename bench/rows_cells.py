@@ -7,6 +7,7 @@ import hashlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import peers
@@ -21,6 +22,7 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.cells import cell as kernel
+from datalattice.crypto import HASH_LANES, sha3_256, sha3_256_many
 from datalattice.lattice import MapLattice, MaxLattice
 
 COMPILED = not kernel.__file__.endswith(".py")
@@ -93,6 +95,25 @@ def raw_sha3(cells: int, size: int) -> Callable[[], None]:
     return work
 
 
+def hashing(runs: int) -> Iterator[Row]:
+    """Yield the time that a message of each length takes in a batch, and alone, beside hashlib."""
+    for size in (50, 300, 4_000):
+        messages = [number.to_bytes(4, "big") * (size // 4) for number in range(2_000)]
+
+        def us(work: Callable[[], object], count: int = len(messages)) -> float:
+            return median_ms(work, runs) * 1_000 / count
+
+        lanes = {
+            f"{one} lanes": us(partial(sha3_256_many, messages, one))
+            for one in HASH_LANES
+            if one > 1
+        }
+        alone = us(lambda these=messages: [sha3_256(one) for one in these])  # type: ignore[misc]
+        plain = us(lambda these=messages: [hashlib.sha3_256(one).digest() for one in these])  # type: ignore[misc]
+        beside = {"hashlib": plain, "alone": alone, **lanes}
+        yield row(f"hash-{size}", us(partial(sha3_256_many, messages)), "us", beside)
+
+
 def merges(runs: int) -> Iterator[Row]:
     """Yield the rows of merging maps that differ in 100 keys."""
     lattice = MapLattice(MaxLattice())
@@ -123,6 +144,7 @@ def rows(quick: bool) -> Iterator[Row]:
     keys = [f"key-{i}" for i in range(100_000)]
     pairs = [(key, i) for i, key in enumerate(keys)]
     sha3 = {"raw-sha3-100k-small": median_ms(raw_sha3(100_000, 12), runs)}
+    yield from hashing(runs)
     yield row("vector-append-1m", median_ms(lambda: append_vector(1_000_000), runs), "ms")
     yield row("vector-bulk-1m", median_ms(lambda: value_hash(Vector.of(numbers)), runs), "ms")
     puts = sha3 | peers.puts_ms(keys, runs)
