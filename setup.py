@@ -13,6 +13,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 PACKAGE = Path("src", "datalattice")
+KECCAK = Path("src", "keccak")
 
 COMPILED_PACKAGES = ("cells", "lattice")
 """Packages whose every module is compiled, their `__init__` apart."""
@@ -79,9 +80,9 @@ def extensions() -> list[object]:
         sys.exit("DATALATTICE_COMPILE=1 needs mypy beside setuptools: run `make build`")
     paths = [str(path) for path in compiled_sources(Path())]
     keccak = Extension(
-        "datalattice._keccak",
-        [str(PACKAGE / "_keccak.c")],
-        depends=[str(PACKAGE / "_keccak_lanes.h")],
+        "datalattice__keccak",  # beside the module of the compiled kernel, `datalattice__mypyc`
+        [str(KECCAK / "keccak.c")],
+        depends=[str(KECCAK / "lanes.h")],
         extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
     )
     return [keccak, *mypycify(paths, opt_level="3", group_name="datalattice")]

@@ -11,29 +11,29 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "datalattice" / "_keccak.c"
+SOURCE = Path(__file__).parents[2] / "src" / "keccak" / "keccak.c"
 INCLUDE = Path(sysconfig.get_path("include"))
 
 # Messages end at the end of their memory, which the sanitizer watches.
 PROGRAM = """
 import hashlib, random, sys
 sys.path.insert(0, sys.argv[1])
-import _keccak
+import datalattice__keccak as keccak
 dice = random.Random(3)
 lengths = (0, 1, 7, 8, 135, 136, 137, 271, 272, 1_000, 40_000)
-for lanes in (0, *_keccak.LANES):
+for lanes in (0, *keccak.LANES):
     for count in range(20):
         messages = [dice.randbytes(dice.choice(lengths)) for _ in range(count)]
         expected = [hashlib.sha3_256(one).digest() for one in messages]
-        assert _keccak.sha3_256_many(messages, lanes) == expected
-        assert [_keccak.sha3_256(memoryview(one)) for one in messages] == expected
+        assert keccak.sha3_256_many(messages, lanes) == expected
+        assert [keccak.sha3_256(memoryview(one)) for one in messages] == expected
     for wrong in ([b"a" * 200, None], [1], None):
         try:
-            _keccak.sha3_256_many(wrong, lanes)
+            keccak.sha3_256_many(wrong, lanes)
         except TypeError:
             continue
         raise AssertionError(wrong)
-print(_keccak.LANES)
+print(keccak.LANES)
 """
 
 
@@ -45,7 +45,7 @@ def test_no_message_is_read_beyond_its_end(tmp_path: Path) -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     command = [compiler, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     sanitized = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{INCLUDE}"]
-    made = tmp_path / f"_keccak{suffix}"
+    made = tmp_path / f"datalattice__keccak{suffix}"
     subprocess.run([*command, *sanitized, str(SOURCE), "-o", str(made)], check=True, timeout=120)
     libraries = [
         subprocess.run(

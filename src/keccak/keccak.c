@@ -90,7 +90,7 @@ static inline void squeeze(const struct message *message, uint64_t *state, size_
 #define WORD uint64_t
 #define NAMED(x) x##_1
 #define TARGET
-#include "_keccak_lanes.h"
+#include "lanes.h"
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #define HAS_X86 1
@@ -99,7 +99,7 @@ static inline void squeeze(const struct message *message, uint64_t *state, size_
 #define WORD uint64_t
 #define NAMED(x) x##_1_bmi
 #define TARGET __attribute__((target("bmi,bmi2")))
-#include "_keccak_lanes.h"
+#include "lanes.h"
 #endif
 
 typedef void (*hash_function)(struct message *, size_t);
@@ -133,20 +133,20 @@ typedef uint64_t words_8 __attribute__((vector_size(64)));
 #define WORD words_2
 #define NAMED(x) x##_2
 #define TARGET
-#include "_keccak_lanes.h"
+#include "lanes.h"
 
 #if defined(HAS_X86)
 #define LANES 4
 #define WORD words_4
 #define NAMED(x) x##_4
 #define TARGET __attribute__((target("avx2")))
-#include "_keccak_lanes.h"
+#include "lanes.h"
 
 #define LANES 8
 #define WORD words_8
 #define NAMED(x) x##_8
 #define TARGET __attribute__((target("avx512f")))
-#include "_keccak_lanes.h"
+#include "lanes.h"
 #endif
 #endif
 
@@ -315,14 +315,14 @@ static PyModuleDef_Slot slots[] = {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "datalattice._keccak",
+    .m_name = "datalattice__keccak",
     .m_doc = "SHA3-256 of one message, and of many at once.",
     .m_size = 0,
     .m_methods = functions,
     .m_slots = slots,
 };
 
-PyMODINIT_FUNC PyInit__keccak(void)
+PyMODINIT_FUNC PyInit_datalattice__keccak(void)
 {
     return PyModuleDef_Init(&definition);
 }
