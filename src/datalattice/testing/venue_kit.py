@@ -350,12 +350,11 @@ class VenueLife:
         """End the process as it is: nothing more is written."""
         self.crashed.set()
         self._crash_at, self._is_after = self.commits + 1, False
-        left = asyncio.all_tasks(self.loop)
-        for task in left:
-            task.cancel()
-        if left:
+        while left := asyncio.all_tasks(self.loop):  # tasks that end may begin others
+            for task in left:
+                task.cancel()
             self.loop.run_until_complete(asyncio.wait(left))
-        for task in left:
-            if not task.cancelled():
-                task.exception()
+            for task in left:
+                if not task.cancelled():
+                    task.exception()
         self.loop.close()

@@ -55,6 +55,8 @@ class LiveJob:
         self.done: Final = asyncio.Event()
         self.wakes: Final[set[Callable[[], None]]] = set()
         self.timer: asyncio.TimerHandle | None = None
+        self.accepted: asyncio.Future[None] | None = None
+        """Done when the job is durable for the first time; None: it was found at the start."""
 
     @property
     def status(self) -> JobStatus:

@@ -145,7 +145,8 @@ class LiveJobs:
 
     async def accept(self, job: LiveJob, batch: JobBatch) -> None:
         """Return when a new job is durable; it then runs."""
-        await durably(self.committer.put(batch))
+        job.accepted = self.committer.put(batch)
+        await durably(job.accepted)
         self.set_deadline(job)
         if job.status is JobStatus.PENDING and self.is_open:
             self.begin(job)

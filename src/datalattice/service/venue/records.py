@@ -46,6 +46,7 @@ T = TypeVar("T")
 JOBS_SLOT: Final = Keyword("grid-jobs")
 _JOBS: Final = "jobs"
 _SCHEDULE: Final = "schedule"
+_REQUESTS: Final = "requests"
 
 JSON_BYTES_MAX: Final = 4 * 1024 * 1024
 """Longest input, output, message or checkpoint, as JSON text."""
@@ -140,20 +141,19 @@ class PrivatePart:
 
 @dataclass(slots=True)
 class JobBatch:
-    """What one commit writes. In `private` and `schedule` None removes."""
+    """What one commit writes. None removes an entry of `private`, `schedule` and `requests`."""
 
     records: dict[bytes, Map] = field(default_factory=dict)
     private: dict[bytes, Map | None] = field(default_factory=dict)
     schedule: dict[bytes, Map | None] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.records or self.private or self.schedule)
+    requests: dict[bytes, Map | None] = field(default_factory=dict)
 
     def update(self, newer: JobBatch) -> None:
         """Add what is newer; the newest version of each job stays."""
         self.records.update(newer.records)
         self.private.update(newer.private)
         self.schedule.update(newer.schedule)
+        self.requests.update(newer.requests)
 
 
 class JobStorage(Protocol):
@@ -178,6 +178,10 @@ class JobStorage(Protocol):
 
     def private(self) -> tuple[dict[bytes, PrivatePart], dict[bytes, Map]]:
         """Return the private parts of live jobs by id, and the schedule by handle."""
+        ...
+
+    def requests(self) -> dict[bytes, Map]:
+        """Return the requests with ids that made jobs, by the hash of caller and id."""
         ...
 
     def hide(self, id: bytes) -> None:
@@ -248,13 +252,16 @@ class GridJobs:
         if batch.records:
             # One put of many, so one path of the tree and one signature.
             self._state.path(JOBS_KEY).update(lambda jobs: _index(jobs).put_many(batch.records))
-        if batch.private or batch.schedule:
+        if batch.private or batch.schedule or batch.requests:
             self._slot.update(lambda held: self._register(held, batch))
 
     def _register(self, held: Value, batch: JobBatch) -> Map:
         register = _map(held)
         own = _map(register.get(self.did))
-        for name, changes in ((_JOBS, batch.private), (_SCHEDULE, batch.schedule)):
+        parts = {_JOBS: batch.private, _SCHEDULE: batch.schedule, _REQUESTS: batch.requests}
+        for name, changes in parts.items():
+            if not changes:
+                continue
             part = _map(own.get(name))
             part = part.put_many({id: cell for id, cell in changes.items() if cell is not None})
             for id, cell in changes.items():
@@ -279,14 +286,20 @@ class GridJobs:
 
     def private(self) -> tuple[dict[bytes, PrivatePart], dict[bytes, Map]]:
         """Return the private parts of live jobs by id, and the schedule by handle."""
-        own = _map(_map(self._slot.get()).get(self.did))
+        own = self._own()
         parts = {
             id: part
             for id, cell in _entries(own.get(_JOBS)).items()
             if (part := PrivatePart.read(cell)) is not None
         }
-        events = _entries(own.get(_SCHEDULE)).items()
-        return parts, {handle: event for handle, event in events if isinstance(event, Map)}
+        return parts, _maps(own.get(_SCHEDULE))
+
+    def requests(self) -> dict[bytes, Map]:
+        """Return the requests with ids that made jobs, by the hash of caller and id."""
+        return _maps(self._own().get(_REQUESTS))
+
+    def _own(self) -> Map:
+        return _map(_map(self._slot.get()).get(self.did))
 
     def hide(self, id: bytes) -> None:
         """Stop showing a job; durable when it returns."""
@@ -307,6 +320,10 @@ def _index(value: Value) -> Index:
 
 def _map(value: Value) -> Map:
     return value if isinstance(value, Map) else EMPTY_MAP
+
+
+def _maps(value: Value) -> dict[bytes, Map]:
+    return {key: cell for key, cell in _entries(value).items() if isinstance(cell, Map)}
 
 
 def _entries(value: Value) -> Mapping[bytes, Value]:

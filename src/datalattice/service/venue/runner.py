@@ -50,6 +50,7 @@ from datalattice.service.venue.records import (
     json_cell,
 )
 from datalattice.service.venue.recovery import Found, RecoveryStep, recovery_of, settle_check
+from datalattice.service.venue.repeats import RepeatedCalls, mark_of_call
 from datalattice.service.venue.schedule import Schedule, ScheduledCall
 from datalattice.service.venue.transitions import JobEvent, JobStatus, status_of_job, step
 
@@ -94,6 +95,7 @@ class VenueRunner:
         self._pages: Final = JobPages(storage)
         self._schedule: Final = Schedule(self._clock, entropy, limits.scheduled)
         self._alarm: asyncio.TimerHandle | None = None
+        self._repeats: Final = RepeatedCalls()
         self._takes_calls = False
         self._begun = b""
 
@@ -105,6 +107,7 @@ class VenueRunner:
         self._begun = self._jobs.next_id()
         self._jobs.is_open = True
         parts, events = await self._off_loop(self._storage.private)
+        self._repeats.load(await self._off_loop(self._storage.requests))
         found: list[LiveJob] = []
         for id, private in sorted(parts.items()):
             record = await self._off_loop(partial(self._storage.job, id))
@@ -222,10 +225,12 @@ class VenueRunner:
         caller: JobCaller,
         *,
         timeout_ms: int | None = None,
+        request_id: str | None = None,
     ) -> Map:
         """Begin a job; return its record, which is durable.
 
-        timeout_ms: after which the job ends as TIMEOUT.
+        timeout_ms: after which the job ends as TIMEOUT. request_id: if the caller has made this
+        call with this id within 24 hours, the job of then is returned, and none is begun.
         Raises: UsageError, NoSuchPath: the reference or the input is refused. Backpressure: too
                 many jobs are live. Draining, Unavailable: the venue ends, or cannot write.
         """
@@ -233,11 +238,26 @@ class VenueRunner:
             raise UsageError(f"timeout_ms: 1 or more, got {timeout_ms}")
         operation = await self._resolved(reference)
         deadline = None if timeout_ms is None else present_ms(self._clock) + timeout_ms
-        job, batch = self._jobs.new_job(
-            operation, input, caller.did, PrivatePart(deadline_ms=deadline)
-        )
+        mark = None
+        if request_id is not None:
+            mark = mark_of_call(request_id, caller.did, reference, json_cell(input, "input"))
+            known = self._repeats.find(mark, present_ms(self._clock))
+            if known is not None:
+                return await self._accepted(known, caller)
+        private = PrivatePart(deadline_ms=deadline)
+        job, batch = self._jobs.new_job(operation, input, caller.did, private)
+        if mark is not None:
+            # In the commit of the job: no moment has one without the other.
+            batch.requests |= self._repeats.add(mark, job.id, present_ms(self._clock))
         await self._jobs.accept(job, batch)
         return _shown(job)
+
+    async def _accepted(self, id: bytes, caller: JobCaller) -> Map:
+        """Return the record of a job that an earlier call made, perhaps a moment ago."""
+        job = self._jobs.live.get(id)
+        if job is not None and job.accepted is not None:
+            await durably(job.accepted)
+        return await self.get(id, caller)
 
     async def wait(self, id: bytes, caller: JobCaller, limit_s: float) -> Map:
         """Return the record when the job has ended, or as it is after `limit_s` seconds."""

@@ -219,6 +219,17 @@ def test_a_job_that_waited_for_an_answer_gets_it_after_a_restart() -> None:
     later.end()
 
 
+def test_a_repeated_call_finds_its_job_after_a_restart() -> None:
+    root, ids = venue_root(KEY), []
+    for start_s in (1_000, 2_000):
+        life = VenueLife(root, KEY, [EchoAdapter()], start_s=start_s)
+        life.run(life.runner.start())
+        call = life.runner.invoke("v/ops/echo/back", 1, ALICE, request_id="a")
+        ids.append(life.run(call)["id"])
+        life.end()
+    assert ids[0] == ids[1]
+
+
 def test_a_deadline_that_has_passed_meanwhile_ends_the_job() -> None:
     root, ledger = venue_root(KEY), LedgerAdapter()
     life = VenueLife(root, KEY, [ledger])

@@ -18,6 +18,7 @@ from datalattice.errors import (
     Draining,
     LimitExceeded,
     NoSuchPath,
+    RequestReused,
     StoreFull,
     Unauthorized,
     Unavailable,
@@ -336,6 +337,32 @@ def test_pages_are_newest_first_by_caller_and_status(life: VenueLife) -> None:
     assert len(life.run(jobs(ALICE, count=1_000))) == 6
     with pytest.raises(LimitExceeded, match="count"):
         life.run(jobs(ALICE, count=1_001))
+
+
+def test_a_call_that_is_repeated_with_its_id_makes_one_job(life: VenueLife) -> None:
+    async def twice() -> list[Map]:
+        calls = [
+            life.runner.invoke("v/ops/echo/back", {"n": 1}, ALICE, request_id="a") for _ in range(2)
+        ]
+        return list(await asyncio.gather(*calls))
+
+    first, second = life.run(twice())
+    assert first["id"] == second["id"]
+    end_of(life, ident(first))
+    life.pass_ms(1_000)
+    assert begin(life, "echo/back", {"n": 1}, request_id="a") == ident(first)
+    with pytest.raises(RequestReused):
+        begin(life, "echo/back", {"n": 2}, request_id="a")
+    other = begin(life, "echo/back", {"n": 1}, BOB, request_id="a")
+    assert other != ident(first)
+    begin(life, "echo/back", {"n": 1}, request_id="x" * 255)
+    for wrong in ("", "x" * 256):
+        with pytest.raises(UsageError, match="request_id: 1 to 255"):
+            begin(life, "echo/back", {"n": 1}, request_id=wrong)
+    life.pass_ms(24 * 3_600_000)
+    assert begin(life, "echo/back", {"n": 1}, request_id="a") != ident(first)
+    # What is over is forgotten as new calls come: the two oldest of three.
+    assert len(life.storage.requests()) == 1
 
 
 def test_many_jobs_share_commits(life: VenueLife) -> None:
