@@ -72,7 +72,7 @@ class Maintenance:
                     return await self._import(what, task)
                 assert isinstance(what, RebuildState)
                 stores = self._stores().stores
-                await asyncio.to_thread(lambda: stores.open(what.id).rebuild())
+                await asyncio.to_thread(lambda: stores.open(what.id).rebuild(task.on_progress))
                 return Empty()
 
         return self.tasks.begin(kind, what.encode(), caller, run)

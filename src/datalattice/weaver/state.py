@@ -20,7 +20,7 @@ Source: docs/design/weaver.md "The state".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from mypy_extensions import mypyc_attr
@@ -42,6 +42,9 @@ from datalattice.weaver.tables import (
     StateView,
     TableReader,
 )
+
+OnProgress = Callable[[int, int], None]
+"""Is told how many records are applied, and of how many."""
 
 BATCH_RECORDS: Final = 256  # "read 256 records at a time"
 """Records that are applied between two writes to the tables."""
@@ -278,13 +281,16 @@ class State:
         *,
         events: bool = True,
         appended: Appended | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Projection:
         """Apply the records behind the position, at most `limit`.
 
         A position that is not in the log means that the state is not of this log: it is rebuilt,
         without events. events: whether to return them. appended: what this transaction added to
-        the end of the log; a state that was up to date is spared the reading.
-        Raises: StoreError: the store failed, or the log is damaged; roll the transaction back.
+        the end of the log; a state that was up to date is spared the reading. on_progress: called
+        every 256 records with how many are applied, and of how many.
+        Raises: StoreError: the store failed, or the log is damaged; roll the transaction back. What
+                `on_progress` raises.
         """
         position = self.position(txn)
         if appended is not None and position == (appended.start, appended.before):
@@ -313,6 +319,8 @@ class State:
                 if run.size > BATCH_BYTES:  # bounds memory between two writes
                     break
             run.write()
+            if on_progress is not None:
+                on_progress(run.seq - start, last - start)
             if run.seq == reached and not run.is_stalled:
                 # The loop would never end.
                 raise Corruption(f"the log has no record {reached + 1}, and its head says {last}")
@@ -355,11 +363,14 @@ class State:
         # Without a number (a snapshot of the reference) no position resolves.
         return Position(int.from_bytes(seq or b"", "big"), applied)
 
-    def rebuild(self, txn: WriteTxn) -> Projection:
-        """Drop the state and fold the log again, up to the position, without events."""
+    def rebuild(self, txn: WriteTxn, on_progress: OnProgress | None = None) -> Projection:
+        """Drop the state and fold the log again, up to the position, without events.
+
+        Raises: as `project`.
+        """
         until = self.position(txn).seq  # up to the same record: a stall stays where it was
         self._clear(txn)
-        return self.project(txn, until, events=False)
+        return self.project(txn, until, events=False, on_progress=on_progress)
 
     def reader(self, txn: ReadTxn) -> TableReader:
         """Return the machine's state as a transaction sees it."""

@@ -11,6 +11,7 @@ from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.errors import (
     AlreadyExists,
     BadFormat,
+    Conflict,
     NoSuchPath,
     StoreClosed,
     Unauthorized,
@@ -25,6 +26,7 @@ from datalattice.weaver import (
     PeerStrategy,
     SystemBatch,
     WeaverStore,
+    state,
     store_id_text,
 )
 from datalattice.weaver.kv import GetRequest, PutRequest
@@ -329,6 +331,29 @@ def test_rebuild_live_store() -> None:
     put(store, b"k", b"w")
     assert get(store, b"k") == b"w"
     assert store.status().applied == store.status().intentions
+
+
+def test_a_rebuild_that_is_ended_on_its_way_leaves_the_old_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state, "BATCH_RECORDS", 2)
+    store = WeaverNode(1).stores.create("kv")
+    for key in (b"k", b"l", b"m", b"n"):
+        put(store, key, b"v")
+    before, told = state_of(store), []
+
+    def cancel(count: int, total: int) -> None:
+        told.append((count, total))
+        if len(told) == 2:
+            raise Conflict("cancelled")
+
+    with pytest.raises(Conflict):
+        store.rebuild(cancel)
+    count = store.status().applied
+    assert told == [(2, count), (4, count)]
+    assert state_of(store) == before
+    put(store, b"k", b"w")
+    assert get(store, b"k") == b"w"
 
 
 def test_existing_store_gets_synthetic_genesis() -> None:
