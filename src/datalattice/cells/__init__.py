@@ -109,7 +109,6 @@ from datalattice.cells.vectors import (
 )
 from datalattice.cells.walk import (
     EncodedCell,
-    branch_count,
     close_cells,
     difference,
     inline_signed,
@@ -198,7 +197,6 @@ __all__ = [
     "blob_overwrite",
     "blob_ranges",
     "blob_truncate",
-    "branch_count",
     "branch_hashes",
     "branch_kids",
     "branch_places",

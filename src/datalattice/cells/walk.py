@@ -170,11 +170,6 @@ def _enter(value: Value, digest: bytes, have: set[bytes], below: Front) -> None:
             below[hash] = (kid, digest)
 
 
-def branch_count(value: Value) -> int:
-    """Return the number of references in the cell of `value`, repeats counted."""
-    return sum(1 for _ in branch_kids(value))
-
-
 def inline_signed(value: Value) -> Iterator[Signed]:
     """Yield the signed values in the cell of `value`: itself, and embedded ones at any depth."""
     stack: list[object] = [value]
@@ -215,7 +210,6 @@ def memory_size(value: Value) -> int:
 
 __all__ = [
     "EncodedCell",
-    "branch_count",
     "close_cells",
     "difference",
     "inline_signed",

@@ -114,11 +114,6 @@ def print_lines(lines: Iterable[str]) -> None:
         sys.stdout.write((visible(line) if on_terminal else line) + "\n")
 
 
-def print_pairs(pairs: Mapping[str, object]) -> None:
-    """Print names and values, aligned."""
-    print_lines(pair_lines(pairs))
-
-
 def pair_lines(pairs: Mapping[str, object]) -> list[str]:
     """Return names and values as aligned lines."""
     width = max((len(name) for name in pairs), default=0)  # aligned by the longest name

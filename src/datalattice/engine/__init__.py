@@ -31,7 +31,6 @@ from datalattice.engine.journal import (
 from datalattice.engine.lmdb import DATA_FILE, LmdbEngine
 from datalattice.engine.memory import MemoryEngine, MemoryWriteTxn
 from datalattice.engine.section import section
-from datalattice.engine.snapshot import export_tables, restore_tables
 from datalattice.errors import UsageError
 
 MEMORY_URL = "memory://"
@@ -97,10 +96,8 @@ __all__ = [
     "WriteTxn",
     "boot_id",
     "copy_tables",
-    "export_tables",
     "open_engine",
     "open_journal",
-    "restore_tables",
     "section",
     "successor",
 ]

@@ -23,11 +23,9 @@ from datalattice.weaver.frontier import (
     Observation,
     Unacknowledged,
     ack_deps,
-    encode_frontier_message,
     frontier,
     is_ack_pending,
     observations,
-    stable_frontier,
     unacknowledged,
 )
 from datalattice.weaver.fsck import (
@@ -308,7 +306,6 @@ __all__ = [
     "check_chain",
     "command",
     "draw_graph",
-    "encode_frontier_message",
     "find_lca",
     "frontier",
     "fsck",
@@ -322,7 +319,6 @@ __all__ = [
     "path",
     "query",
     "rebuild",
-    "stable_frontier",
     "store_id_text",
     "stream",
     "summarize",

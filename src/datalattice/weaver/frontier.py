@@ -10,12 +10,10 @@ tells everyone what its author has seen, and is no content itself, so acks do no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 from datalattice.engine import ReadTxn
 from datalattice.errors import Corruption, UsageError
-from datalattice.protobuf import Field, Message
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,
     AUTHORS,
@@ -28,19 +26,6 @@ from datalattice.weaver.rows import (
     read_tip,
     read_witness,
 )
-
-
-class FrontierEntry(Message, name="lattice.weaver.FrontierEntry"):
-    """The greatest seq seen of one author."""
-
-    author: Annotated[bytes, Field(1)] = b""
-    seq: Annotated[int, Field(2, "uint64")] = 0
-
-
-class FrontierMessage(Message, name="lattice.weaver.Frontier"):
-    """A frontier as others read it, ascending by author."""
-
-    entries: Annotated[tuple[FrontierEntry, ...], Field(1)] = ()
 
 
 class Observation(NamedTuple):
@@ -85,14 +70,6 @@ def frontier_at(txn: ReadTxn, seq: int) -> Frontier:
             found.setdefault(number, seen)
         seq = row.base
     return found
-
-
-def encode_frontier_message(found: Mapping[bytes, int]) -> bytes:
-    """Return a complete frontier as protobuf."""
-    return FrontierMessage(
-        # "sorted by author", so that equal frontiers are equal bytes.
-        tuple(FrontierEntry(author, seq) for author, seq in sorted(found.items()))
-    ).encode()
 
 
 def _by_key(txn: ReadTxn, found: Frontier) -> dict[bytes, int]:
@@ -163,20 +140,3 @@ def ack_deps(txn: ReadTxn, author: bytes, limit: int) -> list[bytes]:
     """Return what an ack of `author` depends on, at most `limit` hashes; none: nothing to ack."""
     # "cap foreign authors per ack at the condition limit": the next ack names the others.
     return [each.tip_hash for each in unacknowledged(txn, author)[:limit]]
-
-
-def stable_frontier(txn: ReadTxn, observers: Iterable[bytes]) -> dict[bytes, int]:
-    """Return, by author, the greatest seq that the tips of all `observers` have seen; 0 left out.
-
-    An observer without an intention has seen nothing.
-    """
-    stable: Frontier | None = None
-    for observer in observers:
-        tip = read_tip(txn, observer)
-        seen: Frontier = {} if tip is None else tip.frontier
-        # What one of them has not seen is not stable, whatever the others have.
-        if stable is None:
-            stable = dict(seen)
-        else:
-            stable = {n: min(seq, seen[n]) for n, seq in stable.items() if n in seen}
-    return _by_key(txn, stable or {})

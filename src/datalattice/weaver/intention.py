@@ -217,11 +217,6 @@ class Intention(NamedTuple):
         borsh = self.encode()
         return SignedIntention(self, borsh, b"", blake3(borsh))
 
-    @property
-    def is_content(self) -> bool:
-        """Whether the payload says anything: one without is an acknowledgement."""
-        return bool(self.payload)
-
 
 class SignedIntention(NamedTuple):
     """An intention with its bytes, as signed, and its hash."""

@@ -200,10 +200,6 @@ class IntentionLog:
         place = read_place(txn, hash)
         return None if place is None else place.seq
 
-    def is_witnessed(self, txn: ReadTxn, hash: bytes) -> bool:
-        """Return whether an intention is in the log; ZERO always is."""
-        return hash == ZERO or read_place(txn, hash) is not None
-
     def node(self, txn: ReadTxn, hash: bytes) -> DagNode | None:
         """Return a witnessed intention for the questions of `dag`, or None."""
         seq = self.seq_of(txn, hash)

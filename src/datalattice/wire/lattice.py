@@ -9,9 +9,9 @@
     [:BYE ...]                  nothing
     Result                      record `dd` of id, value, error, log, info
 
-A payload is one cell followed by branches that it refers to. The first element decides the kind;
-the numbers in `MessageNumber` are the specification's and never travel. Any other cell is
-`Unknown`, which is not an error: the sender may speak a later version of the protocol.
+A payload is one cell followed by branches that it refers to. The first element decides the kind.
+Any other cell is `Unknown`, which is not an error: the sender may speak a later version of the
+protocol.
 
 Everything here is a function of bytes; the conversation decides whether a message is welcome.
 
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 from datalattice.cells import (
@@ -63,15 +62,6 @@ STATEMENT_MAX: Final = 3
 
 RESULT_DIGIT: Final = 0xD
 RESULT_FIELDS: Final = 5
-
-
-class MessageNumber(IntEnum):
-    """Numbers of message kinds in the specification; nothing on the wire carries them."""
-
-    DATA_REQUEST = 5
-    PING = 12
-    LATTICE_VALUE = 14
-    LATTICE_QUERY = 15
 
 
 class ErrorCode:

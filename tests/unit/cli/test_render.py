@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from datalattice.cli.render import print_json_list, print_lines, print_pairs
+from datalattice.cli.render import pair_lines, print_json_list, print_lines
 
 
 class Terminal(io.StringIO):
@@ -37,5 +37,5 @@ def test_a_list_printed_member_by_member_is_one_document(
 
 
 def test_pairs_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    print_pairs({"a": 1, "long": "x", "none": None})
+    print_lines(pair_lines({"a": 1, "long": "x", "none": None}))
     assert capsys.readouterr().out == "a     1\nlong  x\nnone  \n"

@@ -12,15 +12,12 @@ from datalattice.errors import UsageError
 from datalattice.testing.log_kit import Author, LogFixture, NaiveLog
 from datalattice.weaver import (
     ack_deps,
-    encode_frontier_message,
     frontier,
     is_ack_pending,
     observations,
-    stable_frontier,
     unacknowledged,
 )
 from datalattice.weaver.append import FRONTIER_DEPTH_MAX, FRONTIER_ENTRIES_MAX
-from datalattice.weaver.frontier import FrontierMessage
 
 
 def ask(store: LogFixture, question: Callable[..., Any], *arguments: object) -> Any:
@@ -118,15 +115,6 @@ def test_frontier_over_many_authors_equals_the_naive_one() -> None:
         assert ask(store, frontier, hash) == dict(sorted(model.frontier(hash).items()))
 
 
-def test_frontier_as_a_message() -> None:
-    store, a = LogFixture(), Author(1)
-    (signed,) = a.chain(1)
-    store.ingest(signed)
-    found = ask(store, frontier, signed.hash)
-    message = FrontierMessage.decode(encode_frontier_message(found))
-    assert [(each.author, each.seq) for each in message.entries] == [(a.public_key, 1)]
-
-
 def test_frontier_rebuild_equals_incremental() -> None:
     store = LogFixture()
     writers = [Author(n) for n in range(5)]
@@ -207,19 +195,6 @@ def test_converge_after_mutual_ack() -> None:
         assert ask(store, ack_deps, key.public_key, 1024) == []
     assert ask(store, is_ack_pending, a.public_key)
     assert seen(store) == {(x.public_key, y.public_key): 1 for x in (a, b) for y in (a, b)}
-
-
-def test_stable_frontier_is_what_all_have_seen() -> None:
-    store = LogFixture()
-    a, b = Author(1), Author(2)
-    a1, a2, a3 = a.chain(3)
-    b1 = b.write(b"b", [a2.hash])
-    store.ingest(a1, a2, a3, b1)
-    keys = [a.public_key, b.public_key]
-    assert ask(store, stable_frontier, keys) == {a.public_key: 2}
-    assert ask(store, stable_frontier, keys[:1]) == {a.public_key: 3}
-    assert ask(store, stable_frontier, [*keys, Author(9).public_key]) == {}
-    assert ask(store, stable_frontier, []) == {}
 
 
 CARRIERS = 64

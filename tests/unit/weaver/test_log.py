@@ -73,14 +73,11 @@ def test_insert_and_get(store: LogFixture) -> None:
     assert (done.witnessed, done.floating, done.result) == ((1,), (), "applied")
     assert store.read(store.log.get, signed.hash) == signed
     assert store.read(store.log.seq_of, signed.hash) == 1
-    assert store.read(store.log.is_witnessed, signed.hash)
     assert store.read(store.log.get, HIGH) is None
     assert store.read(store.log.seq_of, HIGH) is None
 
 
 def test_zero_counts_as_witnessed(store: LogFixture) -> None:
-    assert store.read(store.log.is_witnessed, ZERO)
-    assert not store.read(store.log.is_witnessed, HIGH)
     done = store.ingest(Author().write(b"p", [ZERO]))
     assert done.witnessed == (1,)
 

@@ -34,7 +34,6 @@ from datalattice.wire import (
     ErrorCode,
     Goodbye,
     Message,
-    MessageNumber,
     Patched,
     Ping,
     Query,
@@ -82,15 +81,6 @@ def test_bytes_of_the_specification() -> None:
     assert read(bytes.fromhex("800333024c56800083021102" + "1101")) == Announcement(
         (), Set.of([1, 2])
     )
-
-
-def test_numbers_of_the_specification_are_named() -> None:
-    assert {kind.name: kind.value for kind in MessageNumber} == {
-        "DATA_REQUEST": 5,
-        "PING": 12,
-        "LATTICE_VALUE": 14,
-        "LATTICE_QUERY": 15,
-    }
 
 
 def test_extra_elements_of_a_ping_are_kept_apart() -> None:

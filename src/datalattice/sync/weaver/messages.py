@@ -128,13 +128,6 @@ class NodeMessage(PeerMessage, name="datalattice.weaver.NodeMessage"):
     sketch: Annotated[SketchMessage | None, Field(100)] = None
 
 
-class GossipMessage(Message, name="lattice.network.GossipMessage"):
-    """A signed intention on its way to all peers of a store."""
-
-    store_id: Annotated[bytes, Field(1)] = b""
-    intention: Annotated[bytes | None, Field(2, oneof="message")] = None
-
-
 def topic_of(store_id: bytes) -> bytes:
     """Return the 32-byte gossip topic of a store: the BLAKE3 of "lattice/" and its UUID."""
     return blake3(f"{_TOPIC_PREFIX}{store_id_text(store_id)}".encode())
