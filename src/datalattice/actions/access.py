@@ -45,6 +45,8 @@ class GetPolicy(ActionRequest[AccessRule], name="datalattice.v1.GetPolicyRequest
     scope: Annotated[str, Field(1)] = ""
 
 
+# The right `a` on the scope itself and not on `admin`: "rules also for an owner of the folder on
+# its own data" (docs/rest.md).
 @action("policy.put", ActionKind.EFFECT, "a", _RULE, PUT("/access/{scope...}"))
 class PutPolicy(ActionRequest[AccessRule], name="datalattice.v1.PutPolicyRequest"):
     """Set the rule of a scope: for each right that it names, who has it. On disk when it returns.
@@ -126,6 +128,7 @@ class AuditEvent(Message, name="datalattice.v1.AuditEvent"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
+# `a` and not `r`: the records say who reads what.
 @action("node.audit", ActionKind.STREAM, "a", "admin", GET("/audit"))
 class WatchAudit(ActionRequest[AuditEvent], name="datalattice.v1.WatchAuditRequest"):
     """Return what is decided from now on: about effects, refusals, and reads of admins.

@@ -191,8 +191,10 @@ def _check(made: Action) -> None:
     named = set(re.findall(r"\{(\w+)\}", made.scope)) - {CALLER}
     if made.route is not None:
         named |= {*made.route.fields, *([made.route.body] if made.route.body else [])}
+    # At import: a scope with a name that no field has would ask for a right on nothing.
     if not named <= fields:
         raise UsageError(f"action {made.name}: no field {', '.join(sorted(named - fields))}")
+    # The docstring is the help text on every door, so an action without one is not finished.
     if made.name in {*_actions, *_local} or made.right not in RIGHTS or not made.request.__doc__:
         raise UsageError(
             f"action {made.name}: it needs a name of its own, one right of {sorted(RIGHTS)}, and a "

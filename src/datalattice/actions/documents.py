@@ -62,6 +62,8 @@ def from_document(cls: type[M], document: object, where: str = "") -> M:
     for name, item in document.items():
         found = readers.get(name)
         if found is None:
+            # Refused, not passed over: a name with a typing error would leave its field at the
+            # default.
             known = ", ".join(readers) or "none"
             raise UsageError(f"{_join(where, str(name))}: unknown; there are: {known}")
         values[name] = _read(found, item, _join(where, name))

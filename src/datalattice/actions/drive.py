@@ -102,6 +102,7 @@ class FilePiece(Message, name="datalattice.v1.FilePiece"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
+# A stream, so that a file of any length is never held in memory, here or at the reader.
 @action("drive.get", ActionKind.STREAM, "r", _DRIVE, GET("/drives/{drive}/files/{path...}"))
 class GetFile(ActionRequest[FilePiece], name="datalattice.v1.GetFileRequest"):
     """Return a file of any length in pieces, `count` bytes from `start` on; count 0: to its end.
@@ -230,6 +231,7 @@ class RemoveFile(ActionRequest[Empty], name="datalattice.v1.RemoveFileRequest"):
     lock_tokens: Annotated[tuple[str, ...], Field(6)] = ()
 
 
+# EFFECT, with care: repeated after it was done, it does not find the old name, and says so.
 @action("drive.move", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/moves"), is_tool=True)
 class MoveFile(ActionRequest[Empty], name="datalattice.v1.MoveFileRequest"):
     """Move a file or directory. Raises: NoSuchPath; AlreadyExists without `overwrite`.

@@ -108,6 +108,7 @@ class ForkProof(Message, name="datalattice.v1.ForkProof"):
     data: Annotated[bytes, Field(2, codec=RAW)] = b""
 
 
+# Anyone may check a proof; who may have one is decided here.
 @action("forks.export", ActionKind.QUERY, "r", "admin", GET("/forks/{id}/proof"))
 class ExportFork(ActionRequest[ForkProof], name="datalattice.v1.ExportForkRequest"):
     """Return the proof of a fork, which `lattice forks verify` checks without a store.
@@ -136,6 +137,7 @@ class ResolvedFork(Message, name="datalattice.v1.ResolvedFork"):
     removed: Annotated[bool, Field(4)] = False
 
 
+# EFFECT: "once however often the command is repeated" (docs/node.md), by the id of the branch.
 @action("forks.resolve", ActionKind.EFFECT, "a", "admin", POST("/forks/{id}/resolution"))
 class ResolveFork(ActionRequest[ResolvedFork], name="datalattice.v1.ResolveForkRequest"):
     """Resolve a fork by the 64 hex digits of its id: "append" or "drop".

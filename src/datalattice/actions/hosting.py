@@ -47,6 +47,7 @@ class GetHosting(ActionRequest[HostingInfo], name="datalattice.v1.GetHostingRequ
     """Return whose data the node takes, and how much of it there is."""
 
 
+# PUT: a decision replaces the one before, so to make it twice is to make it once.
 @action("hosting.put", ActionKind.EFFECT, "a", "admin", PUT("/hosting/{owner}"))
 class DecideHosting(ActionRequest[HostingInfo], name="datalattice.v1.DecideHostingRequest"):
     """Decide about an owner: "allow", "refuse", "limit" or "host".
@@ -72,6 +73,7 @@ class ForgottenOwner(Message, name="datalattice.v1.ForgottenOwner"):
     former_roots: Annotated[int, Field(6, "uint32")] = 0
 
 
+# A route of its own, since the answer has a body: `DELETE` answers 204 without one.
 @action("owners.forget", ActionKind.EFFECT, "a", "admin", Route("DELETE", "/owners/{owner}"))
 class ForgetOwner(ActionRequest[ForgottenOwner], name="datalattice.v1.ForgetOwnerRequest"):
     """Remove the data of an owner from this node, of one section or all, and take no more of it.

@@ -19,6 +19,7 @@ class Stored(Message, name="datalattice.v1.Stored"):
     missing: Annotated[tuple[bytes, ...], Field(3, codec=HASH)] = ()
 
 
+# EFFECT: a value is named by its hash, so to store it again changes nothing.
 @action("values.put", ActionKind.EFFECT, "w", "values", POST("/values", 201, "value"), is_tool=True)
 class PutValue(ActionRequest[Stored], name="datalattice.v1.PutValueRequest"):
     """Store a value, so that it can be read by its hash, and pin it for the caller.
@@ -69,6 +70,7 @@ class Encoding(Message, name="datalattice.v1.Encoding"):
     hash: Annotated[bytes, Field(2, codec=HASH)] = b""
 
 
+# Open to all: it tells nothing of the node. POST, because a value may be longer than a URL.
 @action("values.encode", ActionKind.QUERY, "r", "", POST("/encode", body="value"))
 class EncodeValue(ActionRequest[Encoding], name="datalattice.v1.EncodeValueRequest"):
     """Return the encoding and hash of a value; nothing is stored."""
@@ -139,6 +141,7 @@ class RootInfo(Message, name="datalattice.v1.RootInfo"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
+# The scope `lattice`, as for all of its data: a root hash proves what is below it.
 @action("lattice.root", ActionKind.QUERY, "r", "lattice", GET("/root"), is_tool=True)
 class GetRoot(ActionRequest[RootInfo], name="datalattice.v1.GetRootRequest"):
     """Return the hash of the root of the lattice, and the names of the sections below it."""
@@ -191,6 +194,7 @@ class PinList(Message, name="datalattice.v1.PinList"):
     pins: Annotated[tuple[PinInfo, ...], Field(1)] = ()
 
 
+# Pins are the caller's own: two callers may use one label, and none sees what another keeps.
 @action("pins.list", ActionKind.QUERY, "r", "pins/{caller}", GET("/pins"), is_tool=True)
 class ListPins(ActionRequest[PinList], name="datalattice.v1.ListPinsRequest"):
     """List the pins of the caller: names of values that are kept, with their hashes."""

@@ -30,6 +30,8 @@ class StageValues(ActionRequest[WrittenSlots], name="datalattice.v1.StageValuesR
     packed: Annotated[bytes, Field(1)] = b""
 
 
+# Local: a swap is made from slots that its client signed with keys of the folder, so a door has no
+# use for it. ONCE: a repeated swap would not find the slots as they were.
 @action("root.swap", ActionKind.ONCE, "a", "admin", is_local=True)
 class SwapSlots(ActionRequest[WrittenSlots], name="datalattice.v1.SwapSlotsRequest"):
     """Set slots of the root, all or none: `packed` is `[[path hash value] ...]`.
@@ -47,6 +49,7 @@ class AppendedRecords(Message, name="datalattice.v1.AppendedRecords"):
     count: Annotated[int, Field(2, "uint64")] = 0
 
 
+# The node gives the offsets, so writers of one queue need no turn of their own.
 @action("queue.append", ActionKind.ONCE, "a", "admin", is_local=True)
 class AppendRecords(ActionRequest[AppendedRecords], name="datalattice.v1.AppendRecordsRequest"):
     """Append 1 to 10,000 records to a queue as it is at that moment: no other write is in the way.

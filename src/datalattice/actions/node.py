@@ -138,6 +138,7 @@ class NodeHealth(Message, name="datalattice.v1.NodeHealth"):
     counters: Annotated[Value, Field(24, codec=CELL)] = None
 
 
+# Not open, as `node.status` is: peers, paths and reasons tell much about a machine.
 @action("node.health", ActionKind.QUERY, "r", "admin", GET("/health"))
 class GetNodeHealth(ActionRequest[NodeHealth], name="datalattice.v1.GetNodeHealthRequest"):
     """Return how the running node is, with its peers. Raises: PeerUnavailable: none runs."""
@@ -149,6 +150,7 @@ class NodeRoot(Message, name="datalattice.v1.NodeRoot"):
     root_hash: Annotated[bytes, Field(1, codec=HASH)] = b""
 
 
+# QUERY: it waits and changes nothing, so a client that lost the connection asks again.
 @action("node.wait", ActionKind.QUERY, "r", "admin", GET("/node/root"))
 class WaitForRoot(ActionRequest[NodeRoot], name="datalattice.v1.WaitForRootRequest"):
     """Return the root of the running node once it is another one than `known`.
@@ -202,6 +204,7 @@ class ListPeers(ActionRequest[NodePeers], name="datalattice.v1.ListNodePeersRequ
     """Return the peers of the running node. Raises: PeerUnavailable: none runs."""
 
 
+# It returns when the data is durable, and a merge that is made twice changes nothing.
 @action("peers.pull", ActionKind.EFFECT, "a", "admin", POST("/pulls"))
 class PullPeers(ActionRequest[NodeRoot], name="datalattice.v1.PullPeersRequest"):
     """Take over what connected peers have, or one of them; return the root afterwards.
@@ -212,6 +215,7 @@ class PullPeers(ActionRequest[NodeRoot], name="datalattice.v1.PullPeersRequest")
     address: Annotated[str | None, Field(1)] = None
 
 
+# PUT by the address: a peer that is wanted already stays the same one.
 @action("peers.put", ActionKind.EFFECT, "a", "admin", PUT("/peers/{address}", 201))
 class AddPeer(ActionRequest[Empty], name="datalattice.v1.AddPeerRequest"):
     """Have the running node stay connected to a peer: `host:port`, a ticket, or a key in hex."""

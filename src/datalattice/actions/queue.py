@@ -47,6 +47,7 @@ class ListTopics(ActionRequest[TopicList], name="datalattice.v1.ListTopicsReques
     owner: Annotated[str, Field(1)] = OWN
 
 
+# EFFECT: the same number of partitions again changes nothing, and another one is refused.
 @action("queue.create", ActionKind.EFFECT, "w", _TOPIC, PUT("/queues/{topic}", 201))
 class CreateTopic(ActionRequest[Empty], name="datalattice.v1.CreateTopicRequest"):
     """Make a topic with a number of partitions, which stays as it is.
@@ -123,6 +124,7 @@ class ReadRecords(ActionRequest[RecordPage], name="datalattice.v1.ReadRecordsReq
     owner: Annotated[str, Field(5)] = OWN
 
 
+# Not a tool: a language model asks for pages, and cannot wait on a stream.
 @action("queue.follow", ActionKind.STREAM, "r", _TOPIC, GET("/queues/{topic}/follow"))
 class FollowTopic(ActionRequest[QueueRecord], name="datalattice.v1.FollowTopicRequest"):
     """Return the records of a topic from its start, its end or an offset on, as they are appended.
@@ -143,6 +145,7 @@ class Truncated(Message, name="datalattice.v1.Truncated"):
     count: Annotated[int, Field(1, "uint64")] = 0
 
 
+# EFFECT: `start` is an offset and not a count, so a repeated request cuts off no more.
 @action("queue.truncate", ActionKind.EFFECT, "w", _TOPIC, POST("/queues/{topic}/truncation"))
 class TruncateTopic(ActionRequest[Truncated], name="datalattice.v1.TruncateTopicRequest"):
     """Cut off the records of a partition before an offset; they are gone for all who merge it."""

@@ -183,12 +183,15 @@ class TaskInfo(Message, name="datalattice.v1.TaskInfo"):
     total: Annotated[int | None, Field(6, "uint64")] = None
     code: Annotated[str, Field(7)] = ""
     text: Annotated[str, Field(8)] = ""
+    # Results begin at 16: the numbers below are left for what is said of all tasks.
     healed: Annotated[HealedStore | None, Field(16, oneof="result")] = None
     collected: Annotated[CollectedGarbage | None, Field(17, oneof="result")] = None
     imported: Annotated[ImportedRoot | None, Field(18, oneof="result")] = None
     rebuilt: Annotated[Empty | None, Field(19, oneof="result")] = None
 
 
+# EFFECT and not ONCE: "an equal request of the same caller joins it" (docs/node.md), so a request
+# that is sent again begins nothing new.
 @action("tasks.start", ActionKind.EFFECT, "a", "admin", POST("/tasks", 202))
 class StartTask(ActionRequest[TaskInfo], name="datalattice.v1.StartTaskRequest"):
     """Begin a task of the running node, one of these; return it at once.
@@ -209,6 +212,7 @@ class TaskList(Message, name="datalattice.v1.TaskList"):
     tasks: Annotated[tuple[TaskInfo, ...], Field(1)] = ()
 
 
+# A right to read is enough to look: to begin and to cancel takes `a`.
 @action("tasks.list", ActionKind.QUERY, "r", "admin", GET("/tasks"))
 class ListTasks(ActionRequest[TaskList], name="datalattice.v1.ListTasksRequest"):
     """List the tasks that the caller began; the owner of the folder sees all."""

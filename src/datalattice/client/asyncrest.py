@@ -185,6 +185,7 @@ class AsyncRestClient(AsyncRemoteClient):
                 raise problem_error(answer.status_code, await answer.aread())
         except httpx.TimeoutException as error:
             raise Timeout(f"no answer to {request.action.name} in {self._timeout_s} s") from error
+        # Nothing was sent, so whatever the action is, it was not done.
         except httpx.ConnectError as error:
             if self._certificate:  # the door may have another one now; nothing was sent
                 self._certificate = b""

@@ -31,6 +31,7 @@ R = TypeVar("R", bound=Message)
 def check_answer(request: ActionRequest[Any], *, stream: bool) -> None:
     """Raise UsageError for an action that answers in the other way: once, or with a stream."""
     action = request.action
+    # Here, before anything is sent: each way answers a wrong call with the same words.
     if (action.kind is ActionKind.STREAM) is not stream:
         raise UsageError(
             f"{action.name} answers once: use `call`"

@@ -151,6 +151,7 @@ class DescribedMessage:
         from google.protobuf import message_factory
 
         cls = message_factory.GetMessageClass(self._descriptor)
+        # A map is declared as its entries; the runtime of protobuf takes a dict.
         entries = {
             one.name: values[one.name]
             for one in self._descriptor.fields
@@ -238,6 +239,7 @@ def _plain_one(field: Any, value: Any) -> Any:
         return _plain(value)
     if field.enum_type is not None:
         member = field.enum_type.values_by_number.get(value)
+        # An open enum: a store of a later version may use numbers without a name here.
         return value if member is None else member.name
     return value
 
@@ -261,6 +263,7 @@ class _StoreInterface:
 
         Raises: UnknownMethod: it is not there; the text lists those that are.
         """
+        # Names of methods are `HistoryOf` in the description and `history_of` in Python.
         wanted = _folded(name)
         for known, method in self._methods.items():
             if _folded(known) == wanted:
@@ -289,6 +292,7 @@ class _StoreInterface:
         if method.kind != "stream":
             raise UsageError(f"{method.name} answers once: use `call`")
         payload = method.request.encode(fields)
+        # The two lists may write a name in different ways: only the service's own is sent.
         names = [one.name for one in streams.items if _folded(one.name) == _folded(method.name)]
         if not names:
             raise UnknownMethod(f"the store does not list the stream {method.name}")
@@ -323,6 +327,8 @@ def _folded(name: str) -> str:
 
 def _answer(method: StoreMethod, found: ExecResult) -> dict[str, Any]:
     if found.error or found.error_code:
+        # A store has three codes of its own; by them its errors are of the same class as other
+        # errors of that kind.
         raise _FAILURES.get(found.error_code, DataLatticeError)(found.error)
     return method.answer.decode(found.result)
 
@@ -449,6 +455,7 @@ def _methods(descriptor_set: bytes, service: str) -> dict[str, StoreMethod]:
         raise UnsupportedOperation(
             "methods of stores need the package protobuf: pip install 'datalattice[doors]'"
         ) from error
+    # The description comes from the service, and makes classes in this process.
     if len(descriptor_set) > DESCRIPTOR_BYTES_MAX:
         raise LimitExceeded(f"the description of a store has at most {DESCRIPTOR_BYTES_MAX} bytes")
     pool = descriptor_pool.DescriptorPool()

@@ -254,6 +254,7 @@ class Node:
         # "`node.venue()`, own DID by default" (docs/design/front-door.md "Handles").
         if did is None:
             did = did_of(self._binding.own)
+        # Only the own venue can be written to; another one is opened for reading, without a key.
         is_own = keys is not None and did == did_of(keys.owner.public_key)
         pair = keys.owner if keys is not None and is_own else None
         return Venue.at(self._binding.root, did, key_pair=pair, binding=self._binding)
@@ -430,6 +431,7 @@ class Node:
         """Return a read-only node that shows a former root; see `datalattice.open`."""
         self._binding.check_open()
         if self._folder is not None:
+            # Its own view of the folder: it is closed on its own, and holds its own lease.
             data: OpenData = OpenFolder.at(self._folder)
         else:
             data = self._data
@@ -480,6 +482,7 @@ class Node:
         Raises: UsageError: the name keeps another value. ReadOnly.
         """
         cell = to_cell(value)
+        # In one turn: a collection between both steps would take the value that nothing names yet.
         with self._binding.turn() as editor:
             editor.stage(cell)
             self.pin(name, value_hash(cell), owner=owner)

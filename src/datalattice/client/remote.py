@@ -45,6 +45,7 @@ class CallPolicy:
     def _attempts(self, request: ActionRequest[Any], request_id: str | None) -> Attempts | None:
         """Return what repeats a call; None: the action is not of kind ONCE, and needs no id."""
         check_answer(request, stream=False)
+        # An action of another kind may be repeated by its caller, so nothing here decides it.
         if request.action.kind is not ActionKind.ONCE:
             return None
         return Attempts(self._retry, self._entropy, request.action.name, request_id)

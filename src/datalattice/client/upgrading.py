@@ -65,11 +65,14 @@ def check_format(folder: Path, parts: Mapping[str, int] = PARTS) -> dict[str, in
         package = str(document["package"])
         found = {str(part): int(version) for part, version in document["parts"].items()}
     except FileNotFoundError:
+        # A new folder has our versions; one without a note was written before there were notes.
         is_new = not (folder / "store").exists()
         return dict(parts) if is_new else {part: UNNOTED.get(part, 0) for part in parts}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Corruption(f"{path} is not a note of versions: {error}") from error
     for part, version in found.items():
+        # "A package that finds a newer part refuses the folder, names both versions, and changes
+        # nothing in it" (docs/node.md).
         if version > parts.get(part, 0):
             known = f"reads up to {parts[part]}" if part in parts else "knows no such part"
             raise StoreVersion(
@@ -91,6 +94,7 @@ def guard_folder(
     found = check_format(folder, parts)
     steps = [one for one in migrations if found.get(one.part, 0) < one.version]
     if steps:
+        # A command that has begun to write finishes first: it knows the old form alone.
         lock = folder / "store" / "lock"
         disk = RealDisk()
         turn = None
@@ -101,6 +105,8 @@ def guard_folder(
         try:
             for step in steps:
                 _make(folder, step)
+                # Noted after each step: "a crash in between loses nothing, and the next start goes
+                # on" (docs/node.md).
                 found[step.part] = step.version
                 _note(folder, found)
         finally:
@@ -123,6 +129,7 @@ def _make(folder: Path, step: Migration) -> None:
             if (folder / name).exists():
                 (fresh / name).parent.mkdir(parents=True, exist_ok=True)
                 replace_file(disk, str(fresh / name), [(folder / name).read_bytes()])
+        # The name appears once everything in the folder is durable.
         fresh.rename(copies)
         disk.sync_folder(str(folder))
     step.make(copies, folder)

@@ -127,16 +127,22 @@ class FileLocks:
             self._new_token(), holder, place, is_shared, is_deep, note, self._end_ms(timeout_s)
         )
         with self._changed:
+            # A lock promises that no write of others goes on under it, so it waits for those that
+            # have begun, and no longer than a caller waits for an answer.
             if not self._changed.wait_for(
                 lambda: not self._is_written(made), timeout=self._write_wait_s
             ):
                 raise FileLocked(f"{_path(place.names)}: it is being written")
             others = [one for one in self._live() if one.place[:2] == place[:2]]
             for one in others:
+                # "Exclusive and shared write locks" (docs/webdav.md): two locks meet if either
+                # covers the place of the other, and only shared ones go together.
                 if (one.covers(place.names) or made.covers(one.place.names)) and not (
                     is_shared and one.is_shared
                 ):
                     raise FileLocked(f"{_path(one.place.names)} is locked already")
+            # "A caller has at most 1,000" (docs/webdav.md): one that asks for many leaves room for
+            # others.
             if sum(one.holder == holder for one in self._locks.values()) >= LOCKS_MAX:
                 raise Backpressure(f"a caller has at most {LOCKS_MAX} locks")
             if len(self._locks) >= LOCKS_IN_ALL_MAX:
@@ -181,6 +187,7 @@ class FileLocks:
         tokens: of the holder's own locks that the write knows of.
         Raises: FileLocked: it needs the token of a lock.
         """
+        # The check and the entry are one step: a lock that is asked for meanwhile sees the write.
         entry = (owner, drive, touched)
         with self._changed:
             self._check(holder, entry, set(tokens))
@@ -219,6 +226,7 @@ class FileLocks:
 
     def _own(self, holder: str, place: LockPlace, token: str) -> HeldLock:
         self._live()
+        # One answer for all: a caller does not learn whether a token is known, or whose it is.
         found = self._locks.get(token)
         if (
             found is None
@@ -253,6 +261,7 @@ class FileLocks:
     def _end_ms(self, timeout_s: int) -> int:
         if timeout_s < 1:
             raise UsageError(f"timeout_s: 1 to {LOCK_S_MAX}, got {timeout_s}")
+        # "An hour at most" (docs/webdav.md): WebDAV lets a server grant less than was asked.
         return self._clock.now_ms() + min(timeout_s, LOCK_S_MAX) * 1_000
 
 

@@ -40,6 +40,7 @@ class _States(Generic[M]):
 
     def __init__(self, items: ResultStream[M]) -> None:
         self._items: Final = items
+        # Of states only the newest counts, so a slow reader costs one item of memory.
         self._news: Final[deque[M]] = deque(maxlen=1)
         self._error: DataLatticeError | None = None
         self._is_over = False

@@ -54,6 +54,7 @@ def read_token(token: str, name: bytes) -> Value:
 
     Raises: StaleToken: it is of another stream. UsageError: it is no token. LimitExceeded.
     """
+    # Before it is decoded: a token is a caller's text, of any length.
     if len(token) > TOKEN_BYTES_MAX:
         raise LimitExceeded(f"resume: a token has at most {TOKEN_BYTES_MAX} bytes")
     try:
@@ -63,6 +64,8 @@ def read_token(token: str, name: bytes) -> Value:
         raise UsageError(f"resume: {token!r:.80} is no token of a stream") from error
     if not isinstance(found, Vector) or len(found) != 2 or not isinstance(found[0], bytes):
         raise UsageError(f"resume: {token!r:.80} is no token of a stream")
+    # A position of another topic or other arguments would read as one of this stream, and skip or
+    # repeat items in silence.
     if found[0] != name:
         raise StaleToken("resume: the token is of another stream; begin without it")
     return found[1]

@@ -110,6 +110,7 @@ class Service:
             result = HANDLERS[type(request)](call, request)
         else:
             result = self._call_once(call, request, mark)
+        # A short body comes in the request itself: one action, in one piece or in many.
         if isinstance(result, Upload):
             with result:
                 result.write(request.data)  # type: ignore[attr-defined]
@@ -235,6 +236,8 @@ class Service:
                 segments.append(_named(self._node.owner_key(request.owner)))  # type: ignore[attr-defined]
             else:
                 value = getattr(request, name)
+                # An empty segment would name the scope above: a right on one store would be asked
+                # for as one on all.
                 if not value:
                     raise UsageError(f"{name}: it is empty")
                 segments.append(store_id_text(value) if isinstance(value, bytes) else value)

@@ -200,6 +200,8 @@ class GrpcDoor:
         Ed25519. insecure: without TLS on any address; else a loopback address given as a number.
         Raises: UsageError: the door has no `authenticate`, or TLS is needed. OSError.
         """
+        # `socket_caller` gives all rights of the owner, for which the modes of the socket's folder
+        # are the proof. On TCP there is none.
         if self._authenticate is socket_caller:
             raise UsageError("a door on TCP needs `authenticate`: anybody can connect to it")
         if key_and_certificate is not None:
@@ -208,11 +210,14 @@ class GrpcDoor:
             def configuration() -> Any:
                 return grpc.ssl_server_certificate_configuration([newest()])
 
+            # Asked at each handshake: a renewed certificate is in force without a restart.
             credentials = grpc.dynamic_ssl_server_credentials(configuration(), configuration)
             return await self._listen(
                 lambda server: server.add_secure_port(address, credentials), address
             )
         host = address.rpartition(":")[0].strip("[]")
+        # A name such as `localhost` may resolve to anything, so only loopback addresses as numbers
+        # count.
         if not insecure and host != "::1" and not host.startswith("127."):
             raise UsageError(f"{address}: tokens would cross the network in the clear; use TLS")
         return await self._listen(lambda server: server.add_insecure_port(address), address)
@@ -245,6 +250,8 @@ class GrpcDoor:
             news.set()
         if self._server is not None:
             await self._server.stop(grace_s)
+        # A handler that still runs finishes in its thread: what it writes is whole, and its caller
+        # gets no answer.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # --- calls ----------------------------------------------------------------------------------
@@ -289,6 +296,8 @@ class GrpcDoor:
                     return await self._run(lambda: made.finish().encode())
                 finally:
                     if made is not None:
+                        # Shielded: a caller that goes away must not leave the pieces of its upload
+                        # behind.
                         await asyncio.shield(asyncio.ensure_future(self._run(made.close)))
         except Exception as error:  # noqa: BLE001 - told to the caller; a fault is logged
             await self._refuse(context, error, action.right)
@@ -313,6 +322,7 @@ class GrpcDoor:
         return self._encoded(self._service.call(request, caller, request_id=id).encode())
 
     def _encoded(self, answer: bytes) -> bytes:
+        # Here, so that the caller learns the size and the bound; gRPC would name neither.
         if len(answer) > self._limits.answer_bytes:
             raise LimitExceeded(
                 f"the answer has {len(answer)} bytes, {self._limits.answer_bytes} at most; ask for "
@@ -438,6 +448,7 @@ class GrpcDoor:
         also: tuple[tuple[str, str], ...] = (),
     ) -> NoReturn:
         """End a call with an error. also: further metadata of its end."""
+        # It was ended with an error already; a second `abort` would replace it.
         if isinstance(error, aio.AbortError):
             raise error
         if not isinstance(error, DataLatticeError):
@@ -446,6 +457,7 @@ class GrpcDoor:
         trailing = [(CODE_KEY, code), *also]
         if status.retry_s is not None:
             trailing.append((RETRY_KEY, str(round(status.retry_s * 1_000))))
+        # Cut by bytes, since headers are counted in bytes; half a character at the end goes.
         short = text.encode(errors="replace")[:TEXT_BYTES_MAX].decode(errors="ignore")
         await context.abort(grpc.StatusCode[status.grpc], short, tuple(trailing))
         raise AssertionError("abort raises")
@@ -457,6 +469,7 @@ def _socket_target(path: str | os.PathLike[str]) -> str:
     if len(os.fsencode(found)) > SOCKET_PATH_BYTES_MAX:
         raise UsageError(f"the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes: {found}")
     about = found.parent.stat()
+    # gRPC makes the socket with the modes of the umask, so the folder has to keep others out.
     if stat.S_IMODE(about.st_mode) != FOLDER_MODE or about.st_uid != os.getuid():
         raise UsageError(f"{found.parent}: the folder of a socket has the mode 0700 and is ours")
     return f"unix:{found}"

@@ -60,6 +60,7 @@ class _Described:
         pending: list[Any] = [found]
         while pending:
             file = pending.pop()
+            # Each file once: many need the same ones, and a reader that adds one twice may fail.
             if file.name not in files:
                 files[file.name] = file.serialized_pb
                 pending += file.dependencies
@@ -145,6 +146,7 @@ class Reflection:
         """Yield the stores that a caller may list, those without a parent first."""
         parents: list[bytes | None] = [None]
         seen: set[bytes] = set()
+        # Stores name their parents, and a peer may have declared very many, or a circle.
         while parents and len(seen) < STORES_MAX:
             try:
                 found = self._service.call(ListStores(parent_id=parents.pop(0)), caller).items

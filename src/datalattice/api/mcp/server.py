@@ -78,6 +78,7 @@ class _Answers:
     def __init__(self, tools: McpTools, caller_of: CallerOf) -> None:
         self._tools = tools
         self._caller_of = caller_of
+        # A model may ask for many things at once; each waits for the disk in a thread.
         self._threads = anyio.CapacityLimiter(THREADS)
         self._listed = [_described(tool) for tool in tools.tools.values()]
 
@@ -107,6 +108,7 @@ class _Answers:
             found = await to_thread.run_sync(self._tools.read, uri, caller, limiter=self._threads)
         except DataLatticeError as error:
             answer = answer_to(error)
+            # A resource has no error of its own in the protocol, as a tool has.
             raise MCPError(types.INVALID_PARAMS, answer.text, {"code": answer.code}) from None
         return types.ReadResourceResult(contents=[_contents(uri, found)])
 

@@ -212,6 +212,7 @@ def _answer(result: Message) -> ToolAnswer:
             f"the answer has {length} characters, at most {RESULT_CHARACTERS_MAX}: ask for fewer "
             "items (count, limit), or for one of them"
         )
+    # "More than 100 levels" (docs/mcp.md): clients that read JSON by recursion would end at it.
     if not _is_shallow(document):
         raise LimitExceeded(
             f"a value in the answer is nested deeper than {RESULT_DEPTH_MAX} levels"
@@ -238,6 +239,7 @@ def _content(piece: Any) -> dict[str, Any]:
         shown: dict[str, Any] = {"data": text}
         end = piece.start + len(piece.data) - len(decoder.getstate()[0])
     except UnicodeDecodeError:
+        # Not UTF-8: bytes in hex lose nothing, and a model can hand them back as they are.
         shown = {"data": {_BLOB: piece.data.hex()}}
         end = piece.start + len(piece.data)
     if piece.start < end < piece.size:

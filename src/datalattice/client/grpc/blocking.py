@@ -152,6 +152,7 @@ class GrpcClient(RemoteClient):
         method = self._open().unary_unary(f"/{action.method}")
         metadata = self._route.metadata(request_id)
         try:
+            # A door refuses calls above its bound on a connection: they wait here.
             with self._calls:
                 data: bytes = method(request.encode(), timeout=self._timeout_s, metadata=metadata)
         except grpc.RpcError as error:

@@ -113,6 +113,8 @@ class AsyncGrpcClient(AsyncRemoteClient):
                 going.reached(token_in(await call.initial_metadata()))
                 async for data in call:
                     result: Any = request.action.result.decode(data)
+                    # The token of an item counts when the reader comes back for the next one: what
+                    # it was not given comes again.
                     yield result
                     going.reached(getattr(result, "resume", ""))
             except grpc.RpcError as error:
@@ -120,6 +122,7 @@ class AsyncGrpcClient(AsyncRemoteClient):
             else:
                 return
             finally:
+                # Also where the reader left its loop early: the service ends the stream.
                 call.cancel()
             await asyncio.sleep(going.pause_s(found))
 

@@ -118,6 +118,8 @@ class DoorPin:
 
     def knows(self, shown: bytes) -> bool:
         """Return whether a certificate, as DER, was proved before and has not ended."""
+        # By the certificate as it came: the comparison of bytes is cheaper than a signature, at
+        # each connection.
         return self._known.get(shown, -1) >= self._clock.now_ms()
 
     def check(self, shown: bytes, statements: Iterable[DoorStatement], where: str) -> None:
@@ -126,6 +128,7 @@ class DoorPin:
         Raises: BadSignature: none of them says that it is the node's; the text says why.
         """
         spki, reason = spki_sha256(_parsed(shown)), "it states nothing of its certificate"
+        # The door chooses what it shows, so the cost of looking is bounded here.
         for one in list(statements)[:STATEMENTS_MAX]:
             if one.spki_sha256 != spki:  # of another door, or replayed beside another key
                 continue
@@ -134,6 +137,8 @@ class DoorPin:
                 reason = f"it says that it is {one.did!r:.100}"
             elif not verify_strict(self._key, one.signature, text):
                 reason = "its statement is not signed by that node"
+            # A statement ends with its certificate: a key that was stolen later on proves nothing
+            # by an old one.
             elif one.not_after_ms < self._clock.now_ms():
                 reason = "its statement has ended; is the clock of this machine right?"
             else:
@@ -172,6 +177,7 @@ def read_statements(host: str, port: int, timeout_s: float) -> tuple[DoorStateme
     try:
         connection.request("GET", WELL_KNOWN)
         answer = connection.getresponse()
+        # One byte more than is accepted tells a longer document from one of full length.
         body = answer.read(STATEMENTS_BYTES_MAX + 1)
     except (OSError, http.client.HTTPException) as error:
         raise PeerUnavailable(f"{host}:{port}: {tls_reason(error)}") from error
@@ -208,6 +214,7 @@ def unverified(protocols: tuple[str, ...] = ()) -> ssl.SSLContext:
     """Return a context for a client that compares the certificate itself."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
+    # The node's own certificate has no authority: `DoorPin` decides, before anything else is sent.
     context.verify_mode = ssl.CERT_NONE
     if protocols:
         context.set_alpn_protocols(protocols)

@@ -135,6 +135,7 @@ def settings_text(given: Mapping[str, object]) -> str:
             section = dotted.rpartition(".")[0]
             lines += ["", f"[{section}]"]
         name, default = dotted.rpartition(".")[2], _plain(_value(NodeConfig(), kind))
+        # Defaults stand as comments: a later version with another default then has it in force.
         if dotted in chosen:
             lines.append(f"{name} = {json.dumps(_plain(chosen[dotted]))}")
         elif default is None:
@@ -253,6 +254,8 @@ def _from_file(path: Path) -> dict[str, tuple[object, str]]:
     def source(name: str) -> str:
         return f"{path} line {lines[name]}" if name in lines else str(path)
 
+    # "Settings outside of a section, as in files of earlier versions, are refused" (docs/node.md):
+    # a file that was read in part would start a node with defaults.
     _refuse_flat(document, source)
     found: dict[str, tuple[object, str]] = {}
     if HOSTING in document:
@@ -356,6 +359,8 @@ def _typed(name: str, value: object, source: str) -> object:
     base = _base(_kinds()[name].type)
     if base is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
+    # `drain_s = 10` is a float to its reader; a truth value is no number, though Python counts it
+    # as one.
     if base is float and type(value) is int:
         return float(value)
     if base is not tuple and type(value) is base:
@@ -383,6 +388,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[object,
         elif variable.startswith(VARIABLE_PREFIX):
             if variable in moved:
                 raise UsageError(f"{variable} is {moved[variable]} now")
+            # "An error only when it resembles one" (docs/node.md).
             near = difflib.get_close_matches(variable, known, 1, 0.9)
             if near:
                 raise UsageError(f"{variable} sets nothing; did you mean {near[0]}?")

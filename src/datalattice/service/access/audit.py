@@ -57,6 +57,7 @@ class AuditRecord:
 
 def is_audited(right: str, scope: str, *, is_allowed: bool) -> bool:
     """Return whether a decision is recorded: on effects, refusals and reads of `admin`."""
+    # Reads that are allowed would push everything else out of the ring within seconds.
     return right != "r" or not is_allowed or scope.partition("/")[0] == "admin"
 
 
@@ -80,6 +81,7 @@ class Audit:
     def add(self, record: AuditRecord) -> None:
         """Keep a record and pass it on."""
         with self._lock:
+            # Under the lock together with the sink: both have the records in one order.
             self.ring.add(record)
             if self._sink is None:
                 return

@@ -103,6 +103,7 @@ class AccessControl:
         try:
             return prove(now_ms)
         except DataLatticeError as error:
+            # The record has no name that the caller only claimed.
             nobody = replace(ANONYMOUS, origin=credentials.origin)
             self._record(now_ms, "authenticate", nobody, _refused(error), error.code)
             raise
@@ -143,8 +144,11 @@ class AccessControl:
             raise NoSigningKey("this node has no key with which it could sign a token")
         if not is_bare_did(subject):
             raise UsageError(f"subject: a DID such as did:key:z6Mk..., got {subject!r:.80}")
+        # "There is no list of revoked keys, so a token must end soon" (docs/design/access.md).
         if not 0 < life_s <= TOKEN_LIFE_S_MAX:
             raise UsageError(f"life_s: 1 to {TOKEN_LIFE_S_MAX} s, got {life_s}")
+        # "Else a narrow token with `a admin` could make a wide one, or go on for ever"
+        # (docs/design/access.md).
         issued_for.check_grants(parse_grants(list(scopes)))
         now_ms, ends_ms = self._clock.now_ms(), issued_for.expires_ms
         if ends_ms is not None:
@@ -207,6 +211,7 @@ class AccessControl:
 
 
 def _use_of(action: Action) -> Use:
+    # By the right and not by the kind: a stream that only reads is counted as reading.
     return "reads" if action.right == "r" else "effects"
 
 

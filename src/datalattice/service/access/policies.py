@@ -115,6 +115,7 @@ class Policies:
         with self._lock:
             rules = dict(self._expecting(scope, expected))
             rules[scope] = rule
+            # Here and when it is read, so that a file that was written can be read again.
             if len(rules) > RULES_MAX:
                 raise UsageError(f"a folder has rules for at most {RULES_MAX} scopes")
             self._write(rules)
@@ -177,6 +178,8 @@ def _rules_of(data: bytes) -> dict[str, Rule]:
         document = json.loads(data, object_pairs_hook=_members)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not JSON: {error}") from error
+    # Strict: a member that this version does not know could be a rule that must hold, so it is not
+    # passed over.
     if not isinstance(document, dict) or set(document) != {"version", "rules"}:
         raise UsageError("an object with the members version and rules")
     if document["version"] != _FORMAT:
@@ -202,5 +205,7 @@ def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _version(rule: Rule) -> str:
+    # Of the content: a rule that is set to what it was is the same version, so a repeated PUT
+    # agrees.
     text = json.dumps({right: list(who) for right, who in rule.items()}, sort_keys=True)
     return sha3_256(text.encode()).hex()[:32]

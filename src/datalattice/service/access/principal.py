@@ -71,6 +71,8 @@ class Principal:
 
     def check_live(self, now_ms: int) -> None:
         """Raise BadCredential if the credential has ended."""
+        # Asked at each call and each look of a stream: a credential that has ended opens nothing
+        # further.
         if self.expires_ms is not None and now_ms >= self.expires_ms:
             raise BadCredential("expired")
 

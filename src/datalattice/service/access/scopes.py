@@ -104,6 +104,7 @@ class Delegated(NamedTuple):
     def covers(self, right: str, scope: str) -> bool:
         """Return whether it lets a right on a scope through."""
         match split_scope(scope):
+            # Entries of `:data` have no owner, so no one can give them away.
             case ("lattice", section, owner, *rest) if section not in UNOWNED:
                 path = (section, *rest)
             case ("pins", owner, *rest):
@@ -167,6 +168,7 @@ def parse_grants(texts: list[str]) -> tuple[Grant, ...]:
     if len(texts) > GRANTS_MAX:
         raise UsageError(f"a credential has at most {GRANTS_MAX} grants, got {len(texts)}")
     grants = tuple(map(parse_grant, texts))
+    # Two grants of one scope would need a rule which of them counts.
     if len({grant.scope for grant in grants}) != len(grants):
         raise UsageError("a credential names each scope once")
     return grants
