@@ -590,6 +590,26 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "forget the replicas for which no stream was left",
+        "node/hosts.py",
+        "            if talk.unopened:\n",
+        "            if False:\n",
+        (
+            UNIT + "node/test_hosts.py"
+            "::test_replicas_beyond_the_most_streams_are_offered_when_others_were_refused",
+        ),
+    ),
+    Mutation(
+        "forget a frame whose turn came while its peer was not read",
+        "node/connection.py",
+        "                continue  # a frame may have been handled meanwhile, which makes room for",
+        "                pass  # a frame may have been handled meanwhile, which makes room for",
+        (
+            UNIT + "node/test_connection.py"
+            "::test_a_frame_whose_turn_comes_while_its_peer_is_not_read_is_not_forgotten",
+        ),
+    ),
+    Mutation(
         "cut a connection for one offended replica",
         "node/hosts.py",
         "        if talk.faulty >= FAULTY_MAX:\n",

@@ -229,6 +229,7 @@ class PeerStreams:
 
     refused:  replicas whose stream the peer has reset; only the peer may open another.
     refusing: streams of the peer that this side is about to reset, with the names in their OPEN.
+    unopened: replicas for which no more streams could be opened; offered again when one ends.
     faulty:   how many replicas the peer offended.
     """
 
@@ -238,6 +239,7 @@ class PeerStreams:
     streams: dict[Host[Replica], int] = field(default_factory=dict)
     refused: set[Host[Replica]] = field(default_factory=set)
     refusing: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    unopened: set[Host[Replica]] = field(default_factory=set)
     faulty: int = 0
 
 
@@ -477,6 +479,7 @@ class Hosts:
             stream = connection.open_stream(host.protocol, host.store_id)
         except Backpressure as error:
             self._observer.note(Note("streams-full", connection.id, str(error)))
+            talk.unopened.add(host)
             return
         self._begin(host, talk, stream, opened=True)
 
@@ -519,6 +522,15 @@ class Hosts:
             del talk.hosts[stream]
             talk.connection.end_stream(stream, at_once=True)
             self._forget(host, talk, stream)
+            if talk.unopened:
+                # Later, and all at once: many streams may end in a row.
+                asyncio.get_running_loop().call_later(OFFER_AGAIN_S, self._offer_unopened, talk)
+
+    def _offer_unopened(self, talk: PeerStreams) -> None:
+        unopened, talk.unopened = talk.unopened, set()
+        for host in unopened:
+            if self._is_here(host) and host not in talk.refused:
+                self._offer(host, talk)
 
     def _forget(self, host: Host[Replica], talk: PeerStreams, stream: int) -> None:
         partner = _partner(talk.connection.id, stream)

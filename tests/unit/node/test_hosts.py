@@ -19,7 +19,7 @@ from datalattice.node.hosts import FAULTY_MAX, Host, connection_of
 from datalattice.store import MemoryStore
 from datalattice.sync import Effects, Peer, Regard
 from datalattice.testing.counters import Counters, JsonConversation, JsonProtocol
-from datalattice.wire import PROTOCOL_BYTES_MAX, STORE_ID_BYTES_MAX, Framing
+from datalattice.wire import PROTOCOL_BYTES_MAX, STORE_ID_BYTES_MAX, Framing, mux
 
 ONE, TWO, THREE = (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3))
 COUNTERS = "counters"
@@ -132,6 +132,25 @@ def test_a_replica_added_before_the_refusal_of_its_stream_has_left_finds_its_lik
                 submit(*task, **who)
             await count(hosts[1], "n")
             await agree(dialler, hosts, {"n": 1})
+
+    run(work)
+
+
+def test_replicas_beyond_the_most_streams_are_offered_when_others_were_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        monkeypatch.setattr(mux, "STREAMS_MAX", 3)
+        async with node_of(ONE) as acceptor, node_of(TWO) as dialler:
+            names = [bytes([number]) for number in range(10)]
+            ours = [counters_on(dialler, name) for name in names]
+            theirs = counters_on(acceptor, names[-1])
+            await count(theirs, "n")
+            # Else the acceptor opens the stream, since its replica has changed.
+            await until(acceptor, lambda: not acceptor._hosts._offering)
+            dialler.add_peer(f"tls://{acceptor.address}")
+            await agree(dialler, [ours[-1], theirs], {"n": 1})
+            assert dialler.observer.counters["streams-full"] >= len(names) - 3
 
     run(work)
 
