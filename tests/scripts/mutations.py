@@ -1213,7 +1213,7 @@ MUTATIONS: Final = (
     # --- who asks a service -----------------------------------------------------------------------
     Mutation(
         "a caller's token may name any algorithm",
-        "service/access/authenticating.py",
+        "service/access/reading.py",
         'if header.get("alg") not in ALGORITHMS:',
         'if "alg" not in header:',
         (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
@@ -1241,7 +1241,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a caller's token has an extension that must be understood",
-        "service/access/authenticating.py",
+        "service/access/reading.py",
         'if "crit" in header:',
         'if "crit" in issuer:',
         (UNIT + "service/test_authenticating.py::test_a_bad_token_is_refused_with_one_text",),
@@ -1249,8 +1249,8 @@ MUTATIONS: Final = (
     Mutation(
         "a caller's token that was revoked is still known",
         "service/access/authenticating.py",
-        "if (found.principal.key_id, found.token_id) == (did, token_id):",
-        "if found.token_id == did:",
+        "        self._tokens.forget(did, token_id)\n",
+        "",
         (
             UNIT + "service/test_authenticating.py::"
             "test_a_revoked_token_is_refused_whether_known_or_not",
@@ -1259,8 +1259,8 @@ MUTATIONS: Final = (
     Mutation(
         "a caller's known token does not end",
         "service/access/authenticating.py",
-        "if not found.begins_ms <= now_ms < ends_ms:",
-        "if not found.begins_ms <= now_ms:",
+        "if not known.begins_ms <= now_ms < known.ends_ms:",
+        "if not known.begins_ms <= now_ms:",
         (UNIT + "service/test_authenticating.py::test_a_known_token_ends_when_it_ends",),
     ),
     Mutation(
