@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -17,6 +21,7 @@ from datalattice.apps.queue import Topics
 from datalattice.cli.main import COMMANDS
 from datalattice.client.settings import NodeConfig, load_settings
 from datalattice.crypto import KeyPair
+from datalattice.lattice import did_of
 from datalattice.node import NodeServer, open_node
 
 pytestmark = pytest.mark.once
@@ -159,6 +164,43 @@ def test_the_unit_starts_a_command_and_sets_settings_that_exist() -> None:
     variables = [value.split("=", 1)[0] for name, value in lines if name == "Environment"]
     assert_settings(variables)
     assert ["KillSignal", "SIGTERM"] in lines
+
+
+def test_the_example_of_settings_is_in_sections_that_exist(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", read("README.md"), re.DOTALL)
+    did = did_of(KeyPair.generate().public_key)
+    (tmp_path / "node.toml").write_text(example.replace("did:key:z6Mk...", did))
+    config = load_settings(tmp_path / "node.toml", {}, {}).config
+    assert (config.admins, config.rest.listen) == ((did,), "127.0.0.1:8080")
+    (ends,) = re.findall(r"TimeoutStopSec=(\d+)", read("datalattice.service"))
+    assert config.drain_s < int(ends)
+
+
+def test_the_daemon_is_a_program_and_its_socket_one_that_it_takes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert read("daemon.conf").endswith("ExecStart=\nExecStart=/opt/datalattice/bin/latticed\n")
+    assert "latticed" in project["scripts"]
+    assert "doors" in project["optional-dependencies"]
+    assert "FileDescriptorName=rest\n" in read("datalattice-rest.socket")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    names = ("datalattice.service", "datalattice.service.d/daemon.conf", "datalattice-rest.socket")
+    for name in names:
+        made = tmp_path / name
+        made.parent.mkdir(exist_ok=True)
+        # The program is not installed here.
+        text = re.sub(r"/opt/datalattice/bin/latticed?", sys.executable, read(Path(name).name))
+        made.write_text(text)
+    found = subprocess.run(
+        ["systemd-analyze", "verify", *(str(tmp_path / name) for name in (names[0], names[2]))],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_the_image_copies_files_and_runs_commands_that_exist() -> None:
