@@ -1,4 +1,7 @@
-"""Bound: what the handles of one open node share: its root, its owners, its batch and reports."""
+"""Bound: what the handles of one open node share: its root, its owners, its batch and reports.
+
+Length: reading, writing, batches and what writers share are one object's, short methods each.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from datalattice.apps import Owner
 from datalattice.apps.dlfs import Drive
 from datalattice.cells import Value
-from datalattice.client.edits import Editor, editing_context
+from datalattice.client.edits import Editor, EditRoot, editing_context
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.gathered import ZERO, DelayedWrites, Draft, Work
 from datalattice.client.opendata import OpenData
@@ -294,8 +297,8 @@ class NodeBinding:
         # (docs/design/front-door.md "Decisions").
         if given is None:
             return self.own
-        if isinstance(given, Owner):
-            return given.key
+        if isinstance(given, Owner | bytes):  # a key is looked for nowhere
+            return resolve_owner(given, own=None, names={}, owners=())
         names, owners = self.known_owners()
         own = None if self.keys is None else self.own
         return resolve_owner(given, own=own, names=names, owners=owners)
@@ -480,6 +483,8 @@ class NodeBinding:
             if drafts:  # another writer came first
                 drafts.pop().give_up()
             drafts.append(Draft(cursor.get(), self.context))
+            if isinstance(cursor, EditRoot):
+                drafts[0].target = cursor
             with self._writing_to(drafts[0]):
                 result = work()
             drafts[0].write_to(cursor)
@@ -491,3 +496,21 @@ class NodeBinding:
             for draft in drafts:
                 draft.give_up()
             raise
+
+    def share(self, key: object, begin: Callable[[], T], finish: Callable[[T], object]) -> T | None:
+        """Return what the changes of one commit have in common under a key; see `EditRoot.share`.
+
+        None: no `atomically` of this thread or task is a change of its own commit.
+        """
+        draft = self._batch()
+        target = None if draft is None else draft.target
+        if target is None:
+            return None
+
+        def written(shared: T) -> None:
+            last = Draft(target.get(), self.context)
+            with self._writing_to(last):
+                finish(shared)
+            last.write_to(target)
+
+        return target.share(key, begin, written)

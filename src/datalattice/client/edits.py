@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.actions import ActionRequest, AppendRecords, StageValues, SwapSlots
@@ -104,6 +104,30 @@ def editing_context(store: Store | None, keys: OwnKeys) -> MergeContext:
     return keys.context().of_copy("" if store is None else store.copy_id)
 
 
+class EditRoot(RootLattice):
+    """The root that one attempt of an edit changes, with what its changes have in common."""
+
+    __slots__ = ("_shared",)
+
+    def __init__(self, root: Value, context: MergeContext) -> None:
+        super().__init__(root_lattice(), root, context)
+        self._shared: dict[object, tuple[Any, Callable[[], object]]] = {}
+
+    def share(self, key: object, begin: Callable[[], T], finish: Callable[[T], object]) -> T:
+        """Return what `begin` gave first under a key; `finish` gets it behind the last change."""
+        found = self._shared.get(key)
+        if found is None:
+            made = begin()
+            found = self._shared[key] = made, lambda: finish(made)
+        return cast(T, found[0])
+
+    def finished(self) -> Value:
+        """Return the root, with what its changes had in common."""
+        for _, finish in self._shared.values():
+            finish()
+        return self.get()
+
+
 class Editor:
     """Makes changes of a folder's data durable, in a store that this process has opened.
 
@@ -162,9 +186,9 @@ class Editor:
                 try:
                     root = self._store.root()
                     before = lattice.zero() if root is None else root
-                    cursor = RootLattice(lattice, before, self.context)
+                    cursor = EditRoot(before, self.context)
                     result = change(cursor, self.key_pair)
-                    after = cursor.get()
+                    after = cursor.finished()
                     if same(before, after) or self._commit(before, after):
                         return result
                 except AnswerLost as lost:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from datalattice.cells import Value, same
-from datalattice.client.edits import Editor
+from datalattice.client.edits import Editor, EditRoot
 from datalattice.client.folder import OwnKeys
 from datalattice.client.opendata import OpenData
 from datalattice.client.openfolder import LOOK_S
@@ -43,6 +43,8 @@ class Draft:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self.is_over = False
+        self.target: EditRoot | None = None
+        """The root of the edit that it is a change of."""
 
     @property
     def is_open(self) -> bool:

@@ -420,6 +420,15 @@ class Node:
         """
         return self._binding.atomically(work)
 
+    def share(self, key: object, begin: Callable[[], R], finish: Callable[[R], object]) -> R | None:
+        """Return what those that write `atomically` at the same time have in common under a key.
+
+        begin: makes it, for the first of them. finish: writes what came of it, behind the last
+        one and in the same commit. None: within a batch nothing is shared. What is put there stays
+        where `work` fails later, so it is the last that `work` does.
+        """
+        return self._binding.share(key, begin, finish)
+
     def sync(self) -> None:
         """Return when all writes of this node are on disk; those of a batch are at its end.
 

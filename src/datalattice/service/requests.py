@@ -191,23 +191,40 @@ class CellRows:
     """Rows in a Map of Vectors [head, part 0, part 1], for `:local`."""
 
     def __init__(self, books: Value) -> None:
-        self.books: Map = books if isinstance(books, Map) else EMPTY_MAP
+        self._books: Map = books if isinstance(books, Map) else EMPTY_MAP
+        self._read: dict[bytes, list[Value]] = {}  # books, by principal
+        self._fresh: dict[tuple[bytes, int], dict[bytes, bytes]] = {}  # rows that are in no book
+        self.has_changed = False
+
+    @property
+    def books(self) -> Map:
+        """The rows as they are now."""
+        for (principal, part), fresh in self._fresh.items():
+            book = self._book(principal)
+            rows = book[1 + part]
+            book[1 + part] = (rows if isinstance(rows, Map) else EMPTY_MAP).put_many(fresh)
+        self._fresh.clear()
+        for principal, book in self._read.items():
+            if book[0]:
+                self._books = self._books.put(principal, Vector.of(book))
+        self._read.clear()
+        return self._books
 
     def _book(self, principal: bytes) -> list[Value]:
-        found = self.books.get(principal)
+        """Return the book of a principal, to be changed in place."""
+        known = self._read.get(principal)
+        if known is not None:
+            return known
+        found = self._books.get(principal)
         # Of another shape, the node's own slot reads as empty.
-        if isinstance(found, Vector) and len(found) == len(_NO_BOOK):
-            return list(found)
-        return list(_NO_BOOK)
-
-    def _set(self, principal: bytes, at: int, value: Value) -> None:
-        book = self._book(principal)
-        book[at] = value
-        self.books = self.books.put(principal, Vector.of(book))
+        if not isinstance(found, Vector) or len(found) != len(_NO_BOOK):
+            found = Vector.of(_NO_BOOK)
+        made = self._read[principal] = list(found)
+        return made
 
     def heads(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the principals that have rows, with their heads."""
-        for principal in self.books.keys():  # noqa: SIM118 - a Map of cells
+        for principal in list(self.books.keys()):
             assert isinstance(principal, bytes)
             head = self.head(principal)
             if head is not None:
@@ -220,26 +237,33 @@ class CellRows:
 
     def set_head(self, principal: bytes, head: bytes) -> None:
         """Set a head."""
-        self._set(principal, 0, head)
+        self.has_changed = True
+        self._book(principal)[0] = head
 
     def get(self, principal: bytes, part: int, id: bytes) -> bytes | None:
         """Return a row, or None."""
+        fresh = self._fresh.get((principal, part))
+        if fresh is not None and id in fresh:
+            return fresh[id]
         rows = self._book(principal)[1 + part]
         found = rows.get(id) if isinstance(rows, Map) else None
         return bytes(found) if isinstance(found, bytes | Blob) else None  # a long one is a Blob
 
     def put(self, principal: bytes, part: int, id: bytes, row: bytes) -> None:
         """Set a row."""
-        rows = self._book(principal)[1 + part]
-        self._set(principal, 1 + part, (rows if isinstance(rows, Map) else EMPTY_MAP).put(id, row))
+        self._fresh.setdefault((principal, part), {})[id] = row
 
     def clear(self, principal: bytes, part: int) -> None:
         """Remove the rows of a part."""
-        self._set(principal, 1 + part, EMPTY_MAP)
+        self._fresh.pop((principal, part), None)
+        self._book(principal)[1 + part] = EMPTY_MAP
 
     def drop(self, principal: bytes) -> None:
         """Remove all of a principal."""
-        self.books = self.books.remove(principal)
+        for part in (0, 1):
+            self._fresh.pop((principal, part), None)
+        self._read.pop(principal, None)
+        self._books = self._books.remove(principal)
 
 
 _NO_BOOK: Final[tuple[Value, ...]] = (b"", EMPTY_MAP, EMPTY_MAP)
@@ -315,23 +339,35 @@ class KeptResults:
         """
 
         def once() -> tuple[Message | None, bytes | None]:
-            cursor = self._cursor()
-            held = cursor.get()
-            register = held if isinstance(held, Map) else EMPTY_MAP
-            rows = CellRows(register.get(_BOOKS))
-            now_ms = present_ms(self._clock)
-            table = RequestTable(rows, now_ms, self._limits)
+            # Those that come at the same time write their rows together.
+            shared = self._node.share(REQUESTS_KEY, self._read, self._write)
+            rows = self._read() if shared is None else shared
+            table = RequestTable(rows, present_ms(self._clock), self._limits)
             kept = table.find(mark)
             if kept is not None:
                 return None, kept
             made = work()
+            # Behind the work: nothing is kept of a change that fails.
             table.keep(mark, made.encode())
-            # "The registers of `:local` are last-write-wins" (docs/design/forks.md "Evidence").
-            stamp = next_stamp(now_ms, map_timestamp(register))
-            cursor.set(register.put(_BOOKS, rows.books).put(TIMESTAMP, stamp))
+            if shared is None:
+                self._write(rows)
             return made, None
 
         return _done(self._node.atomically(once))
+
+    def _read(self) -> CellRows:
+        held = self._cursor().get()
+        return CellRows(held.get(_BOOKS) if isinstance(held, Map) else None)
+
+    def _write(self, rows: CellRows) -> None:
+        if not rows.has_changed:
+            return
+        cursor = self._cursor()
+        held = cursor.get()
+        register = held if isinstance(held, Map) else EMPTY_MAP
+        # "The registers of `:local` are last-write-wins" (docs/design/forks.md "Evidence").
+        stamp = next_stamp(present_ms(self._clock), map_timestamp(register))
+        cursor.set(register.put(_BOOKS, rows.books).put(TIMESTAMP, stamp))
 
     def _cursor(self) -> LatticeCursor:
         pair = self._node.cursor().context.key_pair

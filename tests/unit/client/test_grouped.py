@@ -371,3 +371,80 @@ def test_a_bad_write_of_a_group_keeps_no_result(service: tuple[Service, MemoryFo
     clear = WriteKeys(database="d", writes=(KeyWrite(key="a", operation=KeyOperation.DELETE),))
     service[0].call(clear, OPERATOR)
     assert service[0].call(more, OPERATOR, request_id="2").results == (1,)
+
+
+def test_what_changes_share_is_made_and_written_once_a_commit() -> None:
+    with datalattice.open(":memory:") as node:
+        data = node._data
+        assert isinstance(data, MemoryFolder)
+        numbers = node.database("d")
+        written: list[list[int]] = []
+
+        def finish(shared: list[int]) -> None:
+            written.append(shared)
+            numbers["all"] = len(shared)
+
+        def add_one(number: int) -> None:
+            def work() -> None:
+                shared = node.share("key", list[int], finish)
+                assert shared is not None
+                shared.append(number)
+                if number == 2:
+                    raise UsageError("after it was shared")
+
+            node.atomically(work)
+
+        def one(number: int) -> None:
+            if number == 2:
+                with pytest.raises(UsageError):
+                    add_one(number)
+            else:
+                add_one(number)
+
+        with gathering(data._threads, data._groups) as start:
+            for number in range(4):
+                start(partial(one, number))
+        add_one(9)
+        assert written == [[0, 1, 2, 3], [9]]
+        assert numbers["all"] == 1
+        with node.batch():
+            assert node.share("key", list[int], finish) is None
+
+
+def test_a_signal_behind_the_last_change_leaves_its_shared_part_to_the_next_commit() -> None:
+    with datalattice.open(":memory:") as node:
+        service = Service(node)
+        once = OfferRecords(topic="t", values=("once",))
+        data: Any = node._data
+        commit = data._store.commit
+
+        def stopped(*_given: object, **_named: object) -> None:
+            raise KeyboardInterrupt
+
+        data._store.commit = stopped
+        with pytest.raises(KeyboardInterrupt):
+            service.call(once, OPERATOR, request_id="id")
+        data._store.commit = commit
+        # Neither the record nor the result is there, so the same request has its effect now.
+        assert service.call(once, OPERATOR, request_id="id").spans[0].start == 0
+        assert service.call(once, OPERATOR, request_id="id").spans[0].start == 0
+        assert len(node.queue("t")) == 1
+
+
+def test_a_request_whose_answer_was_lost_behind_the_commit_is_found() -> None:
+    with datalattice.open(":memory:") as node:
+        service = Service(node)
+        once = OfferRecords(topic="t", values=("once",))
+        data: Any = node._data
+        commit = data._store.commit
+
+        def lost(*given: Any, **named: Any) -> None:
+            commit(*given, **named)
+            raise OutcomeUnknown("the connection broke")
+
+        data._store.commit = lost
+        with pytest.raises(OutcomeUnknown):
+            service.call(once, OPERATOR, request_id="id")
+        data._store.commit = commit
+        assert service.call(once, OPERATOR, request_id="id").spans[0].start == 0
+        assert len(node.queue("t")) == 1
