@@ -8,6 +8,8 @@
   Clients are N connections of one process, the server is another.
 - rest-put-N: durable writes of one key each by N clients, beside redis that syncs every write
   (`appendfsync always`) and etcd. Ours are signed.
+- rest-upload, rest-download, webdav-*: one large file, beside a plain file server, and the most
+  memory of both (transfers.py).
 - NAME-p50, NAME-p99: the time of one call in the same run, of those that wait with N - 1 others.
 """
 
@@ -31,6 +33,7 @@ from typing import Any
 
 import grpc
 from grpc import aio
+from transfers import transfer_rows
 
 import datalattice
 from datalattice.actions import GetKey
@@ -54,6 +57,7 @@ def rows(quick: bool) -> Iterator[Row]:
         yield from _http(f"rest-{clients}", READERS, clients, 1_000 if quick else 5_000)
     for clients in CLIENTS:
         yield from _http(f"rest-put-{clients}", WRITERS, clients, 500 if quick else 2_000)
+    yield from transfer_rows(quick)
 
 
 # --- what was measured --------------------------------------------------------------------------

@@ -121,12 +121,18 @@ async def file_pieces(
 ) -> AsyncIterator[bytes]:
     """Yield the bytes of a file, while the caller's credential lives. threads: read the pieces."""
     clock, loop = SystemClock(), asyncio.get_running_loop()
+    reading: asyncio.Future[list[Any]] | None = loop.run_in_executor(threads, stream.take)
     try:
-        while not stream.closed:
-            for piece in await loop.run_in_executor(threads, stream.take):
+        while reading is not None:
+            pieces = await reading
+            # Read while these are sent: to check the hash of each cell is most of the work.
+            reading = None if stream.closed else loop.run_in_executor(threads, stream.take)
+            for piece in pieces:
                 caller.check_live(clock.now_ms())
                 yield piece.data
     finally:
+        if reading is not None:
+            reading.cancel()
         stream.close()
 
 

@@ -115,8 +115,8 @@ def read_file(call: ServiceCall, request: ReadFile) -> FilePiece:
     return FilePiece(data=data, start=request.start, size=stat.size, hash=stat.hash)
 
 
-PIECES_AT_ONCE: Final = 4
-"""Pieces of a large body that are read at once, and wait for a slow reader."""
+PIECES_AT_ONCE: Final = 2
+"""Pieces of a large body that are read at once; a door may read as many ahead of a slow reader."""
 
 _Writes = WriteFile | PutFile | MakeDirectory | RemoveFile | MoveFile | CopyFile | SetProperties
 
