@@ -38,6 +38,8 @@ from datalattice.service.access import (
 )
 from datalattice.service.registry import Streamed
 from datalattice.service.service import OPERATOR, Service
+from datalattice.service.venue import Adapter, GridJobs, VenueHost, VenueRunner
+from datalattice.service.venue.adapters import JsonAdapter, OrchestratorAdapter
 
 R = TypeVar("R", bound=Message)
 
@@ -65,6 +67,8 @@ class FolderService:
         self._lock: Final = threading.Lock()
         self._node: Node | None = None
         self._engine: Engine | None = None
+        self._has_venue: Final = config.venue
+        self._venue: VenueHost | None = None
         self._both: tuple[Service, AccessControl] | None = None
         self._urls: tuple[str, ...] = ()
         self._statements: Callable[[], tuple[DoorStatement, ...]] = tuple
@@ -96,9 +100,22 @@ class FolderService:
             if self._both is None:
                 self._node = open_node(self._path)
                 access = self._access()
-                service = Service(self._node, access=access, doors=self._stated, events=self.events)
+                if self._has_venue:
+                    self._venue = VenueHost(self._runner)
+                service = Service(
+                    self._node,
+                    access=access,
+                    doors=self._stated,
+                    events=self.events,
+                    venue=self._venue,
+                )
                 self._both = service, access
             return self._both
+
+    def _runner(self) -> VenueRunner:
+        assert self._node is not None
+        adapters: list[Adapter] = [JsonAdapter(), OrchestratorAdapter()]
+        return VenueRunner(GridJobs.of_node(self._node, self._clock), adapters, clock=self._clock)
 
     def _stated(self) -> tuple[DoorStatement, ...]:
         return self._statements()  # of doors that came later, too
@@ -131,8 +148,9 @@ class FolderService:
     def close(self) -> None:
         """Give back what it holds."""
         with self._lock:
-            held: tuple[Any, ...] = (self._node, self._engine)
-            self._node = self._engine = self._both = None
+            # Jobs write to the node, so the venue ends before it.
+            held: tuple[Any, ...] = (self._venue, self._node, self._engine)
+            self._venue = self._node = self._engine = self._both = None
         for one in held:
             if one is not None:
                 one.close()

@@ -24,6 +24,7 @@ from datalattice.protobuf import Message
 from datalattice.service.access import LOCAL, AccessControl, Policy, Principal, decide
 from datalattice.service.filelocks import FileLocks
 from datalattice.service.resuming import StreamPositions, write_token
+from datalattice.service.venue import VenueHost
 from datalattice.weaver import Once
 
 T = TypeVar("T")
@@ -52,6 +53,10 @@ class ServiceCall:
     once: Callable[[Callable[[Any], Message]], Once | None] = lambda _answer: None
     """Of an action on Weaver stores: given what makes its result from what was written, it
     returns what has a transaction done once; None: the request carries no id."""
+    venue: VenueHost | None = None
+    """The venue of the node, if it runs one."""
+    request_id: str | None = None
+    """Of an action on the venue, which knows its repeated requests itself."""
 
     @property
     def caller(self) -> str:

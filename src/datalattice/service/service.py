@@ -45,6 +45,7 @@ from datalattice.service.requests import (
     RequestRepeated,
     mark_of,
 )
+from datalattice.service.venue import VenueHost
 from datalattice.weaver import store_id_text
 
 R = TypeVar("R", bound=Message)
@@ -74,14 +75,16 @@ class Service:
         events: EventRing[NodeEvent] | None = None,
         clock: Clock | None = None,
         limits: RequestLimits = REQUEST_LIMITS,
+        venue: VenueHost | None = None,
     ) -> None:
         """Make the service of a node.
 
         access: who may do what, limits of rates, records; None: the owner alone calls.
         doors: what the node states about the certificates of its doors.
         locks: on files of drives; None: its own. events: of the running node. limits: of the
-        results that are kept for requests with an id.
+        results that are kept for requests with an id. venue: which runs jobs.
         """
+        self._venue: Final = venue
         self._node: Final = node
         self._access: Final = access
         self._locks: Final = locks or FileLocks()
@@ -127,6 +130,9 @@ class Service:
             # The result is kept in the commit of the effect, and the scope says where that is.
             if action.scope.startswith("lattice/"):
                 return requests.in_lattice(mark, lambda: _answered(handler(call, request)))
+            # The venue has the commits of its jobs, and notes the request in them.
+            if action.scope.startswith("venue/"):
+                return _answered(handler(replace(call, request_id=mark.id.hex()), request))
             once = partial(requests.in_stores, mark)
             return _answered(handler(replace(call, once=once), request))
         except RequestRepeated as found:
@@ -205,7 +211,14 @@ class Service:
         if decision is not None:
             decision.require()
         return ServiceCall(
-            self._node, caller, policy, self._locks, self.doors, access, self._events
+            self._node,
+            caller,
+            policy,
+            self._locks,
+            self.doors,
+            access,
+            self._events,
+            venue=self._venue,
         )
 
     def _scope(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
@@ -34,11 +35,14 @@ from datalattice.errors import (
 from datalattice.lattice import replicable
 from datalattice.service import OPERATOR, Service
 from datalattice.service.access import AccessControl, Audit, Policies, RateLimits
+from datalattice.service.venue import Adapter, GridJobs, VenueHost, VenueRunner
 from datalattice.testing.callers import BOB, BOB_DID, NODE, NOW_MS, authenticator, bearer
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.venue_kit import EchoAdapter, LedgerAdapter
 from datalattice.weaver import Intention
 from datalattice.weaver.kv import GetRequest, GetResponse, PutRequest, WatchParams
 
+ONE = Map.of({"n": 1})
 NO_HASH = b"\x07" * 32
 NO_STORE = b"\x07" * 16
 
@@ -56,7 +60,10 @@ class World:
         self._folder = TemporaryDirectory()
         self.access = self._access()
         self.events: EventRing[a.NodeEvent] = EventRing()
-        self.service = Service(node, access=self.access, events=self.events)
+        adapters: list[Adapter] = [EchoAdapter(), LedgerAdapter()]
+        self.jobs = GridJobs.of_node(node)
+        self.venue = VenueHost(lambda: VenueRunner(self.jobs, adapters))
+        self.service = Service(node, access=self.access, events=self.events, venue=self.venue)
         node.queue("log").offer_many(["a", "b"])
         node.database("shop")["tea"] = 3
         node.database("shop").sadd("set", "x")
@@ -79,6 +86,19 @@ class World:
         policies.put("stores", {"r": ["public"]})
         clock = StoppedClock(NOW_MS)
         return AccessControl(authenticator(), policies, RateLimits(), Audit(), clock, NODE)
+
+    def job(self, *, is_paused: bool = False) -> bytes:
+        """Return the id of a job that waits for an answer, or is paused."""
+        asks = a.InvokeOperation(operation="v/ops/ledger/pure", input=Map.of({"ask": "?"}))
+        id = self.service.call(asks, OPERATOR).id
+        if is_paused:
+            self.service.call(a.PauseJob(id=id), OPERATOR)
+        return id
+
+    @cached_property
+    def one_job(self) -> bytes:
+        """The id of one paused job, the same each time."""
+        return self.job(is_paused=True)
 
     def wait_in_store(self) -> bytes:
         """Have an intention of another author wait in the store; return its hash."""
@@ -127,7 +147,8 @@ class World:
         for info in [*stores.list(None), *stores.list(self.store)]:
             with stores.view(info.id) as view:
                 logs[info.id] = view.last_seq()
-        return value_hash(replicable(self.node.cursor().get())), logs
+        messages = sum(len(part.queue) for part in self.jobs.private()[0].values())
+        return value_hash(replicable(self.node.cursor().get())), logs, messages
 
     def last_seq(self) -> int:
         """Return the number of the newest record of the store."""
@@ -135,6 +156,7 @@ class World:
             return view.last_seq()
 
     def close(self) -> None:
+        self.venue.close(0.1)
         self.node.close()
         self._folder.cleanup()
 
@@ -188,6 +210,38 @@ def put(world: World) -> None:
 
 
 GOOD: dict[str, Good | Flow] = {
+    "venue.operations": Good(
+        lambda w: a.ListOperations(),
+        lambda r, w: ("v/ops/echo/back", "Back") in [(o.path, o.name) for o in r.operations],
+    ),
+    "venue.invoke": Good(
+        lambda w: a.InvokeOperation(operation="v/ops/echo/back", input=ONE, wait_ms=60_000),
+        lambda r, w: (r.status, r.input, r.output) == ("COMPLETE", ONE, ONE),
+    ),
+    "venue.jobs": Good(
+        lambda w: a.ListJobIds(status="PAUSED", before=b"\xff" * 16, count=5 if w.one_job else 0),
+        lambda r, w: r.jobs == (w.one_job,),
+    ),
+    "venue.job": Good(
+        lambda w: a.GetJob(id=w.one_job),
+        lambda r, w: (r.id, r.status, r.op_name) == (w.one_job, "PAUSED", "v/ops/ledger/pure"),
+    ),
+    "venue.cancel": Good(
+        lambda w: a.CancelJob(id=w.one_job),
+        lambda r, w: (r.id, r.status) == (w.one_job, "CANCELLED"),
+    ),
+    "venue.pause": Good(lambda w: a.PauseJob(id=w.job()), lambda r, w: r.status == "PAUSED"),
+    "venue.resume": Good(
+        lambda w: a.ResumeJob(id=w.one_job), lambda r, w: r.id == w.one_job and r.status != "PAUSED"
+    ),
+    "venue.message": Good(
+        lambda w: a.MessageJob(id=w.one_job, message=ONE),
+        lambda r, w: (r.id, r.queue_depth) == (w.one_job, 1),
+    ),
+    "venue.delete": Good(
+        lambda w: a.DeleteJob(id=w.one_job),
+        lambda r, w: w.one_job not in w.service.call(a.ListJobIds(), OPERATOR).jobs,
+    ),
     "queue.topics": Good(
         lambda w: a.ListTopics(),
         lambda r, w: (
@@ -356,7 +410,8 @@ GOOD: dict[str, Good | Flow] = {
     ),
     "lattice.merge": Good(
         lambda w: a.MergePath(path="kv", value=foreign_databases()),
-        lambda r, w: r.changed and len(w.node.owners()) == 2,
+        # The owner, the DID of the venue, and the one whose databases came.
+        lambda r, w: r.changed and len(w.node.owners()) == 3,
     ),
     "lattice.root": Good(
         lambda w: a.GetRoot(),
@@ -556,6 +611,15 @@ GOOD: dict[str, Good | Flow] = {
 }
 
 BAD: dict[str, Bad] = {
+    "venue.operations": Bad(lambda w: a.ListOperations(count=1_001), LimitExceeded),
+    "venue.invoke": Bad(lambda w: a.InvokeOperation(operation="v/ops/no/such"), NoSuchPath),
+    "venue.jobs": Bad(lambda w: a.ListJobIds(count=1_001), LimitExceeded),
+    "venue.job": Bad(lambda w: a.GetJob(id=b"1" * 16), NoSuchPath),
+    "venue.cancel": Bad(lambda w: a.CancelJob(id=b"1" * 16), NoSuchPath),
+    "venue.pause": Bad(lambda w: a.PauseJob(id=w.one_job), Conflict),
+    "venue.resume": Bad(lambda w: a.ResumeJob(id=w.job()), Conflict),
+    "venue.message": Bad(lambda w: a.MessageJob(id=b"1" * 16, message=1), NoSuchPath),
+    "venue.delete": Bad(lambda w: a.DeleteJob(id=b"1" * 16), NoSuchPath),
     "queue.topics": Bad(lambda w: a.ListTopics(owner="nobody!"), UsageError),
     "queue.create": Bad(lambda w: a.CreateTopic(topic="log", partitions=5), AlreadyExists),
     "queue.offer": Bad(lambda w: a.OfferRecords(topic="log"), UsageError),
@@ -687,6 +751,14 @@ for _name, _request in (
     BAD[_name] = Bad(lambda w, request=_request: request(id=NO_STORE), NoSuchPath)  # type: ignore[misc]
 
 ONCE: dict[str, tuple[Make, Make]] = {
+    "venue.invoke": (
+        lambda w: a.InvokeOperation(operation="v/ops/echo/back", input=ONE, wait_ms=60_000),
+        lambda w: a.InvokeOperation(operation="v/ops/echo/back", input=1, wait_ms=60_000),
+    ),
+    "venue.message": (
+        lambda w: a.MessageJob(id=w.one_job, message=1),
+        lambda w: a.MessageJob(id=w.one_job, message=2),
+    ),
     "queue.offer": (
         lambda w: a.OfferRecords(topic="log", values=("c",), partition=0),
         lambda w: a.OfferRecords(topic="log", values=("d",), partition=0),

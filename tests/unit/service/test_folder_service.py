@@ -9,9 +9,13 @@ import pytest
 
 from datalattice.actions import (
     DeletePolicy,
+    GetJob,
     GetPolicy,
+    InvokeOperation,
     IssueToken,
     JoinFailed,
+    ListJobIds,
+    ListOperations,
     NodeEvent,
     OfferRecords,
     PutPolicy,
@@ -19,10 +23,11 @@ from datalattice.actions import (
     WatchAudit,
     WatchNode,
 )
+from datalattice.cells import Map
 from datalattice.client import ControlClient, write_key
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
-from datalattice.errors import UsageError
+from datalattice.errors import UnsupportedOperation, UsageError
 from datalattice.lattice import did_of
 from datalattice.service import FolderService
 from datalattice.service.access.policies import POLICY_FILE
@@ -63,6 +68,30 @@ def test_the_owner_follows_events_and_decisions(
         record = next(decisions).record
         assert record is not None
         assert (record.action, record.how) == ("queue.offer", "process")
+
+
+def test_a_folder_with_a_venue_runs_jobs_that_are_there_after_a_restart(tmp_path: Path) -> None:
+    key = KeyPair.generate()
+    write_key(tmp_path / "identity.key", key)
+    call = InvokeOperation(
+        operation="v/ops/json/merge",
+        input=Map.of({"values": [{"a": 1}, {"b": 2}]}),
+        wait_ms=60_000,
+    )
+    service = FolderService(tmp_path, key, NodeConfig(venue=True))
+    done = service.call(call, request_id="once")
+    service.close()
+    assert (done.status, done.caller) == ("COMPLETE", did_of(key.public_key))
+    assert done.output == Map.of({"result": Map.of({"a": 1, "b": 2})})
+    again = FolderService(tmp_path, key, NodeConfig(venue=True))
+    assert again.call(call, request_id="once") == again.call(GetJob(id=done.id)) == done
+    assert again.call(ListJobIds()).jobs == (done.id,)
+    again.close()
+
+
+def test_a_folder_without_a_venue_says_so(control: ControlClient) -> None:
+    with pytest.raises(UnsupportedOperation, match=r"venue\.enabled"):
+        control.call(ListOperations())
 
 
 def test_rules_and_limits_are_read_again_together(service: FolderService, tmp_path: Path) -> None:

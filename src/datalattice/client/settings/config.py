@@ -179,6 +179,7 @@ class NodeConfig:
     rest, grpc: listeners of `lattice daemon` for users of the node.
     webdav: whether the drives are served at `/dlfs` of REST, its socket too.
     mcp: what language models may do at `/mcp` of REST: `off`, `read`, or `all`, which writes, too.
+    venue: whether `lattice daemon` runs jobs of the venue of its own DID.
     reading: who may read values and the lattice through these: `public` or `authenticated`.
     admins: DIDs that may do everything there.
     reads_per_s, effects_per_s: calls of one user of the doors a second, as many at once.
@@ -225,6 +226,7 @@ class NodeConfig:
     grpc: DoorConfig = DoorConfig()
     webdav: bool = True
     mcp: str = "off"
+    venue: bool = False
     reading: str = "public"
     admins: tuple[str, ...] = ()
     reads_per_s: int = 200

@@ -54,6 +54,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "access": {"admins": "admins", "reading": "reading"},
     "doors.webdav": {"enabled": "webdav"},
     "doors.mcp": {"tools": "mcp"},
+    "venue": {"enabled": "venue"},
 }
 """Sections besides `node`: the names in them, and the fields of a `NodeConfig` that they set."""
 

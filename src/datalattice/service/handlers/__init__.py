@@ -12,6 +12,18 @@ from datalattice.service.handlers import (
     node,
     queue,
     stores,
+    venue,
 )
 
-__all__ = ["access", "drive", "events", "forks", "kv", "lattice", "node", "queue", "stores"]
+__all__ = [
+    "access",
+    "drive",
+    "events",
+    "forks",
+    "kv",
+    "lattice",
+    "node",
+    "queue",
+    "stores",
+    "venue",
+]

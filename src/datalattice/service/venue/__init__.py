@@ -19,9 +19,15 @@ from datalattice.service.venue.adapter import (
     Recovery,
     VenueOperation,
 )
-from datalattice.service.venue.catalogue import Catalogue, ResolvedOperation, metadata_text
+from datalattice.service.venue.catalogue import (
+    Catalogue,
+    ResolvedOperation,
+    metadata_text,
+    operation_of,
+)
 from datalattice.service.venue.committer import JobCommitter
-from datalattice.service.venue.jobs import effect_key
+from datalattice.service.venue.host import VenueHost
+from datalattice.service.venue.jobs import JobCaller, effect_key
 from datalattice.service.venue.live import VENUE_LIMITS, LiveJobs, VenueLimits
 from datalattice.service.venue.pages import PAGE_MAX, JobPages
 from datalattice.service.venue.records import (
@@ -40,7 +46,7 @@ from datalattice.service.venue.recovery import (
     recovery_of,
     settle_check,
 )
-from datalattice.service.venue.runner import JobCaller, VenueRunner
+from datalattice.service.venue.runner import VenueRunner
 from datalattice.service.venue.schedule import ScheduledCall
 from datalattice.service.venue.transitions import (
     TRANSITIONS,
@@ -90,6 +96,7 @@ __all__ = [
     "Refused",
     "ResolvedOperation",
     "ScheduledCall",
+    "VenueHost",
     "VenueLimits",
     "VenueOperation",
     "VenueRunner",
@@ -98,6 +105,7 @@ __all__ = [
     "is_allowed",
     "json_cell",
     "metadata_text",
+    "operation_of",
     "recovery_of",
     "settle_check",
     "status_of_job",

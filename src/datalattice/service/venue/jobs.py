@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from datalattice.cells import Map, Value
-from datalattice.errors import LimitExceeded, UsageError
+from datalattice.errors import Conflict, LimitExceeded, Unauthorized, UsageError
 from datalattice.service.venue.adapter import (
     AUTH_REQUIRED,
     INPUT_REQUIRED,
@@ -32,6 +32,14 @@ CHILDREN_MAX: Final = 1_000
 
 DEPTH_MAX: Final = 16
 """Depth of jobs that invoke jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCaller:
+    """Who asks. sees_all: an operator, who may see and change every job."""
+
+    did: str
+    sees_all: bool = False
 
 
 class LiveJob:
@@ -241,3 +249,17 @@ def result_of(id: bytes, record: Map) -> JobResult:
     output: Json = cell_json(record.get("output"))
     error: Value = record.get("error")
     return JobResult(id, str(record.get("status")), output, "" if error is None else str(error))
+
+
+def check_sees(record: Map, caller: JobCaller) -> None:
+    """Raise Unauthorized if a caller may not see a job."""
+    # "A job may be seen and changed only by its caller."
+    if not caller.sees_all and record.get("caller") != caller.did:
+        raise Unauthorized("the job is another caller's")
+
+
+def still_live(id: bytes, job: LiveJob | None) -> LiveJob:
+    """Return a job that may change. Raises: Conflict: it has ended."""
+    if job is None or job.status.is_terminal:
+        raise Conflict(f"job {id.hex()} has ended")
+    return job

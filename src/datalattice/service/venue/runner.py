@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from datalattice.cells import Map
+from datalattice.cells import Map, Value
 from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import (
@@ -24,13 +24,12 @@ from datalattice.errors import (
     Conflict,
     Draining,
     NoSuchPath,
-    Unauthorized,
     Unavailable,
     UsageError,
 )
-from datalattice.service.venue.adapter import Adapter, Json
+from datalattice.service.venue.adapter import Adapter, Json, VenueOperation
 from datalattice.service.venue.catalogue import Catalogue, ResolvedOperation
-from datalattice.service.venue.jobs import JobRun, LiveJob
+from datalattice.service.venue.jobs import JobCaller, JobRun, LiveJob, check_sees, still_live
 from datalattice.service.venue.live import (
     ALARM_MS_MAX,
     HIDDEN,
@@ -55,14 +54,6 @@ from datalattice.service.venue.schedule import Schedule, ScheduledCall
 from datalattice.service.venue.transitions import JobEvent, JobStatus, status_of_job, step
 
 CANCELLED_TEXT: Final = "cancelled by its caller"
-
-
-@dataclass(frozen=True, slots=True)
-class JobCaller:
-    """Who asks. sees_all: an operator, who may see and change every job."""
-
-    did: str
-    sees_all: bool = False
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:
@@ -263,7 +254,7 @@ class VenueRunner:
         """Return the record when the job has ended, or as it is after `limit_s` seconds."""
         job = self._jobs.live.get(id)
         if job is not None:
-            _may_see(job.record, caller)
+            check_sees(job.record, caller)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(job.done.wait(), limit_s)
             return _shown(job)
@@ -275,7 +266,7 @@ class VenueRunner:
         Raises: NoSuchPath: there is none. Unauthorized: it is another caller's.
         """
         record = await self._jobs.record(id)
-        _may_see(record, caller)
+        check_sees(record, caller)
         return record
 
     async def jobs(
@@ -322,28 +313,46 @@ class VenueRunner:
         self._jobs.begin_again(job)
         return _shown(job)
 
-    async def message(self, id: bytes, message: Json, caller: JobCaller) -> int:
+    async def message(
+        self, id: bytes, message: Json, caller: JobCaller, *, request_id: str | None = None
+    ) -> int:
         """Give a job a message; return how many wait for it, which is durable.
 
+        request_id: as that of `invoke`.
         Raises: Conflict: the job has ended. Backpressure: 100 messages wait for it.
         """
-        job = await self._mine_live(id, caller)
-        cell = json_cell(message, "message")
-        if job.status in (JobStatus.INPUT_REQUIRED, JobStatus.AUTH_REQUIRED):
-            private = job.private.answered(cell)
-            await durably(self._jobs.apply(job, JobEvent.MESSAGE, private=private))
-            run = job.run
-            if run is not None and run.answer is not None and not run.answer.done():
-                run.answer.set_result(cell_json(cell))
-            elif run is None:
-                self._jobs.begin_again(job)  # after a restart: the answer is there when it asks
-            return len(job.private.queue)
-        if len(job.private.queue) >= self._limits.queued:
+        job = await self._mine(id, caller)
+        cell, mark = json_cell(message, "message"), None
+        if request_id is not None:
+            mark = mark_of_call(request_id, caller.did, f"message {id.hex()}", cell)
+            if self._repeats.find(mark, present_ms(self._clock)) is not None:
+                await durably(self._jobs.committer.put(JobBatch()))  # with the first one, or later
+                return 0 if job is None else len(job.private.queue)
+        job = still_live(id, job)
+        is_answer = job.status in (JobStatus.INPUT_REQUIRED, JobStatus.AUTH_REQUIRED)
+        if not is_answer and len(job.private.queue) >= self._limits.queued:
             raise Backpressure(f"{self._limits.queued} messages wait for job {id.hex()}")
-        await self._jobs.keep(job, replace(job.private, queue=(*job.private.queue, cell)))
-        if job.run is not None and job.status is JobStatus.STARTED:
-            self._jobs.spawn(self._jobs.deliver(job, job.run, cell))
+        if mark is not None:
+            # In the commit of the message, which is put before anything else happens.
+            changes = self._repeats.add(mark, id, present_ms(self._clock))
+            self._jobs.committer.put(JobBatch(requests=changes))
+        if is_answer:
+            await self._answer(job, cell)
+        else:
+            await self._jobs.keep(job, replace(job.private, queue=(*job.private.queue, cell)))
+            if job.run is not None and job.status is JobStatus.STARTED:
+                self._jobs.spawn(self._jobs.deliver(job, job.run, cell))
         return len(job.private.queue)
+
+    async def _answer(self, job: LiveJob, message: Value) -> None:
+        """Give a job the answer that it waits for."""
+        private = job.private.answered(message)
+        await durably(self._jobs.apply(job, JobEvent.MESSAGE, private=private))
+        run = job.run
+        if run is not None and run.answer is not None and not run.answer.done():
+            run.answer.set_result(cell_json(message))
+        elif run is None:
+            self._jobs.begin_again(job)  # after a restart: the answer is there when it asks
 
     async def delete(self, id: bytes, caller: JobCaller) -> None:
         """Cancel a job if it is live, and stop showing it here."""
@@ -357,6 +366,10 @@ class VenueRunner:
             return lambda: None
         job.wakes.add(wake)
         return lambda: job.wakes.discard(wake)
+
+    def operations(self) -> dict[str, tuple[bytes, VenueOperation]]:
+        """Return asset id and operation of the catalogue by reference, in order."""
+        return self._catalogue.operations()
 
     @property
     def failure(self) -> str:
@@ -461,22 +474,13 @@ class VenueRunner:
 
     async def _mine(self, id: bytes, caller: JobCaller) -> LiveJob | None:
         """Return a live job that the caller may change; None: it has ended."""
-        _may_see(await self.get(id, caller), caller)
+        check_sees(await self.get(id, caller), caller)
         return self._jobs.live.get(id)
 
     async def _mine_live(self, id: bytes, caller: JobCaller) -> LiveJob:
-        job = await self._mine(id, caller)
-        if job is None or job.status.is_terminal:
-            raise Conflict(f"job {id.hex()} has ended")
-        return job
+        return still_live(id, await self._mine(id, caller))
 
 
 def _shown(job: LiveJob) -> Map:
     assert job.shown is not None, "durable"
     return job.shown
-
-
-def _may_see(record: Map, caller: JobCaller) -> None:
-    # "A job may be seen and changed only by its caller."
-    if not caller.sees_all and record.get("caller") != caller.did:
-        raise Unauthorized("the job is another caller's")

@@ -1,0 +1,152 @@
+"""Actions on the venue of a node: operations that it offers, and the jobs that run them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
+from datalattice.actions.common import PAGE, Empty
+from datalattice.actions.formats import CELL, HASH, HexFormat
+from datalattice.cells import Value
+from datalattice.protobuf import Field, Message
+
+JOB_ID: Final = HexFormat("the id of a job")
+
+_JOBS = "venue/jobs/{caller}"
+
+
+class OfferedOperation(Message, name="datalattice.v1.OfferedOperation"):
+    """An operation: its path, its asset, and the schemas of its input and output, if it has any."""
+
+    path: Annotated[str, Field(1)] = ""
+    asset: Annotated[bytes, Field(2, codec=HASH)] = b""
+    name: Annotated[str, Field(3)] = ""
+    description: Annotated[str, Field(4)] = ""
+    input: Annotated[Value, Field(5, codec=CELL)] = None
+    output: Annotated[Value, Field(6, codec=CELL)] = None
+
+
+class OperationList(Message, name="datalattice.v1.OperationList"):
+    """Operations, in the order of their paths."""
+
+    operations: Annotated[tuple[OfferedOperation, ...], Field(1)] = ()
+
+
+@action("venue.operations", ActionKind.QUERY, "r", "venue/operations", GET("/operations"))
+class ListOperations(ActionRequest[OperationList], name="datalattice.v1.ListOperationsRequest"):
+    """List the operations that the venue of this node offers, in the order of their paths.
+
+    after: only those behind this path, for the next page.
+    """
+
+    after: Annotated[str, Field(1)] = ""
+    count: Annotated[int, Field(2, "uint32")] = PAGE
+
+
+class JobRecord(Message, name="datalattice.v1.JobRecord"):
+    """A job. status: PENDING, STARTED, PAUSED, INPUT_REQUIRED, AUTH_REQUIRED, or how it ended.
+
+    created, updated: Unix milliseconds. op: the asset of the operation. op_name: as it was called.
+    output: of a COMPLETE job. error: why it ended otherwise. message: what it waits for.
+    """
+
+    id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
+    status: Annotated[str, Field(2)] = ""
+    created: Annotated[int, Field(3, "uint64")] = 0
+    updated: Annotated[int, Field(4, "uint64")] = 0
+    op: Annotated[str, Field(5)] = ""
+    op_name: Annotated[str, Field(6)] = ""
+    name: Annotated[str, Field(7)] = ""
+    caller: Annotated[str, Field(8)] = ""
+    input: Annotated[Value, Field(9, codec=CELL)] = None
+    output: Annotated[Value, Field(10, codec=CELL)] = None
+    error: Annotated[str, Field(11)] = ""
+    message: Annotated[str, Field(12)] = ""
+    steps: Annotated[Value, Field(13, codec=CELL)] = None
+
+
+@action("venue.invoke", ActionKind.ONCE, "x", _JOBS, POST("/invoke", 201))
+class InvokeOperation(ActionRequest[JobRecord], name="datalattice.v1.InvokeOperationRequest"):
+    """Run an operation as a job, which is durable when it returns.
+
+    operation: "v/ops/json/merge", or an asset id. input: a value of JSON. wait_ms: how long the
+    answer waits for the end, 2 minutes at most. timeout_ms: after which the job ends as TIMEOUT.
+    Raises: NoSuchPath, UsageError: no such operation, or not with this input.
+    """
+
+    operation: Annotated[str, Field(1)] = ""
+    input: Annotated[Value, Field(2, codec=CELL)] = None
+    wait_ms: Annotated[int, Field(3, "uint32")] = 0
+    timeout_ms: Annotated[int | None, Field(4, "uint64")] = None
+
+
+class JobList(Message, name="datalattice.v1.JobList"):
+    """Ids of jobs, newest first."""
+
+    jobs: Annotated[tuple[bytes, ...], Field(1, codec=JOB_ID)] = ()
+
+
+@action("venue.jobs", ActionKind.QUERY, "r", _JOBS, GET("/jobs"))
+class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"):
+    """List the caller's jobs, newest first; an administrator sees all.
+
+    status: only with this one. before: only those before this job, for the next page.
+    """
+
+    status: Annotated[str, Field(1)] = ""
+    before: Annotated[bytes, Field(2, codec=JOB_ID)] = b""
+    count: Annotated[int, Field(3, "uint32")] = PAGE
+
+
+@action("venue.job", ActionKind.QUERY, "r", _JOBS, GET("/jobs/{id}"))
+class GetJob(ActionRequest[JobRecord], name="datalattice.v1.GetJobRequest"):
+    """Return a job. wait_ms: how long to wait for its end, 2 minutes at most."""
+
+    id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
+    wait_ms: Annotated[int, Field(2, "uint32")] = 0
+
+
+@action("venue.cancel", ActionKind.EFFECT, "x", _JOBS, PUT("/jobs/{id}/cancel"))
+class CancelJob(ActionRequest[JobRecord], name="datalattice.v1.CancelJobRequest"):
+    """End a job as CANCELLED; one that has ended stays as it is."""
+
+    id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
+
+
+@action("venue.pause", ActionKind.EFFECT, "x", _JOBS, PUT("/jobs/{id}/pause"))
+class PauseJob(ActionRequest[JobRecord], name="datalattice.v1.PauseJobRequest"):
+    """Stop a job until it is resumed. Raises: Conflict: it has ended, or is paused."""
+
+    id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
+
+
+@action("venue.resume", ActionKind.EFFECT, "x", _JOBS, PUT("/jobs/{id}/resume"))
+class ResumeJob(ActionRequest[JobRecord], name="datalattice.v1.ResumeJobRequest"):
+    """Run a paused job again, with its input. Raises: Conflict: it is not paused."""
+
+    id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
+
+
+class QueuedMessage(Message, name="datalattice.v1.QueuedMessage"):
+    """How many messages wait for the job."""
+
+    id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
+    queue_depth: Annotated[int, Field(2, "uint32")] = 0
+
+
+@action("venue.message", ActionKind.ONCE, "x", _JOBS, POST("/jobs/{id}", 202, "message"))
+class MessageJob(ActionRequest[QueuedMessage], name="datalattice.v1.MessageJobRequest"):
+    """Give a job a message: the answer to what it asks, or for later.
+
+    Raises: Conflict: it has ended. Backpressure: too many wait.
+    """
+
+    id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
+    message: Annotated[Value, Field(2, codec=CELL)] = None
+
+
+@action("venue.delete", ActionKind.EFFECT, "x", _JOBS, DELETE("/jobs/{id}"))
+class DeleteJob(ActionRequest[Empty], name="datalattice.v1.DeleteJobRequest"):
+    """Cancel a job if it is live, and show it no more on this node."""
+
+    id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
