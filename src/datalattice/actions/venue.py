@@ -69,8 +69,9 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
 class InvokeOperation(ActionRequest[JobRecord], name="datalattice.v1.InvokeOperationRequest"):
     """Run an operation as a job, which is durable when it returns.
 
-    operation: "v/ops/json/merge", or an asset id. input: a value of JSON. wait_ms: how long the
-    answer waits for the end, 2 minutes at most. timeout_ms: after which the job ends as TIMEOUT.
+    operation: "v/ops/json/merge", or an asset id. input: a value of JSON. wait_ms: up to 120,000:
+    how long the answer waits for the end, though no longer than 10 s. timeout_ms: after which the
+    job ends as TIMEOUT.
     Raises: NoSuchPath, UsageError: no such operation, or not with this input.
     """
 
@@ -100,7 +101,7 @@ class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"
 
 @action("venue.job", ActionKind.QUERY, "r", _JOBS, GET("/jobs/{id}"))
 class GetJob(ActionRequest[JobRecord], name="datalattice.v1.GetJobRequest"):
-    """Return a job. wait_ms: how long to wait for its end, 2 minutes at most."""
+    """Return a job. wait_ms: up to 120,000: how long to wait for its end, 10 s at most."""
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
     wait_ms: Annotated[int, Field(2, "uint32")] = 0

@@ -27,7 +27,7 @@ from datalattice.cells import Map
 from datalattice.client import ControlClient, write_key
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
-from datalattice.errors import UnsupportedOperation, UsageError
+from datalattice.errors import LimitExceeded, UnsupportedOperation, UsageError
 from datalattice.lattice import did_of
 from datalattice.service import FolderService
 from datalattice.service.access.policies import POLICY_FILE
@@ -86,6 +86,9 @@ def test_a_folder_with_a_venue_runs_jobs_that_are_there_after_a_restart(tmp_path
     again = FolderService(tmp_path, key, NodeConfig(venue=True))
     assert again.call(call, request_id="once") == again.call(GetJob(id=done.id)) == done
     assert again.call(ListJobIds()).jobs == (done.id,)
+    assert again.call(GetJob(id=done.id, wait_ms=120_000)) == done
+    with pytest.raises(LimitExceeded, match="wait_ms: at most 120000"):
+        again.call(GetJob(id=done.id, wait_ms=120_001))
     again.close()
 
 

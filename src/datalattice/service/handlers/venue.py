@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Final
 
 from datalattice.actions import (
     PAGE_MAX,
@@ -34,8 +35,10 @@ from datalattice.service.venue import (
     operation_of,
 )
 
-WAIT_MS_MAX = 120_000
-"""Longest wait for the end of a job: "waiting at most 120 s"."""
+WAIT_MS_MAX: Final = 120_000
+"""Longest wait for the end of a job that may be asked for."""
+WAIT_S: Final = 10.0
+"""Longest wait of one call: it holds a thread of its door. Then the job is told as it is."""
 
 
 @handles(ListOperations)
@@ -160,7 +163,7 @@ def _caller(call: ServiceCall) -> JobCaller:
 def _seconds(wait_ms: int) -> float:
     if wait_ms > WAIT_MS_MAX:
         raise LimitExceeded(f"wait_ms: at most {WAIT_MS_MAX}, got {wait_ms}")
-    return wait_ms / 1_000
+    return min(wait_ms / 1_000, WAIT_S)
 
 
 def _record(record: Map) -> JobRecord:
