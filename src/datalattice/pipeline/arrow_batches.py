@@ -88,7 +88,10 @@ def _size(column: object) -> int:
 
 
 def record_batch(rows: Sequence[Row], columns: str) -> pa.RecordBatch:
-    """Return rows as one Arrow batch; `columns` are names and types in Spark's DDL."""
+    """Return rows as one Arrow batch; `columns` are names and types in Spark's DDL.
+
+    A TIMESTAMP is given as microseconds.
+    """
     import pyarrow as pa
 
     kinds = {
@@ -97,6 +100,7 @@ def record_batch(rows: Sequence[Row], columns: str) -> pa.RecordBatch:
         "BOOLEAN": pa.bool_(),
         "INT": pa.int32(),
         "BIGINT": pa.int64(),
+        "TIMESTAMP": pa.timestamp("us"),
         "ARRAY<STRING>": pa.list_(pa.string()),
     }
     named = [column.split(" ") for column in columns.split(", ")]

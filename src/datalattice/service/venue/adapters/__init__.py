@@ -12,16 +12,29 @@ from datalattice.service.venue.adapters.plans import (
 )
 from datalattice.service.venue.adapters.processes import ProcessLimits
 from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
+from datalattice.service.venue.adapters.sql import SqlAdapter, SqlLimits
+from datalattice.service.venue.adapters.tables import (
+    LatticeTables,
+    MayRead,
+    TableRows,
+    TableSource,
+)
 
 __all__ = [
     "HostRules",
     "HttpAdapter",
     "JsonAdapter",
+    "LatticeTables",
+    "MayRead",
     "OrchestratorAdapter",
     "OutputCheck",
     "ProcessLimits",
     "PythonAdapter",
     "RegisteredFunction",
+    "SqlAdapter",
+    "SqlLimits",
+    "TableRows",
+    "TableSource",
     "dependencies",
     "evaluate",
     "merge_json",

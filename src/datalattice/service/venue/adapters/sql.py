@@ -1,0 +1,320 @@
+"""Adapter `sql`: one SELECT over tables of lattice data, in DuckDB.
+
+The tables are copied into a database in memory that lives as long as the query. It reaches no file,
+no network and no extension, and its settings are locked before the query is read. It runs in a
+thread of the venue: a fault inside of DuckDB would be one of the venue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from datalattice.errors import LimitExceeded, Unauthorized, UsageError
+from datalattice.pipeline.arrow_batches import BATCH_RECORDS_MAX, record_batch, row_bytes
+from datalattice.service.venue import (
+    JobContext,
+    Json,
+    Metadata,
+    OperationFailed,
+    PlainAdapter,
+    VenueOperation,
+)
+from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
+from datalattice.service.venue.adapters.plans import check_size
+from datalattice.service.venue.adapters.tables import TableRows, TableSource
+
+if TYPE_CHECKING:
+    import duckdb
+
+T = TypeVar("T")
+
+QUERY_CHARS_MAX: Final = 65_536
+"""Longest text of a query."""
+
+TABLES_MAX: Final = 16
+"""Most tables of a query."""
+
+INTERRUPT_S: Final = 0.05
+"""A query that is stopped is interrupted again after this time, as it may just not run yet."""
+
+_MEMBERS: Final = ("query", "tables", "parameters", "maxRows")
+_TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class SqlLimits:
+    """What one query may use.
+
+    seconds: of time, with loading its tables. memory: bytes in DuckDB. threads: of DuckDB. rows: of
+    the result. table_rows, table_bytes: of all its tables. at_once: queries; others wait.
+    Raises: UsageError: one is not greater than 0.
+    """
+
+    seconds: float = 30.0
+    memory: int = 256 << 20
+    threads: int = 1
+    rows: int = 10_000
+    table_rows: int = 1_000_000
+    table_bytes: int = 64 << 20
+    at_once: int = 4
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise UsageError(f"`{name}` is greater than 0, got {getattr(self, name)}")
+
+
+class SqlAdapter(PlainAdapter):
+    """Runs `sql:query`.
+
+    Raises: UsageError: the package duckdb or pyarrow is not installed.
+    """
+
+    name = "sql"
+
+    def __init__(self, tables: TableSource, limits: SqlLimits | None = None) -> None:
+        try:
+            import duckdb
+
+            import_module("pyarrow")  # `record_batch` needs it
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"sql operations need {error.name}: pip install 'datalattice[venue]'"
+            ) from error
+        self._duckdb: Final = duckdb
+        self._tables: Final = tables
+        self._limits: Final = limits or SqlLimits()
+        self._turns: Final = asyncio.Semaphore(self._limits.at_once)
+        self._threads: Final = ThreadPoolExecutor(self._limits.at_once, "venue-sql")
+
+    def operations(self) -> Sequence[VenueOperation]:
+        """Return the query."""
+        properties: dict[str, Json] = {
+            "query": {"type": "string"},
+            "tables": {"type": "object", "additionalProperties": {"type": "object"}},
+            "parameters": {"type": ["array", "object"]},
+            "maxRows": {"type": "integer", "minimum": 1, "maximum": self._limits.rows},
+        }
+        metadata: Metadata = {
+            "name": "SQL query",
+            "description": "One SELECT over topics and databases",
+            "operation": {
+                "adapter": "sql:query",
+                "input": {"type": "object", "properties": properties, "required": ["query"]},
+            },
+        }
+        return [VenueOperation("sql/query", metadata, has_effects=False)]
+
+    def check(self, meta: Metadata, input: Json) -> None:
+        """Refuse a malformed input, and a query that is not one SELECT."""
+        self._request(meta, input)
+
+    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+        """Return `columns` (name and type), `rows`, and `truncated`: whether there are more.
+
+        Raises: OperationFailed: the query fails or takes too long, or the caller may not read a
+                table. LimitExceeded: tables or result are too long.
+        """
+        request = self._request(meta, input)
+        async with self._turns:
+            query = await self._in_thread(
+                _Query, self._duckdb, self._config(), request, self._limits
+            )
+            call = self._in_thread(self._answer, job.caller, query)
+            try:
+                async with asyncio.timeout(self._limits.seconds):
+                    return await asyncio.shield(call)
+            except TimeoutError:
+                raise OperationFailed(
+                    f"the query took more than {self._limits.seconds:g} s"
+                ) from None
+            finally:
+                # The database must not be closed under the thread.
+                while not call.done():
+                    query.stop()
+                    await asyncio.wait([call], timeout=INTERRUPT_S)
+                call.exception()
+                query.close()
+
+    def _in_thread(self, call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+
+    def close(self) -> None:
+        """End the threads once their queries have ended."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "memory_limit": f"{self._limits.memory}B",
+            "threads": self._limits.threads,
+            "temp_directory": "",  # what does not fit in memory fails, and is not written to disk
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "allow_community_extensions": "false",
+        }
+
+    def _answer(self, caller: str, query: _Query) -> Json:
+        try:
+            for name, source in query.request.tables.items():
+                query.load(name, self._tables.open(caller, source))
+        except Unauthorized as error:
+            raise OperationFailed(str(error)) from error
+        return query.answer()
+
+    def _request(self, meta: Metadata, given: Json) -> _SqlRequest:
+        sub_operation(meta, ["query"])
+        fields = members(given, _MEMBERS)
+        query = text_member(fields, "query")
+        if len(query) > QUERY_CHARS_MAX:
+            raise UsageError(f"`query` has at most {QUERY_CHARS_MAX} characters, got {len(query)}")
+        tables = fields.get("tables") or {}
+        if not isinstance(tables, dict) or len(tables) > TABLES_MAX:
+            raise UsageError(f"`tables` is an object of at most {TABLES_MAX} tables by name")
+        for name, source in tables.items():
+            if not _TABLE.fullmatch(name):
+                raise UsageError(
+                    f"the name of a table is a letter and up to 62 letters and digits, got {name!r}"
+                )
+            self._tables.check(source)
+        if len({name.lower() for name in tables}) < len(tables):
+            raise UsageError("`tables`: names of tables in SQL do not differ by case alone")
+        parameters = fields.get("parameters")
+        if not isinstance(parameters, (list, dict, type(None))):
+            raise UsageError("`parameters` is a list, or an object by name")
+        rows = fields.get("maxRows", self._limits.rows)
+        if not isinstance(rows, int) or isinstance(rows, bool) or not 0 < rows <= self._limits.rows:
+            raise UsageError(f"`maxRows` is 1 to {self._limits.rows}, got {rows!r}")
+        self._check_statement(query)
+        return _SqlRequest(query, tables, parameters, rows)
+
+    def _check_statement(self, query: str) -> None:
+        """Refuse all but one SELECT: the text is parsed, and nothing is run."""
+        try:
+            found = self._duckdb.extract_statements(query)
+        except self._duckdb.Error as error:
+            raise UsageError(f"`query`: {_first_line(error)}") from None
+        kinds = [statement.type for statement in found]
+        if kinds != [self._duckdb.StatementType.SELECT]:
+            names = ", ".join(kind.name for kind in kinds) or "none"
+            raise UsageError(f"`query` is one SELECT statement, got {names}")
+
+
+@dataclass(frozen=True, slots=True)
+class _SqlRequest:
+    query: str
+    tables: dict[str, Json]
+    parameters: Json
+    rows: int
+
+
+class _Query:
+    """One query in its own database."""
+
+    def __init__(
+        self, module: Any, config: dict[str, Any], request: _SqlRequest, limits: SqlLimits
+    ) -> None:
+        self._duckdb: Final = module
+        self._connection: Final[duckdb.DuckDBPyConnection] = module.connect(
+            ":memory:", config=config
+        )
+        self.request: Final = request
+        self._limits: Final = limits
+        self._stopped = False
+        self._loaded_rows = 0
+        self._loaded_bytes = 0
+        # A name in a query must not find a variable of this program.
+        self._connection.execute("SET python_enable_replacements=false")
+        self._connection.execute("SET enable_external_access=false")
+
+    def stop(self) -> None:
+        """End what the thread does; call it again until it has ended."""
+        self._stopped = True
+        self._connection.interrupt()
+
+    def close(self) -> None:
+        """Drop the database."""
+        self._connection.close()
+
+    def load(self, name: str, table: TableRows) -> None:
+        """Copy a table into the database."""
+        columns = re.sub(r"(\w+) (\w+)", r'"\1" \2', table.columns)  # `offset` is a word of SQL
+        self._connection.execute(f'CREATE TABLE "{name}" ({columns})')
+        rows = self._counted(table.rows)
+        while some := list(islice(rows, BATCH_RECORDS_MAX)):
+            self._connection.register("_loaded", record_batch(some, table.columns))
+            self._connection.execute(f'INSERT INTO "{name}" SELECT * FROM _loaded')  # noqa: S608
+            self._connection.unregister("_loaded")
+
+    def _counted(self, rows: Iterator[Any]) -> Iterator[Any]:
+        for row in rows:
+            self._loaded_rows += 1
+            self._loaded_bytes += row_bytes(row)
+            if self._loaded_rows > self._limits.table_rows:
+                raise LimitExceeded(f"tables have at most {self._limits.table_rows} rows in all")
+            if self._loaded_bytes > self._limits.table_bytes:
+                raise LimitExceeded(f"tables have at most {self._limits.table_bytes} bytes in all")
+            if self._stopped:
+                raise OperationFailed("the query was stopped")
+            yield row
+
+    def answer(self) -> Json:
+        """Run the query; return its result."""
+        connection = self._connection
+        connection.execute("SET lock_configuration=true")
+        if self._stopped:
+            raise OperationFailed("the query was stopped")
+        try:
+            connection.execute(self.request.query, self.request.parameters)
+            found = connection.fetchmany(self.request.rows + 1)
+        except self._duckdb.PermissionException:  # its text has paths of this machine
+            raise OperationFailed("SQL: the query asks for a file or a setting") from None
+        except (self._duckdb.Error, TypeError) as error:
+            raise OperationFailed(f"SQL: {_first_line(error)}") from None
+        rows: list[Json] = [
+            [_as_json(value) for value in row] for row in found[: self.request.rows]
+        ]
+        result: Json = {
+            "columns": [
+                {"name": column[0], "type": str(column[1])}
+                for column in connection.description or ()
+            ],
+            "rows": rows,
+            "truncated": len(found) > self.request.rows,
+        }
+        check_size(result)
+        return result
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:500]
+
+
+def _as_json(value: Any) -> Json:
+    """Return a value of a row as JSON.
+
+    Times are ISO 8601, durations seconds, bytes hex; decimals, infinities and NaN are texts.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (list, tuple)):
+        return [_as_json(one) for one in value]
+    if isinstance(value, dict):
+        return {str(name): _as_json(one) for name, one in value.items()}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    if isinstance(value, (dt.date, dt.time)):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    return str(value)  # Decimal and UUID

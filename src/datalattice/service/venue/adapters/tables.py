@@ -1,0 +1,104 @@
+"""Tables for SQL: topics and databases of a node as rows, if the caller may read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+from datalattice.actions import OWN, ActionRequest, ReadKeys, ReadRecords
+from datalattice.apps.kv import shown_value
+from datalattice.apps.queue import Topic
+from datalattice.cells import Value, to_json
+from datalattice.client import Node
+from datalattice.errors import NoSuchPath, UsageError
+from datalattice.pipeline.arrow_batches import Row, micros
+from datalattice.service.venue import Json
+from datalattice.service.venue.adapters.inputs import members, text_member
+
+TOPIC_COLUMNS: Final = "partition STRING, offset BIGINT, time TIMESTAMP, key STRING, value STRING"
+DATABASE_COLUMNS: Final = "key STRING, type STRING, value STRING"
+
+
+class TableRows(NamedTuple):
+    """A table: names and types of its columns, and its rows."""
+
+    columns: str
+    rows: Iterator[Row]
+
+
+class TableSource(Protocol):
+    """Where the tables of a query come from."""
+
+    def check(self, source: Json) -> None:
+        """Refuse a malformed source. Raises: UsageError: and what is accepted."""
+        ...
+
+    def open(self, caller: str, source: Json) -> TableRows:
+        """Return the table, of the moment of the call.
+
+        Raises: Unauthorized: the caller may not read it. NoSuchPath: it is not there.
+        """
+        ...
+
+
+MayRead = Callable[[str, ActionRequest[Any]], None]
+"""Raises Unauthorized unless a caller, by DID, may do the action."""
+
+
+class LatticeTables:
+    """Tables of a node: `{"topic": name}` and `{"database": name}`, each with `owner` if not "own".
+
+    Keys that are no text, and all values, are JSON. may_read: asked with the action that reads the
+    same data over other doors.
+    """
+
+    def __init__(self, node: Node, may_read: MayRead) -> None:
+        self._node: Final = node
+        self._may_read: Final = may_read
+
+    def check(self, source: Json) -> None:
+        """Refuse a source with neither or both of the two names."""
+        _request(source)
+
+    def open(self, caller: str, source: Json) -> TableRows:
+        """Return the records of a topic in all partitions, or the live keys of a database."""
+        request = _request(source)
+        self._may_read(caller, request)
+        owner = self._node.owner_key(request.owner)
+        if isinstance(request, ReadRecords):
+            topic = self._node.topic(request.topic, owner=owner)
+            if not topic.partitions() and not topic.num_partitions:
+                raise NoSuchPath(f"there is no topic {request.topic}")
+            return TableRows(TOPIC_COLUMNS, _records(topic))
+        if request.database not in self._node.databases(owner=owner):
+            raise NoSuchPath(f"there is no database {request.database}")
+        database = self._node.database(request.database, owner=owner)
+        return TableRows(
+            DATABASE_COLUMNS,
+            ((key, entry.type_name, to_json(shown_value(entry))) for key, entry in database.scan()),
+        )
+
+
+def _request(source: Json) -> ReadRecords | ReadKeys:
+    given = members(source, ["topic", "database", "owner"])
+    topic, database = text_member(given, "topic", ""), text_member(given, "database", "")
+    if bool(topic) == bool(database):
+        raise UsageError("a table is of one `topic` or one `database`")
+    owner = text_member(given, "owner", OWN)
+    if topic:
+        return ReadRecords(topic=topic, owner=owner)
+    return ReadKeys(database=database, owner=owner)
+
+
+def _records(topic: Topic) -> Iterator[Row]:
+    for id in topic.partitions():
+        partition = _name(id)
+        for entry in topic.partition(id).entries():
+            key, value = _name(entry.key), to_json(entry.value)
+            yield partition, entry.offset, micros(entry.time_ms), key, value
+
+
+def _name(value: Value) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return to_json(value)
