@@ -19,6 +19,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import datalattice.pipeline.spark.workers as _workers
+from datalattice.pipeline.arrow_batches import (
+    BATCH_RECORDS_MAX,
+    Row,
+    micros,
+    record_batch,
+    row_bytes,
+)
 from datalattice.pipeline.formats import register
 from datalattice.pipeline.reading import (
     read_cells,
@@ -41,16 +48,21 @@ if TYPE_CHECKING:
 _workers.quiet_own_daemon()
 
 __all__ = [
+    "BATCH_RECORDS_MAX",
     "Java",
+    "Row",
     "clear_errors",
     "end_session",
     "find_java",
+    "micros",
     "read_cells",
     "read_files",
     "read_grid",
     "read_kv",
     "read_queue",
     "read_weaver",
+    "record_batch",
     "register",
+    "row_bytes",
     "spark_session",
 ]

@@ -15,8 +15,9 @@ from datalattice.pipeline.jobs.gc import GcReport, gc
 from datalattice.pipeline.jobs.inputs import resolve_input
 from datalattice.pipeline.jobs.load import LoadReport, load
 from datalattice.pipeline.jobs.merge import FAN_IN, MergeJobReport, merge
-from datalattice.pipeline.jobs.running import job_session
+from datalattice.pipeline.jobs.running import job_session, spark_errors
 from datalattice.pipeline.spark.progress import watching_tasks
+from datalattice.pipeline.spark.tags import cancel_tagged, tagged
 
 __all__ = [
     "FAN_IN",
@@ -28,6 +29,7 @@ __all__ = [
     "LoadReport",
     "MergeJobReport",
     "audit",
+    "cancel_tagged",
     "compact",
     "diff",
     "export",
@@ -36,5 +38,7 @@ __all__ = [
     "load",
     "merge",
     "resolve_input",
+    "spark_errors",
+    "tagged",
     "watching_tasks",
 ]

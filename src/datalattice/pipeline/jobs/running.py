@@ -33,7 +33,7 @@ def job_session(
     spark = spark_session(name, memory=memory, master=master, package=package)
     try:
         register(spark)
-        with _in_one_line(), clear_errors():
+        with spark_errors(), clear_errors():
             yield spark
     finally:
         # The JVM would keep a command's process from ending.
@@ -42,8 +42,11 @@ def job_session(
 
 
 @contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Raise Spark's own error as one of ours, as its text is lost when the session ends."""
+def spark_errors() -> Iterator[None]:
+    """Raise Spark's own error as one of ours, in one line; its text is lost with the session.
+
+    Raises: UsageError: Spark refuses an argument. DataLatticeError: it failed.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 

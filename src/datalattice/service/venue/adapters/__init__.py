@@ -12,6 +12,7 @@ from datalattice.service.venue.adapters.plans import (
 )
 from datalattice.service.venue.adapters.processes import ProcessLimits
 from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
+from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
 from datalattice.service.venue.adapters.sql import SqlAdapter, SqlLimits
 from datalattice.service.venue.adapters.tables import (
     LatticeTables,
@@ -31,6 +32,8 @@ __all__ = [
     "ProcessLimits",
     "PythonAdapter",
     "RegisteredFunction",
+    "SparkAdapter",
+    "SparkOffer",
     "SqlAdapter",
     "SqlLimits",
     "TableRows",

@@ -102,9 +102,11 @@ class PythonAdapter(PlainAdapter):
             async with self._processes:
                 return await call_in_process(registered.function, arguments, self._limits)
         if inspect.iscoroutinefunction(registered.function):
-            return _checked(await registered.function(*arguments))
+            return checked_result(await registered.function(*arguments))
         loop = asyncio.get_running_loop()
-        return _checked(await loop.run_in_executor(self._threads, registered.function, *arguments))
+        return checked_result(
+            await loop.run_in_executor(self._threads, registered.function, *arguments)
+        )
 
     def close(self) -> None:
         """End the threads that are idle; a function under way ends by itself."""
@@ -127,7 +129,11 @@ def _operation(registered: RegisteredFunction) -> VenueOperation:
     )
 
 
-def _checked(result: Any) -> Json:
+def checked_result(result: Any) -> Json:
+    """Return what a function returned as JSON.
+
+    Raises: OperationFailed: it is not. LimitExceeded: it is longer than `PIPE_BYTES_MAX`.
+    """
     try:
         text = json.dumps(result, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

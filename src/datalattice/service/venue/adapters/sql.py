@@ -19,7 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from datalattice.errors import LimitExceeded, Unauthorized, UsageError
-from datalattice.pipeline.arrow_batches import BATCH_RECORDS_MAX, record_batch, row_bytes
+from datalattice.pipeline import BATCH_RECORDS_MAX, record_batch, row_bytes
 from datalattice.service.venue import (
     JobContext,
     Json,

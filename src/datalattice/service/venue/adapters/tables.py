@@ -11,7 +11,7 @@ from datalattice.apps.queue import Topic
 from datalattice.cells import Value, to_json
 from datalattice.client import Node
 from datalattice.errors import NoSuchPath, UsageError
-from datalattice.pipeline.arrow_batches import Row, micros
+from datalattice.pipeline import Row, micros
 from datalattice.service.venue import Json
 from datalattice.service.venue.adapters.inputs import members, text_member
 

@@ -1,0 +1,206 @@
+"""Adapter `spark`: runs jobs of this package on Spark that the operator offers.
+
+Everything that a job starts on Spark has the job's effect key as tag, so that it can be found and
+cancelled there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from datalattice.errors import UsageError
+from datalattice.pipeline.jobs import cancel_tagged, spark_errors, tagged
+from datalattice.service.venue import (
+    JobContext,
+    Json,
+    Metadata,
+    OperationFailed,
+    PlainAdapter,
+    Recovery,
+    VenueOperation,
+)
+from datalattice.service.venue.adapters.inputs import members, sub_operation
+from datalattice.service.venue.adapters.python import checked_result
+
+if TYPE_CHECKING:
+    from datalattice.pipeline import SparkSession
+
+INTERRUPT_S: Final = 0.2
+"""A cancelled job is interrupted again after this time, as it may be between two stages."""
+
+SPARK_JOBS_AT_ONCE: Final = 2
+"""Jobs of a venue on Spark; further ones wait."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+class Reported(Protocol):
+    """What a job on Spark returns, such as `LoadReport`."""
+
+    def as_json(self) -> Mapping[str, object]:
+        """Return it as a JSON document."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOffer:
+    """A job that callers may run as `spark/<name>`.
+
+    job: a function of `datalattice.pipeline.jobs`, or another that takes a session, these arguments
+    and `progress`. fixed: arguments that the operator decides, among them all paths. open: names of
+    arguments that callers may give, with their JSON Schemas. once: the job takes `write_id`, so its
+    result is written once, however often it runs; an interrupted job then runs again.
+    Raises: UsageError: the name has another form, or an argument is both fixed and open.
+    """
+
+    name: str
+    job: Callable[..., Reported]
+    description: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    open: Mapping[str, Json] = field(default_factory=dict)
+    once: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                f"the name of a job is a lower-case letter and up to 63 of a-z 0-9 _ -, "
+                f"got {self.name!r}"
+            )
+        for name in (*self.open, *self.fixed):
+            if name in {"spark", "progress", "write_id"} or (
+                name in self.open and name in self.fixed
+            ):
+                raise UsageError(f"the argument {name!r} is the venue's, or fixed and open at once")
+
+
+class SparkAdapter(PlainAdapter):
+    """Runs `spark:<name>`.
+
+    session: returns the Spark session, which is started by the first job. at_once: jobs.
+    Raises: UsageError: two jobs have one name.
+    """
+
+    name = "spark"
+
+    def __init__(
+        self,
+        offers: Iterable[SparkOffer],
+        session: Callable[[], SparkSession],
+        at_once: int = SPARK_JOBS_AT_ONCE,
+    ) -> None:
+        self._offers: Final[dict[str, SparkOffer]] = {}
+        for one in offers:
+            if one.name in self._offers:
+                raise UsageError(f"two jobs have the name {one.name!r}")
+            self._offers[one.name] = one
+        self._session: Final = session
+        self._turns: Final = asyncio.Semaphore(at_once)
+        self._threads: Final = ThreadPoolExecutor(at_once, "venue-spark")
+        self._starting: Final = threading.Lock()
+
+    def operations(self) -> Sequence[VenueOperation]:
+        """Return an operation for each job."""
+        return [
+            VenueOperation(
+                f"spark/{one.name}",
+                {
+                    "name": one.name,
+                    "description": one.description,
+                    "operation": {
+                        "adapter": f"spark:{one.name}",
+                        "input": {"type": "object", "properties": dict(one.open)},
+                    },
+                },
+                recover=Recovery.RETRY if one.once else Recovery.FAIL,
+            )
+            for one in self._offers.values()
+        ]
+
+    def check(self, meta: Metadata, input: Json) -> None:
+        """Refuse an unknown job, and arguments that are not open to callers."""
+        self._arguments(meta, input)
+
+    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+        """Run the job, with its progress as `message`; return its report.
+
+        Raises: OperationFailed: Spark or the job failed. UsageError: it refuses its arguments, or
+                Spark or Java is missing.
+        """
+        offer, arguments = self._arguments(meta, input)
+        tag = job.effect_key().hex()
+        if offer.once:
+            arguments["write_id"] = tag
+        async with self._turns:
+            run = _SparkRun(offer, arguments, tag)
+            loop = asyncio.get_running_loop()
+            telling = asyncio.create_task(run.tell(job))
+            call = loop.run_in_executor(self._threads, run.call, self._start)
+            try:
+                return checked_result(await asyncio.shield(call))
+            finally:
+                while not call.done():
+                    await asyncio.to_thread(run.interrupt)
+                    await asyncio.wait([call], timeout=INTERRUPT_S)
+                call.exception()
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+
+    def close(self) -> None:
+        """End the threads once their jobs have ended."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self) -> SparkSession:
+        with self._starting:  # two sessions at once would be two starts of Java
+            return self._session()
+
+    def _arguments(self, meta: Metadata, given: Json) -> tuple[SparkOffer, dict[str, Any]]:
+        offer = self._offers[sub_operation(meta, self._offers)]
+        return offer, {**members(given, offer.open), **offer.fixed}
+
+
+class _SparkRun:
+    """One run of a job."""
+
+    def __init__(self, offer: SparkOffer, arguments: Mapping[str, Any], tag: str) -> None:
+        self._offer: Final = offer
+        self._arguments: Final = arguments
+        self._tag: Final = tag
+        self._spark: SparkSession | None = None
+        self._interrupted = False
+        self._message = ""
+        self._news: Final = asyncio.Event()
+        self._loop: Final = asyncio.get_running_loop()
+
+    def call(self, start: Callable[[], SparkSession]) -> dict[str, object]:
+        """Run the job in this thread."""
+        spark = start()
+        with tagged(spark, self._tag):
+            self._spark = spark
+            if self._interrupted:
+                raise OperationFailed("the job was cancelled")
+            with spark_errors():
+                report = self._offer.job(spark, **self._arguments, progress=self._progress)
+            return dict(report.as_json())
+
+    def interrupt(self) -> None:
+        """Cancel what runs on Spark now."""
+        self._interrupted = True
+        if self._spark is not None:
+            cancel_tagged(self._spark, self._tag)
+
+    def _progress(self, step: str, done: int, total: int | None) -> None:
+        self._message = f"{step}: {done} of {'?' if total is None else total} tasks"
+        self._loop.call_soon_threadsafe(self._news.set)
+
+    async def tell(self, job: JobContext) -> None:
+        """Show the newest progress, as often as records are written."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await job.progress({"message": self._message})
