@@ -52,7 +52,8 @@ OPTIONS: Final = (
     # A service that starts again is found within a second; by default a channel waits up to 2
     # minutes before it tries again.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Also the longest that one attempt may take: a busy service needs more than 100 ms to answer.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     *MESSAGE_SIZES,
     # Whether a call may be repeated depends on the action, so the client decides it.
