@@ -91,7 +91,7 @@ class JournalFile(Protocol):
         """Return the length of the file in bytes."""
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file without a sync."""
 
 
 class _Header(NamedTuple):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from datalattice.crypto import sha3_256
-from datalattice.engine import Engine, LmdbEngine
+from datalattice.engine import Engine, JournalFile, LmdbEngine
 from datalattice.errors import StoreError, StoreFailed, StoreFull
 from datalattice.store.lockfile import ContentLock, FileLock
 
@@ -42,26 +42,11 @@ _TIME_OFFSET: Final = 80
 _ANSWER_BYTES: Final = 256
 
 
-class DiskFile(Protocol):
-    """An open file. Every method may raise OSError."""
-
-    def read(self, offset: int, count: int) -> bytes:
-        """Return up to `count` bytes from `offset`, fewer only at the end of the file."""
-
-    def write(self, offset: int, data: bytes) -> None:
-        """Write all of `data` at `offset`."""
-
-    def sync(self) -> None:
-        """Return when everything written to this file is durable."""
-
-    def size(self) -> int:
-        """Return the length of the file in bytes."""
+class DiskFile(JournalFile, Protocol):
+    """An open file, which can be cut, too. Every method may raise OSError."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
-
-    def close(self) -> None:
-        """Close the file without a sync."""
 
 
 class FileView(Protocol):

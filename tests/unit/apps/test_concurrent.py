@@ -27,9 +27,6 @@ def test_everything_offered_is_there_after_a_flush() -> None:
             concurrent.offer(i, key=f"k{i % 11}")
         concurrent.flush()
         assert sorted(records(topic)) == list(range(500))  # type: ignore[type-var]
-        assert concurrent.total_records == 500
-        assert 1 <= concurrent.total_syncs <= 500
-        assert [concurrent.queue_depth(p) for p in range(3)] == [0, 0, 0]
     assert topic.num_partitions == 3
 
 

@@ -47,12 +47,10 @@ class _Flush:
 
 
 class _Worker:
-    """One partition's inbox, fork, counters and thread."""
+    """One partition's inbox, fork and thread."""
 
     def __init__(self, topic: Topic, partition: int, capacity: int, batch_max: int) -> None:
         self.inbox: queue.Queue[_Item | _Flush] = queue.Queue(capacity)
-        self.record_count = 0
-        self.sync_count = 0
         self.failure: DataLatticeError | None = None
         self._topic = topic
         self._fork: Topic | None = None
@@ -126,8 +124,6 @@ class _Worker:
             # appending later records could lose or reorder records.
             self.failure = error
             return
-        self.record_count += len(items)
-        self.sync_count += 1
 
 
 class ConcurrentTopic:
@@ -264,20 +260,6 @@ class ConcurrentTopic:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def total_records(self) -> int:
-        """Records committed to the primary topic so far."""
-        return sum(worker.record_count for worker in self._workers)
-
-    @property
-    def total_syncs(self) -> int:
-        """Number of commits so far."""
-        return sum(worker.sync_count for worker in self._workers)
-
-    def queue_depth(self, partition: int) -> int:
-        """Return the number of records waiting for the worker of one partition."""
-        return self._workers[partition].inbox.qsize()
 
     def _check_open(self) -> None:
         if self._closed:

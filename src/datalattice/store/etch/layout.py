@@ -51,7 +51,6 @@ RECORD_BYTES_MAX: Final = RECORD_HEAD + CELL_BYTES_MAX
 STATUS_MASK: Final = 0x0F
 EMBEDDED: Final = 0x10
 NOT_EMBEDDED: Final = 0x20
-KNOWN_BAD: Final = 0x80
 
 STORED: Final = 1
 """The cell is here; cells below it may be missing."""
