@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -85,6 +85,7 @@ class Process:
         environment: Mapping[str, str] = MappingProxyType({}),
         before: Sequence[str] = (sys.executable, "-m", "datalattice.cli"),
         pass_fds: Sequence[int] = (),
+        stderr: IO[bytes] | None = None,
     ) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
@@ -92,6 +93,7 @@ class Process:
              "--port", "0", "--attached", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             env={**os.environ, **environment},
             pass_fds=pass_fds,

@@ -68,10 +68,12 @@ def parse_address(text: str) -> PeerAddress:
     if scheme == IROH and not set(rest) & set("@:"):
         return PeerAddress(scheme, "", 0, parse_key(rest))
     key, has_key, rest = rest.rpartition("@")
+    if ":" in key:  # a user and a password: no key, and not to be shown
+        raise _no_address(text)
     public_key = parse_key(key) if has_key else None
     if scheme == IROH and public_key is None:
         raise UsageError(
-            f"an iroh address names the key of the node: iroh://KEY@host:port; {text!r}"
+            f"an iroh address names the key of the node: iroh://KEY@host:port; {_shown(text)!r}"
         )
     host, colon, port = rest.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -84,7 +86,7 @@ def parse_address(text: str) -> PeerAddress:
     if not (port.isascii() and port.isdigit()) or len(port) > 5:
         raise _no_address(text)
     if not 0 < int(port) <= PORT_MAX:  # 0 listens, and cannot be dialled
-        raise UsageError(f"a port to dial is 1 to {PORT_MAX}, got {port} in {text!r}")
+        raise UsageError(f"a port to dial is 1 to {PORT_MAX}, got {port} in {_shown(text)!r}")
     return PeerAddress(scheme, host, int(port), public_key)
 
 
@@ -121,7 +123,9 @@ def parse_ticket(text: str) -> list[PeerAddress]:
         raise UsageError(f"a ticket has at most {TICKET_ADDRESSES_MAX} addresses, got {len(texts)}")
     found = [parse_address(one) for one in texts]
     if len(found) > 1 and (found[0].public_key is None or len({a.public_key for a in found}) > 1):
-        raise UsageError(f"the addresses of a ticket all name the key of one node, got {text!r}")
+        raise UsageError(
+            f"the addresses of a ticket all name the key of one node, got {_shown(text)!r}"
+        )
     return found
 
 
@@ -129,5 +133,13 @@ def _no_address(text: str) -> UsageError:
     return UsageError(
         "an address is host:port or tls://host:port (encrypted), iroh://KEY@host:port (QUIC) or "
         "tcp://host:port (plain), with KEY@ before the host where the node's public key is known; "
-        f"got {text!r}"
+        f"got {_shown(text)!r}"
     )
+
+
+def _shown(text: str) -> str:
+    """Return an address as an error shows it: a password that stands in it is in no log."""
+    head, at, rest = text.rpartition("@")
+    scheme, slashes, info = head.rpartition("://")
+    name, colon, _ = info.partition(":")
+    return f"{scheme}{slashes}{name}:***@{rest}" if at and colon else text

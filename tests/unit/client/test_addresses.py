@@ -118,3 +118,11 @@ def test_a_key_is_64_hex_digits() -> None:
     for wrong in ("", "00" * 31, "00" * 33, "zz" * 32, " " + HEX, HEX[:-1] + "é"):
         with pytest.raises(UsageError, match="64 hex digits"):
             parse_key(wrong)
+
+
+@pytest.mark.parametrize("begin", ["tls://me:", "http://me:", "me:", "iroh://me:"])
+def test_a_password_in_an_address_is_not_shown(begin: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_address(f"{begin}pass:word@host:1")
+    assert f"{begin}***@host:1" in str(caught.value)
+    assert "word" not in str(caught.value)
