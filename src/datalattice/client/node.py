@@ -69,7 +69,7 @@ from datalattice.errors import (
 )
 from datalattice.lattice import VALUE, did_of, is_public_key
 from datalattice.protobuf import Message
-from datalattice.store import Store
+from datalattice.store import CACHE_BYTES_MAX, Store
 from datalattice.store.kept import Pin
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def open(
     as_of: str | bytes | datetime | None = None,
     durable: str = EACH,
     wait: float = WAIT_S,
+    cache_bytes: int = CACHE_BYTES_MAX,
 ) -> Node:
     """Open the data of a folder: to read it, and to write what its owner signs.
 
@@ -131,6 +132,8 @@ def open(
     durable:   "each": a write is on disk when it returns. "sync": at `sync`, at `close`, and 1 s
                later at most; only then other processes see it.
     wait:      seconds that a write waits for other writers; then it raises `StoreLocked`.
+    cache_bytes: memory for decoded cells, as charged. Who opens a folder first in a process says
+               it for all.
     Raises: NoSuchPath, UsageError. NoSigningKey: there is no such key.
     """
     if durable not in (EACH, SYNC):
@@ -148,7 +151,7 @@ def open(
     # "Needs and makes no key": a reader leaves nothing behind in the folder.
     keys = keys_of(folder, key, create=not is_read_only)
     # "`open` never locks": the store is touched at the first use, and locked for a write alone.
-    return Node(OpenFolder.at(folder), folder, keys, options)
+    return Node(OpenFolder.at(folder, cache_bytes), folder, keys, options)
 
 
 def _memory_node(options: Options) -> Node:

@@ -57,7 +57,15 @@ from datalattice.errors import (
     Timeout,
 )
 from datalattice.lattice import MergeContext, get_in
-from datalattice.store import STORE_FILE, CellStore, Lock, RealDisk, WriteTurn, write_error
+from datalattice.store import (
+    CACHE_BYTES_MAX,
+    STORE_FILE,
+    CellStore,
+    Lock,
+    RealDisk,
+    WriteTurn,
+    write_error,
+)
 
 T = TypeVar("T")
 
@@ -76,8 +84,9 @@ class OpenFolder:
     Any thread may use it; a forked child begins anew.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> None:
         self.folder: Final = folder
+        self._cache_bytes: Final = cache_bytes
         self._users = 0
         self._is_closed = False
         self._turns = WriteTurn(self._open_store, check=self._opened_anew)
@@ -96,14 +105,14 @@ class OpenFolder:
         self._watcher: threading.Thread | None = None
 
     @classmethod
-    def at(cls, folder: Folder) -> OpenFolder:
-        """Return the open folder of this process."""
+    def at(cls, folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> OpenFolder:
+        """Return the open folder of this process; the first caller bounds its cells in memory."""
         # "Shares one `OpenFolder` (by real path)" (docs/design/front-door.md "Open").
         path = Path(os.path.realpath(folder.path))
         with _opening:
             found = _open.get(path)
             if found is None:
-                found = _open[path] = cls(Folder(path))
+                found = _open[path] = cls(Folder(path), cache_bytes)
                 _all.add(found)
             found._users += 1
             return found
@@ -150,7 +159,7 @@ class OpenFolder:
                 raise StoreClosed(f"{self.folder.path} is closed; open it again")
             # A folder without this file is a store that another process is making.
             if self._reader is None and (self.folder.store_path / STORE_FILE).is_file():
-                self._reader = open_reader(self.folder)
+                self._reader = open_reader(self.folder, self._cache_bytes)
             return self._turns.opened or self._reader
 
     # --- writing ---
@@ -286,7 +295,9 @@ class OpenFolder:
 
     def _open_store(self) -> CellStore:
         raise_format(self.folder)
-        store = CellStore.open(self.folder.store_path, wait_s=SLICE_S)
+        store = CellStore.open(
+            self.folder.store_path, wait_s=SLICE_S, cache_bytes=self._cache_bytes
+        )
         for damage in store.damage:
             _log.warning("%s; what was there is missing", damage)
         return store

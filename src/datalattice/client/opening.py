@@ -29,7 +29,15 @@ from datalattice.errors import (
     StoreLocked,
     UsageError,
 )
-from datalattice.store import CellStore, RealDisk, Store, parse_time, wait_for_lock, write_error
+from datalattice.store import (
+    CACHE_BYTES_MAX,
+    CellStore,
+    RealDisk,
+    Store,
+    parse_time,
+    wait_for_lock,
+    write_error,
+)
 
 if TYPE_CHECKING:
     from datalattice.client.settings import NodeConfig
@@ -217,14 +225,14 @@ def damaged(folder: Folder, error: MissingData) -> Corruption:
     )
 
 
-def open_reader(folder: Folder) -> CellStore:
+def open_reader(folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> CellStore:
     """Return the folder's store, open for reading beside its writer.
 
     Where its index must be made again first, as after a copy of the folder, that is done. When
     acknowledged commits are gone, that is logged: what is read lacks them.
     Raises: StoreError: it cannot be read.
     """
-    store = _opened(folder)
+    store = _opened(folder, cache_bytes)
     try:
         loss = store.loss
     except Corruption as error:
@@ -235,11 +243,11 @@ def open_reader(folder: Folder) -> CellStore:
     return store
 
 
-def _opened(folder: Folder) -> CellStore:
+def _opened(folder: Folder, cache_bytes: int) -> CellStore:
     give_up_s = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
-            return CellStore.open(folder.store_path, read_only=True)
+            return CellStore.open(folder.store_path, read_only=True, cache_bytes=cache_bytes)
         # A reader cannot make the index again: a writer does it, once, and the reader opens anew.
         except (StoreFailed, Corruption) as error:
             first = error

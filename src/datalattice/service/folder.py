@@ -64,6 +64,7 @@ class FolderService:
         self._clock: Final = clock or SystemClock()
         self._policies: Final = Policies(path, _base_policy(config))
         self._limits: Final = RateLimits(_allowances(config))
+        self._cache_bytes: Final = config.cache_bytes
         self._lock: Final = threading.Lock()
         self._node: Node | None = None
         self._engine: Engine | None = None
@@ -98,7 +99,7 @@ class FolderService:
     def _opened(self) -> tuple[Service, AccessControl]:
         with self._lock:
             if self._both is None:
-                self._node = open_node(self._path)
+                self._node = open_node(self._path, cache_bytes=self._cache_bytes)
                 access = self._access()
                 if self._has_venue:
                     self._venue = VenueHost(self._runner)

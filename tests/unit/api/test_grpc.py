@@ -489,6 +489,45 @@ def test_a_stream_that_is_cancelled_before_it_begins_is_closed(
         until(lambda: made and made[0].closed)
 
 
+class Leaving:
+    """The context of a call whose caller leaves while something is being sent."""
+
+    def __init__(self) -> None:
+        self.sending, self.goes_on, self.sent = asyncio.Event(), asyncio.Event(), 0
+
+    def invocation_metadata(self) -> None: ...
+
+    def peer(self) -> str:
+        return "unix:"
+
+    async def send_initial_metadata(self, metadata: object) -> None: ...
+
+    async def write(self, item: bytes) -> None:
+        self.sending.set()
+        await self.goes_on.wait()
+        self.sent += 1
+
+
+def test_what_is_being_sent_to_a_caller_that_leaves_is_awaited(served: Served, node: Any) -> None:
+    node.queue("log").offer_many(["a", "b"])
+    request = FollowTopic(topic="log")
+
+    async def leave() -> int:
+        context = Leaving()
+        call = asyncio.ensure_future(served.door.stream(request.action, request.encode(), context))
+        await context.sending.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        context.goes_on.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return context.sent
+
+    # One that nobody awaits keeps its memory for ever; no other is begun.
+    assert served.run(leave()) == 1
+
+
 def test_a_slow_reader_is_not_read_ahead_for(
     client: GrpcClient, node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import datalattice
 from datalattice.actions import (
     DeletePolicy,
     GetJob,
@@ -19,12 +21,13 @@ from datalattice.actions import (
     NodeEvent,
     OfferRecords,
     PutPolicy,
+    ReadRecords,
     RightHolders,
     WatchAudit,
     WatchNode,
 )
 from datalattice.cells import Map
-from datalattice.client import ControlClient, write_key
+from datalattice.client import ControlClient, Folder, OpenFolder, write_key
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import LimitExceeded, UnsupportedOperation, UsageError
@@ -108,3 +111,16 @@ def test_rules_and_limits_are_read_again_together(service: FolderService, tmp_pa
     take()
     assert access.policy().admins == {DID}
     service.close()
+
+
+def test_it_keeps_no_more_cells_than_the_settings_say(tmp_path: Path) -> None:
+    with datalattice.open(tmp_path) as node:
+        for number in range(20):
+            node.queue("log").offer(f"{number:01000}")
+    config = NodeConfig(cache_bytes=20_000)
+    with closing(FolderService(tmp_path, KeyPair.generate(), config)) as service:
+        assert len(service.call(ReadRecords(topic="log")).records) == 20
+        with closing(OpenFolder.at(Folder(tmp_path))) as data:  # the one that it has open
+            store = data.store()
+            assert store is not None
+            assert 0 < store._cache.charged_bytes <= config.cache_bytes

@@ -184,7 +184,8 @@ class NodeConfig:
     admins: DIDs that may do everything there.
     reads_per_s, effects_per_s: calls of one user of the doors a second, as many at once.
     drain_s: how long requests in flight may take when the doors close.
-    cache_bytes: memory for decoded cells of a store that the node opens.
+    cache_bytes: memory for decoded cells of a store that the node opens; the doors have as much
+                 again.
     log_level, log_format: for a node process; a program with a node in it sets up its own logging.
     Units: all times in milliseconds.
     """
