@@ -1,6 +1,6 @@
 """Leave streams and requests of a daemon's doors unfinished; it must give back all they took.
 
-    doors_soak.py [--seconds 600] [--seed 1] [--growth-mb 16] [--folder DIR]
+    doors_soak.py [--seconds 600] [--seed 1] [--growth-mb 16] [--folder DIR] [--ways WAY ...]
 
 A daemon runs on a folder. Each round opens clients at both doors and leaves them in one of these
 ways: a stream that is closed, cancelled, or never read until its client goes; a request whose head
@@ -8,6 +8,9 @@ or body stops half way; a call whose client is gone before the answer. Records a
 meanwhile, so that streams have something to say. After each round the daemon must have as many
 descriptors and threads as before the first, answer a call, and have logged no error. Its own memory
 (`RssAnon`) may grow by `--growth-mb`: the most of the last quarter against the most of the first.
+The decoded cells that a daemon keeps, 64 MiB for the node and as much for its doors, take longer
+than this to fill; here they may take so little that they are full after the first offers. What
+grows then is the newest part of the index, by each offer, up to 13 MB for either.
 Prints one JSON document; exit code 0 when all was given back.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import socket
@@ -22,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from pathlib import Path
@@ -31,6 +35,8 @@ from typing import Any
 from datalattice.actions import ActionRequest, FollowTopic, GetNodeStatus, OfferRecords, WatchRoot
 from datalattice.client.grpc import GrpcClient
 from datalattice.client.rest import RestClient
+
+CACHE_BYTES = 1_000_000
 
 TOGETHER = 40
 """Clients of a round."""
@@ -65,6 +71,7 @@ class Daemon:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env=os.environ | {"LATTICE_LIMITS_CACHE_BYTES": str(CACHE_BYTES)},
                 text=True,
             )
         assert self.process.stdout is not None
@@ -201,11 +208,13 @@ def settle(daemon: Daemon, descriptors: int, threads: int) -> dict[str, int]:
         time.sleep(0.05)
 
 
-def soak(folder: Path, seconds: float, seed: int, growth_mb: float) -> dict[str, Any]:
+def soak(
+    folder: Path, seconds: float, seed: int, growth_mb: float, chosen: Sequence[Leave] = WAYS
+) -> dict[str, Any]:
     """Run the rounds; return what was counted. `failed` says what was kept, nil if nothing."""
     chance = random.Random(seed)
     daemon = Daemon(folder)
-    ways = dict.fromkeys((way.__name__ for way in WAYS), 0)
+    ways = dict.fromkeys((way.__name__ for way in chosen), 0)
     memory: list[float] = []
     failed: str | None = None
     rounds = 0
@@ -219,7 +228,7 @@ def soak(folder: Path, seconds: float, seed: int, growth_mb: float) -> dict[str,
     try:
         offer()
         # The first clients load modules and start threads, up to a number, that stay.
-        for way in WAYS * 4:
+        for way in [*chosen] * 4:
             way(daemon, chance)
         with ThreadPoolExecutor(TOGETHER) as pool:
             for done in [pool.submit(offer) for _ in range(4 * TOGETHER)]:
@@ -229,7 +238,7 @@ def soak(folder: Path, seconds: float, seed: int, growth_mb: float) -> dict[str,
         end = time.monotonic() + seconds
         while failed is None and (time.monotonic() < end or rounds < ROUNDS_MIN):
             for _ in range(TOGETHER):
-                way = chance.choice(WAYS)
+                way = chance.choice(chosen)
                 ways[way.__name__] += 1
                 way(daemon, chance)
             offer()
@@ -263,10 +272,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--growth-mb", type=float, default=16)
     parser.add_argument("--folder", type=Path)
+    named = {way.__name__: way for way in WAYS}
+    parser.add_argument("--ways", nargs="+", choices=named, default=[*named])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = options.folder or Path(made, "node")
-        report = soak(folder, options.seconds, options.seed, options.growth_mb)
+        ways = [named[name] for name in options.ways]
+        report = soak(folder, options.seconds, options.seed, options.growth_mb, ways)
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
     return report["failed"] is not None
 
