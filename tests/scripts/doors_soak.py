@@ -9,8 +9,8 @@ meanwhile, so that streams have something to say. After each round the daemon mu
 descriptors and threads as before the first, answer a call, and have logged no error. Its own memory
 (`RssAnon`) may grow by `--growth-mb`: the most of the last quarter against the most of the first.
 The decoded cells that a daemon keeps, 64 MiB for the node and as much for its doors, take longer
-than this to fill; here they may take so little that they are full after the first offers. What
-grows then is the newest part of the index, by each offer, up to 13 MB for either.
+than this to fill; here they may take so little that they are full after the first offers. The
+newest part of the index grows with each offer, up to 13 MB for either, so offers are few.
 Prints one JSON document; exit code 0 when all was given back.
 """
 
@@ -42,6 +42,9 @@ TOGETHER = 40
 """Clients of a round."""
 
 ROUNDS_MIN = 2
+
+OFFER_EVERY = 4
+"""Rounds from one offer to the next."""
 
 RECORD = "x" * 4_000
 SETTLE_S = 60.0
@@ -222,6 +225,9 @@ def soak(
     def offer() -> None:
         with RestClient(daemon.rest) as rest:
             rest.call(OfferRecords(topic="log", values=(RECORD,) * 8))
+        ask()
+
+    def ask() -> None:
         with GrpcClient(daemon.grpc) as client:
             client.call(GetNodeStatus())
 
@@ -241,7 +247,7 @@ def soak(
                 way = chance.choice(chosen)
                 ways[way.__name__] += 1
                 way(daemon, chance)
-            offer()
+            (ask if rounds % OFFER_EVERY else offer)()
             rounds += 1
             more = settle(daemon, descriptors, threads)
             memory.append(daemon.memory_mb())
