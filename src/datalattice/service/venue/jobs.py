@@ -229,8 +229,10 @@ class JobRun:
         try:
             return await self._runner.ended(child)
         except asyncio.CancelledError:
-            # The one who waits for it is gone: "running ones are cancelled".
-            self._runner.cancel_soon(child, "the job that invoked it has ended or gave it up")
+            # The one who waits for it is gone: "running ones are cancelled". A paused job comes
+            # back for it.
+            if self.job.status is not JobStatus.PAUSED:
+                self._runner.cancel_soon(child, "the job that invoked it has ended or gave it up")
             raise
 
     def _check(self) -> None:
