@@ -20,7 +20,7 @@ from datalattice.cells.cell import (
     broken,
     deref,
     long_hook,
-    put_kid,
+    put_kids,
     put_vlq,
     same,
     text_bytes,
@@ -56,8 +56,7 @@ class Chunked(Cell):
         # [30 or 31][VLQ of the length in bytes][refs of the chunks].
         put_vlq(out, self._length)
         kids = self._open()
-        for i in range(len(kids)):
-            put_kid(out, kids, i, depth)
+        put_kids(out, kids, 0, len(kids), depth)
         return out.getvalue()
 
     def _parse(self) -> list[object]:

@@ -25,7 +25,6 @@ Source: CAD003 "Value ID"; docs/cells.md "Hashes", "Encoding table", "Values", "
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
@@ -35,6 +34,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, mypyc_attr, u8
 
 from datalattice.cells.scalars import NAN_BITS, NanBits, Scalar, html_hook, repr_hook
+from datalattice.crypto import sha3_256, sha3_256_many
 from datalattice.errors import BadFormat, MissingData, TypeMismatch, UsageError
 from datalattice.limits import (
     CHUNK_BYTES,
@@ -49,10 +49,10 @@ Value = object
 
 TAG_REF: Final = 0x20
 RECURSION_MAX: Final = 64  # levels encoded by recursion before an explicit stack takes over
+_SHORT: Final = EMBEDDED_BYTES_MAX - 3  # the longest bytes or text that are embedded
 NO_KIDS: Final[list[object]] = []  # shared by all new cells, which saves a list each
 _I64: Final = 1 << 63
 _LONG_INT: Final = 8 * INTEGER_BYTES_MAX - 1
-_sha3: Final = hashlib.sha3_256
 
 
 class Loader(Protocol):
@@ -196,7 +196,7 @@ class Cell:
         if found is None:
             # "The value hash is SHA3-256 (FIPS 202) of the encoding, 32 bytes" (docs/cells.md
             # "Hashes").
-            found = _sha3(self._encode(0)).digest()
+            found = sha3_256(self._encode(0))
             self._hash = found
         return found
 
@@ -415,6 +415,41 @@ def put_plain(out: BytesWriter, kid: object) -> bool:
     return True
 
 
+def put_kids(out: BytesWriter, kids: list[object], start: i64, stop: i64, depth: int) -> None:
+    """Append the kids from `start` to before `stop` as their parent holds them.
+
+    Those that are too long to be embedded are hashed together: see `sha3_256_many`.
+    """
+    places: list[i64] = []
+    encodings: list[bytes] = []
+    for place in range(start, stop):
+        kid = kids[place]
+        if isinstance(kid, Cell):
+            encoding = kid._encoding
+            if encoding is None:
+                encoding = kid._encode(depth + 1)
+            if kid._hash is not None:
+                continue
+        elif isinstance(kid, (bytes, str)) and len(kid) > _SHORT:
+            encoding = encode(kid)
+        else:
+            continue
+        if len(encoding) > EMBEDDED_BYTES_MAX:
+            places.append(place)
+            encodings.append(encoding)
+    if len(places) > 1:
+        digests = sha3_256_many(encodings)
+        for i in range(len(places)):
+            kid = kids[places[i]]
+            if isinstance(kid, Cell):
+                kid._hash = digests[i]
+            else:
+                # Boxed with its hash, so that a chunk or a long string is hashed once.
+                kids[places[i]] = Ref(digests[i], None, kid, present=True)
+    for place in range(start, stop):
+        put_kid(out, kids, place, depth)
+
+
 def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> None:
     """Append a kid as its parent holds it: its encoding if short, else its hash.
 
@@ -444,7 +479,7 @@ def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -
         out.write(encoding)
         return
     # A branch: "its parent contains `20` and its hash, 33 bytes" (docs/cells.md "Embedding").
-    digest = _sha3(encoding).digest()
+    digest = sha3_256(encoding)
     # Boxed with its hash, so that a long string is hashed once.
     kids[position] = Ref(digest, None, kid, present=True)
     out.append(u8(TAG_REF))
@@ -491,7 +526,7 @@ def value_hash(value: Value) -> bytes:
     """Return the value hash: SHA3-256 of the encoding, 32 bytes. Equal values have equal hashes."""
     if isinstance(value, Cell):
         return value.hash
-    return _sha3(encode(value)).digest()
+    return sha3_256(encode(value))
 
 
 def kid_hash(kid: object) -> bytes:

@@ -28,7 +28,7 @@ from datalattice.cells.cell import (
     broken,
     deref,
     kid_hash,
-    put_kid,
+    put_kids,
     put_vlq,
     same,
     same_kid,
@@ -132,14 +132,12 @@ class Index(Cell):
             out.append(u8(0x80 if self._has_entry else 0))
             # "Or `80` and the entry whose key ends here" (docs/cells.md "Index").
             if self._has_entry:
-                put_kid(out, kids, 0, depth)
-                put_kid(out, kids, 1, depth)
+                put_kids(out, kids, 0, 2, depth)
                 start = 2
             out.append(u8(self._depth))
             out.append(u8(self._mask >> 8))
             out.append(u8(self._mask & 0xFF))
-        for i in range(start, len(kids)):
-            put_kid(out, kids, i, depth)
+        put_kids(out, kids, start, len(kids), depth)
         return out.getvalue()
 
     def _parse(self) -> list[object]:

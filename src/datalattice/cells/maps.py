@@ -5,7 +5,6 @@ Source: CAD002 "Set", "Map"; CAD003 "Set", "Map"; docs/cells.md "Map and Set".
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
@@ -28,13 +27,12 @@ from datalattice.cells.trie import (
 )
 from datalattice.cells.triejoin import Join, Joiner, differing
 from datalattice.cells.work import Work
+from datalattice.crypto import sha3_256, sha3_256_many
 from datalattice.errors import TypeMismatch
 from datalattice.limits import EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 
 NAMES_KNOWN_MAX: Final = 4_096
 """Most names whose hash and encoding are cached while many maps are built."""
-
-_sha3: Final = hashlib.sha3_256
 
 
 class Map(Trie):
@@ -78,7 +76,7 @@ class Map(Trie):
         key = admit(key)
         # "Keys of Maps and elements of Sets are compared and ordered by it" (docs/cells.md
         # "Hashes"): the SHA3-256 of the encoding.
-        made = put(self, _sha3(encode(key)).digest(), key, admit(value), 0)
+        made = put(self, sha3_256(encode(key)), key, admit(value), 0)
         assert isinstance(made, Map)
         return made
 
@@ -240,16 +238,23 @@ def _copy_into(made: Trie, built: Trie) -> None:
 
 def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
     rows = Rows(TAG_MAP)
+    held: list[tuple[object, object]] = []
+    encodings: list[bytes] = []
     key: object = None
     try:
         for pair in pairs_of(entries):
             key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
-            held = admit(key)
+            name = admit(key)
             # "True, 1 and 1.0 differ" (docs/cells.md "Python values"), since the hash of the
             # encoding identifies a key and not Python's `==`.
-            rows.add(_sha3(encode(held)).digest(), held, admit(value))
+            encodings.append(encode(name))
+            held.append((name, admit(value)))
     except TypeMismatch as error:
         raise error.below(key) from None
+    digests = sha3_256_many(encodings)
+    for i in range(len(digests)):
+        name, item = held[i]
+        rows.add(digests[i], name, item)
     made = build(EMPTY_MAP, rows)
     assert isinstance(made, Map)
     return made
@@ -272,7 +277,7 @@ def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> M
             # there.
             if len(encoding) > EMBEDDED_BYTES_MAX:
                 return _map_of(entries)
-            row = _sha3(encoding).digest() + encoding
+            row = sha3_256(encoding) + encoding
             # Names come from foreign JSON: without a bound they could fill the memory.
             if len(known) < NAMES_KNOWN_MAX:
                 known[name] = row
@@ -285,9 +290,10 @@ def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> M
 def _set_of(items: Iterable[object]) -> Set:
     need(items, Iterable, "the elements are an iterable")
     rows = Rows(TAG_SET)
-    for item in items:
-        held = admit(item)
-        rows.add(value_hash(held), held, None)
+    held = [admit(item) for item in items]
+    digests = sha3_256_many([encode(item) for item in held])
+    for i in range(len(digests)):
+        rows.add(digests[i], held[i], None)
     made = build(EMPTY_SET, rows)
     assert isinstance(made, Set)
     return made

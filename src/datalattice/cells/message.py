@@ -8,7 +8,6 @@ Source: CAD003 "Branches", "Multi-cell encoding"; docs/cells.md "Embedding", "De
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -32,10 +31,10 @@ from datalattice.cells.cell import (
 from datalattice.cells.parse import read_value
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import branch_hashes, read_vlq, scan, scan_top
+from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX, CHUNK_BYTES, EMBEDDED_BYTES_MAX, MESSAGE_BYTES_MAX
 
-_sha3: Final = hashlib.sha3_256
 _BYTES: Final = (bytes, bytearray, memoryview)
 
 
@@ -67,11 +66,9 @@ class MessageCells(UncachedLoader):
         self._encodings: dict[bytes, bytes] = {}
         self._behind = loader
 
-    def add(self, encoding: bytes) -> bytes:
-        """Add a scanned cell; return its hash."""
-        digest = _sha3(encoding).digest()
-        self._encodings[digest] = encoding
-        return digest
+    def add(self, encodings: list[bytes]) -> None:
+        """Add scanned cells."""
+        self._encodings.update(zip(sha3_256_many(encodings), encodings, strict=True))
 
     def load(self, hash: bytes) -> Value:
         """Return the cell with this hash.
@@ -137,6 +134,7 @@ def decode_parts(
     if at == 1 and raw[0] == 0 and total > 1:
         raise BadFormat("bytes after a nil message")
     value = read_value(raw, 0, at, parts)
+    cells: list[bytes] = []
     # [top cell]([VLQ of the length][cell])*, in any order.
     while at < total:
         length, start = read_vlq(raw, at, total)
@@ -154,8 +152,9 @@ def decode_parts(
             raise BadFormat(
                 f"bad message at byte {start}: a cell is shorter than its stated {length} bytes"
             )
-        parts.add(raw[start:end])
+        cells.append(raw[start:end])
         at = end
+    parts.add(cells)
     return value, parts
 
 

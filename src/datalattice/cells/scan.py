@@ -10,11 +10,11 @@ Source: CAD003 "Branches", "References", "VLQ counts"; docs/cells.md "Embedding"
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 from mypy_extensions import i64
 
+from datalattice.crypto import sha3_256, sha3_256_many
 from datalattice.errors import BadFormat
 from datalattice.limits import (
     CELL_BYTES_MAX,
@@ -29,7 +29,6 @@ from datalattice.limits import (
     STRING_BYTES_MAX,
 )
 
-_sha3: Final = hashlib.sha3_256
 BLOCK_MAX: Final = 1 << 60
 
 
@@ -373,27 +372,42 @@ def _scan_map(
         if kids < 2:
             raise bad(f"a map node has at least two children, got {kids}", at)
         return _scan_kids(data, at + 3, end, depth, strict, places, kids)
-    last = b""
-    for i in range(count):
+    starts: list[i64] = []
+    keys: list[bytes] = []
+    for _ in range(count):
         start: i64 = at
         at = _scan_kids(data, at, end, depth, strict, places, 1)
         if strict:
-            key = key_hash_at(data, start, at)
-            # Refused are "keys of a Map or Set leaf that are not in strictly increasing order of
-            # their hashes" (docs/cells.md "Decoding"): equal keys, too.
-            if i > 0 and key <= last:
-                raise bad("map keys are not in strictly increasing order of their hashes", start)
-            last = key
+            starts.append(start)
+            keys.append(data[start:at])
         if tag == 0x82:
             at = _scan_kids(data, at, end, depth, strict, places, 1)
+    if strict:
+        hashes = kid_hashes(keys)
+        # Refused are "keys of a Map or Set leaf that are not in strictly increasing order of their
+        # hashes" (docs/cells.md "Decoding"): equal keys, too.
+        for i in range(1, len(hashes)):
+            if hashes[i] <= hashes[i - 1]:
+                raise bad(
+                    "map keys are not in strictly increasing order of their hashes", starts[i]
+                )
     return at
+
+
+def kid_hashes(kids: list[bytes]) -> list[bytes]:
+    """Return the value hash of each of some kids, as their parent holds them."""
+    hashes = sha3_256_many(kids)
+    for i in range(len(kids)):
+        if kids[i][0] == 0x20:  # the parent has the hash itself
+            hashes[i] = kids[i][1:]
+    return hashes
 
 
 def key_hash_at(data: bytes, start: i64, end: i64) -> bytes:
     """Return the value hash of the kid at `start` .. `end`."""
     if data[start] == 0x20:
         return data[start + 1 : start + 33]
-    return _sha3(data[start:end]).digest()
+    return sha3_256(data[start:end])
 
 
 def _scan_index(

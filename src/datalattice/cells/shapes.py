@@ -10,7 +10,6 @@ Source: CAD003 "Map"; docs/cells.md "Map and Set", "Embedding".
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +21,7 @@ from datalattice.cells.cell import TAG_REF, Value, encode, put_vlq, value_hash
 from datalattice.cells.maps import Map
 from datalattice.cells.trie import TAG_MAP, trie_of
 from datalattice.cells.walk import novelty
+from datalattice.crypto import sha3_256
 from datalattice.errors import UsageError
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 
@@ -37,7 +37,6 @@ _OFFSET: Final = 4
 _EXPONENT: Final = 0x7FF0000000000000
 _FRACTION: Final = 0x000FFFFFFFFFFFFF
 _NAN: Final = encode(float("nan"))
-_sha3: Final = hashlib.sha3_256
 
 
 def as_kid(value: Value, cells: CellList) -> bytes:
@@ -57,7 +56,7 @@ def cell_as_kid(encoding: bytes, cells: CellList) -> bytes:
     """Return an encoding as its parent holds it, or its hash after adding it to `cells`."""
     if len(encoding) <= EMBEDDED_BYTES_MAX:
         return encoding
-    digest = _sha3(encoding).digest()
+    digest = sha3_256(encoding)
     cells.append((digest, encoding))
     # A branch: "its parent contains `20` and its hash, 33 bytes" (docs/cells.md "Embedding").
     return _REF + digest

@@ -30,7 +30,7 @@ from datalattice.cells.scan import (
     branch_hashes,
     chunk_span,
     is_leaf_vector,
-    key_hash_at,
+    kid_hashes,
     read_vlq,
     scan_top,
     skip,
@@ -256,21 +256,23 @@ class _Check:
         count, at = read_vlq(data, pos + 1, len(data))
         if count > MAP_LEAF_MAX:
             return self._trie_node(at, tag, count)
-        first: bytes | None = None
-        last: bytes | None = None
+        keys: list[bytes] = []
         for _ in range(count):
             start: i64 = at
             at = self.kids(at, 1)
-            if keyed or count > 1:
-                key = key_hash_at(data, start, at)
-                # CAD003: entries are ordered by the hashes of their keys.
-                if last is not None and key <= last:
-                    raise broken("map keys are not in strictly increasing order of their hashes")
-                last = key
-                if first is None:
-                    first = key
+            keys.append(data[start:at])
             if tag == _MAP:
                 at = self.kids(at, 1)
+        first: bytes | None = None
+        last: bytes | None = None
+        if keyed or count > 1:
+            hashes = kid_hashes(keys)
+            # CAD003: entries are ordered by the hashes of their keys.
+            for i in range(1, len(hashes)):
+                if hashes[i] <= hashes[i - 1]:
+                    raise broken("map keys are not in strictly increasing order of their hashes")
+            if hashes:
+                first, last = hashes[0], hashes[len(hashes) - 1]
         self._pass(tag, count, first, last)
         return at
 

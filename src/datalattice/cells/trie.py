@@ -31,14 +31,14 @@ from datalattice.cells.cell import (
     broken,
     deref,
     kid_hash,
-    put_kid,
+    put_kids,
     put_plain,
     put_vlq,
     unchanged,
     value_hash,
 )
 from datalattice.cells.parse import read_kids, read_value
-from datalattice.cells.scan import bit_count, key_hash_at, read_vlq, skip_kid
+from datalattice.cells.scan import bit_count, kid_hashes, read_vlq, skip_kid
 from datalattice.cells.work import Work
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.limits import HASH_BYTES, MAP_LEAF_MAX
@@ -169,8 +169,7 @@ class Trie(Cell):
             out.append(u8(self._mask >> 8))
             out.append(u8(self._mask & 0xFF))
         kids = self._open()
-        for i in range(len(kids)):
-            put_kid(out, kids, i, depth)
+        put_kids(out, kids, 0, len(kids), depth)
         return out.getvalue()
 
     def _parse(self) -> list[object]:
@@ -199,8 +198,9 @@ class Trie(Cell):
                 at: i64 = 2
                 for _ in range(self._count):
                     after: i64 = skip_kid(data, at)
-                    found.append(key_hash_at(data, at, after))
+                    found.append(data[at:after])
                     at = skip_kid(data, after) if width == 2 else after
+                found = kid_hashes(found)
             else:
                 kids = self._kids
                 found = [kid_hash(kids[i]) for i in range(0, len(kids), width)]

@@ -12,7 +12,6 @@ Source: CAD002 "List", "Vector"; CAD003 "List", "Vector"; docs/cells.md "Vector 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import NoneType
 from typing import Final
@@ -32,6 +31,7 @@ from datalattice.cells.cell import (
     broken,
     deref,
     put_kid,
+    put_kids,
     put_plain,
     put_vlq,
     same,
@@ -42,6 +42,7 @@ from datalattice.cells.parse import read_kids, read_value, wrappers
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import block_size, read_vlq
 from datalattice.cells.work import Work
+from datalattice.crypto import sha3_256_many
 from datalattice.errors import ReadOnly, TypeMismatch
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
 
@@ -49,7 +50,6 @@ TAG_VECTOR: Final = 0x80
 TAG_LIST: Final = 0x81
 _ITEMS: Final = "the elements are an iterable"
 _POSITION: Final = "a vector position is an int"
-_sha3: Final = hashlib.sha3_256
 MOVED_ELEMENTS: Final = 4096  # elements in memory at a time while a vector is rebuilt
 OVERLAP_ELEMENTS: Final = 4096  # elements in memory at a time while two ranges are compared
 PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed leaf
@@ -108,8 +108,7 @@ class Vector(Cell):
         put_vlq(out, self._count)
         kids = self._open()
         used: i64 = self._used()
-        for i in range(used):
-            put_kid(out, kids, i, depth)
+        put_kids(out, kids, 0, used, depth)
         if self._prefix is not None:
             prefix: list[object] = [self._prefix]
             put_kid(out, prefix, 0, depth)
@@ -356,19 +355,22 @@ class Vector(Cell):
             at = min(16 - tail, total)
             kids, begin = read_kids(data, 0, at, loader)
             whole = self._extend(kids)
+        encodings: list[bytes] = []
         while total - at >= 16:
             stop: i64 = ends[at + 15]
-            encoding = b"\x80\x10" + data[begin:stop]
+            encodings.append(b"\x80\x10" + data[begin:stop])
+            at += 16
+            begin = stop
+        digests = sha3_256_many(encodings)
+        for i in range(len(encodings)):
+            encoding = encodings[i]
             leaf: object = None
             if len(encoding) > EMBEDDED_BYTES_MAX:
-                digest = _sha3(encoding).digest()
-                cells.append((digest, encoding))
-                leaf = Ref(digest, loader)
+                cells.append((digests[i], encoding))
+                leaf = Ref(digests[i], loader)
             if leaf is None or not whole._count:
                 leaf = closed_vector(encoding, loader)
             whole = _push(whole, whole, leaf) if whole._count else node_of(leaf, 16)
-            at += 16
-            begin = stop
         if at < total:
             whole = whole._extend(read_kids(data, begin, total - at, loader)[0])
         return whole, cells

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from datalattice.cells import branch_hashes, decode
+from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, DataLatticeError, StoreVersion
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.base import Store, announced_tops, children_first
@@ -45,7 +46,6 @@ _MAGIC: Final = b"DLAR"
 _HEAD: Final = struct.Struct(">4sHH32s")
 _BLOCK: Final = struct.Struct(">II")
 _END: Final = struct.Struct(">Q32s")
-_sha3: Final = hashlib.sha3_256
 
 Progress = Callable[[int], None]
 """Called with the number of cells done."""
@@ -191,7 +191,7 @@ def _cells_of(body: bytes, count: int, begin: int) -> dict[bytes, bytes]:
             offset = begin + _BLOCK.size + at
             raise BadFormat(f"byte {offset}: not a canonical encoding: {error}") from error
         # Hashes are not in the stream, so a sender cannot state a wrong one.
-        cells[_sha3(encoding).digest()] = encoding
+        cells[sha3_256(encoding)] = encoding
         at += length
     return cells
 

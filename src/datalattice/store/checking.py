@@ -15,13 +15,13 @@ Source: docs/store.md "Check".
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
 from datalattice.cells import KnownFacts, Value, branch_hashes, check_cell, decode, references
+from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.base import announced_tops
@@ -48,8 +48,6 @@ PROGRESS_BYTES: Final = 1 << 20
 
 UNINDEXED_MAX: Final = 100_000
 """Most cells remembered that are stored and not in the index."""
-
-_sha3: Final = hashlib.sha3_256
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +272,7 @@ class StoreChecker:
         """Check one cell, and note the missing cells it refers to; return whether it is intact."""
         try:
             data = self._segments.read(location)
-            reason = "" if _sha3(data).digest() == hash else "the cell does not fit its hash"
+            reason = "" if sha3_256(data) == hash else "the cell does not fit its hash"
             if not reason:
                 decode(data)
         except Corruption as error:

@@ -5,13 +5,13 @@ Length: everything that reads one store, in one object.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from datalattice.clock import Clock
+from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, StoreClosed
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import Store, children_first
@@ -49,8 +49,6 @@ REFRESH_TRIES: Final = 10
 
 CHECK_TRIES: Final = 10
 """The same for checks."""
-
-_sha3: Final = hashlib.sha3_256
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +214,7 @@ class StoreReader(Store):
                     return self._find_pending(hash)
                 location = moved
         # The checksums of packs are verified by `check`; a single cell is verified by its hash.
-        if verify and _sha3(data).digest() != hash:
+        if verify and sha3_256(data) != hash:
             raise Corruption(
                 str(self._quarantine(hash, location, f"cell 0x{hash.hex()} does not fit its hash"))
             )

@@ -77,7 +77,7 @@ def value_of(top: bytes, below: Mapping[bytes, bytes]) -> Value:
     parts = MessageCells(None)
     for encoding in below.values():
         decode(encoding)  # each by itself is well formed: only together they are not
-        parts.add(encoding)
+    parts.add(list(below.values()))
     return decode(top, parts)
 
 

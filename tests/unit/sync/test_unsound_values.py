@@ -189,8 +189,7 @@ def value_of_unordered(top: bytes, below: dict[bytes, bytes], old: bytes, new: b
     """Return a value with a cell that `decode` would refuse."""
     changed, cells = with_cell(top, below, old, new)
     parts = MessageCells(None)
-    for encoding in cells.values():
-        parts.add(encoding)
+    parts.add(list(cells.values()))
     return decode(changed, parts)
 
 

@@ -8,7 +8,6 @@ Source: docs/spark-jobs.md "Audit".
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -24,6 +23,7 @@ from datalattice.cells import (
     inline_signed,
     may_refer,
 )
+from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, Corruption
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.gc import StorePartitionReader
@@ -32,7 +32,6 @@ from datalattice.store.log import locate
 INSPECTED_BYTES: Final = 4 * 1024 * 1024
 """References are looked up after this many bytes of cells."""
 
-_sha3: Final = hashlib.sha3_256
 _MAYBE_SIGNED: Final = re.compile(rb"\x90.{97}", re.DOTALL)
 """May be a signed value: tag, key, signature and a value. Other bytes may match too."""
 
@@ -104,7 +103,7 @@ class Inspector:
         self.bytes += len(data)
         self._waiting_bytes += len(data)
         # A cell is identified by the SHA3-256 of its encoding (docs/cells.md).
-        if _sha3(data).digest() != hash:
+        if sha3_256(data) != hash:
             return (self._found(CellFault.HASH, hash, location, "the cell does not fit its hash"),)
         try:
             value = decode(data)

@@ -269,8 +269,7 @@ def _maps(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]
 def _messages(values: list[bytes], cells: CellList) -> list[bytes]:
     """Return encodings as messages, with the cells below them."""
     below = MessageCells(None)
-    for _, encoding in cells:
-        below.add(encoding)
+    below.add([encoding for _, encoding in cells])
     return [encode_message(decode(value, below)) if may_refer(value) else value for value in values]
 
 

@@ -8,12 +8,12 @@ Source: docs/store.md "Garbage".
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from datalattice.cells import branch_hashes
+from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, StoreFailed
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import BEGINNING, HashIndex, LogPosition
@@ -43,8 +43,6 @@ CELL_BYTES: Final = CELL_ENTRY_BYTES
 
 LOCATION_SHIFT: Final = 15
 """The bits of a location from this one on are the segment and the byte."""
-
-_sha3: Final = hashlib.sha3_256
 
 
 @dataclass(slots=True)
@@ -176,7 +174,7 @@ class CellMarker:
         except Corruption as error:
             raise damaged(str(error)) from error
         # A damaged cell has wrong references: following them, the mark would miss needed cells.
-        if _sha3(data).digest() != hash:
+        if sha3_256(data) != hash:
             segment, offset, _ = locate(location)
             path = segment_path(self._folder, segment)
             raise damaged(f"{path} at byte {offset}: cell 0x{hash.hex()} does not fit its hash")

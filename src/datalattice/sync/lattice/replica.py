@@ -325,8 +325,7 @@ class LatticeReplica:
 def offer_of(top: bytes, apart: Mapping[bytes, bytes]) -> Offer:
     """Return the offer of a root by its hash; its cells are staged, except those in `apart`."""
     parts = MessageCells(None)
-    for encoding in apart.values():
-        parts.add(encoding)
+    parts.add(list(apart.values()))
     return Offer(Probe(top, Incoming((), None, parts, top)))
 
 
