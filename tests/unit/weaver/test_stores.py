@@ -30,6 +30,7 @@ from datalattice.weaver import (
 )
 from datalattice.weaver.kv import GetRequest, PutRequest
 from datalattice.weaver.null import NullMachine
+from datalattice.weaver.state import BATCH_RECORDS
 from datalattice.weaver.stores import DEPTH_MAX, STORE_NAME_BYTES_MAX, Stores
 from datalattice.weaver.tables import STATE_TABLES
 
