@@ -33,7 +33,7 @@ from datalattice.service.venue import (
     Known,
     Metadata,
     PlainAdapter,
-    Recovery,
+    RecoveryRule,
     VenueOperation,
     VenueRunner,
     cell_json,
@@ -59,7 +59,7 @@ class FileLedger(PlainAdapter):
                 {"name": rule.value, "operation": {"adapter": f"ledger:{rule}"}},
                 recover=rule,
             )
-            for rule in Recovery
+            for rule in RecoveryRule
         ]
 
     async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
@@ -100,7 +100,7 @@ async def serve(folder: Path, jobs: int, seed: int) -> None:
 
         async def call() -> None:
             given: Json = {"before_ms": dice.randrange(100), "after_ms": dice.randrange(100)}
-            operation = f"v/ops/ledger/{dice.choice(list(Recovery))}"
+            operation = f"v/ops/ledger/{dice.choice(list(RecoveryRule))}"
             record = await runner.invoke(operation, given, CALLER)
             id = str(record["id"])
             say(answered=id)
@@ -147,11 +147,11 @@ def check(folder: Path, told: list[dict[str, str]]) -> dict[str, int]:
     for id, record in records.items():
         assert isinstance(record, Map)
         job = cell_json(record)
-        status, rule = JobStatus(job["status"]), Recovery(job["name"])
+        status, rule = JobStatus(job["status"]), RecoveryRule(job["name"])
         effects = times[effect_key(storage.did, id, "").hex()]
         counts[f"{rule}-{status}"] += 1
         assert status in (JobStatus.COMPLETE, JobStatus.FAILED), job
-        assert effects <= (ATTEMPTS if rule is Recovery.RETRY else 1), (effects, job)
+        assert effects <= (ATTEMPTS if rule is RecoveryRule.RETRY else 1), (effects, job)
         assert effects >= 1 or status is JobStatus.FAILED, job
         assert status is JobStatus.COMPLETE or "interrupted" in job["error"], job
     for line in told:

@@ -28,7 +28,7 @@ from datalattice.service.venue import (
     Metadata,
     OperationFailed,
     PlainAdapter,
-    Recovery,
+    RecoveryRule,
     VenueLimits,
     VenueOperation,
     VenueRunner,
@@ -200,7 +200,7 @@ class LedgerAdapter(PlainAdapter):
 
     def operations(self) -> Sequence[VenueOperation]:
         """Return one operation for each rule, and the others."""
-        rules = [(rule.value, True, rule) for rule in Recovery]
+        rules = [(rule.value, True, rule) for rule in RecoveryRule]
         others = [("pure", False, None), ("parent", False, None), ("secret", False, None)]
         return [
             VenueOperation(
@@ -224,7 +224,7 @@ class LedgerAdapter(PlainAdapter):
         answer: Json = None
         if "ask" in input:
             answer = await job.ask(str(input["ask"]))
-        if _sub(meta) in list(Recovery):
+        if _sub(meta) in list(RecoveryRule):
             self.effects.append(job.effect_key())
         ms = input.get("ms")
         assert isinstance(ms, int | None)

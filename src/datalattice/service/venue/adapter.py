@@ -40,7 +40,7 @@ class OperationFailed(DataLatticeError):
     code: ClassVar[str] = "operation-failed"
 
 
-class Recovery(StrEnum):
+class RecoveryRule(StrEnum):
     """What happens to a job that ran when the venue stopped."""
 
     RETRY = "retry"
@@ -65,14 +65,14 @@ class VenueOperation:
     path: str
     metadata: Metadata
     has_effects: bool = True
-    recover: Recovery | None = None
+    recover: RecoveryRule | None = None
 
     @property
-    def rule(self) -> Recovery:
+    def rule(self) -> RecoveryRule:
         """What happens to its interrupted jobs."""
         if self.recover is not None:
             return self.recover
-        return Recovery.FAIL if self.has_effects else Recovery.RETRY
+        return RecoveryRule.FAIL if self.has_effects else RecoveryRule.RETRY
 
 
 class Known(StrEnum):

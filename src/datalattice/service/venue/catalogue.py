@@ -13,7 +13,7 @@ from typing import Any, Final
 from datalattice.apps.grid import parse_asset_id, split_did_url
 from datalattice.cells import Map
 from datalattice.errors import DataLatticeError, NoSuchPath, UsageError
-from datalattice.service.venue.adapter import Adapter, Metadata, Recovery, VenueOperation
+from datalattice.service.venue.adapter import Adapter, Metadata, RecoveryRule, VenueOperation
 
 PATH_PREFIX: Final = "v/ops/"
 
@@ -30,7 +30,7 @@ class ResolvedOperation:
     metadata: Metadata
     adapter: Adapter
     has_effects: bool
-    rule: Recovery
+    rule: RecoveryRule
     given: str = ""
 
     @property
@@ -159,11 +159,11 @@ class Catalogue:
         offered = self._offered.get(named)
         # An adapter knows what its operations do outside; of an unknown one the worst is assumed.
         has_effects = offered is None or offered.has_effects
-        rule = Recovery.FAIL if offered is None else offered.rule
+        rule = RecoveryRule.FAIL if offered is None else offered.rule
         declared = operation_of(metadata).get("recover")
         if declared is not None:
-            if declared not in Recovery._value2member_map_:
-                accepted = ", ".join(Recovery)
+            if declared not in RecoveryRule._value2member_map_:
+                accepted = ", ".join(RecoveryRule)
                 raise UsageError(f"operation: `recover` is one of {accepted}, got {declared!r:.80}")
-            rule = Recovery(declared)
+            rule = RecoveryRule(declared)
         return ResolvedOperation(asset, metadata, adapter, has_effects, rule, given)

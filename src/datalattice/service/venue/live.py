@@ -31,7 +31,13 @@ from datalattice.service.venue.records import (
     cell_json,
     json_cell,
 )
-from datalattice.service.venue.transitions import JobEvent, JobStatus, Refused, status_of_job, step
+from datalattice.service.venue.transitions import (
+    JobEvent,
+    JobStatus,
+    TransitionRefused,
+    status_of_job,
+    step,
+)
 
 T = TypeVar("T")
 OffLoop = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -307,7 +313,7 @@ class LiveJobs:
     ) -> asyncio.Future[None]:
         """As `change`, without waiting. private: the private part changes with it."""
         after = step(job.record, event, present_ms(self._clock), members)
-        if isinstance(after, Refused):
+        if isinstance(after, TransitionRefused):
             raise Conflict(f"job {job.id.hex()}: no {event.value}: {after.reason}")
         job.record = after
         batch = JobBatch(records={job.id: after})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from datalattice.service.venue.adapter import EffectOutcome, Known, Recovery
+from datalattice.service.venue.adapter import EffectOutcome, Known, RecoveryRule
 from datalattice.service.venue.transitions import JobStatus
 
 
@@ -25,7 +25,7 @@ class RecoveryStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundJob:
     """A live job at the start.
 
     attempt: the one that was interrupted. rule: of its operation; None: that cannot run here, and
@@ -34,7 +34,7 @@ class Found:
 
     status: JobStatus
     attempt: int
-    rule: Recovery | None
+    rule: RecoveryRule | None
     why: str = ""
     is_delegated: bool = False
 
@@ -47,7 +47,7 @@ class RecoveryChoice:
     reason: str = ""
 
 
-def recovery_of(found: Found, attempts_max: int) -> RecoveryChoice:
+def recovery_of(found: FoundJob, attempts_max: int) -> RecoveryChoice:
     """Return what to do with a job that is found at the start."""
     if found.status.is_interactive:
         return RecoveryChoice(RecoveryStep.WAIT)
@@ -60,9 +60,9 @@ def recovery_of(found: Found, attempts_max: int) -> RecoveryChoice:
         return RecoveryChoice(RecoveryStep.FAIL, f"interrupted {found.attempt} times")
     # "delegated to another venue: follow the remote job again instead of running anew": its
     # adapter does so, by the same effect key.
-    if found.rule is Recovery.RETRY or found.is_delegated:
+    if found.rule is RecoveryRule.RETRY or found.is_delegated:
         return RecoveryChoice(RecoveryStep.RUN)
-    if found.rule is Recovery.CHECK:
+    if found.rule is RecoveryRule.CHECK:
         return RecoveryChoice(RecoveryStep.CHECK)
     return RecoveryChoice(RecoveryStep.FAIL, "interrupted: it may have had effects")
 

@@ -48,7 +48,7 @@ from datalattice.service.venue.records import (
     cell_json,
     json_cell,
 )
-from datalattice.service.venue.recovery import Found, RecoveryStep, recovery_of, settle_check
+from datalattice.service.venue.recovery import FoundJob, RecoveryStep, recovery_of, settle_check
 from datalattice.service.venue.repeats import RepeatedCalls, mark_of_call
 from datalattice.service.venue.schedule import Schedule, ScheduledCall
 from datalattice.service.venue.transitions import JobEvent, JobStatus, status_of_job, step
@@ -165,7 +165,7 @@ class VenueRunner:
         """Go on with a job that was found at the start, by its rule."""
         rule = None if job.operation is None else job.operation.rule
         decided = recovery_of(
-            Found(
+            FoundJob(
                 job.status,
                 job.private.attempt,
                 rule,

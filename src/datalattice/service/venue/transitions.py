@@ -112,7 +112,7 @@ EVENT_RULES: Final[Mapping[JobEvent, EventRule]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class TransitionRefused:
     """An event that may not happen to a job in this status, and why."""
 
     status: str
@@ -134,7 +134,7 @@ def status_of_job(record: Value) -> JobStatus | None:
 
 def step(
     record: Map, event: JobEvent, now_ms: int, members: Mapping[str, Value] | None = None
-) -> Map | Refused:
+) -> Map | TransitionRefused:
     """Return the record after an event, with the given members changed; or why there is none.
 
     Its `updated` is max(now, that of before + 1).
@@ -142,16 +142,16 @@ def step(
     """
     given, rule, before = members or {}, EVENT_RULES[event], status_of_job(record)
     if before is None:
-        return Refused(str(job_status(record)), event, "its status is unknown")
+        return TransitionRefused(str(job_status(record)), event, "its status is unknown")
     after = before if rule.to is None else rule.to
     if before.is_terminal:
-        return Refused(before, event, f"it has ended: {before}")
+        return TransitionRefused(before, event, f"it has ended: {before}")
     if not is_allowed(before, after) or (rule.only is not None and before not in rule.only):
-        return Refused(before, event, f"it is {before}")
+        return TransitionRefused(before, event, f"it is {before}")
     if before is after and rule.to is not None:  # asked for what is: `pause` of a paused job
-        return Refused(before, event, f"it is {before} already")
+        return TransitionRefused(before, event, f"it is {before} already")
     # "`error`: text, never empty"
     if rule.needs_error and not given.get("error"):
-        return Refused(before, event, f"{after} needs an `error` that says why")
+        return TransitionRefused(before, event, f"{after} needs an `error` that says why")
     stamp = next_stamp(now_ms, -1 if (last := job_time(record)) is None else last)
     return record.put_many({**given, "status": after.value, "updated": stamp})

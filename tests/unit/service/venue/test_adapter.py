@@ -20,7 +20,7 @@ from datalattice.service.venue import (
     Known,
     Metadata,
     OperationFailed,
-    Recovery,
+    RecoveryRule,
     VenueOperation,
 )
 from datalattice.testing.venue_kit import EchoAdapter, LoneJob
@@ -109,14 +109,14 @@ def test_no_thread_is_too_few() -> None:
 @pytest.mark.parametrize(
     ("has_effects", "given", "rule"),
     [
-        (False, None, Recovery.RETRY),
-        (True, None, Recovery.FAIL),
-        (True, Recovery.CHECK, Recovery.CHECK),
-        (False, Recovery.FAIL, Recovery.FAIL),
+        (False, None, RecoveryRule.RETRY),
+        (True, None, RecoveryRule.FAIL),
+        (True, RecoveryRule.CHECK, RecoveryRule.CHECK),
+        (False, RecoveryRule.FAIL, RecoveryRule.FAIL),
     ],
 )
 def test_without_a_rule_only_operations_without_effects_run_again(
-    has_effects: bool, given: Recovery | None, rule: Recovery
+    has_effects: bool, given: RecoveryRule | None, rule: RecoveryRule
 ) -> None:
     assert VenueOperation("a/b", {}, has_effects, given).rule is rule
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from datalattice.errors import LimitExceeded, UsageError
-from datalattice.service.venue import Json, Metadata, OperationFailed, Recovery
+from datalattice.service.venue import Json, Metadata, OperationFailed, RecoveryRule
 from datalattice.service.venue.adapters import processes
 from datalattice.service.venue.adapters.processes import PIPE_BYTES_MAX, ProcessLimits
 from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
@@ -312,12 +312,12 @@ def test_a_result_that_is_not_json_is_refused_in_a_thread_too() -> None:
 
 def test_an_operation_says_what_was_registered() -> None:
     function = RegisteredFunction(
-        "sum", "m:f", "Adds", {"type": "array"}, has_effects=False, recover=Recovery.RETRY
+        "sum", "m:f", "Adds", {"type": "array"}, has_effects=False, recover=RecoveryRule.RETRY
     )
     (operation,) = PythonAdapter([function]).operations()
     assert operation.path == "python/sum"
     assert operation.metadata["operation"] == {"adapter": "python:sum", "input": {"type": "array"}}
-    assert (operation.has_effects, operation.rule) == (False, Recovery.RETRY)
+    assert (operation.has_effects, operation.rule) == (False, RecoveryRule.RETRY)
 
 
 def test_a_function_that_is_not_registered_is_refused() -> None:

@@ -13,7 +13,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor
 from datalattice.service.venue import (
     EffectOutcome,
-    Found,
+    FoundJob,
     GridJobs,
     JobBatch,
     JobCaller,
@@ -21,7 +21,7 @@ from datalattice.service.venue import (
     Json,
     Known,
     PrivatePart,
-    Recovery,
+    RecoveryRule,
     RecoveryStep,
     cell_json,
     effect_key,
@@ -41,7 +41,7 @@ from datalattice.testing.venue_kit import (
 KEY = KeyPair(bytes(range(32)))
 ALICE = JobCaller("did:key:z6MkAlice")
 ADMIN = JobCaller("did:key:z6MkAdmin", sees_all=True)
-S, R, Step = JobStatus, Recovery, RecoveryStep
+S, R, Step = JobStatus, RecoveryRule, RecoveryStep
 UNKNOWN_OPERATION = "its operation"
 
 TABLE = [
@@ -66,9 +66,13 @@ TABLE = [
 
 @pytest.mark.parametrize(("status", "attempt", "rule", "is_delegated", "step"), TABLE)
 def test_the_rule_for_a_job_that_is_found(
-    status: JobStatus, attempt: int, rule: Recovery | None, is_delegated: bool, step: RecoveryStep
+    status: JobStatus,
+    attempt: int,
+    rule: RecoveryRule | None,
+    is_delegated: bool,
+    step: RecoveryStep,
 ) -> None:
-    found = Found(status, attempt, rule, UNKNOWN_OPERATION, is_delegated)
+    found = FoundJob(status, attempt, rule, UNKNOWN_OPERATION, is_delegated)
     choice = recovery_of(found, 3)
     assert choice.step is step
     assert bool(choice.reason) == (step is Step.FAIL)

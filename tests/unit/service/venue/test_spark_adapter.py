@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from datalattice.errors import UsageError
-from datalattice.service.venue import Metadata, OperationFailed, Recovery
+from datalattice.service.venue import Metadata, OperationFailed, RecoveryRule
 from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
 from datalattice.testing.venue_kit import LoneJob
 
@@ -164,8 +164,8 @@ def test_a_failure_is_that_of_the_job() -> None:
 def test_a_job_that_writes_once_runs_again() -> None:
     offers = [SparkOffer("once", Report, once=True), SparkOffer("other", Report)]
     once, other = SparkAdapter(offers, Session).operations()  # type: ignore[arg-type]
-    assert (once.path, once.has_effects, once.rule) == ("spark/once", True, Recovery.RETRY)
-    assert (other.path, other.has_effects, other.rule) == ("spark/other", True, Recovery.FAIL)
+    assert (once.path, once.has_effects, once.rule) == ("spark/once", True, RecoveryRule.RETRY)
+    assert (other.path, other.has_effects, other.rule) == ("spark/other", True, RecoveryRule.FAIL)
 
 
 def test_an_offer_has_one_meaning() -> None:

@@ -9,7 +9,7 @@ from datalattice.service.venue import (
     TRANSITIONS,
     JobEvent,
     JobStatus,
-    Refused,
+    TransitionRefused,
     is_allowed,
     status_of_job,
     step,
@@ -39,7 +39,7 @@ def test_an_event_happens_where_it_may_and_nowhere_else(status: JobStatus, event
         assert is_allowed(status, became)
         assert (after["updated"], after["op"], after["error"]) == (20, "aa", "why")
     else:
-        assert isinstance(after, Refused)
+        assert isinstance(after, TransitionRefused)
         assert (after.status, after.event) == (status, event)
         assert status in after.reason
 
@@ -72,11 +72,11 @@ def test_a_record_without_a_time_gets_one() -> None:
 @pytest.mark.parametrize("members", [None, {"error": ""}])
 def test_an_end_without_a_result_says_why(event: str, members: dict[str, str] | None) -> None:
     after = step(record("PENDING"), JobEvent(event), 1, members)
-    assert isinstance(after, Refused)
+    assert isinstance(after, TransitionRefused)
     assert "`error`" in after.reason
 
 
 def test_an_unknown_status_goes_nowhere() -> None:
     after = step(record("ASLEEP"), JobEvent.CANCEL, 1, {"error": "x"})
-    assert isinstance(after, Refused)
+    assert isinstance(after, TransitionRefused)
     assert (after.status, after.reason) == ("ASLEEP", "its status is unknown")

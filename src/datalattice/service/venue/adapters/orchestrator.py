@@ -23,7 +23,7 @@ from datalattice.service.venue import (
     Metadata,
     OperationFailed,
     PlainAdapter,
-    Recovery,
+    RecoveryRule,
     VenueOperation,
 )
 from datalattice.service.venue.adapters.inputs import members, sub_operation
@@ -70,7 +70,7 @@ class OrchestratorAdapter(PlainAdapter):
         # It has no effects but those of its steps, which are jobs with rules of their own.
         return [
             VenueOperation(
-                "orchestrator/steps", metadata, has_effects=False, recover=Recovery.RETRY
+                "orchestrator/steps", metadata, has_effects=False, recover=RecoveryRule.RETRY
             )
         ]
 

@@ -19,7 +19,7 @@ from datalattice.service.venue import (
     Metadata,
     OperationFailed,
     PlainAdapter,
-    Recovery,
+    RecoveryRule,
     VenueOperation,
 )
 from datalattice.service.venue.adapters.inputs import sub_operation
@@ -50,7 +50,7 @@ class RegisteredFunction:
     input: Json = None
     keyed: bool = False
     has_effects: bool = True
-    recover: Recovery | None = None
+    recover: RecoveryRule | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

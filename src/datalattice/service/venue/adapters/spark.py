@@ -22,7 +22,7 @@ from datalattice.service.venue import (
     Metadata,
     OperationFailed,
     PlainAdapter,
-    Recovery,
+    RecoveryRule,
     VenueOperation,
 )
 from datalattice.service.venue.adapters.inputs import members, sub_operation
@@ -117,7 +117,7 @@ class SparkAdapter(PlainAdapter):
                         "input": {"type": "object", "properties": dict(one.open)},
                     },
                 },
-                recover=Recovery.RETRY if one.once else Recovery.FAIL,
+                recover=RecoveryRule.RETRY if one.once else RecoveryRule.FAIL,
             )
             for one in self._offers.values()
         ]
