@@ -185,7 +185,10 @@ def encode_message(
         # A cell has at most 16,383 bytes, so its length takes two bytes; three is an upper bound.
         size += len(encoding) + 3
         if size > limit:
-            raise LimitExceeded(f"a message has at most {limit} bytes; this value needs more")
+            raise LimitExceeded(
+                f"a message has at most {limit} bytes, and this value needs more: make several of "
+                "it, and files of large content"
+            )
         put_vlq(out, len(encoding))
         out.write(encoding)
         stack.extend(list(branch_kids(found))[::-1])

@@ -63,12 +63,14 @@ from datalattice.clock import Clock
 from datalattice.crypto import Entropy
 from datalattice.errors import (
     DataLatticeError,
+    LimitExceeded,
     MissingData,
     PeerUnavailable,
     ProtocolViolation,
     Timeout,
     UsageError,
 )
+from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.protobuf import FieldInfo, Message
 
 R = TypeVar("R", bound=Message)
@@ -82,6 +84,9 @@ INFO_HEADER: Final = "x-file-info"
 
 SILENCE_S: Final = 45.0  # three comments are missing: "a comment comes every 15 s" (docs/rest.md)
 """How long a stream may be silent before its service counts as gone."""
+
+LARGER: Final = "send fewer values at once, and large content as a file (PutFile, up to 4 GiB)"
+"""What to do with a request that is too long."""
 
 PLAIN_HINT: Final = "; if it has TLS, connect by https://"
 
@@ -165,7 +170,7 @@ class RestClient(RemoteClient):
             try:
                 connection.request(verb, target, own if body is None else body, headers)
             except (BrokenPipeError, ConnectionResetError):
-                if body is None:
+                if body is None and not own:
                     raise
                 # The service has refused it before all was sent: the answer says why.
             answer = connection.getresponse()
@@ -514,7 +519,7 @@ def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
         document = {
             name: one for name, one in to_document(request).items() if name not in route.fields
         }
-        return path, json.dumps(document).encode(), "application/json"
+        return path, _bounded(document), "application/json"
     query = [pair for field in rest for pair in _query(field, getattr(request, field.name))]
     target = f"{path}?{urlencode(query)}" if query else path
     if not has_body:
@@ -525,7 +530,17 @@ def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
         return target, encode_message(value), RAW
     if body.kind == "bytes" and body.codec is None:
         return target, value, "application/octet-stream"
-    return target, json.dumps(to_document(request)[route.body]).encode(), "application/json"
+    return target, _bounded(to_document(request)[route.body]), "application/json"
+
+
+def _bounded(document: Any) -> bytes:
+    """Return a document as the body of a request. Raises: LimitExceeded: no door takes it."""
+    body = json.dumps(document).encode()
+    if len(body) > MESSAGE_BYTES_MAX:
+        raise LimitExceeded(
+            f"the request has {len(body)} bytes as JSON, {MESSAGE_BYTES_MAX} at most; {LARGER}"
+        )
+    return body
 
 
 def _query(field: FieldInfo, value: Any) -> Iterator[tuple[str, str]]:

@@ -325,8 +325,8 @@ class GrpcDoor:
         # Here, so that the caller learns the size and the bound; gRPC would name neither.
         if len(answer) > self._limits.answer_bytes:
             raise LimitExceeded(
-                f"the answer has {len(answer)} bytes, {self._limits.answer_bytes} at most; ask for "
-                "less"
+                f"the answer has {len(answer)} bytes, {self._limits.answer_bytes} at most over "
+                "gRPC; ask for less, or over REST"
             )
         return answer
 

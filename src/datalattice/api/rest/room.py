@@ -31,9 +31,12 @@ BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 SMALL_BODY_BYTES: Final = 64 * 1024
 """A body up to here always has room, so that nobody's long ones keep out ordinary requests."""
 
-DRAINED_BYTES_MAX: Final = 256 * 1024
-DRAINED_S_MAX: Final = 1.0
-"""How much of a body is thrown away, and for how long, once its request was refused."""
+DRAINED_BYTES_MAX: Final = BODY_BYTES_MAX
+DRAINED_S_MAX: Final = 2.0
+"""How much of a body is thrown away, and for how long, once its request was refused: a client that
+sends all of a body before it reads the answer learns why, unless its line is slow."""
+
+LONGER_BODY: Final = "large content goes as a file of up to 4 GiB: PUT /drives/{drive}/files/{path}"
 
 
 class BodyRoom:
@@ -74,12 +77,12 @@ async def read_body(
     """
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > most:
-        raise LimitExceeded(f"a body has at most {most} bytes, got {declared}")
+        raise LimitExceeded(f"a body has at most {most} bytes, got {declared}; {LONGER_BODY}")
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise LimitExceeded(f"a body has at most {most} bytes")
+            raise LimitExceeded(f"a body has at most {most} bytes; {LONGER_BODY}")
         grow(size)
         parts.append(part)
     return b"".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -185,6 +186,9 @@ _BY_STATUS: Final[dict[str, type[DataLatticeError]]] = {
 _LOST: Final = ("UNAVAILABLE", "INTERNAL", "UNKNOWN")
 """What gRPC itself says of a connection that ended, or was reset."""
 
+_TOO_LONG: Final = re.compile(r"message larger than max \((\d+) vs\. (\d+)\)")
+"""What gRPC itself says of a message that is longer than the other end takes."""
+
 UNREACHED: Final = "failed to connect to all addresses"
 """How the text begins that gRPC gives for a call that was not sent."""
 
@@ -197,6 +201,12 @@ def token_in(metadata: Any) -> str:
 def error_from(error: grpc.RpcError) -> DataLatticeError:
     """Return the error of a service that made a call fail, as the same class."""
     text = error.details() or "no reason was given"
+    too_long = _TOO_LONG.search(text)
+    if too_long is not None:
+        return LimitExceeded(
+            f"a message over gRPC has at most {too_long[2]} bytes, this one has {too_long[1]}; "
+            f"REST takes up to {MESSAGE_BYTES_MAX}, and `upload` files of up to 4 GiB (PutFile)"
+        )
     said = {str(key): value for key, value in error.trailing_metadata() or ()}
     code = said.get(CODE_KEY)
     if code is None:
