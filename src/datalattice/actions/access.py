@@ -45,8 +45,8 @@ class GetPolicy(ActionRequest[AccessRule], name="datalattice.v1.GetPolicyRequest
     scope: Annotated[str, Field(1)] = ""
 
 
-# The right `a` on the scope itself and not on `admin`: "rules also for an owner of the folder on
-# its own data" (docs/rest.md).
+# The right `a` on the scope itself and not on `admin`: "An owner whose key the folder has makes
+# rules on its own data" (docs/rest.md).
 @action("policy.put", ActionKind.EFFECT, "a", _RULE, PUT("/access/{scope...}"))
 class PutPolicy(ActionRequest[AccessRule], name="datalattice.v1.PutPolicyRequest"):
     """Set the rule of a scope: for each right that it names, who has it. On disk when it returns.

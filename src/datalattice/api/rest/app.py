@@ -315,7 +315,7 @@ class RestDoor:
         asked = _Asked(request, resource, shown_credentials(request, origin, local=self._local))
         if resource.action.kind is ActionKind.UPLOAD or not asked.shown.is_unread:
             return await self._answer_body(asked)
-        # Who asks is known before anything is read: "a stranger's body takes no memory".
+        # "Who asks is known by the head alone" (docs/rest.md): a stranger's body takes no memory.
         asked = await self._run(self._proved, asked)
         with self._room.request() as grow:
             body = await read_body(request, self._body_bytes_max, grow)
