@@ -234,6 +234,9 @@ class WatchTask(ActionRequest[TaskInfo], name="datalattice.v1.WatchTaskRequest")
 
 @action("tasks.cancel", ActionKind.EFFECT, "a", "admin", DELETE("/tasks/{id}"))
 class CancelTask(ActionRequest[Empty], name="datalattice.v1.CancelTaskRequest"):
-    """Have a task end at its next step; what it did so far stays. One that has ended stays so."""
+    """Have a task end at its next step. One that has ended stays so.
+
+    What it did so far stays, as after a crash; a rebuild leaves the state of before.
+    """
 
     id: Annotated[int, Field(1, "uint64")] = 0

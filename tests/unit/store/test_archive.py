@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from datalattice.cells import Map, Value, Vector, encode, novelty, same, value_hash
-from datalattice.crypto import SeededEntropy
+from datalattice.crypto import SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, StoreVersion
 from datalattice.store import (
     CellStore,
@@ -134,7 +134,7 @@ def test_what_is_not_complete_or_not_canonical_is_refused() -> None:
 
 def framed(top: bytes, cells: list[bytes]) -> bytes:
     head = struct.pack(">4sHH32s", b"DLAR", 1, 0, top) + archive._block(cells) + bytes(8)
-    return head + struct.pack(">Q32s", len(cells), archive._sha3(head).digest())
+    return head + struct.pack(">Q32s", len(cells), sha3_256(head))
 
 
 def test_other_files_are_named() -> None:
