@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.actions import ActionRequest, AppendRecords, StageValues, SwapSlots
@@ -131,7 +132,7 @@ class EditRoot(RootLattice):
 class Editor:
     """Makes changes of a folder's data durable, in a store that this process has opened.
 
-    `NodeEditor` does it through a running node. Get either from `editing`.
+    A `NodeEditor` does it through a running node. Get either from `editing`.
     """
 
     def __init__(self, store: Store, keys: OwnKeys, context: MergeContext | None = None) -> None:
@@ -320,20 +321,31 @@ class AnswerLost(OutcomeUnknown):
     """What the change returned."""
 
 
+class ServingNode(Protocol):
+    """A node of this process that serves a folder: it alone writes, and its store is read."""
+
+    @property
+    def store(self) -> CellStore:
+        """The node's store."""
+        ...
+
+    def swap(self, slots: Sequence[Slot]) -> bool:
+        """Set slots; return True once that is durable, False if one had moved and none was set.
+
+        May be called by any thread but that of the node's event loop.
+        Raises: NoSigningKey: the node has no key. Unfenced: it may not write yet. StoreFull,
+                StoreFailed: as the text says.
+        """
+        ...
+
+
 class NodeEditor(Editor):
-    """An editor of a running node, through its control socket; the store is read beside it."""
+    """An editor of a running node, which may collect what is staged, unless it is leased."""
 
     _store: CellStore
 
-    def __init__(
-        self,
-        client: ControlClient,
-        store: CellStore,
-        keys: OwnKeys,
-        turn: EditTurn,
-    ) -> None:
+    def __init__(self, store: CellStore, keys: OwnKeys, turn: EditTurn) -> None:
         super().__init__(store, keys)
-        self._client = client
         self._edit_turn = turn
         self._staged: dict[bytes, None] = {}  # what no staged value is above
         self._leases: dict[bytes, Lease] = {}
@@ -354,31 +366,6 @@ class NodeEditor(Editor):
             raise MissingData(self._store.missing(hash for hash, _, _ in parts))
         self._keep(parts)
         return len(parts)
-
-    def offer_many(
-        self,
-        topic: Value,
-        partition: Value,
-        values: Sequence[object],
-        keys: Sequence[object] | None = None,
-        headers: Sequence[object] | None = None,
-    ) -> range:
-        """Append records by one request to the node; very many, or large ones, by an edit."""
-        columns = [None if one is None else to_cell(one) for one in (values, keys, headers)]
-        # What is long goes ahead in requests of its own, as it does for any edit.
-        size = sum(len(encoding) for _, encoding, _ in novelty(Vector.of(columns), self._store))
-        # "More than 10,000 records or 4 MB are an edit" (docs/design/control.md).
-        if not 0 < len(values) <= OFFER_RECORDS_MAX or size > BATCH_BYTES:
-            return super().offer_many(topic, partition, values, keys, headers)
-        made = self._write(
-            AppendRecords(
-                owner=self.key_pair.public_key,
-                topic=topic,
-                partition=partition,
-                packed=packed(Vector.of(columns), self._store),
-            )
-        )
-        return range(made.first, made.first + made.count)
 
     def _keep(self, parts: list[EncodedCell]) -> None:
         """Take note of staged cells; lease what has been waiting for its edit for long.
@@ -424,6 +411,65 @@ class NodeEditor(Editor):
     def turn(self) -> AbstractContextManager[None]:
         """Return what keeps other editors out meanwhile."""
         return self._edit_turn.taken()
+
+    @abstractmethod
+    def _bring(self, parts: list[EncodedCell]) -> bool:
+        """Put cells into the node's store, children first; return whether none below is missing."""
+
+
+class ServedEditor(NodeEditor):
+    """An editor of a node of this process: it reads the node's store, and hands over its slots."""
+
+    def __init__(self, node: ServingNode, keys: OwnKeys, turn: EditTurn) -> None:
+        super().__init__(node.store, keys, turn)
+        self._node = node
+
+    def _commit(self, before: Value, after: Value) -> bool:
+        """Have the node set the changed slots; return whether they had not moved."""
+        return self._node.swap(changed_slots(root_lattice(), before, after))
+
+    def _bring(self, parts: list[EncodedCell]) -> bool:
+        self._store.put_encodings((hash, encoding) for hash, encoding, _ in parts)
+        close_cells(parts, self._store)
+        return True
+
+
+class RemoteEditor(NodeEditor):
+    """An editor of a node of another process, through its control socket.
+
+    The store is read beside it.
+    """
+
+    def __init__(
+        self, client: ControlClient, store: CellStore, keys: OwnKeys, turn: EditTurn
+    ) -> None:
+        super().__init__(store, keys, turn)
+        self._client = client
+
+    def offer_many(
+        self,
+        topic: Value,
+        partition: Value,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        headers: Sequence[object] | None = None,
+    ) -> range:
+        """Append records by one request to the node; very many, or large ones, by an edit."""
+        columns = [None if one is None else to_cell(one) for one in (values, keys, headers)]
+        # What is long goes ahead in requests of its own, as it does for any edit.
+        size = sum(len(encoding) for _, encoding, _ in novelty(Vector.of(columns), self._store))
+        # "More than 10,000 records or 4 MB are an edit" (docs/design/control.md).
+        if not 0 < len(values) <= OFFER_RECORDS_MAX or size > BATCH_BYTES:
+            return super().offer_many(topic, partition, values, keys, headers)
+        made = self._write(
+            AppendRecords(
+                owner=self.key_pair.public_key,
+                topic=topic,
+                partition=partition,
+                packed=packed(Vector.of(columns), self._store),
+            )
+        )
+        return range(made.first, made.first + made.count)
 
     def _commit(self, before: Value, after: Value) -> bool:
         """Have the node set the changed slots; return whether they had not moved."""

@@ -31,7 +31,9 @@ from datalattice.client.edits import (
     Change,
     Editor,
     EditTurn,
-    NodeEditor,
+    RemoteEditor,
+    ServedEditor,
+    ServingNode,
     editing_context,
 )
 from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
@@ -103,6 +105,7 @@ class OpenFolder:
         self._seen: tuple[bytes | None, Value] = (None, None)
         self._checked: dict[bytes, MergeContext] = {}  # of owners who may be written for
         self._watcher: threading.Thread | None = None
+        self._serving: ServingNode | None = None
 
     @classmethod
     def at(cls, folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> OpenFolder:
@@ -151,7 +154,8 @@ class OpenFolder:
 
     def store(self) -> CellStore | None:
         """Return the store, for reading; None if there is none yet."""
-        opened = self._turns.opened or self._reader
+        serving = self._serving
+        opened = self._turns.opened or self._reader if serving is None else serving.store
         if opened is not None:
             return opened
         with self._lock:
@@ -241,6 +245,12 @@ class OpenFolder:
         awaited = f"thread of this process that writes to {self.folder.path}"
         with ExitStack() as stack:
             while True:
+                serving = self._serving
+                if serving is not None:
+                    self._check_can_sign()
+                    with closing(ServedEditor(serving, keys, self._edit_turn)) as editor:
+                        yield editor
+                    return
                 # "A store has one writer": no node runs while this process has the lock.
                 client = None if self._turns.is_held else self._take_client()
                 if client is not None:
@@ -271,12 +281,10 @@ class OpenFolder:
     def _through(self, client: ControlClient, keys: OwnKeys) -> Iterator[Editor]:
         """Give an editor of the running node."""
         try:
-            # A node that started without a key cannot sign what it is given.
-            if read_keys_or_none(self.folder) is None:
-                raise NoSigningKey(NO_KEY)
+            self._check_can_sign()
             store = self.store()
             assert store is not None, "a node runs on it"
-            with closing(NodeEditor(client, store, keys, self._edit_turn)) as editor:
+            with closing(RemoteEditor(client, store, keys, self._edit_turn)) as editor:
                 yield editor
         except (OutcomeUnknown, PeerUnavailable, Timeout):
             client.close()
@@ -288,6 +296,28 @@ class OpenFolder:
                 client.close()
             else:
                 self._clients.append(client)
+
+    def _check_can_sign(self) -> None:
+        # A node that started without a key cannot sign what it is given.
+        if read_keys_or_none(self.folder) is None:
+            raise NoSigningKey(NO_KEY)
+
+    @contextmanager
+    def served_by(self, node: ServingNode) -> Iterator[None]:
+        """Have all of this process read and write through a node of it, while the context lasts.
+
+        Values that are read meanwhile load their cells from the node's store, until that is closed.
+        """
+        self._serving = node
+        with self._lock:
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.retire()
+        try:
+            yield
+        finally:
+            self._serving = None
+            self._seen = (None, None)  # its cells would come from the node's store
 
     def is_awaited(self) -> bool:
         """Return whether another writer waits for this thread to leave its turn."""

@@ -55,6 +55,10 @@ class Slot:
         return Vector.of((Vector.of(self.path), value_hash(self.before), self.after))
 
 
+WantedSlot = tuple[tuple[Value, ...], Value, Value]
+"""A path, the hash of its value before, and its value after."""
+
+
 class SlotMoved(Exception):
     """A slot no longer has the value that the edit began with."""
 
@@ -114,7 +118,7 @@ def _are_containers(before: Value, after: Value) -> bool:
     return any(isinstance(before, kind) and isinstance(after, kind) for kind in (Map, Index))
 
 
-def read_slots(cell: Value) -> list[tuple[tuple[Value, ...], Value, Value]]:
+def read_slots(cell: Value) -> list[WantedSlot]:
     """Return (path, hash of the value before, value after) of slots as they travel.
 
     Raises: UsageError: the cell has another shape.
@@ -122,7 +126,7 @@ def read_slots(cell: Value) -> list[tuple[tuple[Value, ...], Value, Value]]:
     # From another process: its shape is checked.
     if not isinstance(cell, Vector) or not 0 < len(cell) <= SLOTS_MAX:
         raise UsageError(f"slots are a vector of 1 to {SLOTS_MAX}")
-    found: list[tuple[tuple[Value, ...], Value, Value]] = []
+    found: list[WantedSlot] = []
     for one in cell:
         if not isinstance(one, Vector) or len(one) != 3 or not isinstance(one[0], Vector):
             raise UsageError(f"a slot is [path hash value], got {brief(one)}")
@@ -132,9 +136,7 @@ def read_slots(cell: Value) -> list[tuple[tuple[Value, ...], Value, Value]]:
     return found
 
 
-def present_slots(
-    root: Value, wanted: Iterable[tuple[tuple[Value, ...], Value, Value]]
-) -> list[Slot]:
+def present_slots(root: Value, wanted: Iterable[WantedSlot]) -> list[Slot]:
     """Return slots with the values they have in `root`.
 
     Raises: SlotMoved: one has another value than is expected.

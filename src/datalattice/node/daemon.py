@@ -23,16 +23,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, Unpack
+from typing import Any, Final, NamedTuple, Protocol, Unpack
 
 from datalattice.actions import NodeEvent
 from datalattice.client import (
     RUNNING_NAME,
     Folder,
+    OpenFolder,
     Running,
+    Slot,
     WeaverFolder,
     folder_id,
     guard_folder,
@@ -49,7 +52,7 @@ from datalattice.node.operations import NodeOperations
 from datalattice.node.server import NodeParts, NodeServer
 from datalattice.node.systemd import notify, watchdog_s
 from datalattice.node.weaverhosts import WeaverHosts
-from datalattice.store import FILE_MODE, RealDisk
+from datalattice.store import FILE_MODE, CellStore, RealDisk
 from datalattice.version import VERSION
 
 STORE_NAME: Final = "store"
@@ -99,6 +102,23 @@ class Beside(Protocol):
         Raises: UsageError: it cannot be used.
         """
         ...
+
+
+class _Serving(NamedTuple):
+    """The node as the service of this process reads and writes through it."""
+
+    node: NodeServer
+    operations: NodeOperations
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def store(self) -> CellStore:
+        store = self.node.store
+        assert isinstance(store, CellStore), "the store of a folder"
+        return store
+
+    def swap(self, slots: Sequence[Slot]) -> bool:
+        return self.operations.swap(slots, self.loop)
 
 
 class Daemon:
@@ -180,14 +200,17 @@ class Daemon:
                 stack.push_async_callback(weaver.stop)
                 await weaver.start()
             offered = None if self._service is None else OfferedActions(self._service)
-            if offered is not None:
-                stack.callback(offered.close)
-            control = await ControlServer.start(
-                self._folder,
-                NodeOperations(
-                    node, self._stopping.set, weaver, offered, self._read_again, self._drain
-                ),
+            operations = NodeOperations(
+                node, self._stopping.set, weaver, offered, self._read_again, self._drain
             )
+            if offered is not None:
+                # Left before the node ends: what this process writes then takes the store's lock.
+                data = stack.enter_context(
+                    closing(OpenFolder.at(Folder(self._folder), self._config.cache_bytes))
+                )
+                stack.enter_context(data.served_by(_Serving(node, operations, loop)))
+                stack.callback(offered.close)
+            control = await ControlServer.start(self._folder, operations)
             try:
                 running = self._describe(node, control)
                 if self._beside is not None:

@@ -21,7 +21,8 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from datalattice.actions import (
@@ -84,7 +85,9 @@ from datalattice.cells import (
 from datalattice.client import (
     NO_KEY,
     OFFER_RECORDS_MAX,
+    Slot,
     SlotMoved,
+    WantedSlot,
     parse_key,
     present_slots,
     read_slots,
@@ -246,29 +249,49 @@ class NodeOperations:
         wanted = read_slots(self._unpacked(request.packed))
 
         def swap() -> bool:
-            cursor = node.cursor
-            lattice = cursor.lattice
-            assert lattice is not None
+            # Cells from a client are checked like those of a peer: nothing malformed is stored.
+            checked = CheckedCells(node.store, scanned=True)
             try:
-                # Cells from a client are checked like those of a peer: nothing malformed is stored.
-                checked = CheckedCells(node.store, scanned=True)
                 for _, _, after in wanted:
                     checked.check_value(after)  # every cell is here, and well formed
-                self._durably(
-                    lambda: cursor.update(
-                        lambda live: with_slots(lattice, live, present_slots(live, wanted))
-                    )
-                )
-            except (SlotMoved, MissingData):
-                # The client redoes its edit on the durable value, so the live value that was
-                # ahead of it has to become durable first.
-                cursor.sync()
+            except MissingData:
+                node.cursor.sync()
                 return False
-            return True
+            return self._set(wanted)
 
         done = await asyncio.to_thread(swap)
         self._clear_the_way(is_clear=done)
         return WrittenSlots(done=done)
+
+    def _set(self, wanted: Sequence[WantedSlot]) -> bool:
+        """Set slots durably; return False, with none set, if one has moved."""
+        cursor = self._node.cursor
+        lattice = cursor.lattice
+        assert lattice is not None
+        try:
+            self._durably(
+                lambda: cursor.update(
+                    lambda live: with_slots(lattice, live, present_slots(live, wanted))
+                )
+            )
+        except (SlotMoved, MissingData):
+            # The client redoes its edit on the durable value, so the live value that was ahead of
+            # it has to become durable first.
+            cursor.sync()
+            return False
+        return True
+
+    def swap(self, slots: Sequence[Slot], loop: asyncio.AbstractEventLoop) -> bool:
+        """Set slots that a thread of this process made, as `ServingNode.swap`.
+
+        loop: the node's, which runs in another thread.
+        """
+        if self._node.identity is None or not self._node.is_fenced:
+            asyncio.run_coroutine_threadsafe(self._writable(), loop).result()
+        done = self._set([(one.path, value_hash(one.before), one.after) for one in slots])
+        if not done or not self._is_clear.is_set():
+            loop.call_soon_threadsafe(partial(self._clear_the_way, is_clear=done))
+        return done
 
     @_does(AppendRecords)
     async def _append(self, request: AppendRecords) -> AppendedRecords:
@@ -309,7 +332,7 @@ class NodeOperations:
     def _clear_the_way(self, *, is_clear: bool) -> None:
         """Let offers pass, or hold them back while the client of a failed swap redoes its edit.
 
-        One flag is enough: edits take turns, so one is in progress at a time (`NodeEditor`).
+        One flag is enough: edits take turns, so one is in progress at a time (`EditTurn`).
         """
         if is_clear:
             self._is_clear.set()

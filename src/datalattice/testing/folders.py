@@ -15,8 +15,8 @@ from datalattice.client import (
     Change,
     EditTurn,
     Folder,
-    NodeEditor,
     OwnKeys,
+    RemoteEditor,
     Running,
     connect,
     open_reader,
@@ -70,7 +70,7 @@ def running(
 
 
 @contextmanager
-def node_editor(folder: Path, keys: KeyPair) -> Iterator[NodeEditor]:
+def node_editor(folder: Path, keys: KeyPair) -> Iterator[RemoteEditor]:
     """Give an editor through the running node of a folder; its keys need no files there.
 
     Raises: PeerUnavailable: no node runs.
@@ -81,7 +81,7 @@ def node_editor(folder: Path, keys: KeyPair) -> Iterator[NodeEditor]:
     found = Folder(folder)
     with client, open_reader(found) as store:
         turn = EditTurn(found.edit_lock_path)
-        with closing(NodeEditor(client, store, OwnKeys.of(keys), turn)) as editor:
+        with closing(RemoteEditor(client, store, OwnKeys.of(keys), turn)) as editor:
             yield editor
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from datalattice.cells import (
     to_python,
     value_hash,
 )
-from datalattice.client import Folder, connect, edit, editing, edits, reading, write_key
+from datalattice.client import Folder, OpenFolder, connect, edit, editing, edits, reading, write_key
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -39,6 +40,7 @@ from datalattice.errors import (
 )
 from datalattice.lattice import LOCAL_KEY, assoc_in, root_lattice
 from datalattice.node import Daemon, NodeServer
+from datalattice.service import FolderService
 from datalattice.store import CellStore
 
 QUEUE = Keyword("queue")
@@ -55,7 +57,12 @@ def folder(tmp_path: Path) -> Folder:
 Work = Callable[[NodeServer], Any]
 
 
-def beside_a_node(folder: Folder, work: Work, key_pair: KeyPair | None = None) -> None:
+def beside_a_node(
+    folder: Folder,
+    work: Work,
+    key_pair: KeyPair | None = None,
+    service: FolderService | None = None,
+) -> None:
     """Do something in another thread while a node runs in the folder."""
 
     async def run() -> None:
@@ -66,6 +73,7 @@ def beside_a_node(folder: Folder, work: Work, key_pair: KeyPair | None = None) -
             NodeConfig(port=-1),
             key_pair=keys,
             ready=lambda _, node: ready.set_result(node),
+            service=service,
         )
         async with asyncio.timeout(30):
             serve = asyncio.ensure_future(daemon.serve())
@@ -78,13 +86,32 @@ def beside_a_node(folder: Folder, work: Work, key_pair: KeyPair | None = None) -
     asyncio.run(run())
 
 
+def within_a_node(folder: Folder, work: Work, key_pair: KeyPair | None = None) -> None:
+    """Do something in a process whose node serves the folder's users, as a daemon does."""
+    config = NodeConfig(port=-1)
+    with closing(FolderService(folder.path, key_pair or KeyPair(bytes(32)), config)) as service:
+
+        def served(node: NodeServer) -> None:
+            with editing(folder) as editor:
+                assert isinstance(editor, edits.ServedEditor)
+            work(node)
+
+        beside_a_node(folder, served, key_pair, service)
+
+
 def without(_folder: Folder, work: Callable[[NodeServer | None], None]) -> None:
     work(None)
 
 
-@pytest.fixture(params=[without, beside_a_node])
+@pytest.fixture(params=[without, beside_a_node, within_a_node])
 def run(request: pytest.FixtureRequest) -> Any:
-    """Return what does some work: without a node, and beside one."""
+    """Return what does some work: without a node, beside one, and within one's process."""
+    return request.param
+
+
+@pytest.fixture(params=[beside_a_node, within_a_node])
+def with_node(request: pytest.FixtureRequest) -> Any:
+    """Return what does some work with a node: beside one, and within one's process."""
     return request.param
 
 
@@ -114,6 +141,29 @@ def test_an_edit_is_on_disk_and_gives_its_result(folder: Folder, run: Any) -> No
 
     run(folder, work)
     assert count_in(folder) == 3
+
+
+def test_who_read_within_a_node_goes_on_when_the_node_has_ended(folder: Folder) -> None:
+    values = [bytes([number]) * 3_000 for number in range(50)]
+
+    def offer(cursor: RootLattice, keys: KeyPair) -> None:
+        Topics.at(cursor, keys.public_key).partition("t", 0).offer_many(values)
+
+    with closing(OpenFolder.at(folder)) as data:
+
+        def read() -> list[Value]:
+            cursor = RootLattice(root_lattice(), data.root())
+            queue = Topics.at(cursor, KeyPair(bytes(32)).public_key).partition("t", 0)
+            return list(queue)
+
+        def work(_node: NodeServer) -> None:
+            edit(folder, offer)
+            data.root()
+
+        within_a_node(folder, work)
+        assert read() == values
+        edit(folder, offer)
+        assert read() == values * 2
 
 
 def test_a_change_that_fails_or_writes_nothing_leaves_all_as_it_is(
@@ -158,7 +208,7 @@ def put_unseen(cursor: RootLattice, cell: Value, *keys: Value) -> None:
     cursor.adopt(lambda root: assoc_in(root, keys, cell, cursor.lattice))
 
 
-def test_nobody_writes_for_another_owner(folder: Folder) -> None:
+def test_nobody_writes_for_another_owner(folder: Folder, with_node: Any) -> None:
     other = KeyPair(bytes([7]) * 32)
 
     def forge(cursor: RootLattice, keys: KeyPair) -> None:
@@ -178,10 +228,12 @@ def test_nobody_writes_for_another_owner(folder: Folder) -> None:
         with pytest.raises(UsageError, match="the lattice has nothing at"):
             edit(folder, nowhere)
 
-    beside_a_node(folder, work)
+    with_node(folder, work)
 
 
-def test_a_value_that_its_owner_signed_may_be_brought_and_not_taken_back(folder: Folder) -> None:
+def test_a_value_that_its_owner_signed_may_be_brought_and_not_taken_back(
+    folder: Folder, with_node: Any
+) -> None:
     other = KeyPair(bytes([7]) * 32)
 
     def bring(stamp: int) -> Callable[[RootLattice, KeyPair], None]:
@@ -195,10 +247,12 @@ def test_a_value_that_its_owner_signed_may_be_brought_and_not_taken_back(folder:
         with pytest.raises(NotContained, match="got an earlier or a different state"):
             edit(folder, bring(4))
 
-    beside_a_node(folder, work)
+    with_node(folder, work)
 
 
-def test_an_edit_that_meets_a_write_of_the_node_is_made_again(folder: Folder) -> None:
+def test_an_edit_that_meets_a_write_of_the_node_is_made_again(
+    folder: Folder, with_node: Any
+) -> None:
     def work(node: NodeServer) -> None:
         seen: list[int] = []
 
@@ -213,20 +267,22 @@ def test_an_edit_that_meets_a_write_of_the_node_is_made_again(folder: Folder) ->
         assert seen == [1, 2, 3]
         assert count_in(folder) == 3
 
-    beside_a_node(folder, work)
+    with_node(folder, work)
 
 
-def test_a_write_of_the_node_that_is_not_durable_yet_is_not_lost(folder: Folder) -> None:
+def test_a_write_of_the_node_that_is_not_durable_yet_is_not_lost(
+    folder: Folder, with_node: Any
+) -> None:
     def work(node: NodeServer) -> None:
         add_one(node.cursor, KeyPair(bytes(32)))  # not synced
         assert edit(folder, add_one) == 2
         assert count_in(folder) == 2
 
-    beside_a_node(folder, work)
+    with_node(folder, work)
 
 
 def test_an_edit_that_is_always_too_late_says_so(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, with_node: Any
 ) -> None:
     monkeypatch.setattr(edits, "TRIES_MAX", 3)
 
@@ -239,11 +295,11 @@ def test_an_edit_that_is_always_too_late_says_so(
             edit(folder, change)
         assert count_in(folder) == 3
 
-    beside_a_node(folder, work)
+    with_node(folder, work)
 
 
 def test_an_edit_beside_a_node_waits_for_another_one(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, with_node: Any
 ) -> None:
     def work(_node: NodeServer) -> None:
         def change(cursor: RootLattice, keys: KeyPair) -> int:
@@ -257,7 +313,7 @@ def test_an_edit_beside_a_node_waits_for_another_one(
 
         assert edit(folder, change) == 1
 
-    beside_a_node(folder, work)
+    with_node(folder, work)
 
 
 def test_a_lock_of_editors_that_cannot_be_made_is_said(tmp_path: Path) -> None:
@@ -266,7 +322,7 @@ def test_a_lock_of_editors_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_disk_is_full_keeps_the_edit(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, with_node: Any
 ) -> None:
     def work(node: NodeServer) -> None:
         def full(_cursor: object) -> None:
@@ -278,16 +334,16 @@ def test_a_node_whose_disk_is_full_keeps_the_edit(
         monkeypatch.undo()
         assert edit(folder, add_one) == 2
 
-    beside_a_node(folder, work)
+    with_node(folder, work)
 
 
-def test_a_node_with_another_key_refuses(folder: Folder) -> None:
+def test_a_node_with_another_key_refuses(folder: Folder, with_node: Any) -> None:
     def work(_node: NodeServer) -> None:
         edit(folder, _add_or_clear)  # it may be taken as news of the folder's key
         with pytest.raises(NotContained, match="got an earlier or a different state"):
             edit(folder, _add_or_clear)
 
-    beside_a_node(folder, work, KeyPair(bytes([9]) * 32))
+    with_node(folder, work, KeyPair(bytes([9]) * 32))
 
 
 def _add_or_clear(cursor: RootLattice, keys: KeyPair) -> None:
@@ -313,7 +369,7 @@ def test_staged_values_are_there_for_a_later_edit(folder: Folder, run: Any) -> N
 
 
 def test_staged_values_outlive_collections_of_the_node(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, with_node: Any
 ) -> None:
     """What waits for its edit for longer than the grace of the store is leased, once for all."""
 
@@ -340,12 +396,12 @@ def test_staged_values_outlive_collections_of_the_node(
         assert leases() == []
         assert node.store.check().is_clean
 
-    beside_a_node(folder, work)
+    with_node(folder, work)
 
 
 @pytest.mark.parametrize("count", [32, 33, 300])
 def test_values_that_wait_for_their_edit_take_a_bounded_number_of_places(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch, count: int
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, count: int, with_node: Any
 ) -> None:
     monkeypatch.setattr(edits, "WAITING_MAX", 32)
     values = [bytes(200) + number.to_bytes(2, "big") for number in range(count)]
@@ -363,7 +419,7 @@ def test_values_that_wait_for_their_edit_take_a_bounded_number_of_places(
             node.store.collect(grace_ms=0)
             assert not node.store.missing(map(value_hash, values))
 
-    beside_a_node(folder, work)
+    with_node(folder, work)
 
 
 def test_without_a_key_nothing_is_written(tmp_path: Path) -> None:

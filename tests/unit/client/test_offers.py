@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from datalattice.client import (
     reading,
     write_key,
 )
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -40,6 +41,7 @@ from datalattice.errors import (
 )
 from datalattice.lattice import root_lattice
 from datalattice.node import operations
+from datalattice.service import FolderService
 from datalattice.store import CellStore
 from datalattice.testing.folders import alone, append, running
 
@@ -58,7 +60,17 @@ def folder(tmp_path: Path) -> Folder:
 Place = Callable[[Path], AbstractContextManager[object]]
 
 
-@pytest.fixture(params=[alone, running])
+@contextmanager
+def served(folder: Path) -> Iterator[None]:
+    """Run a node in this process that serves the folder's users, as a daemon does."""
+    with (
+        closing(FolderService(folder, OWNER, NodeConfig())) as service,
+        running(folder, service=service),
+    ):
+        yield
+
+
+@pytest.fixture(params=[alone, running, served])
 def place(request: pytest.FixtureRequest) -> Place:
     """Return what has no node run in a folder, and what has one run."""
     made: Place = request.param
