@@ -250,12 +250,18 @@ def test_a_node_without_a_key_signs_no_token(tmp_path: Path) -> None:
 
 
 def test_a_service_without_callers_has_no_rules() -> None:
-    with datalattice.open(":memory:") as node, pytest.raises(UnsupportedOperation, match="daemon"):
+    with (
+        datalattice.open(":memory:") as node,
+        pytest.raises(UnsupportedOperation, match="lattice node start"),
+    ):
         Service(node).call(GetPolicy(scope="values"), Principal(None, "process"))
 
 
 def test_a_service_apart_from_a_daemon_has_no_events() -> None:
-    with datalattice.open(":memory:") as node, pytest.raises(PeerUnavailable, match="daemon"):
+    with (
+        datalattice.open(":memory:") as node,
+        pytest.raises(PeerUnavailable, match="lattice node start"),
+    ):
         Service(node).stream(WatchNode(), OPERATOR)
 
 

@@ -149,8 +149,9 @@ async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
     finally:  # also when this is cancelled; and children may outlive the first process
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+        # Both pipes, now: asyncio would wait for the end of what is unread, and a child in a
+        # session of its own may hold a pipe open.
+        process._transport.close()  # type: ignore[attr-defined]
 
 
 def _signal(group: int, number: signal.Signals) -> None:
