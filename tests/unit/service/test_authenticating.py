@@ -335,7 +335,7 @@ def test_nesting_is_bounded() -> None:
 def test_a_known_token_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tell, token = authenticator(), token_of()
     first = tell.authenticate(bearer(token), NOW_MS)
-    monkeypatch.setattr("datalattice.service.access.authenticating.verify_strict", lambda *_: 1 / 0)
+    monkeypatch.setattr("datalattice.service.access.reading.verify_strict", lambda *_: 1 / 0)
     assert tell.authenticate(bearer(token), NOW_MS + 1) == first
     with pytest.raises(ZeroDivisionError):
         tell.authenticate(bearer(token_of(BOB)), NOW_MS)
@@ -367,7 +367,7 @@ def test_known_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = [token_of(life_s=number) for number in (10, 20, 30)]
     for token in (tokens[0], tokens[1], tokens[0], tokens[2]):
         tell.authenticate(bearer(token), NOW_MS)
-    monkeypatch.setattr("datalattice.service.access.authenticating.verify_strict", lambda *_: 1 / 0)
+    monkeypatch.setattr("datalattice.service.access.reading.verify_strict", lambda *_: 1 / 0)
     tell.authenticate(bearer(tokens[0]), NOW_MS)
     tell.authenticate(bearer(tokens[2]), NOW_MS)
     with pytest.raises(ZeroDivisionError):

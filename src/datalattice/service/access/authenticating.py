@@ -28,7 +28,6 @@ from datalattice.client.credentials import (
     is_token,
     parse_request_signature,
     signature_base,
-    split_token,
 )
 from datalattice.crypto import verify_strict
 from datalattice.errors import BadFormat, UsageError
@@ -42,7 +41,7 @@ from datalattice.service.access.principal import (
     Origin,
     Principal,
 )
-from datalattice.service.access.reading import check_header, did_key, id_in, time_ms
+from datalattice.service.access.reading import did_key, id_in, read_signed, time_ms
 from datalattice.service.access.scopes import Delegated, Grant, parse_grants
 from datalattice.service.access.spent import SpentIds
 
@@ -255,15 +254,8 @@ class Authenticator:
     def _token(self, text: str | None, now_ms: int) -> Principal:
         if text is None:
             raise BadCredential("scheme")
-        parts = split_token(text)
-        issuer = did_key(parts.claims.get("iss"))
-        check_header(parts.header, issuer)
-        key = public_key_of(issuer)
-        if key is None or not verify_strict(key, parts.signature, parts.signed):
-            raise BadCredential("signature")
-        return self._tokens.add(
-            _key(text), self._verified(parts.claims, issuer, now_ms), self._spent
-        )
+        issuer, claims = read_signed(text)
+        return self._tokens.add(_key(text), self._verified(claims, issuer, now_ms), self._spent)
 
     def _verified(
         self, claims: Mapping[str, Any], issuer: str, now_ms: int

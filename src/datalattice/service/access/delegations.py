@@ -15,12 +15,9 @@ from datalattice.client.credentials import (
     CLOCK_SKEW_S,
     DELEGATION_LIFE_S_MAX,
     RESOURCES_MAX,
-    split_token,
 )
-from datalattice.crypto import verify_strict
-from datalattice.lattice import public_key_of
 from datalattice.service.access.principal import BadCredential
-from datalattice.service.access.reading import check_header, did_key, id_in, time_ms
+from datalattice.service.access.reading import id_in, read_signed, time_ms
 from datalattice.service.access.scopes import Delegated, path_segments
 
 LINKS_MAX: Final = 16  # each costs a signature
@@ -85,33 +82,28 @@ class ChainReader:
         self._links += 1
         if self._links > LINKS_MAX:
             raise BadCredential("links")
-        token = split_token(text)
-        issuer = did_key(token.claims.get("iss"))
-        check_header(token.header, issuer)
-        key = public_key_of(issuer)
-        if key is None or not verify_strict(key, token.signature, token.signed):
-            raise BadCredential("signature")
+        issuer, claims = read_signed(text)
         # A text that was given to another caller is of no use to this one.
-        if audience is None or token.claims.get("aud") != audience:
+        if audience is None or claims.get("aud") != audience:
             raise BadCredential("audience")
-        ends_ms = time_ms(token.claims, "exp")
-        begins_ms = time_ms(token.claims, "nbf") if "nbf" in token.claims else 0
+        ends_ms = time_ms(claims, "exp")
+        begins_ms = time_ms(claims, "nbf") if "nbf" in claims else 0
         if now_ms >= ends_ms + _SKEW_MS:
             raise BadCredential("expired")
         if now_ms < begins_ms - _SKEW_MS:
             raise BadCredential("not-yet-valid")
         if ends_ms - now_ms > _LIFE_MS_MAX:  # a revocation would be forgotten before
             raise BadCredential("life")
-        ids = [(issuer, id_in(token.claims, "nnc"))]
+        ids = [(issuer, id_in(claims, "nnc"))]
         held: list[_Part] = []
         begins_ms, ends_ms = begins_ms - _SKEW_MS, ends_ms + _SKEW_MS
-        for proof in _proofs(token.claims):
+        for proof in _proofs(claims):
             parts, begins, ends, above = self._link(proof, issuer, now_ms)
             held += parts
             ids += above
             begins_ms, ends_ms = max(begins_ms, begins), min(ends_ms, ends)
         # "Each link narrower than its parent"; the first link is the owner's.
-        given = _given(token.claims)
+        given = _given(claims)
         if not all(part.owner == issuer or any(one.covers(part) for one in held) for part in given):
             raise BadCredential("wider")
         return given, begins_ms, ends_ms, ids

@@ -9,19 +9,36 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from datalattice.client.credentials import ALGORITHMS, ID_CHARACTERS_MAX, TOKEN_TYPE, multikey_of
+from datalattice.client.credentials import (
+    ALGORITHMS,
+    ID_CHARACTERS_MAX,
+    TOKEN_TYPE,
+    multikey_of,
+    split_token,
+)
 from datalattice.clock import LAST_MS
+from datalattice.crypto import verify_strict
 from datalattice.lattice import public_key_of
 from datalattice.service.access.principal import BadCredential
 
 _ID: Final = re.compile(rf"[\x20-\x7e]{{1,{ID_CHARACTERS_MAX}}}")
 
 
-def check_header(header: Mapping[str, Any], issuer: str) -> None:
-    """Check the header of a token or delegation whose issuer is a `did:key`.
+def read_signed(text: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the issuer, a `did:key`, and the claims of a text that the issuer signed.
 
-    Raises: BadCredential.
+    Raises: BadCredential: it did not. BadFormat: it is malformed.
     """
+    parts = split_token(text)
+    issuer = did_key(parts.claims.get("iss"))
+    _check_header(parts.header, issuer)
+    key = public_key_of(issuer)
+    if key is None or not verify_strict(key, parts.signature, parts.signed):
+        raise BadCredential("signature")
+    return issuer, parts.claims
+
+
+def _check_header(header: Mapping[str, Any], issuer: str) -> None:
     if header.get("alg") not in ALGORITHMS:
         raise BadCredential("algorithm")
     # RFC 7515: what `crit` names must be understood, and no extension is.
