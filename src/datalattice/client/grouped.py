@@ -46,6 +46,7 @@ class _WaitingEdit:
     __slots__ = (
         "_change",
         "_context",
+        "damage",
         "error",
         "is_alone",
         "is_done",
@@ -61,6 +62,7 @@ class _WaitingEdit:
         # The batch, and what else its caller is in, are those of a context.
         self._context: Final = copy_context()
         self.is_alone = False
+        self.damage: Corruption | None = None  # that it met among others
         self.is_done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -78,10 +80,11 @@ class _WaitingEdit:
         self.error = None
         try:
             self.value = self.make(cursor, own)
-        except (MissingData, Corruption):
+        except (MissingData, Corruption) as error:
             # "The root moved on, and what it no longer needs may be gone already": it is made
             # again, on the newest root.
             self.is_alone = True
+            self.damage = error if isinstance(error, Corruption) else None
         except Exception as error:  # noqa: BLE001 - raised in the thread of this change
             self.error = error
         if self.is_alone or self.error is not None:
@@ -95,6 +98,7 @@ class _WaitingEdit:
 
     def result(self) -> Any:
         error, self.error = self.error, None  # it holds its frames, which hold this
+        self.damage = None
         if error is not None:
             raise error
         return self.value
@@ -238,6 +242,10 @@ class EditGroups:
     def _edit_alone(self, one: _WaitingEdit, wait_s: float) -> None:
         try:
             one.value = self._edit(one.keys, one.make, wait_s)
+        except (MissingData, Corruption) as error:
+            # A store offers no cell that it found damaged, so the second time it is missing. What
+            # was said first names the place.
+            one.end(one.damage or error)
         except Exception as error:  # noqa: BLE001 - raised in the thread of this change
             one.end(error)
         else:

@@ -23,6 +23,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
     Conflict,
+    Corruption,
     DataLatticeError,
     MissingData,
     OutcomeUnknown,
@@ -196,6 +197,17 @@ def test_what_is_gone_of_the_root_is_looked_for_again_alone(made: Committed) -> 
 
     assert made.run(add("a"), gone, add("b")) == [0, 2, 1]
     assert made.roots == [(), ("a", "b"), ("a", "b", "late")]
+
+
+def test_damage_is_told_as_it_was_met_first(made: Committed) -> None:
+    found = [Corruption("segment at byte 7"), MissingData([bytes(32)])]
+
+    def damaged(_cursor: RootLattice, _own: KeyPair) -> int:
+        raise found.pop(0)
+
+    with pytest.raises(Corruption, match="at byte 7"):
+        made.run(damaged)
+    assert found == []
 
 
 def test_who_waits_in_vain_is_not_written(made: Committed) -> None:
