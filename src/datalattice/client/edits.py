@@ -414,6 +414,11 @@ class NodeEditor(Editor):
         """Return what keeps other editors out meanwhile."""
         return self._edit_turn.taken()
 
+    # The node alone writes: an editor of it never commits to the store itself.
+    @abstractmethod
+    def _commit(self, before: Value, after: Value) -> bool:
+        """Have the node set the changed slots; return whether they had not moved."""
+
     @abstractmethod
     def _bring(self, parts: list[EncodedCell]) -> bool:
         """Put cells into the node's store, children first; return whether none below is missing."""

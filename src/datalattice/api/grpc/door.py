@@ -200,8 +200,8 @@ class GrpcDoor:
         Ed25519. insecure: without TLS on any address; else a loopback address given as a number.
         Raises: UsageError: the door has no `authenticate`, or TLS is needed. OSError.
         """
-        # `socket_caller` gives all rights of the owner, for which the modes of the socket's folder
-        # are the proof. On TCP there is none.
+        # `socket_caller` gives all rights of the owner, which the modes of the socket's
+        # folder prove. TCP proves nothing.
         if self._authenticate is socket_caller:
             raise UsageError("a door on TCP needs `authenticate`: anybody can connect to it")
         if key_and_certificate is not None:

@@ -91,9 +91,9 @@ async def read_body(
 class UnreadBody:
     """Receives and sends for a request whose body may be unread when it is answered.
 
-    The server reads the rest of a short body, and the connection goes on. With a longer one the
-    connection ends, after a bounded part was read: closed over bytes that nobody read, it would be
-    reset, and the caller could lose the answer.
+    The server reads the rest of a short body and keeps the connection. It reads a bounded part of a
+    longer one and closes the connection then. A connection that is closed with unread bytes is
+    reset, and its caller may lose the answer.
     """
 
     def __init__(self, request: Request, send: Send) -> None:

@@ -346,7 +346,7 @@ class DavMethods(DavResources):
         if how == "1" and is_directory:
             return self._listed(asked, head, shown, end, 207, XML)
         if not path.drive:
-            self.children(asked)  # it may be that there is none, or not for this caller
+            self.children(asked)  # raises if the owner is unknown, or hidden from this caller
         return Response(head + end, 207, media_type=XML)
 
     def _proppatch(self, asked: DavAsked) -> Response:
