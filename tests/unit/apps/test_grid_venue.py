@@ -392,6 +392,22 @@ def test_a_web_venue_is_believed_by_its_document() -> None:
     assert web.verify() == ([], [])
 
 
+def test_a_venue_stands_under_the_id_of_its_document_alone() -> None:
+    """Two DIDs whose hosts serve one document are one venue, and one of them is its key."""
+    canonical, alias = "did:web:venue.example", "did:web:www.venue.example"
+    document = {**venue_document(canonical, KEYS[1].public_key), "alsoKnownAs": [alias]}
+    documents = {canonical: document, alias: document}
+    here = venue_of(0, keys=KnownKeys(FixedResolver(documents)))
+    first, second = Venue.create(KEYS[1], canonical), Venue.create(KEYS[1], alias)
+    asset = first.register("{}")
+    second.register('{"name":"of the alias"}')
+    assert here.merge(second.grid).rejected == (((VENUES, alias), "not-owner"),)
+    assert here.merge(first.grid).changed == (canonical,)
+    assert here.merge(second.grid).changed == ()
+    assert list(here.view()) == [canonical]
+    assert here.assets(canonical) == [asset]
+
+
 # --- merging ---------------------------------------------------------------------------------
 
 

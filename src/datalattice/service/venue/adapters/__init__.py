@@ -20,6 +20,7 @@ from datalattice.service.venue.adapters.tables import (
     TableRows,
     TableSource,
 )
+from datalattice.service.venue.adapters.trial import TrialAdapter
 
 __all__ = [
     "HostRules",
@@ -38,6 +39,7 @@ __all__ = [
     "SqlLimits",
     "TableRows",
     "TableSource",
+    "TrialAdapter",
     "dependencies",
     "evaluate",
     "merge_json",
