@@ -1,4 +1,4 @@
-"""The pages that map cases and features to tests name tests that exist, and leave no row without one."""
+"""Pages that map cases and features to tests name tests that exist, and have no row without."""
 
 from __future__ import annotations
 

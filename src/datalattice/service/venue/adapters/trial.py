@@ -1,4 +1,4 @@
-"""Adapter `test`: operations that end, fail, wait or ask at will, for trying a venue and its clients."""
+"""Adapter `test`: operations that end, fail, wait or ask, for trying a venue and its clients."""
 
 from __future__ import annotations
 
