@@ -79,12 +79,16 @@ class FieldCodec(Protocol):
 
 
 class Field(NamedTuple):
-    """Number of a field, the kind of an int, the oneof it is a member of, its codec."""
+    """Number of a field, the kind of an int, the oneof it is a member of, its codec.
+
+    json: its name in JSON, where that is not the field's own.
+    """
 
     number: int
     kind: str = ""
     oneof: str = ""
     codec: FieldCodec | None = None
+    json: str = ""
 
 
 class FieldInfo(NamedTuple):
@@ -103,6 +107,7 @@ class FieldInfo(NamedTuple):
     presence: bool
     oneof: str
     codec: FieldCodec | None = None
+    json: str = ""
 
 
 @dataclass_transform(frozen_default=True)
@@ -216,7 +221,9 @@ def _declared(cls: type[Message], name: str, hint: Any) -> FieldInfo:
         raise UsageError(f"{where}: only bytes, str and messages can be repeated")
     if (mark.oneof or kind == "message") and not (presence or repeated):
         raise UsageError(f"{where}: a message or member of a oneof is declared as `X | None`")
-    return FieldInfo(name, mark.number, kind, of, repeated, presence, mark.oneof, mark.codec)
+    return FieldInfo(
+        name, mark.number, kind, of, repeated, presence, mark.oneof, mark.codec, mark.json or name
+    )
 
 
 def _kind(given: Any, int_kind: str, where: str) -> tuple[str, type[Any] | None]:

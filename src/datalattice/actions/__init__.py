@@ -50,6 +50,7 @@ from datalattice.actions.common import (
 from datalattice.actions.documents import (
     field_schema,
     from_document,
+    is_plain_text,
     read_text,
     schema_of,
     to_document,
@@ -300,6 +301,7 @@ from datalattice.actions.venue import (
     CancelJob,
     DeleteJob,
     GetJob,
+    GetOperation,
     InvokeOperation,
     JobList,
     JobRecord,
@@ -311,6 +313,7 @@ from datalattice.actions.venue import (
     PauseJob,
     QueuedMessage,
     ResumeJob,
+    WatchJob,
 )
 
 __all__ = [
@@ -407,6 +410,7 @@ __all__ = [
     "GetKey",
     "GetNodeHealth",
     "GetNodeStatus",
+    "GetOperation",
     "GetPath",
     "GetPolicy",
     "GetPresence",
@@ -569,6 +573,7 @@ __all__ = [
     "UnsoundCell",
     "WaitForRoot",
     "WatchAudit",
+    "WatchJob",
     "WatchKeys",
     "WatchNode",
     "WatchRoot",
@@ -585,6 +590,7 @@ __all__ = [
     "check_request_id",
     "field_schema",
     "from_document",
+    "is_plain_text",
     "read_text",
     "schema_of",
     "to_document",

@@ -35,6 +35,8 @@ PACKAGE: Final = "datalattice.v1"
 CALLER: Final = "caller"
 """In a scope, `{caller}` is the DID of who asks."""
 
+JSON_TYPE: Final = "application/json"
+
 RIGHTS: Final = frozenset("rwpxa")
 """What a caller may be allowed: to read, write, pin, run, administer."""
 
@@ -70,12 +72,23 @@ class Route:
 
     path:    from the base on; `{field}` is a field of the request, `{field...}` may have slashes.
     success: the status of the answer. body: the field that is the body; "" for all other fields.
+    answer:  the field of the result that is the answer, in the media type `media`; "" for all
+             fields. A text, as `body` or `answer`, stands as it is.
+    event:   the name of the events of a stream. at_root: the path does not begin at the base.
     """
 
     verb: str
     path: str
     success: int = 200
     body: str = ""
+    answer: str = ""
+    media: str = JSON_TYPE
+    event: str = ""
+    at_root: bool = False
+
+    def target(self, base: str) -> str:
+        """Return the path from the root on. base: where the other routes begin."""
+        return self.path if self.at_root else f"{base}{self.path}"
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -83,19 +96,21 @@ class Route:
         return tuple(re.findall(r"\{(\w+)(?:\.\.\.)?\}", self.path))
 
 
-def GET(path: str) -> Route:  # noqa: N802 - verbs of HTTP are written so
+def GET(path: str, answer: str = "") -> Route:  # noqa: N802 - verbs of HTTP are written so
     """Return a route that reads; fields outside of its path are in the query string."""
-    return Route("GET", path)
+    return Route("GET", path, answer=answer)
 
 
-def POST(path: str, success: int = 200, body: str = "") -> Route:  # noqa: N802
+def POST(  # noqa: N802
+    path: str, success: int = 200, body: str = "", answer: str = ""
+) -> Route:
     """Return a route with a body."""
-    return Route("POST", path, success, body)
+    return Route("POST", path, success, body, answer)
 
 
-def PUT(path: str, success: int = 200, body: str = "") -> Route:  # noqa: N802
+def PUT(path: str, success: int = 200, body: str = "", answer: str = "") -> Route:  # noqa: N802
     """Return a route with a body, which may be repeated."""
-    return Route("PUT", path, success, body)
+    return Route("PUT", path, success, body, answer)
 
 
 def DELETE(path: str) -> Route:  # noqa: N802
@@ -109,6 +124,7 @@ class Action:
 
     right: one of `RIGHTS`. scope: what the right is asked for, with `{field}` for fields of the
     request and `{caller}`; "" is open to all. method: full name in gRPC, `package.Service/Method`.
+    aliases: routes beside `route`, which clients of ours do not take.
     is_tool: shown to language models. is_local: for the owner's own processes alone.
     """
 
@@ -122,6 +138,12 @@ class Action:
     method: str
     is_tool: bool
     is_local: bool
+    aliases: tuple[Route, ...] = ()
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Where REST has it."""
+        return () if self.route is None else (self.route, *self.aliases)
 
     @property
     def doc(self) -> str:
@@ -154,6 +176,7 @@ def action(
     method: str = "",
     is_tool: bool = False,
     is_local: bool = False,
+    aliases: tuple[Route, ...] = (),
 ) -> Callable[[_Q], _Q]:
     """Declare the request that it decorates as an action.
 
@@ -176,6 +199,7 @@ def action(
             method or f"{PACKAGE}.{group.capitalize()}Service/{request.__name__}",
             is_tool,
             is_local,
+            aliases,
         )
         _check(made)
         request.action = made
@@ -187,10 +211,12 @@ def action(
 
 def _check(made: Action) -> None:
     fields = {field.name for field in made.request.declared()}
-    made.result.declared()  # its declaration is checked, too
+    answers = {field.name for field in made.result.declared()}  # this checks its declaration, too
     named = set(re.findall(r"\{(\w+)\}", made.scope)) - {CALLER}
-    if made.route is not None:
-        named |= {*made.route.fields, *([made.route.body] if made.route.body else [])}
+    for route in made.routes:
+        named |= {*route.fields, *([route.body] if route.body else [])}
+        if route.answer and route.answer not in answers:
+            raise UsageError(f"action {made.name}: its result has no field {route.answer}")
     # At import: a scope with a name that no field has would ask for a right on nothing.
     if not named <= fields:
         raise UsageError(f"action {made.name}: no field {', '.join(sorted(named - fields))}")

@@ -10,7 +10,7 @@ import json
 import typing
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from datalattice.actions.formats import CELL, RAW
 from datalattice.errors import DataLatticeError, UsageError
@@ -25,8 +25,8 @@ OPENAPI_SCHEMAS: Final = "#/components/schemas/"
 def to_document(message: Message) -> dict[str, Any]:
     """Return a message as JSON has it. A field that is absent is left out."""
     document: dict[str, Any] = {}
-    for name, write, repeated, presence in _writers_of(type(message)):
-        value = getattr(message, name)
+    for attribute, name, write, repeated, presence in _writers_of(type(message)):
+        value = getattr(message, attribute)
         if repeated:
             document[name] = [write(item) for item in value]
         elif not presence or value is not None:
@@ -39,13 +39,13 @@ def whole_document(message: Message) -> dict[str, Any]:
     found = to_document(message)
     document: dict[str, Any] = {}
     for field in message.declared():
-        value = found.get(field.name)
+        value = found.get(field.json)
         if field.kind == "message" and value is not None:
             inner = getattr(message, field.name)
             value = (
                 [whole_document(one) for one in inner] if field.repeated else whole_document(inner)
             )
-        document[field.name] = value
+        document[field.json] = value
     return document
 
 
@@ -66,7 +66,7 @@ def from_document(cls: type[M], document: object, where: str = "") -> M:
             # default.
             known = ", ".join(readers) or "none"
             raise UsageError(f"{_join(where, str(name))}: unknown; there are: {known}")
-        values[name] = _read(found, item, _join(where, name))
+        values[found.attribute] = _read(found, item, _join(where, name))
     return cls(**values)
 
 
@@ -119,7 +119,7 @@ def schema_of(
         properties: dict[str, Any] = {}
         for field in cls.declared():
             one = field_schema(field, definitions, at)
-            properties[field.name] = {"type": "array", "items": one} if field.repeated else one
+            properties[field.json] = {"type": "array", "items": one} if field.repeated else one
         definitions[name] = {
             "type": "object",
             "properties": properties,
@@ -146,31 +146,60 @@ def field_schema(
     return {"type": {"string": "string", "bool": "boolean", "double": "number"}[field.kind]}
 
 
+def is_plain_text(field: FieldInfo) -> bool:
+    """Return whether a field is one text, which a body or an answer of REST has as it is."""
+    return field.kind == "string" and not field.repeated
+
+
 # --- built once for each message -----------------------------------------------------------------
 
-_Writer = tuple[str, Callable[[Any], Any], bool, bool]
-_Reader = tuple[Callable[[Any, str], Any], bool, bool]
 
-_writers: Final[dict[type[Message], tuple[_Writer, ...]]] = {}
-_readers: Final[dict[type[Message], Mapping[str, _Reader]]] = {}
+class _FieldWriter(NamedTuple):
+    """How one field is written. presence: an absent one is left out."""
+
+    attribute: str
+    name: str
+    write: Callable[[Any], Any]
+    repeated: bool
+    presence: bool
 
 
-def _writers_of(cls: type[Message]) -> tuple[_Writer, ...]:
+class _FieldReader(NamedTuple):
+    """How one field is read. presence: null is an absent one."""
+
+    attribute: str
+    read: Callable[[Any, str], Any]
+    repeated: bool
+    presence: bool
+
+
+_writers: Final[dict[type[Message], tuple[_FieldWriter, ...]]] = {}
+_readers: Final[dict[type[Message], Mapping[str, _FieldReader]]] = {}
+
+
+def _writers_of(cls: type[Message]) -> tuple[_FieldWriter, ...]:
     found = _writers.get(cls)
     if found is None:
         found = _writers[cls] = tuple(
             # nil is a value: it is shown as null.
-            (field.name, _writer(field), field.repeated, field.presence and field.codec is not CELL)
+            _FieldWriter(
+                field.name,
+                field.json,
+                _writer(field),
+                field.repeated,
+                field.presence and field.codec is not CELL,
+            )
             for field in cls.declared()
         )
     return found
 
 
-def _readers_of(cls: type[Message]) -> Mapping[str, _Reader]:
+def _readers_of(cls: type[Message]) -> Mapping[str, _FieldReader]:
     found = _readers.get(cls)
     if found is None:
         found = _readers[cls] = {
-            field.name: (_reader(field), field.repeated, field.presence) for field in cls.declared()
+            field.json: _FieldReader(field.name, _reader(field), field.repeated, field.presence)
+            for field in cls.declared()
         }
     return found
 
@@ -247,8 +276,8 @@ def _text(document: Any, where: str) -> str:
     return document
 
 
-def _read(reader: _Reader, document: object, where: str) -> Any:
-    read, repeated, presence = reader
+def _read(reader: _FieldReader, document: object, where: str) -> Any:
+    _, read, repeated, presence = reader
     if not repeated:
         return None if document is None and presence else read(document, where)
     if not isinstance(document, list):

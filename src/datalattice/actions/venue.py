@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
-from datalattice.actions.common import PAGE, Empty
+from datalattice.actions.action import (
+    DELETE,
+    GET,
+    POST,
+    PUT,
+    ActionKind,
+    ActionRequest,
+    Route,
+    action,
+)
+from datalattice.actions.common import PAGE, RESUME_NUMBER, Empty
 from datalattice.actions.formats import CELL, HASH, HexFormat
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
@@ -13,6 +22,7 @@ from datalattice.protobuf import Field, Message
 JOB_ID: Final = HexFormat("the id of a job")
 
 _JOBS = "venue/jobs/{caller}"
+_OPERATIONS = "venue/operations"
 
 
 class OfferedOperation(Message, name="datalattice.v1.OfferedOperation"):
@@ -32,7 +42,7 @@ class OperationList(Message, name="datalattice.v1.OperationList"):
     operations: Annotated[tuple[OfferedOperation, ...], Field(1)] = ()
 
 
-@action("venue.operations", ActionKind.QUERY, "r", "venue/operations", GET("/operations"))
+@action("venue.operations", ActionKind.QUERY, "r", _OPERATIONS, GET("/operations", "operations"))
 class ListOperations(ActionRequest[OperationList], name="datalattice.v1.ListOperationsRequest"):
     """List the operations that the venue of this node offers, in the order of their paths.
 
@@ -43,11 +53,19 @@ class ListOperations(ActionRequest[OperationList], name="datalattice.v1.ListOper
     count: Annotated[int, Field(2, "uint32")] = PAGE
 
 
+@action("venue.operation", ActionKind.QUERY, "r", _OPERATIONS, GET("/operations/{path...}"))
+class GetOperation(ActionRequest[OfferedOperation], name="datalattice.v1.GetOperationRequest"):
+    """Return an operation of the catalogue. path: such as "v/ops/json/merge"."""
+
+    path: Annotated[str, Field(1)] = ""
+
+
 class JobRecord(Message, name="datalattice.v1.JobRecord"):
     """A job. status: PENDING, STARTED, PAUSED, INPUT_REQUIRED, AUTH_REQUIRED, or how it ended.
 
     created, updated: Unix milliseconds. op: the asset of the operation. op_name: as it was called.
-    output: of a COMPLETE job. error: why it ended otherwise. message: what it waits for.
+    output: of a COMPLETE job. error: why it ended otherwise. message: what it waits for. resume: of
+    `venue.watch`.
     """
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
@@ -55,7 +73,7 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
     created: Annotated[int, Field(3, "uint64")] = 0
     updated: Annotated[int, Field(4, "uint64")] = 0
     op: Annotated[str, Field(5)] = ""
-    op_name: Annotated[str, Field(6)] = ""
+    op_name: Annotated[str, Field(6, json="opName")] = ""
     name: Annotated[str, Field(7)] = ""
     caller: Annotated[str, Field(8)] = ""
     input: Annotated[Value, Field(9, codec=CELL)] = None
@@ -63,6 +81,7 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
     error: Annotated[str, Field(11)] = ""
     message: Annotated[str, Field(12)] = ""
     steps: Annotated[Value, Field(13, codec=CELL)] = None
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 @action("venue.invoke", ActionKind.ONCE, "x", _JOBS, POST("/invoke", 201))
@@ -87,7 +106,7 @@ class JobList(Message, name="datalattice.v1.JobList"):
     jobs: Annotated[tuple[bytes, ...], Field(1, codec=JOB_ID)] = ()
 
 
-@action("venue.jobs", ActionKind.QUERY, "r", _JOBS, GET("/jobs"))
+@action("venue.jobs", ActionKind.QUERY, "r", _JOBS, GET("/jobs", "jobs"))
 class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"):
     """List the caller's jobs, newest first; an administrator sees all.
 
@@ -105,6 +124,23 @@ class GetJob(ActionRequest[JobRecord], name="datalattice.v1.GetJobRequest"):
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
     wait_ms: Annotated[int, Field(2, "uint32")] = 0
+
+
+@action(
+    "venue.watch",
+    ActionKind.STREAM,
+    "r",
+    _JOBS,
+    Route("GET", "/jobs/{id}/sse", event="job-update"),
+)
+class WatchJob(ActionRequest[JobRecord], name="datalattice.v1.WatchJobRequest"):
+    """Return a job as it is, then after each change that a reader has time for, up to its end.
+
+    resume: the `updated` of a record; the stream begins with what is newer.
+    """
+
+    id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
+    resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 @action("venue.cancel", ActionKind.EFFECT, "x", _JOBS, PUT("/jobs/{id}/cancel"))
@@ -129,10 +165,11 @@ class ResumeJob(ActionRequest[JobRecord], name="datalattice.v1.ResumeJobRequest"
 
 
 class QueuedMessage(Message, name="datalattice.v1.QueuedMessage"):
-    """How many messages wait for the job."""
+    """A message was given to a job. queue_depth: how many wait for it."""
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
-    queue_depth: Annotated[int, Field(2, "uint32")] = 0
+    queue_depth: Annotated[int, Field(2, "uint32", json="queueDepth")] = 0
+    queued: Annotated[bool, Field(3)] = True
 
 
 @action("venue.message", ActionKind.ONCE, "x", _JOBS, POST("/jobs/{id}", 202, "message"))
@@ -146,7 +183,14 @@ class MessageJob(ActionRequest[QueuedMessage], name="datalattice.v1.MessageJobRe
     message: Annotated[Value, Field(2, codec=CELL)] = None
 
 
-@action("venue.delete", ActionKind.EFFECT, "x", _JOBS, DELETE("/jobs/{id}"))
+@action(
+    "venue.delete",
+    ActionKind.EFFECT,
+    "x",
+    _JOBS,
+    DELETE("/jobs/{id}"),
+    aliases=(PUT("/jobs/{id}/delete"),),
+)
 class DeleteJob(ActionRequest[Empty], name="datalattice.v1.DeleteJobRequest"):
     """Cancel a job if it is live, and show it no more on this node."""
 

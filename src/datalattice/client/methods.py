@@ -203,7 +203,14 @@ def _declared(field: Any) -> FieldInfo:
     name = "" if oneof is None or is_optional else oneof.name
     repeated = _is_repeated(field)
     return FieldInfo(
-        field.name, field.number, kind, of, repeated, not repeated and field.has_presence, name
+        field.name,
+        field.number,
+        kind,
+        of,
+        repeated,
+        not repeated and field.has_presence,
+        name,
+        json=field.name,
     )
 
 

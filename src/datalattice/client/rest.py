@@ -35,6 +35,7 @@ from datalattice.actions import (
     FilePiece,
     GetFile,
     from_document,
+    is_plain_text,
     to_document,
     write_text,
 )
@@ -415,7 +416,14 @@ def read_result(request: ActionRequest[R], header: Callable[[str, str], str], bo
         for name in fields.keys() - found.keys():
             found[name] = bytes.fromhex(header(_HASHES[name], ""))
         return result(**found)  # type: ignore[return-value]
-    return from_document(result, _json(body) if body else {})  # type: ignore[return-value]
+    route = request.action.route
+    shown = None if route is None else fields.get(route.answer)
+    if shown is not None and is_plain_text(shown):
+        return result(**{shown.name: _text(body)})  # type: ignore[return-value]
+    document = _json(body) if body else {}
+    if shown is not None:
+        document = {shown.json: document}
+    return from_document(result, document)  # type: ignore[return-value]
 
 
 class EventReader(Generic[R]):
@@ -491,6 +499,13 @@ class PieceReader:
             raise PeerUnavailable("the service went away in the middle of a file")
 
 
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolViolation("the service answered with a text that is not UTF-8") from error
+
+
 def _json(body: bytes | str) -> Any:
     try:
         return json.loads(body)
@@ -504,7 +519,7 @@ def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
     if route is None:
         raise UsageError(f"{request.action.name} has no route in REST")
     fields = {field.name: field for field in request.declared()}
-    path = f"{BASE}{route.path}"
+    path = route.target(BASE)
     for name in route.fields:
         text = write_text(fields[name], getattr(request, name))
         if not text and "..." not in path:  # a path has no empty part
@@ -530,6 +545,8 @@ def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
         return target, encode_message(value), RAW
     if body.kind == "bytes" and body.codec is None:
         return target, value, "application/octet-stream"
+    if is_plain_text(body):
+        return target, value.encode(), "application/json"
     return target, _bounded(to_document(request)[route.body]), "application/json"
 
 

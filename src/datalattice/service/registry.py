@@ -17,6 +17,7 @@ from itertools import chain, islice
 from typing import Any, Final, Generic, Self, TypeVar
 
 from datalattice.actions import ActionRequest, DoorStatement, NodeEvent, with_resume
+from datalattice.cells import Value
 from datalattice.client import Node
 from datalattice.cursors import EventRing, Stream, Wake
 from datalattice.errors import DataLoss, LimitExceeded, MissingData, StaleToken, UsageError
@@ -103,9 +104,11 @@ class Streamed(Generic[R]):
         positions: StreamPositions[T] | None = None,
         is_resumed: bool = False,
         at_once: int = POLL_MAX,
+        token: Callable[[bytes, Value], str] = write_token,
     ) -> None:
         """first: items that come before those of the stream. name: of the stream in its tokens.
 
+        token: writes a position as a token, with the name.
         is_resumed: it begins at the position of a token, which is looked at now. at_once: how many
         items are taken at once.
         Raises: StaleToken: what is behind that position is gone.
@@ -113,10 +116,11 @@ class Streamed(Generic[R]):
         self._stream: Final[Stream[Any]] = stream
         self._convert: Final[Callable[[Any], R]] = convert
         self._name: Final = name
+        self._write: Final = token
         self._at_once: Final = at_once
         self._positions: Final[StreamPositions[Any] | None] = positions
         self._waiting: Iterator[R] = iter(list(first))
-        self.resume = "" if positions is None else write_token(name, positions.now())
+        self.resume = "" if positions is None else token(name, positions.now())
         """The token of the last item that was taken, or of the beginning; "" without tokens."""
         self._has_more = False
         if is_resumed:
@@ -139,7 +143,7 @@ class Streamed(Generic[R]):
         self._peek()
         if self._positions is not None:
             now = getattr(taken[-1], "resume", "") if taken else ""
-            self.resume = now or write_token(self._name, self._positions.now())
+            self.resume = now or self._write(self._name, self._positions.now())
         return taken
 
     def _peek(self) -> None:
@@ -162,7 +166,7 @@ class Streamed(Generic[R]):
             # fresh start begins."
             raise StaleToken(f"{error}; a fresh start begins {positions.fresh_start()}") from error
         return (
-            with_resume(self._convert(item), write_token(self._name, position))
+            with_resume(self._convert(item), self._write(self._name, position))
             for item, position in pairs
         )
 

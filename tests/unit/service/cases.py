@@ -214,6 +214,18 @@ GOOD: dict[str, Good | Flow] = {
         lambda w: a.ListOperations(),
         lambda r, w: ("v/ops/echo/back", "Back") in [(o.path, o.name) for o in r.operations],
     ),
+    "venue.operation": Good(
+        lambda w: a.GetOperation(path="v/ops/echo/back"),
+        lambda r, w: (r.path, r.name, len(r.asset)) == ("v/ops/echo/back", "Back", 32),
+    ),
+    "venue.watch": Flow(
+        lambda w: a.WatchJob(id=w.one_job),
+        lambda w: w.service.call(a.CancelJob(id=w.one_job), OPERATOR),
+        1,
+        lambda items, w: (
+            [(one.id, one.resume) for one in items] == [(w.one_job, str(items[0].updated))]
+        ),
+    ),
     "venue.invoke": Good(
         lambda w: a.InvokeOperation(operation="v/ops/echo/back", input=ONE, wait_ms=60_000),
         lambda r, w: (r.status, r.input, r.output) == ("COMPLETE", ONE, ONE),
@@ -612,6 +624,8 @@ GOOD: dict[str, Good | Flow] = {
 
 BAD: dict[str, Bad] = {
     "venue.operations": Bad(lambda w: a.ListOperations(count=1_001), LimitExceeded),
+    "venue.operation": Bad(lambda w: a.GetOperation(path="v/ops/none"), NoSuchPath),
+    "venue.watch": Bad(lambda w: a.WatchJob(id=w.one_job, resume="soon"), UsageError),
     "venue.invoke": Bad(lambda w: a.InvokeOperation(operation="v/ops/no/such"), NoSuchPath),
     "venue.jobs": Bad(lambda w: a.ListJobIds(count=1_001), LimitExceeded),
     "venue.job": Bad(lambda w: a.GetJob(id=b"1" * 16), NoSuchPath),

@@ -37,6 +37,8 @@ from datalattice.actions import (
     ActionRequest,
     DoorStatements,
     GetFile,
+    Route,
+    is_plain_text,
     to_document,
     with_resume,
 )
@@ -61,7 +63,7 @@ from datalattice.client import IDEMPOTENCY_KEY
 from datalattice.client.network import WELL_KNOWN
 from datalattice.clock import SystemClock
 from datalattice.errors import DataLatticeError, Draining, NoSuchPath, UsageError
-from datalattice.protobuf import Message
+from datalattice.protobuf import FieldInfo, Message
 from datalattice.service import Service, Streamed, Upload
 from datalattice.service.access import Credentials, Origin, Principal
 
@@ -108,8 +110,8 @@ def rest_app(
     door = RestDoor(service, enter, local, body_bytes_max, bodies_bytes_max, heartbeat_s)
     routes = _Routes()
     for action in ACTIONS.values():
-        if action.route is not None:
-            routes.add(f"{BASE}{action.route.path}", action.route.verb, _Resource(action))
+        for route in action.routes:
+            routes.add(route.target(BASE), route.verb, _Resource(action, route))
     document = describe(BASE)
     pages = {
         f"{BASE}/openapi.json": (json.dumps(document).encode(), JSON),
@@ -238,11 +240,11 @@ def _name_of(host: str) -> str:
 
 
 class _Resource:
-    """One action at its route."""
+    """One action at a route."""
 
-    def __init__(self, action: Action) -> None:
+    def __init__(self, action: Action, route: Route) -> None:
         self.action: Final = action
-        self.arguments: Final = Arguments(action)
+        self.arguments: Final = Arguments(action, route)
         fields = {field.name: field for field in action.result.declared()}
         value = fields.get("value")
         # A result that is a value with its hash is given as that value.
@@ -332,7 +334,7 @@ class RestDoor:
         if resource.action.kind is ActionKind.STREAM:
             stream, caller = await self._run(self._begin, asked)
             return StreamingResponse(
-                self._events(stream, caller),
+                self._events(stream, caller, resource.arguments.route.event),
                 media_type="text/event-stream",
                 headers={"cache-control": "no-store", "x-accel-buffering": "no"},
             )
@@ -418,8 +420,12 @@ class RestDoor:
         """Give the threads back, once the server has ended."""
         self._pool.shutdown(wait=False)
 
-    async def _events(self, stream: Streamed[Any], caller: Principal) -> AsyncIterator[bytes]:
+    async def _events(
+        self, stream: Streamed[Any], caller: Principal, name: str
+    ) -> AsyncIterator[bytes]:
         """Yield server-sent events: the items as documents, and comments in silence.
+
+        name: of the events.
 
         `id` is the token with which a reader goes on behind an item. It ends with the caller's
         credential, and when the door closes; the last event, `end`, has the reason and the token.
@@ -446,7 +452,7 @@ class RestDoor:
                 if self.is_draining:
                     raise Draining("the service is being stopped")
                 if items:
-                    yield b"".join(map(event_of, items))
+                    yield b"".join(event_of(item, name) for item in items)
                     token = stream.resume
                     continue
                 token = stream.resume
@@ -464,7 +470,8 @@ class RestDoor:
 
 
 def _document_answer(resource: _Resource, result: Message) -> Response:
-    status = resource.arguments.route.success
+    route = resource.arguments.route
+    status = route.success
     headers = {}
     # "201; 200 if already there".
     if status == 201 and getattr(result, "is_new", True) is False:
@@ -476,4 +483,13 @@ def _document_answer(resource: _Resource, result: Message) -> Response:
         headers = {"etag": f'"{result.version}"'}
     if status == 204 or not result.declared():
         return Response(status_code=201 if status == 201 else 204)
-    return Response(json.dumps(to_document(result)), status, headers, JSON)
+    document: Any = to_document(result)
+    if route.answer:
+        if is_plain_text(_field(result, route.answer)):
+            return Response(getattr(result, route.answer), status, headers, route.media)
+        document = document[route.answer]
+    return Response(json.dumps(document), status, headers, route.media)
+
+
+def _field(message: Message, name: str) -> FieldInfo:
+    return next(field for field in message.declared() if field.name == name)

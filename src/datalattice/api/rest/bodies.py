@@ -36,6 +36,8 @@ TOP: Final = "application/cvx-raw; cells=1"
 JSON: Final = "application/json"
 PRINTED: Final = "application/cvx"
 OCTETS: Final = "application/octet-stream"
+TEXTS: Final = (JSON, "text/plain")
+"""Media types of a body that is a text as it is."""
 
 JSON_DEPTH_MAX: Final = 32
 """Levels of arrays and objects in a JSON body."""
@@ -137,7 +139,7 @@ def read_value(body: bytes, content_type: str) -> Value:
     if kind == JSON:
         return CELL.read(read_json_body(body))
     if kind == PRINTED:
-        return from_text(_text(body))
+        return from_text(read_body_text(body))
     if kind == OCTETS:
         return body
     raise UnknownType(
@@ -152,7 +154,8 @@ def read_document(body: bytes, content_type: str) -> Any:
     return read_json_body(body)
 
 
-def _text(body: bytes) -> str:
+def read_body_text(body: bytes) -> str:
+    """Return the text of a body. Raises: BadFormat: it is not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
@@ -165,7 +168,7 @@ def read_json_body(body: bytes) -> Any:
     Raises: BadFormat: it is not JSON, or an object has a name twice. LimitExceeded: it is nested
             too deeply, or has too many elements.
     """
-    text = _text(body)
+    text = read_body_text(body)
     depth = count = 0
     # Before it is parsed: the cost of a refused body is one pass.
     for match in _BRACKETS.finditer(text):
@@ -204,8 +207,12 @@ def event_id(token: str) -> bytes:
     return b"id: " + token.encode() + b"\n" if token else b""
 
 
-def event_of(item: Message) -> bytes:
-    """Return an item as an event; its token is the id of the event, and not in the document."""
+def event_of(item: Message, name: str = "") -> bytes:
+    """Return an item as an event; its token is the id of the event, and not in the document.
+
+    name: of the event, "" for none.
+    """
     document = to_document(item)
     token = document.pop("resume", "")
-    return event_id(token) + b"data: " + json.dumps(document).encode() + b"\n\n"
+    named = b"event: " + name.encode() + b"\n" if name else b""
+    return named + event_id(token) + b"data: " + json.dumps(document).encode() + b"\n\n"

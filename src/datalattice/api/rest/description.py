@@ -14,10 +14,12 @@ from datalattice.actions import (
     REQUEST_ID_CHARS_MAX,
     Action,
     ActionKind,
+    Route,
     field_schema,
+    is_plain_text,
     schema_of,
 )
-from datalattice.api.rest.bodies import JSON, OCTETS, REPRESENTATIONS
+from datalattice.api.rest.bodies import JSON, OCTETS, REPRESENTATIONS, TEXTS
 from datalattice.api.rest.requests import Arguments
 from datalattice.protobuf import FieldInfo
 from datalattice.version import VERSION
@@ -68,9 +70,12 @@ def describe(base: str) -> dict[str, Any]:
     schemas: dict[str, Any] = {"Problem": _PROBLEM_SCHEMA}
     paths: dict[str, dict[str, Any]] = {}
     for action in ACTIONS.values():
-        if action.route is not None:
-            path = f"{base}{action.route.path}".replace("...}", "}")
-            paths.setdefault(path, {})[action.route.verb.lower()] = _operation(action, schemas)
+        for number, route in enumerate(action.routes):
+            path = route.target(base).replace("...}", "}")
+            one = _operation(action, route, schemas)
+            if number:
+                one["operationId"] += f".{number + 1}"  # an id stands once in a document
+            paths.setdefault(path, {})[route.verb.lower()] = one
     return {
         "openapi": "3.1.0",
         "info": {"title": "datalattice", "version": VERSION},
@@ -85,9 +90,8 @@ def describe(base: str) -> dict[str, Any]:
     }
 
 
-def _operation(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
-    arguments = Arguments(action)
-    route = arguments.route
+def _operation(action: Action, route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    arguments = Arguments(action, route)
     fields = {field.name: field for field in action.request.declared()}
     in_query = not arguments.has_body or arguments.body is not None
     parameters = [_parameter(fields[name], "path", schemas, required=True) for name in route.fields]
@@ -108,7 +112,7 @@ def _operation(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
         "description": action.doc,
         "tags": [action.name.partition(".")[0]],
         "parameters": parameters,
-        "responses": {**_success(action, schemas), **_failures()},
+        "responses": {**_success(action, route, schemas), **_failures()},
     }
     if arguments.has_body:
         operation["requestBody"] = _request_body(action, arguments, schemas)
@@ -133,6 +137,8 @@ def _request_body(action: Action, arguments: Arguments, schemas: dict[str, Any])
         content: dict[str, Any] = {kind: {} for kind in REPRESENTATIONS if "cells" not in kind}
     elif arguments.is_octets:
         content = {OCTETS: {}}
+    elif arguments.is_text:
+        content = {kind: {} for kind in TEXTS}
     elif arguments.body is not None:
         content = {JSON: {"schema": _field_schema(arguments.body, schemas)}}
     else:
@@ -149,10 +155,9 @@ def _request_body(action: Action, arguments: Arguments, schemas: dict[str, Any])
     return {"content": content, "required": arguments.body is not None}
 
 
-def _success(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
-    assert action.route is not None
-    fields = {field.name for field in action.result.declared()}
-    if action.kind is ActionKind.STREAM and {"data", "size"} <= fields:
+def _success(action: Action, route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    fields = {field.name: field for field in action.result.declared()}
+    if action.kind is ActionKind.STREAM and {"data", "size"} <= fields.keys():
         content: dict[str, Any] = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
         return {
             "200": {"description": "the file", "content": content},
@@ -166,18 +171,24 @@ def _success(action: Action, schemas: dict[str, Any]) -> dict[str, Any]:
                 "content": {"text/event-stream": {"schema": {"type": "string"}}},
             }
         }
-    if not fields or action.route.success == 204:
-        return {"201" if action.route.success == 201 else "204": {"description": "done"}}
-    if action.kind is ActionKind.QUERY and {"value", "hash"} <= fields:
+    if not fields or route.success == 204:
+        return {"201" if route.success == 201 else "204": {"description": "done"}}
+    if action.kind is ActionKind.QUERY and {"value", "hash"} <= fields.keys():
         content = {kind: {} for kind in REPRESENTATIONS}
         answer = {"description": "the value; its hash is in X-Value-Id", "content": content}
         return {"200": answer, "206": answer, "304": {"description": "it is the same"}}
-    content = {JSON: {"schema": schema_of(action.result, schemas)}}
+    shown = fields.get(route.answer)
+    if shown is None:
+        content = {JSON: {"schema": schema_of(action.result, schemas)}}
+    elif is_plain_text(shown):
+        content = {route.media: {}}
+    else:
+        content = {route.media: {"schema": _field_schema(shown, schemas)}}
     if "data" in fields:
         content[OCTETS] = {}
     answer = {"description": action.result.__doc__ or "", "content": content}
-    found = {str(action.route.success): answer}
-    if action.route.success == 201:
+    found = {str(route.success): answer}
+    if route.success == 201:
         found["200"] = answer
     return found
 

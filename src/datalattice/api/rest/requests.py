@@ -11,12 +11,22 @@ from typing import Any, Final, Literal
 
 from starlette.requests import Request
 
-from datalattice.actions import CELL, Action, ActionRequest, Route, from_document, read_text
+from datalattice.actions import (
+    CELL,
+    Action,
+    ActionRequest,
+    Route,
+    from_document,
+    is_plain_text,
+    read_text,
+)
 from datalattice.api.rest.bodies import (
     JSON,
     OCTETS,
+    TEXTS,
     UnknownType,
     media_type,
+    read_body_text,
     read_document,
     read_value,
 )
@@ -74,10 +84,9 @@ def shown_credentials(
 class Arguments:
     """How one action is asked for: which fields stand where."""
 
-    def __init__(self, action: Action) -> None:
-        assert action.route is not None
+    def __init__(self, action: Action, route: Route) -> None:
         self._request: Final[type[ActionRequest[Any]]] = action.request
-        self.route: Final[Route] = action.route
+        self.route: Final = route
         self._fields: Final[dict[str, FieldInfo]] = {
             field.name: field for field in action.request.declared()
         }
@@ -99,6 +108,11 @@ class Arguments:
     def is_octets(self) -> bool:
         """Whether the body is bytes as they are."""
         return self.body is not None and self.body.kind == "bytes" and self.body.codec is None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the body is a text as it is."""
+        return self.body is not None and is_plain_text(self.body)
 
     def head(self, path: dict[str, str], query: list[tuple[str, str]]) -> dict[str, Any]:
         """Return the fields that stand before the body, by name. Raises: UsageError, BadFormat."""
@@ -165,6 +179,11 @@ class Arguments:
             if media_type(content_type) not in ("", OCTETS):
                 raise UnknownType(f"Content-Type: {content_type[:80]!r}; the body is {OCTETS}")
             return body
+        if self.is_text:
+            # "the exact metadata text": it is JSON, which nothing here may write anew.
+            if media_type(content_type or JSON) not in TEXTS:
+                raise UnknownType(f"Content-Type: {content_type[:80]!r}; the body is {TEXTS[0]}")
+            return read_body_text(body)
         document = {field.name: read_document(body, content_type or JSON)}
         return getattr(from_document(self._request, document), field.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -11,6 +12,7 @@ from datalattice.actions import (
     DeleteJob,
     Empty,
     GetJob,
+    GetOperation,
     InvokeOperation,
     JobList,
     JobRecord,
@@ -22,23 +24,30 @@ from datalattice.actions import (
     PauseJob,
     QueuedMessage,
     ResumeJob,
+    WatchJob,
 )
 from datalattice.cells import Map, Value
-from datalattice.errors import LimitExceeded, UnsupportedOperation, UsageError
-from datalattice.service.registry import ServiceCall, handles, page
+from datalattice.cursors import Stream, Wake
+from datalattice.errors import LimitExceeded, NoSuchPath, UnsupportedOperation, UsageError
+from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.service.venue import (
     JobCaller,
     JobStatus,
     VenueHost,
+    VenueOperation,
     cell_json,
     json_cell,
     operation_of,
+    status_of_job,
 )
 
 WAIT_MS_MAX: Final = 120_000
 """Longest wait for the end of a job that may be asked for."""
 WAIT_S: Final = 10.0
 """Longest wait of one call: it holds a thread of its door. Then the job is told as it is."""
+
+VERSION_DIGITS_MAX: Final = 20
+"""Digits of the `updated` of a record: 64 bits."""
 
 
 @handles(ListOperations)
@@ -48,18 +57,29 @@ def list_operations(call: ServiceCall, request: ListOperations) -> OperationList
     offered = _venue(call).runner.operations().items()
     behind = (one for one in offered if one[0] > request.after)
     for path, (asset, operation) in islice(behind, page(request.count, PAGE_MAX)):
-        metadata, schemas = operation.metadata, operation_of(operation.metadata)
-        found.append(
-            OfferedOperation(
-                path=path,
-                asset=asset,
-                name=str(metadata.get("name", "")),
-                description=str(metadata.get("description", "")),
-                input=json_cell(schemas.get("input"), "input"),
-                output=json_cell(schemas.get("output"), "output"),
-            )
-        )
+        found.append(_offered(path, asset, operation))
     return OperationList(operations=tuple(found))
+
+
+def _offered(path: str, asset: bytes, operation: VenueOperation) -> OfferedOperation:
+    metadata, schemas = operation.metadata, operation_of(operation.metadata)
+    return OfferedOperation(
+        path=path,
+        asset=asset,
+        name=str(metadata.get("name", "")),
+        description=str(metadata.get("description", "")),
+        input=json_cell(schemas.get("input"), "input"),
+        output=json_cell(schemas.get("output"), "output"),
+    )
+
+
+@handles(GetOperation)
+def get_operation(call: ServiceCall, request: GetOperation) -> OfferedOperation:
+    """Return one operation of the catalogue."""
+    found = _venue(call).runner.operations().get(request.path)
+    if found is None:
+        raise NoSuchPath(f"there is no operation {request.path!r:.200}; list them")
+    return _offered(request.path, *found)
 
 
 @handles(InvokeOperation)
@@ -103,6 +123,79 @@ def get_job(call: ServiceCall, request: GetJob) -> JobRecord:
     """Return a job."""
     venue, wait_s = _venue(call), _seconds(request.wait_ms)
     return _record(venue.call(venue.runner.wait(request.id, _caller(call), wait_s)))
+
+
+@handles(WatchJob)
+def watch_job(call: ServiceCall, request: WatchJob) -> Streamed[JobRecord]:
+    """Return a job as it changes."""
+    stream = _JobVersions(_venue(call), request.id, _caller(call), _version(request.resume))
+    return Streamed(
+        stream,
+        _record,
+        positions=stream,
+        is_resumed=bool(request.resume),
+        # "`id:` = `updated`": a token that a reader knows from the record itself.
+        token=lambda _name, position: str(position),
+    )
+
+
+def _version(token: str) -> int:
+    """Return the `updated` that a token has, -1 for none. Raises: UsageError."""
+    if not token:
+        return -1
+    if not (token.isascii() and token.isdigit() and len(token) <= VERSION_DIGITS_MAX):
+        raise UsageError(f"resume: the `updated` of a record of the job, got {token!r:.80}")
+    return int(token)
+
+
+class _JobVersions(Stream[Map]):
+    """The newest durable record of a job, whenever it is newer; a position is its `updated`."""
+
+    def __init__(self, venue: VenueHost, id: bytes, caller: JobCaller, seen: int) -> None:
+        """seen: the `updated` of a record that is not returned again.
+
+        Raises: NoSuchPath, Unauthorized: there is none that the caller may see.
+        """
+        self._venue, self._id, self._caller, self._seen = venue, id, caller, seen
+        self._newest()
+        super().__init__(_JobChanges(venue, id))
+
+    def _newest(self) -> Map:
+        return self._venue.call(self._venue.runner.get(self._id, self._caller))
+
+    def _fetch(self) -> list[Map]:
+        record = self._newest()
+        status, updated = status_of_job(record), _updated(record)
+        if status is None or status.is_terminal:
+            self.close()
+        if updated <= self._seen:
+            return []
+        self._seen = updated
+        return [record]
+
+    def now(self) -> Value:
+        return max(self._seen, 0)
+
+    def after(self, items: Sequence[Map]) -> list[Value]:
+        return [_updated(one) for one in items]
+
+    def fresh_start(self) -> str:
+        return "with the present record"
+
+
+class _JobChanges:
+    """Tells when a job has changed."""
+
+    def __init__(self, venue: VenueHost, id: bytes) -> None:
+        self._venue, self._id = venue, id
+
+    def subscribe(self, wake: Wake) -> Wake:
+        return self._venue.runner.watch(self._id, wake)
+
+
+def _updated(record: Map) -> int:
+    found = record.get("updated")
+    return found if isinstance(found, int) else 0
 
 
 @handles(CancelJob)

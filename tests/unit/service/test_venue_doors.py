@@ -1,0 +1,158 @@
+"""The venue over its doors: jobs that are watched, whose they are, and the forms of REST."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.service.cases import World
+from tests.unit.service.test_suite import BACKENDS, listening
+
+from datalattice import actions as a
+from datalattice.cells import Map
+from datalattice.errors import Unauthorized, UsageError
+from datalattice.service import OPERATOR
+from datalattice.service.access import Principal
+from datalattice.testing.callers import ALICE_DID, BOB_DID
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def http(world: World) -> Iterator[Any]:
+    """Ask the REST door of the world: `http("GET", "/jobs")`."""
+    httpx = pytest.importorskip("httpx")
+    with listening(world) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client.request
+
+
+# --- watching -------------------------------------------------------------------------------------
+
+
+def test_a_job_is_watched_to_its_end_over_each_door(world: World) -> None:
+    for way in BACKENDS.values():
+        id = world.job(is_paused=True)
+        with way(world) as backend:
+
+            def cancel(id: bytes = id) -> None:
+                world.service.call(a.CancelJob(id=id), OPERATOR)
+
+            (first,) = backend.take(a.WatchJob(id=id), 1, lambda: None)
+            assert (first.status, first.resume) == ("PAUSED", str(first.updated))
+            # Behind what was seen comes the next change alone, and nothing after the end.
+            (last,) = backend.take(a.WatchJob(id=id, resume=first.resume), 1, cancel)
+            assert last.status == "CANCELLED"
+            assert last.updated > first.updated
+    with world.service.stream(a.WatchJob(id=id, resume=last.resume), OPERATOR) as stream:
+        assert list(stream) == []
+
+
+def test_a_reader_of_a_job_waits_for_each_change(world: World) -> None:
+    id, seen, more = world.job(), [], threading.Semaphore(0)
+
+    def read() -> None:
+        with world.service.stream(a.WatchJob(id=id), OPERATOR) as stream:
+            for record in stream:
+                seen.append(record.status)
+                more.release()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for request in (None, a.PauseJob(id=id), a.ResumeJob(id=id), a.CancelJob(id=id)):
+        if request is not None:
+            world.service.call(request, OPERATOR)
+        assert more.acquire(timeout=60), seen
+    reader.join(60)
+    assert not reader.is_alive()
+    # It may have been read as PENDING, and states in between are skipped; the newest always comes.
+    assert "PAUSED" in seen
+    assert seen[-1] == "CANCELLED"
+    assert seen.count("CANCELLED") == 1
+
+
+@pytest.mark.parametrize("token", ["-1", "1.5", "x", "٣", "1" * 21])
+def test_the_token_of_a_job_is_a_time(token: str, world: World) -> None:
+    with pytest.raises(UsageError, match="resume: the `updated` of a record"):
+        world.service.stream(a.WatchJob(id=world.one_job, resume=token), OPERATOR)
+
+
+def test_events_of_a_job_have_the_form_of_the_specification(world: World, http: Any) -> None:
+    id = world.one_job
+    world.service.call(a.CancelJob(id=id), OPERATOR)
+    path = f"/api/v1/jobs/{id.hex()}/sse"
+    answer = http("GET", path)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [dict(line.split(": ", 1) for line in one.split("\n")) for one in _blocks(answer.text)]
+    assert [one.get("event") for one in events] == [None, "job-update", "end"]
+    record = json.loads(events[1]["data"])
+    assert record["status"] == "CANCELLED"
+    assert record["opName"] == "v/ops/ledger/pure"
+    assert events[1]["id"] == str(record["updated"])
+    assert json.loads(events[2]["data"]) == {"reason": "done", "resume": events[1]["id"]}
+    again = http("GET", path, headers={"Last-Event-ID": events[1]["id"]})
+    assert "job-update" not in again.text
+    assert "event: end" in again.text
+
+
+def _blocks(text: str) -> list[str]:
+    found = [one for one in text.split("\n\n") if one]
+    return [one.replace("\n: begun", "") for one in found]
+
+
+# --- whose a job is -------------------------------------------------------------------------------
+
+
+ALICE, BOB = Principal(ALICE_DID, "token"), Principal(BOB_DID, "token")
+
+
+def test_a_job_is_seen_by_its_caller_alone(world: World) -> None:
+    asks = a.InvokeOperation(operation="v/ops/ledger/pure", input=Map.of({"ask": "?"}))
+    id = world.service.call(asks, ALICE).id
+    of_one: list[Any] = [
+        a.GetJob(id=id),
+        a.MessageJob(id=id, message=1),
+        a.PauseJob(id=id),
+        a.ResumeJob(id=id),
+        a.CancelJob(id=id),
+        a.DeleteJob(id=id),
+    ]
+    for request in of_one:
+        with pytest.raises(Unauthorized, match="another caller"):
+            world.service.call(request, BOB)
+    with pytest.raises(Unauthorized, match="another caller"):
+        world.service.stream(a.WatchJob(id=id), BOB)
+    assert world.service.call(a.ListJobIds(), BOB).jobs == ()
+    # Nothing of that changed it, and its own caller may do all of it.
+    assert world.service.call(a.ListJobIds(), ALICE).jobs == (id,)
+    with world.service.stream(a.WatchJob(id=id), ALICE) as stream:
+        assert stream.take()[0].caller == ALICE_DID
+    assert world.service.call(a.CancelJob(id=id), ALICE).status == "CANCELLED"
+    assert id in world.service.call(a.ListJobIds(), OPERATOR).jobs
+
+
+# --- the forms of REST ----------------------------------------------------------------------------
+
+
+def test_lists_are_answered_as_lists(world: World, http: Any) -> None:
+    id = world.one_job
+    assert http("GET", "/api/v1/jobs").json() == [id.hex()]
+    offered = http("GET", "/api/v1/operations").json()
+    assert {"v/ops/echo/back", "v/ops/echo/fail"} <= {one["path"] for one in offered}
+    one = http("GET", "/api/v1/operations/v/ops/echo/back").json()
+    assert one == next(each for each in offered if each["path"] == "v/ops/echo/back")
+
+
+def test_a_job_is_deleted_by_either_verb(world: World, http: Any) -> None:
+    first, second = world.job(), world.job()
+    assert http("PUT", f"/api/v1/jobs/{first.hex()}/delete").status_code == 204
+    assert http("DELETE", f"/api/v1/jobs/{second.hex()}").status_code == 204
+    assert http("GET", "/api/v1/jobs").json() == []
+    assert http("GET", f"/api/v1/jobs/{first.hex()}").status_code == 404
