@@ -149,6 +149,12 @@ class UnsupportedOperation(UsageError):
 # --- missing data: acquire the cells and retry ----------------------------------------------
 
 
+class OperationFailed(DataLatticeError):
+    """An operation of a venue failed: its job ended otherwise than COMPLETE, with this text."""
+
+    code = "operation-failed"
+
+
 class MissingData(DataLatticeError):
     """Required cells are missing from the store. `hashes` lists their 32-byte hashes."""
 

@@ -95,6 +95,7 @@ from datalattice.client.slots import (
 )
 
 if TYPE_CHECKING:
+    from datalattice.client.asyncvenues import AsyncVenueClient
     from datalattice.client.calling import AsyncClient, Client, body_pieces
     from datalattice.client.forks import FORK_ENTRIES_MAX, Forks
     from datalattice.client.methods import (
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from datalattice.client.rest import INFO_HEADER, RestClient
     from datalattice.client.retrying import IDEMPOTENCY_KEY, RetryPolicy
     from datalattice.client.upgrading import check_format, guard_folder
+    from datalattice.client.venues import VenueClient, has_ended, output_of
     from datalattice.client.weaverfolder import WeaverFolder
 
 _LATER = {
@@ -119,6 +121,8 @@ _LATER = {
     ),
     "RestClient": "rest",
     **dict.fromkeys(("IDEMPOTENCY_KEY", "RetryPolicy"), "retrying"),
+    "AsyncVenueClient": "asyncvenues",
+    **dict.fromkeys(("VenueClient", "has_ended", "output_of"), "venues"),
     "WeaverFolder": "weaverfolder",
     **dict.fromkeys(("check_format", "guard_folder"), "upgrading"),
 }
@@ -148,6 +152,7 @@ __all__ = [
     "TLS",
     "AsyncClient",
     "AsyncStoreMethods",
+    "AsyncVenueClient",
     "Change",
     "Client",
     "ControlAnswer",
@@ -175,6 +180,7 @@ __all__ = [
     "SlotMoved",
     "StoreMethod",
     "StoreMethods",
+    "VenueClient",
     "WantedSlot",
     "WeaverFolder",
     "ask_first",
@@ -193,6 +199,7 @@ __all__ = [
     "folder_of",
     "forget_name",
     "guard_folder",
+    "has_ended",
     "keys_of",
     "kind_of",
     "name_owner",
@@ -200,6 +207,7 @@ __all__ = [
     "offline",
     "open",
     "open_reader",
+    "output_of",
     "owner_of",
     "owners_in",
     "packed",

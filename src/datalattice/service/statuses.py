@@ -34,6 +34,7 @@ from datalattice.errors import (
     NoSuchPath,
     NotADirectory,
     NotContained,
+    OperationFailed,
     OutcomeUnknown,
     PeerError,
     PeerUnavailable,
@@ -139,6 +140,7 @@ STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     RequestReused: _STATE,
     FileLocked: Status(423, "FAILED_PRECONDITION", EXIT_WRONG_CALL),
     StaleToken: Status(410, "OUT_OF_RANGE", EXIT_FAILED),
+    OperationFailed: _BROKEN,
     MissingData: Status(404, "NOT_FOUND", EXIT_FAILED),
     # Without a peer it is the caller whose bytes these are.
     PeerError: _WRONG,

@@ -1,5 +1,6 @@
 """Venue: runs the jobs of a venue of the grid."""
 
+from datalattice.errors import OperationFailed
 from datalattice.service.venue.adapter import (
     AUTH_REQUIRED,
     BLOCKING_THREADS,
@@ -14,7 +15,6 @@ from datalattice.service.venue.adapter import (
     Json,
     Known,
     Metadata,
-    OperationFailed,
     PlainAdapter,
     RecoveryRule,
     VenueOperation,

@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from datalattice.errors import DataLatticeError, UsageError
+from datalattice.errors import OperationFailed, UsageError
 
 T = TypeVar("T")
 
@@ -32,12 +32,6 @@ AUTH_REQUIRED: Final = "AUTH_REQUIRED"
 
 BLOCKING_THREADS: Final = 32
 """Blocking calls of adapters that run at once."""
-
-
-class OperationFailed(DataLatticeError):
-    """The operation failed: the job is FAILED, with this text."""
-
-    code: ClassVar[str] = "operation-failed"
 
 
 class RecoveryRule(StrEnum):

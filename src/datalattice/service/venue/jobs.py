@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from datalattice.cells import Map, Value
-from datalattice.errors import Conflict, LimitExceeded, Unauthorized, UsageError
+from datalattice.errors import Conflict, LimitExceeded, OperationFailed, Unauthorized, UsageError
 from datalattice.service.venue.adapter import (
     AUTH_REQUIRED,
     INPUT_REQUIRED,
     JobResult,
     Json,
-    OperationFailed,
 )
 from datalattice.service.venue.catalogue import ResolvedOperation
 from datalattice.service.venue.records import PrivatePart, cell_json, json_cell

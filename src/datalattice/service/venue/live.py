@@ -19,8 +19,8 @@ from datalattice.apps.grid import make_job_id
 from datalattice.cells import Map, Value
 from datalattice.clock import Clock, present_ms
 from datalattice.crypto import Entropy
-from datalattice.errors import Backpressure, Conflict, DataLatticeError, NoSuchPath
-from datalattice.service.venue.adapter import JobResult, Json, OperationFailed
+from datalattice.errors import Backpressure, Conflict, DataLatticeError, NoSuchPath, OperationFailed
+from datalattice.service.venue.adapter import JobResult, Json
 from datalattice.service.venue.catalogue import ResolvedOperation
 from datalattice.service.venue.committer import JobCommitter
 from datalattice.service.venue.jobs import JobRun, LiveJob, result_of

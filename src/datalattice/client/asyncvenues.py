@@ -1,0 +1,128 @@
+"""Async venues: the verbs of a venue, for programs with an event loop.
+
+async with AsyncVenueClient.connect("http://127.0.0.1:18080") as venue:
+    merged = await venue.run("v/ops/json/merge", {"values": [{"tea": 1}, {"milk": 2}]})
+
+Source: docs/venue-client.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final, Self
+
+from datalattice.actions import (
+    CancelJob,
+    DeleteJob,
+    GetJob,
+    JobRecord,
+    ListJobIds,
+    ListOperations,
+    OfferedOperation,
+    PauseJob,
+    ResumeJob,
+    WatchJob,
+)
+from datalattice.apps.grid import parse_job_id
+from datalattice.client.calling import AsyncClient
+from datalattice.client.venues import has_ended, invocation, message_to, output_of
+
+
+class AsyncVenueClient:
+    """As `VenueClient`, for one event loop."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.client: Final = client
+
+    @classmethod
+    def connect(cls, url: str, **options: Any) -> Self:
+        """Return the venue behind a URL or socket. options: of `AsyncRestClient`."""
+        from datalattice.client.asyncrest import AsyncRestClient
+
+        return cls(AsyncRestClient(url, **options))
+
+    async def operations(self, after: str = "") -> tuple[OfferedOperation, ...]:
+        """Return operations that the venue offers; as `VenueClient.operations`."""
+        return (await self.client.call(ListOperations(after=after))).operations
+
+    async def invoke(
+        self,
+        operation: str,
+        input: object = None,
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | None = None,
+    ) -> JobRecord:
+        """Begin a job; as `VenueClient.invoke`."""
+        request = invocation(operation, input, timeout_ms)
+        return await self.client.call(request, request_id=request_id)
+
+    async def run(
+        self,
+        operation: str,
+        input: object = None,
+        *,
+        limit_s: float | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Run an operation; return its output; as `VenueClient.run`."""
+        begun = await self.invoke(operation, input, timeout_ms=timeout_ms)
+        return output_of(await self.wait(begun.id, limit_s))
+
+    async def wait(self, id: bytes | str, limit_s: float | None = None) -> JobRecord:
+        """Return a job when it has ended, or as it is after `limit_s` seconds."""
+        found: JobRecord | None = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s), self.watch(id) as records:
+                async for found in records:
+                    if has_ended(found):
+                        break
+        return found or await self.job(id)
+
+    def watch(
+        self, id: bytes | str, after: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[JobRecord]]:
+        """Return a job as it changes: `async with venue.watch(id) as records: async for ...`."""
+        resume = "" if after is None else str(after)
+        return self.client.stream(WatchJob(id=parse_job_id(id), resume=resume))
+
+    async def job(self, id: bytes | str) -> JobRecord:
+        """Return a job."""
+        return await self.client.call(GetJob(id=parse_job_id(id)))
+
+    async def jobs(self, status: str = "", before: bytes | str | None = None) -> tuple[bytes, ...]:
+        """Return ids of jobs, newest first. before: the last id of a page."""
+        last = b"" if before is None else parse_job_id(before)
+        return (await self.client.call(ListJobIds(status=status, before=last))).jobs
+
+    async def message(self, id: bytes | str, message: object) -> int:
+        """Give a job a message; return how many wait for it."""
+        return (await self.client.call(message_to(id, message))).queue_depth
+
+    async def cancel(self, id: bytes | str) -> JobRecord:
+        """End a job; one that has ended stays as it is."""
+        return await self.client.call(CancelJob(id=parse_job_id(id)))
+
+    async def pause(self, id: bytes | str) -> JobRecord:
+        """Stop a job until it is resumed."""
+        return await self.client.call(PauseJob(id=parse_job_id(id)))
+
+    async def resume(self, id: bytes | str) -> JobRecord:
+        """Run a paused job again."""
+        return await self.client.call(ResumeJob(id=parse_job_id(id)))
+
+    async def delete(self, id: bytes | str) -> None:
+        """Cancel a job if it is live, and have it shown no more."""
+        await self.client.call(DeleteJob(id=parse_job_id(id)))
+
+    async def close(self) -> None:
+        """End all calls and streams."""
+        await self.client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

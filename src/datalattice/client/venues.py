@@ -1,0 +1,184 @@
+"""Venues: what a program does at a venue, through any client of its service.
+
+    with VenueClient.connect("http://127.0.0.1:18080") as venue:
+        merged = venue.run("v/ops/json/merge", {"values": [{"tea": 1}, {"milk": 2}]})
+
+Inputs and outputs are plain JSON: dicts, lists, texts, numbers, booleans and None.
+
+Source: docs/venue-client.md.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, Final, Self
+
+from datalattice.actions import (
+    CancelJob,
+    DeleteJob,
+    GetJob,
+    InvokeOperation,
+    JobRecord,
+    ListJobIds,
+    ListOperations,
+    MessageJob,
+    OfferedOperation,
+    PauseJob,
+    ResumeJob,
+    WatchJob,
+)
+from datalattice.apps.grid import TERMINAL, parse_job_id
+from datalattice.cells import Value, from_json, to_python
+from datalattice.client.calling import Client
+from datalattice.client.methods import ResultStream
+from datalattice.client.rest import RestClient
+from datalattice.errors import OperationFailed, UsageError
+
+COMPLETE: Final = "COMPLETE"
+
+
+def input_cell(value: object, name: str = "input") -> Value:
+    """Return plain JSON as a value. name: of what it is, for errors. Raises: UsageError."""
+    try:
+        return from_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{name}: it is not JSON: {error}") from error
+
+
+def has_ended(record: JobRecord) -> bool:
+    """Return whether a job has ended."""
+    return record.status in TERMINAL
+
+
+def output_of(record: JobRecord) -> Any:
+    """Return the output of a job as plain JSON. Raises: OperationFailed: it ended otherwise."""
+    if record.status != COMPLETE:
+        ended = f"is {record.status}" if has_ended(record) else f"goes on: {record.status}"
+        why = f": {record.error}" if record.error else ""
+        raise OperationFailed(f"job {record.id.hex()} {ended}{why}")
+    return to_python(record.output)
+
+
+def invocation(operation: str, input: object, timeout_ms: int | None) -> InvokeOperation:
+    """Return the request that begins a job."""
+    return InvokeOperation(operation=operation, input=input_cell(input), timeout_ms=timeout_ms)
+
+
+def message_to(id: bytes | str, message: object) -> MessageJob:
+    """Return the request that gives a job a message."""
+    return MessageJob(id=parse_job_id(id), message=input_cell(message, "message"))
+
+
+class VenueClient:
+    """The venue of a service. client: a way to the service, which is closed with this.
+
+    A job is named by its id: 16 bytes, or their hex. What raises is what `client` raises.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client: Final = client
+
+    @classmethod
+    def connect(cls, url: str, **options: Any) -> Self:
+        """Return the venue behind a URL or socket. options: of `RestClient`."""
+        return cls(RestClient(url, **options))
+
+    def operations(self, after: str = "") -> tuple[OfferedOperation, ...]:
+        """Return operations that the venue offers, in order. after: the last path of a page."""
+        return self.client.call(ListOperations(after=after)).operations
+
+    def invoke(
+        self,
+        operation: str,
+        input: object = None,
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | None = None,
+    ) -> JobRecord:
+        """Begin a job; return its record, which is durable.
+
+        timeout_ms: after which the job ends as TIMEOUT. request_id: as that of `Client.call`.
+        """
+        request = invocation(operation, input, timeout_ms)
+        return self.client.call(request, request_id=request_id)
+
+    def run(
+        self,
+        operation: str,
+        input: object = None,
+        *,
+        limit_s: float | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Run an operation; return its output.
+
+        limit_s: how long to wait for it; the job goes on. timeout_ms: as that of `invoke`.
+        Raises: OperationFailed: the job ended otherwise, or goes on; the text has its id and why.
+        """
+        begun = self.invoke(operation, input, timeout_ms=timeout_ms)
+        return output_of(self.wait(begun.id, limit_s))
+
+    def wait(self, id: bytes | str, limit_s: float | None = None) -> JobRecord:
+        """Return a job when it has ended, or as it is after `limit_s` seconds."""
+        found: JobRecord | None = None
+        with self.watch(id) as records:
+            timer = None if limit_s is None else threading.Timer(limit_s, records.close)
+            if timer is not None:
+                timer.daemon = True
+                timer.start()
+            try:
+                for found in records:
+                    if has_ended(found):
+                        break
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        return found or self.job(id)
+
+    def watch(self, id: bytes | str, after: int | None = None) -> ResultStream[JobRecord]:
+        """Return a job as it is, then after each change, up to its end.
+
+        after: the `updated` of a record; only newer ones come.
+        """
+        resume = "" if after is None else str(after)
+        return self.client.stream(WatchJob(id=parse_job_id(id), resume=resume))
+
+    def job(self, id: bytes | str) -> JobRecord:
+        """Return a job."""
+        return self.client.call(GetJob(id=parse_job_id(id)))
+
+    def jobs(self, status: str = "", before: bytes | str | None = None) -> tuple[bytes, ...]:
+        """Return ids of jobs, newest first. before: the last id of a page."""
+        last = b"" if before is None else parse_job_id(before)
+        return self.client.call(ListJobIds(status=status, before=last)).jobs
+
+    def message(self, id: bytes | str, message: object) -> int:
+        """Give a job a message; return how many wait for it."""
+        return self.client.call(message_to(id, message)).queue_depth
+
+    def cancel(self, id: bytes | str) -> JobRecord:
+        """End a job; one that has ended stays as it is."""
+        return self.client.call(CancelJob(id=parse_job_id(id)))
+
+    def pause(self, id: bytes | str) -> JobRecord:
+        """Stop a job until it is resumed."""
+        return self.client.call(PauseJob(id=parse_job_id(id)))
+
+    def resume(self, id: bytes | str) -> JobRecord:
+        """Run a paused job again."""
+        return self.client.call(ResumeJob(id=parse_job_id(id)))
+
+    def delete(self, id: bytes | str) -> None:
+        """Cancel a job if it is live, and have it shown no more."""
+        self.client.call(DeleteJob(id=parse_job_id(id)))
+
+    def close(self) -> None:
+        """End all calls and streams."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
