@@ -43,6 +43,8 @@ CLONED: Final = "identity-cloned"  # health key
 
 WROTE_UNASKED: Final = "this folder was written to without having asked a peer; no answer since"
 
+TWIN_S: Final = 0.5  # within it a peer has asked the original of a copy whether that runs, too
+
 SLACK_S: Final = 1.0  # a write waits this much longer than the fence: the event loop may be busy
 
 
@@ -103,8 +105,7 @@ class Fence:
 
         Raises: Unfenced: no peer was asked. IdentityCloned: the identity is in use elsewhere.
         """
-        # The common case takes two flags and no lock.
-        if self._decided.is_set() and not self._refusals:
+        if self.is_passable:
             return
         if context.path[:1] in ((LOCAL_KEY,), (P2P_KEY,)):
             return  # slots of this node's own identity: no other machine appends to them
@@ -113,6 +114,12 @@ class Fence:
         self.raise_refusal()
         if not self._settled.is_set():
             raise Unfenced("peers are being asked; wait for that with `await node.fenced()`")
+
+    @property
+    def is_passable(self) -> bool:
+        """Whether writes are accepted at once."""
+        # The common case takes two flags and no lock.
+        return self._decided.is_set() and not self._refusals
 
     @property
     def is_cloned(self) -> bool:
@@ -226,6 +233,10 @@ class Fence:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(None if is_late else self._left_s()):
                         await self._news.wait()
+            if is_start and isinstance(self._history.doubt(), Unfenced) and not self.is_cloned:
+                # The answer of a peer is here before its word that the original of a copied folder
+                # runs: that takes a round trip to there.
+                await asyncio.sleep(TWIN_S)
         finally:
             for task in self._asks.values():
                 task.cancel()

@@ -286,7 +286,7 @@ class NodeOperations:
 
         loop: the node's, which runs in another thread.
         """
-        if self._node.identity is None or not self._node.is_fenced:
+        if self._node.identity is None or not self._node.is_writable:
             asyncio.run_coroutine_threadsafe(self._writable(), loop).result()
         done = self._set([(one.path, value_hash(one.before), one.after) for one in slots])
         if not done or not self._is_clear.is_set():

@@ -182,7 +182,7 @@ class NodeServer:
         self._watched_owners = frozenset(map(parse_owner, config.watched_owners))
         self._backing: list[Backup] = []  # those that were started
         self._pulls = PullWaiters()
-        paths = owned_paths(self._lattice, self._context)
+        paths = owned_paths(self._lattice, self._context, has_venue=config.venue)
         self._fence = Fence(
             config,
             self.observer,
@@ -397,6 +397,11 @@ class NodeServer:
     def is_fenced(self) -> bool:
         """Whether a peer has answered since the start, so that writes made elsewhere are known."""
         return self._fence.is_asked
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether writes below owners are accepted at once; if not, `fenced` waits or raises."""
+        return self._fence.is_passable
 
     @property
     def is_cloned(self) -> bool:

@@ -53,7 +53,7 @@ def running(
     keys = read_keys_or_none(Folder(folder)) if has_key else None
     identity = None if keys is None else keys.identity
     # Port 0: several tests run at once.
-    config = NodeConfig(port=0, **settings)
+    config = NodeConfig(**({"port": 0} | settings))
     daemon = Daemon(folder, config, key_pair=identity, ready=told, service=service)
     thread = threading.Thread(target=daemon.run)
     thread.start()

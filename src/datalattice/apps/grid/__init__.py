@@ -37,6 +37,7 @@ from datalattice.apps.grid.hidden import hidden_entries
 from datalattice.apps.grid.jobs import (
     ACTIVE,
     INTERACTIVE,
+    JOB_TIME_MAX,
     STATUSES,
     TERMINAL,
     job_status,
@@ -86,6 +87,7 @@ __all__ = [
     "JOB",
     "JOBS",
     "JOBS_KEY",
+    "JOB_TIME_MAX",
     "KEEP_MS",
     "META",
     "PLAIN_GRID",

@@ -65,7 +65,7 @@ def ask_peers(
     if offline:
         store.place().settle(SystemClock().now_ms())
         return WITHOUT_ASKING
-    paths = owned_paths(root_lattice(), keys.context())
+    paths = owned_paths(root_lattice(), keys.context(), has_venue=config.venue)
     history = OwnHistory(keys.identity, SystemClock(), SystemEntropy(), is_writer=bool(paths))
     history.look(store)
     doubt = None if config.accept_unfenced else history.doubt()

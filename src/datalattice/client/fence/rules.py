@@ -10,12 +10,20 @@ from __future__ import annotations
 
 from typing import Final
 
+from datalattice.apps.grid import GRID_SECTION, VENUES_KEY
 from datalattice.cells import Value
 from datalattice.client.settings import NodeConfig
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import DataLoss, IdentityCloned, Unfenced
-from datalattice.lattice import LOCAL_KEY, KeyedLattice, Lattice, MergeContext, OwnerLattice
+from datalattice.lattice import (
+    LOCAL_KEY,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    OwnerLattice,
+    did_of,
+)
 from datalattice.store import START_BYTES, CellStore, PlaceFile
 from datalattice.sync import Start, sign_start
 
@@ -40,11 +48,14 @@ PATHS_MAX: Final = 32
 Path = tuple[Value, ...]
 
 
-def owned_paths(lattice: Lattice, context: MergeContext) -> list[Path]:
+def owned_paths(lattice: Lattice, context: MergeContext, *, has_venue: bool = False) -> list[Path]:
     """Return the paths of the slots of the owners whose keys a context has.
 
     These slots can hold logs, where a write without the other writes would fork the owner. Deeper
-    data, such as states of venues, merges with any other write.
+    data merges with any other write.
+
+    has_venue: jobs run here. "Records of the own DID that peers hold are taken first, so a restored
+    or cloned folder does not repeat finished jobs" (docs/design/venue.md "Recovery").
     """
     pairs = context.keys if context.key_pair is None else [*context.keys, context.key_pair]
     owners = sorted({pair.public_key for pair in pairs})
@@ -55,6 +66,8 @@ def owned_paths(lattice: Lattice, context: MergeContext) -> list[Path]:
         if key != LOCAL_KEY and isinstance(lattice.child(key), OwnerLattice)
         for owner in owners
     ]
+    if has_venue and GRID_SECTION in sections:
+        paths += [(GRID_SECTION, VENUES_KEY, did_of(owner)) for owner in owners]
     # The empty path is the root: one request in the place of very many.
     return paths if len(paths) <= PATHS_MAX else [()]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from datalattice.apps.grid import parse_asset_id, split_did_url
+from datalattice.apps.grid import asset_id, parse_asset_id, split_did_url
 from datalattice.cells import Map
 from datalattice.errors import DataLatticeError, NoSuchPath, UsageError
 from datalattice.service.venue.adapter import Adapter, Metadata, RecoveryRule, VenueOperation
@@ -84,13 +84,14 @@ class Catalogue:
                 if operation.path in self._paths:
                     raise UsageError(f"two operations have the path {operation.path!r}")
                 self._paths[operation.path] = operation
+                self._ids[operation.path] = asset_id(metadata_text(operation.metadata))
                 named = operation_of(operation.metadata).get("adapter", "")
                 self._offered.setdefault(str(named), operation)
 
     def publish(self, register: Callable[[str], bytes]) -> None:
         """Register every operation as an asset."""
-        for path, operation in self._paths.items():
-            self._ids[path] = register(metadata_text(operation.metadata))
+        for operation in self._paths.values():
+            register(metadata_text(operation.metadata))
 
     def operations(self) -> dict[str, tuple[bytes, VenueOperation]]:
         """Return asset id and operation by reference, in order."""

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from datalattice.errors import Draining, StoreError, Unavailable
+from datalattice.errors import Draining, IdentityCloned, StoreError, Unavailable
 from datalattice.service.venue.records import JobBatch
 
 RETRY_FIRST_S: Final = 0.1
@@ -90,6 +90,9 @@ class JobCommitter:
         while True:
             try:
                 await self._write(batch)
+            except IdentityCloned as error:  # until a restart
+                self.failure = f"{type(error).__name__}: {error}"
+                raise
             # The disk may have room again, another writer end: what waits is not given up.
             except (StoreError, Unavailable, OSError) as error:
                 self.failure = f"{type(error).__name__}: {error}"

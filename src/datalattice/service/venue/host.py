@@ -23,7 +23,7 @@ class VenueHost:
     """Runs a venue in a thread. Any thread may call; close it."""
 
     def __init__(self, make: Callable[[], VenueRunner]) -> None:
-        """Start the venue. make: returns its runner. Raises: why it cannot start."""
+        """Start the venue. make: returns its runner, and raises why it cannot be."""
         self.runner: Final = make()
         self._loop: Final = asyncio.new_event_loop()
         self._thread: Final = threading.Thread(
@@ -31,11 +31,10 @@ class VenueHost:
         )
         self._is_closed = False
         self._thread.start()
-        try:
-            self.call(self.runner.start())
-        except BaseException:
-            self._end()
-            raise
+        # Beside: the fence may take long, and the doors serve meanwhile.
+        self._starting: Final = asyncio.run_coroutine_threadsafe(
+            self.runner.start_when_allowed(), self._loop
+        )
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Do work of the runner; return its result. Raises: Draining: the venue is closed."""
@@ -47,6 +46,7 @@ class VenueHost:
     def close(self, drain_s: float = CLOSE_S) -> None:
         """Give running jobs time, and end; what still runs goes on at the next start."""
         if not self._is_closed:
+            self._starting.cancel()
             self.call(self.runner.close(drain_s))
             self._end()
 

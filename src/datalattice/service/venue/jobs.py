@@ -245,6 +245,15 @@ def effect_key(did: str, id: bytes, name: str) -> bytes:
     return hashlib.sha256(b"".join(len(p).to_bytes(4, "big") + p for p in parts)).digest()
 
 
+def child_id(parent: bytes, key: str) -> bytes:
+    """Return the id of the job that another one invokes with a key: in order it is behind that.
+
+    It is known before, so a parent that a restored folder runs again finds its finished children.
+    """
+    # 6 bytes of milliseconds, as every job id: those of the parent.
+    return parent[:6] + hashlib.sha256(parent + key.encode()).digest()[:10]
+
+
 def result_of(id: bytes, record: Map) -> JobResult:
     """Return how a job has ended."""
     output: Json = cell_json(record.get("output"))

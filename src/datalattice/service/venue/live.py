@@ -23,7 +23,7 @@ from datalattice.errors import Backpressure, Conflict, DataLatticeError, NoSuchP
 from datalattice.service.venue.adapter import JobResult, Json
 from datalattice.service.venue.catalogue import ResolvedOperation
 from datalattice.service.venue.committer import JobCommitter
-from datalattice.service.venue.jobs import JobRun, LiveJob, result_of
+from datalattice.service.venue.jobs import JobRun, LiveJob, child_id, result_of
 from datalattice.service.venue.records import (
     JobBatch,
     JobStorage,
@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 HIDDEN: Final = "HIDDEN"
 ERROR_CHARS_MAX: Final = 4_000
+ORPHAN_TEXT: Final = "interrupted: this node does not have its input"
+"""Error of a live job without its private part."""
 LATER_S: Final = 0.02
 """How long the start of a job without effects may wait for another commit."""
 ALARM_MS_MAX: Final = 3_600_000
@@ -102,9 +104,17 @@ class LiveJobs:
         """Results that came after their job had ended or paused, and were dropped."""
 
     def new_job(
-        self, operation: ResolvedOperation, input: Json, caller: str, private: PrivatePart
+        self,
+        operation: ResolvedOperation,
+        input: Json,
+        caller: str,
+        private: PrivatePart,
+        id: bytes | None = None,
     ) -> tuple[LiveJob, JobBatch]:
-        """Return a job and what makes it durable. It counts as live from now on."""
+        """Return a job and what makes it durable. It counts as live from now on.
+
+        id: None: a new one.
+        """
         operation.adapter.check(operation.metadata, input)
         cell = json_cell(input, "input")
         if len(self.live) >= self._limits.jobs:
@@ -113,7 +123,7 @@ class LiveJobs:
             raise Backpressure(
                 f"{self._limits.caller_jobs} jobs of {caller} are live; wait for some"
             )
-        id = self.next_id()
+        id = id or self.next_id()
         record = self.first_record(
             id, operation.asset, operation.given, operation.name, redacted(cell, operation), caller
         )
@@ -152,7 +162,11 @@ class LiveJobs:
     async def accept(self, job: LiveJob, batch: JobBatch) -> None:
         """Return when a new job is durable; it then runs."""
         job.accepted = self.committer.put(batch)
-        await durably(job.accepted)
+        try:
+            await durably(job.accepted)
+        except DataLatticeError:
+            self._drop(job)  # it was never answered
+            raise
         self.set_deadline(job)
         if job.status is JobStatus.PENDING and self.is_open:
             self.begin(job)
@@ -160,20 +174,37 @@ class LiveJobs:
     async def invoke_child(self, parent: LiveJob, reference: str, input: Json, key: str) -> bytes:
         """Begin a job that another one invokes; return its id, durable with the parent's note."""
         operation = await self._resolve(reference)
+        id = child_id(parent.id, key)
+        # The note of a restored parent may be older than the child, whose record peers held.
+        is_older = parent.accepted is None and await self._off_loop(partial(self._has_record, id))
         private = PrivatePart(parent=parent.id, depth=parent.private.depth + 1)
-        job, batch = self.new_job(operation, input, parent.caller, private)
-        children = parent.private.children.put(key, job.id)
+        known = self.live.get(id)
+        if known is not None or is_older:
+            job, batch = known, JobBatch()
+        else:
+            job, batch = self.new_job(operation, input, parent.caller, private, id)
+        children = parent.private.children.put(key, id)
         parent.private = replace(parent.private, children=children)
         batch.private[parent.id] = parent.private.cell()
-        await self.accept(job, batch)
-        return job.id
+        if batch.records and job is not None:
+            await self.accept(job, batch)
+        else:
+            await durably(self.committer.put(batch))
+        return id
+
+    def _has_record(self, id: bytes) -> bool:
+        return self._storage.jobs().get(id) is not None  # a hidden one, too
 
     async def ended(self, id: bytes) -> JobResult:
         """Return how a job ended, when it has."""
         job = self.live.get(id)
         if job is not None:
             await job.done.wait()
-        return result_of(id, await self.record(id))
+        record = await self.record(id)
+        status = status_of_job(record)
+        if status is None or not status.is_terminal:
+            return JobResult(id, JobStatus.FAILED, None, ORPHAN_TEXT)
+        return result_of(id, record)
 
     def cancel_soon(self, id: bytes, why: str) -> None:
         """Cancel a job if it is live."""
@@ -358,13 +389,17 @@ class LiveJobs:
             job.shown = record
             status = status_of_job(record)
             if status is not None and status.is_terminal:
-                del self.live[id]
-                self._counts[job.caller] -= 1
-                if not self._counts[job.caller]:
-                    del self._counts[job.caller]
+                self._drop(job)
                 job.done.set()
             for wake in list(job.wakes):
                 wake()
+
+    def _drop(self, job: LiveJob) -> None:
+        """Count a job as live no more."""
+        if self.live.pop(job.id, None) is not None:
+            self._counts[job.caller] -= 1
+            if not self._counts[job.caller]:
+                del self._counts[job.caller]
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Do work beside; it is stopped with the venue."""

@@ -148,6 +148,11 @@ class JobBatch:
     schedule: dict[bytes, Map | None] = field(default_factory=dict)
     requests: dict[bytes, Map | None] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (self.records or self.private or self.schedule or self.requests)
+
     def update(self, newer: JobBatch) -> None:
         """Add what is newer; the newest version of each job stays."""
         self.records.update(newer.records)
@@ -162,6 +167,14 @@ class JobStorage(Protocol):
     @property
     def did(self) -> str:
         """The DID of the venue."""
+        ...
+
+    def begin(self) -> None:
+        """Make a durable write, as every write below an owner: it waits for what that waits for.
+
+        What is read afterwards has what peers held of this venue.
+        Raises: Unfenced, IdentityCloned: the node may not write.
+        """
         ...
 
     def write(self, batch: JobBatch) -> None:
@@ -243,6 +256,11 @@ class GridJobs:
         if pair is None:
             raise NoSigningKey("a venue signs its jobs; make a key with `lattice key new`")
         return cls(root, pair, atomically=node.atomically, clock=clock)
+
+    def begin(self) -> None:
+        """Make a durable write, as every write below an owner."""
+        # A new stamp of the register: a write that changes nothing would wait for nothing.
+        self._atomically(lambda: self._slot.update(lambda held: self._register(held, JobBatch())))
 
     def write(self, batch: JobBatch) -> None:
         """Write a batch in one commit, durable when it returns."""

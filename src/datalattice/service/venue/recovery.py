@@ -1,15 +1,23 @@
-"""Recovery: what happens to a job that is found live when the venue starts, as a pure rule.
+"""Recovery: what is found when a venue starts, and what happens to a job that is live then.
+
+The rule is pure.
 
 Source: docs/design/venue.md "Recovery".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from datalattice.cells import Map
 from datalattice.service.venue.adapter import EffectOutcome, Known, RecoveryRule
-from datalattice.service.venue.transitions import JobStatus
+from datalattice.service.venue.catalogue import Catalogue
+from datalattice.service.venue.jobs import LiveJob
+from datalattice.service.venue.pages import JobPages
+from datalattice.service.venue.records import JobBatch, JobStorage
+from datalattice.service.venue.schedule import job_of_call
+from datalattice.service.venue.transitions import JobStatus, status_of_job
 
 
 class RecoveryStep(StrEnum):
@@ -76,3 +84,52 @@ def settle_check(outcome: EffectOutcome | None, why: str = "") -> RecoveryChoice
     if outcome.error:
         return RecoveryChoice(RecoveryStep.FAIL, outcome.error)
     return RecoveryChoice(RecoveryStep.COMPLETE)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundVenue:
+    """What is on the disk when a venue starts.
+
+    jobs: the live ones, each with why it cannot run here, or "". schedule, requests: as kept.
+    ended: drops what has ended elsewhere, since a folder may be older than what its peers held.
+    """
+
+    jobs: list[tuple[LiveJob, str]]
+    schedule: dict[bytes, Map]
+    requests: dict[bytes, Map]
+    ended: JobBatch = field(default_factory=JobBatch)
+
+
+def found_at_start(storage: JobStorage, catalogue: Catalogue) -> FoundVenue:
+    """Return what is on the disk; the cost is that of the live jobs. It waits for the disk."""
+    parts, schedule = storage.private()
+    found = FoundVenue([], schedule, storage.requests())
+    for id, private in sorted(parts.items()):
+        record = storage.job(id)
+        if record is None or (status := status_of_job(record)) is None or status.is_terminal:
+            found.ended.private[id] = None
+            continue
+        operation, why = catalogue.of_record(record)
+        found.jobs.append((LiveJob(id, record, private, operation, record), why))
+    records = storage.jobs()
+    for handle in list(schedule):
+        if records.get(job_of_call(handle)) is not None:  # it has fired
+            del schedule[handle]
+            found.ended.schedule[handle] = None
+    return found
+
+
+def orphans(
+    storage: JobStorage, pages: JobPages, known: frozenset[bytes], before: bytes
+) -> list[tuple[bytes, Map]]:
+    """Return the jobs that have not ended and of which this node has no private part.
+
+    known: the live jobs. before: an id; later ones are not looked at. It waits for the disk.
+    """
+    found = []
+    for status in [one for one in JobStatus if not one.is_terminal]:
+        for id in pages.all(status):
+            record = storage.job(id) if id not in known and id < before else None
+            if record is not None and status_of_job(record) is status:
+                found.append((id, record))
+    return found

@@ -22,17 +22,18 @@ from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import (
     Backpressure,
     Conflict,
-    Draining,
     NoSuchPath,
     Unavailable,
     UsageError,
 )
 from datalattice.service.venue.adapter import Adapter, Json, VenueOperation
 from datalattice.service.venue.catalogue import Catalogue, ResolvedOperation
+from datalattice.service.venue.gate import CallGate
 from datalattice.service.venue.jobs import JobCaller, JobRun, LiveJob, check_sees, still_live
 from datalattice.service.venue.live import (
     ALARM_MS_MAX,
     HIDDEN,
+    ORPHAN_TEXT,
     VENUE_LIMITS,
     LiveJobs,
     OffLoop,
@@ -48,10 +49,18 @@ from datalattice.service.venue.records import (
     cell_json,
     json_cell,
 )
-from datalattice.service.venue.recovery import FoundJob, RecoveryStep, recovery_of, settle_check
+from datalattice.service.venue.recovery import (
+    FoundJob,
+    FoundVenue,
+    RecoveryStep,
+    found_at_start,
+    orphans,
+    recovery_of,
+    settle_check,
+)
 from datalattice.service.venue.repeats import RepeatedCalls, mark_of_call
-from datalattice.service.venue.schedule import Schedule, ScheduledCall
-from datalattice.service.venue.transitions import JobEvent, JobStatus, status_of_job, step
+from datalattice.service.venue.schedule import Schedule, ScheduledCall, job_of_call
+from datalattice.service.venue.transitions import JobEvent, JobStatus, step
 
 CANCELLED_TEXT: Final = "cancelled by its caller"
 
@@ -87,41 +96,46 @@ class VenueRunner:
         self._schedule: Final = Schedule(self._clock, entropy, limits.scheduled)
         self._alarm: asyncio.TimerHandle | None = None
         self._repeats: Final = RepeatedCalls()
-        self._takes_calls = False
+        self._gate: Final = CallGate()
         self._begun = b""
 
     # --- begin and end ----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Publish the operations, and go on with the jobs and the schedule of before."""
+        """Publish the operations, and go on with the jobs and the schedule of before.
+
+        If it fails nothing has begun, and it may be tried again.
+        Raises: Unfenced, IdentityCloned, StoreError: the node may not write, or cannot.
+        """
+        # "Recovery runs after the fence": behind this write, what is read has what peers held.
+        await self._off_loop(self._storage.begin)
         await self._off_loop(lambda: self._catalogue.publish(self._storage.register))
+        look = partial(found_at_start, self._storage, self._catalogue)
+        found: FoundVenue = await self._off_loop(look)
         self._begun = self._jobs.next_id()
         self._jobs.is_open = True
-        parts, events = await self._off_loop(self._storage.private)
-        self._repeats.load(await self._off_loop(self._storage.requests))
-        found: list[LiveJob] = []
-        for id, private in sorted(parts.items()):
-            record = await self._off_loop(partial(self._storage.job, id))
-            if record is None or (status := status_of_job(record)) is None or status.is_terminal:
-                self._jobs.committer.put(JobBatch(private={id: None}))
-                continue
-            operation, why = await self._off_loop(partial(self._catalogue.of_record, record))
-            job = LiveJob(id, record, private, operation, record)
+        self._repeats.load(found.requests)
+        if not found.ended.is_empty:
+            self._jobs.committer.put(found.ended)
+        for job, why in found.jobs:
             self._jobs.admit(job)
-            found.append(job)
             self._recover(job, why)
-        self._jobs.last_id = max((job.id for job in found), default=self._begun)
+        self._jobs.last_id = max((job.id for job, _ in found.jobs), default=self._begun)
         self._jobs.spawn(self._fail_orphans())
-        self._takes_calls = True
-        self._schedule.load(events)
+        self._gate.open()
+        self._schedule.load(found.schedule)
         self._set_alarm()
+
+    async def start_when_allowed(self) -> None:
+        """As `start`, tried again while the node may not write; reads are answered meanwhile."""
+        await self._gate.open_with(self.start)
 
     async def close(self, drain_s: float = 10.0) -> None:
         """Refuse new calls, give running jobs time, and stop.
 
         A job that still runs is found at the next start, and goes on by its rule.
         """
-        self._takes_calls = False
+        self._gate.close()
         if self._alarm is not None:
             self._alarm.cancel()
         running = [
@@ -143,23 +157,14 @@ class VenueRunner:
 
     async def _fail_orphans(self) -> None:
         """End live jobs of this venue of which this node has no private part: they cannot run."""
-        for status in (JobStatus.PENDING, JobStatus.STARTED):
-            orphans = await self._off_loop(
-                partial(self._orphans, status, frozenset(self._jobs.live))
-            )
-            for id, record in orphans:
-                why = {"error": "interrupted: this node does not have its input"}
-                after = step(record, JobEvent.FAIL, present_ms(self._clock), why)
-                if isinstance(after, Map):
-                    self._jobs.committer.put(JobBatch(records={id: after}))
-
-    def _orphans(self, status: JobStatus, known: frozenset[bytes]) -> list[tuple[bytes, Map]]:
-        found = []
-        for id in self._pages.all(status):
-            record = self._storage.job(id) if id not in known and id < self._begun else None
-            if record is not None and status_of_job(record) is status:
-                found.append((id, record))
-        return found
+        known = frozenset(self._jobs.live)
+        look = partial(orphans, self._storage, self._pages, known, self._begun)
+        for id, record in await self._off_loop(look):
+            if id in self._jobs.live:  # a scheduled call whose time came meanwhile
+                continue
+            after = step(record, JobEvent.FAIL, present_ms(self._clock), {"error": ORPHAN_TEXT})
+            if isinstance(after, Map):
+                self._jobs.committer.put(JobBatch(records={id: after}))
 
     def _recover(self, job: LiveJob, why: str) -> None:
         """Go on with a job that was found at the start, by its rule."""
@@ -400,6 +405,7 @@ class VenueRunner:
 
     async def unschedule(self, handle: bytes, caller: JobCaller) -> None:
         """Drop a call that waits. Raises: NoSuchPath: it does not wait, or is another caller's."""
+        await self._gate.passed()
         call = self._schedule.get(handle)
         if call is None or not (caller.sees_all or call.owner == caller.did):
             raise NoSuchPath(f"there is no scheduled call {handle.hex()}")
@@ -420,7 +426,7 @@ class VenueRunner:
             self._alarm.cancel()
             self._alarm = None
         delay_ms = self._schedule.delay_ms()
-        if delay_ms is not None and self._takes_calls:
+        if delay_ms is not None and self._gate.is_open:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(
                 min(delay_ms, ALARM_MS_MAX) / 1_000, lambda: self._jobs.spawn(self._fire_due())
@@ -435,10 +441,10 @@ class VenueRunner:
                 operation = await self._off_loop(partial(self._catalogue.of_asset, call.asset))
                 operation = replace(operation, given=call.reference)
                 job, batch = self._jobs.new_job(
-                    operation, cell_json(call.input), call.owner, PrivatePart()
+                    operation, cell_json(call.input), call.owner, PrivatePart(), job_of_call(handle)
                 )
             except Exception as error:  # noqa: BLE001 - the caller finds it in the job
-                batch = self._rejected(call, error_text(error))
+                batch = self._rejected(handle, call, error_text(error))
                 batch.update(gone)
                 self._jobs.committer.put(batch)
                 continue
@@ -446,9 +452,9 @@ class VenueRunner:
             self._jobs.spawn(self._jobs.accept(job, batch))
         self._set_alarm()
 
-    def _rejected(self, call: ScheduledCall, why: str) -> JobBatch:
+    def _rejected(self, handle: bytes, call: ScheduledCall, why: str) -> JobBatch:
         """Return a job that ended before it began: its caller finds the reason."""
-        id = self._jobs.next_id()
+        id = job_of_call(handle)
         # Its secrets are not known without the operation: nothing of the input is shown.
         record = self._jobs.first_record(id, call.asset, call.reference, "", HIDDEN, call.owner)
         after = step(record, JobEvent.REJECT, present_ms(self._clock), {"error": why})
@@ -458,8 +464,7 @@ class VenueRunner:
     # --- inside -----------------------------------------------------------------------------------
 
     async def _resolved(self, reference: str) -> ResolvedOperation:
-        if not self._takes_calls:
-            raise Draining("the venue takes no calls: it begins or ends")
+        await self._gate.passed()
         if self.failure:
             raise Unavailable(f"the venue cannot write its jobs: {self.failure}")
         return await self._found(reference)
@@ -474,6 +479,7 @@ class VenueRunner:
 
     async def _mine(self, id: bytes, caller: JobCaller) -> LiveJob | None:
         """Return a live job that the caller may change; None: it has ended."""
+        await self._gate.passed()
         check_sees(await self.get(id, caller), caller)
         return self._jobs.live.get(id)
 

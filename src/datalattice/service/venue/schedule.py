@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from datalattice.apps.grid import JOB_TIME_MAX
 from datalattice.cells import Map, Value
-from datalattice.clock import LAST_MS, Clock
+from datalattice.clock import Clock, present_ms
 from datalattice.crypto import Entropy
 from datalattice.errors import Backpressure, UsageError
 
@@ -56,6 +57,15 @@ def _read(cell: Map) -> ScheduledCall | None:
     return ScheduledCall(asset, str(reference or ""), cell.get("input"), owner, time_ms)
 
 
+def job_of_call(handle: bytes) -> bytes:
+    """Return the id of the job that a scheduled call becomes.
+
+    It is known before, so a restored folder sees from the records whether a call has fired.
+    """
+    # 6 bytes of milliseconds, 2 of a counter, 8 of chance, as every job id.
+    return handle[2:_TIME_BYTES] + b"\0\0" + handle[_TIME_BYTES:]
+
+
 class Schedule:
     """The calls of one venue."""
 
@@ -75,10 +85,14 @@ class Schedule:
     def add(self, call: ScheduledCall) -> bytes:
         """Add a call; return its handle: 8 bytes of its time, 8 of chance.
 
+        A time that is over means now.
         Raises: UsageError: the time. Backpressure: too many calls wait.
         """
-        if not 0 <= call.time_ms <= LAST_MS:
-            raise UsageError(f"time: Unix milliseconds from 0 to {LAST_MS}, got {call.time_ms}")
+        if not 0 <= call.time_ms <= JOB_TIME_MAX:
+            raise UsageError(
+                f"time: Unix milliseconds from 0 to {JOB_TIME_MAX}, got {call.time_ms}"
+            )
+        call = replace(call, time_ms=max(call.time_ms, present_ms(self._clock)))
         if len(self._calls) >= self._most:
             raise Backpressure(f"{self._most} calls wait for their time; cancel some")
         handle = call.time_ms.to_bytes(_TIME_BYTES, "big") + self._entropy.bytes(_RANDOM_BYTES)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from datalattice.apps.grid import GRID_SECTION, VENUES_KEY
 from datalattice.cells import Map
 from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor
+from datalattice.errors import Unfenced
 from datalattice.service.venue import (
     EffectOutcome,
     FoundJob,
@@ -270,6 +272,139 @@ def test_calls_that_were_due_begin_at_the_next_start_in_order() -> None:
     third.pass_ms(100)
     assert third.run(third.runner.jobs(ALICE)) == ids
     third.end()
+
+
+# --- a folder that is older than what its peers hold ----------------------------------------------
+
+
+def copied(root: LatticeCursor) -> LatticeCursor:
+    """Return a venue's root as it is now."""
+    copy = venue_root(KEY)
+    copy.set(root.get())
+    return copy
+
+
+def restored(copy: LatticeCursor, newest: LatticeCursor, ledger: LedgerAdapter) -> VenueLife:
+    """Start a venue of a copy, which gets the newest records behind the fence."""
+    later = VenueLife(copy, KEY, [EchoAdapter(), ledger], start_s=2_000)
+    begin, venues = later.storage.begin, (GRID_SECTION, VENUES_KEY)
+
+    def fenced() -> None:
+        begin()
+        copy.path(*venues).merge(newest.path(*venues).get())
+
+    later.storage.begin = fenced  # type: ignore[method-assign]
+    later.run(later.runner.start())
+    later.pass_ms(5_000)
+    return later
+
+
+@pytest.mark.parametrize("op", ["retry", "check", "fail", "pure"])
+def test_a_restored_folder_repeats_no_job_that_has_ended_since(op: str) -> None:
+    root, ledger = venue_root(KEY), LedgerAdapter()
+    life = VenueLife(root, KEY, [EchoAdapter(), ledger])
+    life.run(life.runner.start())
+    record = life.run(life.runner.invoke(f"v/ops/ledger/{op}", {"ask": "go?"}, ALICE))
+    id = bytes.fromhex(str(record["id"]))
+    life.pass_ms(100)
+    waiting = copied(root)
+    life.run(life.runner.message(id, "go", ALICE))
+    started = copied(root)
+    life.pass_ms(100)
+    ended, effects, runs = found(life, id), list(ledger.effects), dict(ledger.runs)
+    assert ended["status"] == "COMPLETE"
+    life.end()
+    for copy in (waiting, started):
+        later = restored(copy, root, ledger)
+        assert found(later, id) == ended
+        assert (ledger.effects, dict(ledger.runs)) == (effects, runs)
+        assert later.storage.private() == ({}, {})
+        later.end()
+
+
+def test_a_scheduled_call_that_has_fired_since_does_not_fire_again() -> None:
+    root, ledger = venue_root(KEY), LedgerAdapter()
+    life = VenueLife(root, KEY, [EchoAdapter(), ledger])
+    life.run(life.runner.start())
+    soon = life.clock.now_ms() + 1_000
+    life.run(life.runner.schedule("v/ops/ledger/retry", {}, soon, ALICE))
+    copy = copied(root)
+    life.pass_ms(2_000)
+    [id] = life.run(life.runner.jobs(ALICE))
+    life.end()
+    later = restored(copy, root, ledger)
+    assert later.run(later.runner.jobs(ALICE)) == [id]
+    assert len(ledger.effects) == 1
+    assert later.storage.private() == ({}, {})
+    later.end()
+
+
+def test_a_restored_parent_finds_the_children_that_have_ended_since() -> None:
+    root, ledger = venue_root(KEY), LedgerAdapter()
+    life = VenueLife(root, KEY, [EchoAdapter(), ledger])
+    life.run(life.runner.start())
+    parts: Json = [{}, {"ms": 60_000}]
+    life.run(life.runner.invoke("v/ops/ledger/parent", {"parts": parts}, ALICE))
+    copy = copied(root)
+    life.pass_ms(1_000)
+    assert len(ledger.effects) == 2
+    life.end()
+    later = restored(copy, root, ledger)
+    later.pass_ms(1_000)
+    assert len(ledger.effects) == 2
+    first, *_ = (cell_json(record).get("output") for _, record in later.storage.jobs().entries())
+    assert first == [
+        {"status": "COMPLETE", "error": ""},
+        {"status": "FAILED", "error": "interrupted: this node does not have its input"},
+    ]
+    later.end()
+
+
+@pytest.mark.parametrize("status", [S.PENDING, S.STARTED, S.PAUSED, S.INPUT_REQUIRED])
+def test_a_live_job_that_came_after_the_copy_ends_as_failed(status: JobStatus) -> None:
+    case = Case("pure", status, is_orphan=True)
+    life = case.start()
+    told = found(life, case.id)
+    assert (told["status"], told["error"]) == (
+        "FAILED",
+        "interrupted: this node does not have its input",
+    )
+    life.end()
+
+
+# --- while the node may not write -----------------------------------------------------------------
+
+
+def test_calls_wait_for_the_fence_and_then_have_its_error() -> None:
+    root, ledger = venue_root(KEY), LedgerAdapter()
+    life = VenueLife(root, KEY, [ledger])
+    begin, is_open = life.storage.begin, False
+
+    def refused() -> None:
+        if not is_open:
+            raise Unfenced("no peer was asked")
+        begin()
+
+    life.storage.begin = refused  # type: ignore[method-assign]
+
+    async def work() -> dict[str, Any]:
+        nonlocal is_open
+        starting = asyncio.ensure_future(life.runner.start_when_allowed())
+        for _ in range(2):
+            with pytest.raises(Unfenced, match="no peer was asked"):
+                await life.runner.invoke("v/ops/ledger/pure", {}, ALICE)
+        assert await life.runner.jobs(ALICE) == []
+        assert list(life.runner.operations())
+        is_open = True
+        await starting
+        record = await life.runner.invoke("v/ops/ledger/pure", {}, ALICE)
+        done: dict[str, Any] = cell_json(
+            await life.runner.wait(bytes.fromhex(str(record["id"])), ALICE, 10)
+        )
+        return done
+
+    assert life.run(work())["status"] == "COMPLETE"
+    life.end()
 
 
 # --- a crash at each commit -----------------------------------------------------------------------
