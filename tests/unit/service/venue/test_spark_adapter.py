@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,11 @@ class Session:
     tags: set[str] = field(default_factory=set)
     interrupted: list[str] = field(default_factory=list)
     was_interrupted: threading.Event = field(default_factory=threading.Event)
+    formats: list[str] = field(default_factory=list)
+
+    @property
+    def dataSource(self) -> Any:  # noqa: N802 - Spark's name
+        return SimpleNamespace(register=lambda source: self.formats.append(source.name()))
 
     def addTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
         self.tags.add(tag)
@@ -81,6 +87,7 @@ def test_a_job_gets_fixed_and_open_arguments_and_its_tag() -> None:
         "tags": [TAG],
     }
     assert session.tags == set()
+    assert "lattice.queue" in session.formats, "jobs of this package read through its formats"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from datalattice.errors import UsageError
+from datalattice.pipeline import register
 from datalattice.pipeline.jobs import cancel_tagged, spark_errors, tagged
 from datalattice.service.venue import (
     JobContext,
@@ -82,7 +83,8 @@ class SparkOffer:
 class SparkAdapter(PlainAdapter):
     """Runs `spark:<name>`.
 
-    session: returns the Spark session, which is started by the first job. at_once: jobs.
+    session: returns the Spark session, which is started by the first job; the formats of this
+    package are registered with it. at_once: jobs.
     Raises: UsageError: two jobs have one name.
     """
 
@@ -157,7 +159,9 @@ class SparkAdapter(PlainAdapter):
 
     def _start(self) -> SparkSession:
         with self._starting:  # two sessions at once would be two starts of Java
-            return self._session()
+            spark = self._session()
+            register(spark)  # in this thread, whose session may be one of its own
+            return spark
 
     def _arguments(self, meta: Metadata, given: Json) -> tuple[SparkOffer, dict[str, Any]]:
         offer = self._offers[sub_operation(meta, self._offers)]
