@@ -64,7 +64,8 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
     """A job. status: PENDING, STARTED, PAUSED, INPUT_REQUIRED, AUTH_REQUIRED, or how it ended.
 
     created, updated: Unix milliseconds. op: the asset of the operation. op_name: as it was called.
-    output: of a COMPLETE job. error: why it ended otherwise. message: what it waits for. resume: of
+    output: of a COMPLETE job. error: why it ended otherwise. message: what it waits for.
+    venue, remote_id: where another venue runs it, and the id of the job there. resume: of
     `venue.watch`.
     """
 
@@ -81,6 +82,8 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
     error: Annotated[str, Field(11)] = ""
     message: Annotated[str, Field(12)] = ""
     steps: Annotated[Value, Field(13, codec=CELL)] = None
+    venue: Annotated[str, Field(14)] = ""
+    remote_id: Annotated[bytes, Field(16, codec=JOB_ID, json="remoteId")] = b""
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 

@@ -105,7 +105,7 @@ if TYPE_CHECKING:
         StoreMethod,
         StoreMethods,
     )
-    from datalattice.client.rest import INFO_HEADER, RestClient
+    from datalattice.client.rest import INFO_HEADER, RestClient, problem_error, written_request
     from datalattice.client.retrying import IDEMPOTENCY_KEY, RetryPolicy
     from datalattice.client.upgrading import check_format, guard_folder
     from datalattice.client.venues import VenueClient, has_ended, output_of
@@ -119,7 +119,7 @@ _LATER = {
         ("AsyncStoreMethods", "DescribedMessage", "ResultStream", "StoreMethod", "StoreMethods"),
         "methods",
     ),
-    "RestClient": "rest",
+    **dict.fromkeys(("RestClient", "problem_error", "written_request"), "rest"),
     **dict.fromkeys(("IDEMPOTENCY_KEY", "RetryPolicy"), "retrying"),
     "AsyncVenueClient": "asyncvenues",
     **dict.fromkeys(("VenueClient", "has_ended", "output_of"), "venues"),
@@ -216,6 +216,7 @@ __all__ = [
     "parse_path_key",
     "parse_ticket",
     "present_slots",
+    "problem_error",
     "read_key",
     "read_keys",
     "read_keys_or_none",
@@ -236,4 +237,5 @@ __all__ = [
     "with_slots",
     "write_key",
     "write_node_name",
+    "written_request",
 ]

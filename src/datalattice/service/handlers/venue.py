@@ -282,4 +282,6 @@ def _record(record: Map) -> JobRecord:
         error=text("error"),
         message=text("message"),
         steps=record.get("steps"),
+        venue=text("venue"),
+        remote_id=bytes.fromhex(text("remoteId")),
     )

@@ -45,6 +45,17 @@ class ResolvedOperation:
         fields = operation_of(self.metadata).get("secretFields")
         return frozenset(map(str, fields)) if isinstance(fields, list) else frozenset()
 
+    @property
+    def secret_inputs(self) -> frozenset[str]:
+        """The members that records hide of an input alone: `writeOnly` in its schema, too."""
+        schema = operation_of(self.metadata).get("input")
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        known = properties.items() if isinstance(properties, dict) else ()
+        hidden = {
+            name for name, one in known if isinstance(one, dict) and one.get("writeOnly") is True
+        }
+        return self.secrets | hidden
+
 
 def operation_of(metadata: Metadata) -> dict[str, Any]:
     """Return the member `operation` of metadata; empty if there is none."""

@@ -125,7 +125,12 @@ class LiveJobs:
             )
         id = id or self.next_id()
         record = self.first_record(
-            id, operation.asset, operation.given, operation.name, redacted(cell, operation), caller
+            id,
+            operation.asset,
+            operation.given,
+            operation.name,
+            redacted(cell, operation.secret_inputs),
+            caller,
         )
         job = LiveJob(id, record, replace(private, input=cell), operation)
         self.admit(job)
@@ -275,7 +280,7 @@ class LiveJobs:
             why = f"the operation returned while the job was {job.status}"
             self.apply(job, JobEvent.FAIL, {"error": why})
             return
-        self.apply(job, JobEvent.COMPLETE, {"output": redacted(cell, job.operation)})
+        self.apply(job, JobEvent.COMPLETE, {"output": redacted(cell, job.operation.secrets)})
 
     async def deliver(self, job: LiveJob, run: JobRun, message: Value) -> None:
         """Offer a message to the adapter; one that it takes waits no longer."""
@@ -415,11 +420,11 @@ async def durably(durable: asyncio.Future[None]) -> None:
     await asyncio.shield(durable)
 
 
-def redacted(value: Value, operation: ResolvedOperation) -> Value:
+def redacted(value: Value, secrets: frozenset[str]) -> Value:
     """Return an input or output without its secrets."""
-    if not isinstance(value, Map) or not operation.secrets:
+    if not isinstance(value, Map) or not secrets:
         return value
-    return value.put_many({name: HIDDEN for name in operation.secrets if name in value})
+    return value.put_many({name: HIDDEN for name in secrets if name in value})
 
 
 def error_text(error: BaseException) -> str:

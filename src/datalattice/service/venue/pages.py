@@ -29,6 +29,7 @@ class JobPages:
         self._lock: Final = threading.Lock()
         self._seen: Index = EMPTY_INDEX
         self._lists: Final[dict[tuple[str | None, str | None], list[bytes]]] = {}
+        self._delegated: Final[set[tuple[str, str, str]]] = set()
 
     def page(
         self,
@@ -62,6 +63,15 @@ class JobPages:
             self._follow()
             return list(self._lists.get((None, status), []))
 
+    def is_delegated(self, caller: str, venue: str, remote_id: str) -> bool:
+        """Return whether a job of a caller is, or was, run by this job of another venue.
+
+        venue, remote_id: as in the record.
+        """
+        with self._lock:
+            self._follow()
+            return (caller, venue, remote_id) in self._delegated
+
     def _follow(self) -> None:
         """Take over what differs in the present records."""
         jobs = self._storage.jobs()
@@ -74,6 +84,9 @@ class JobPages:
                 del ids[bisect_left(ids, id)]
             for place in new - old:
                 insort(self._lists.setdefault(place, []), id)
+            if isinstance(after, Map) and "remoteId" in after:
+                told = [str(after.get(name)) for name in ("caller", "venue", "remoteId")]
+                self._delegated.add((told[0], told[1], told[2]))
         self._seen = jobs
 
 

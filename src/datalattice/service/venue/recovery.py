@@ -64,11 +64,13 @@ def recovery_of(found: FoundJob, attempts_max: int) -> RecoveryChoice:
     # PENDING: the adapter never ran, since STARTED is durable before.
     if found.status is JobStatus.PENDING:
         return RecoveryChoice(RecoveryStep.RUN)
+    # "STARTED with `remoteId`: it runs: its adapter follows the job of the other venue". Nothing
+    # runs anew, so attempts do not count: that job may take longer than three lives of this venue.
+    if found.is_delegated:
+        return RecoveryChoice(RecoveryStep.RUN)
     if found.attempt >= attempts_max:
         return RecoveryChoice(RecoveryStep.FAIL, f"interrupted {found.attempt} times")
-    # "delegated to another venue: follow the remote job again instead of running anew": its
-    # adapter does so, by the same effect key.
-    if found.rule is RecoveryRule.RETRY or found.is_delegated:
+    if found.rule is RecoveryRule.RETRY:
         return RecoveryChoice(RecoveryStep.RUN)
     if found.rule is RecoveryRule.CHECK:
         return RecoveryChoice(RecoveryStep.CHECK)

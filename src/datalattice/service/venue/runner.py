@@ -291,6 +291,13 @@ class VenueRunner:
         found: list[bytes] = await self._off_loop(page)
         return found
 
+    async def is_delegated(self, caller: str, venue: str, remote_id: str) -> bool:
+        """Return whether a job of a caller here has had this job made at another venue."""
+        found: bool = await self._off_loop(
+            partial(self._pages.is_delegated, caller, venue, remote_id)
+        )
+        return found
+
     async def cancel(self, id: bytes, caller: JobCaller) -> Map:
         """End a job that is live as CANCELLED; return the durable record, of an ended one, too."""
         job = await self._mine(id, caller)

@@ -57,7 +57,7 @@ TABLE = [
     (S.STARTED, 1, R.CHECK, False, Step.CHECK),
     (S.STARTED, 3, R.CHECK, False, Step.FAIL),
     (S.STARTED, 1, R.FAIL, True, Step.RUN),
-    (S.STARTED, 3, R.FAIL, True, Step.FAIL),
+    (S.STARTED, 3, R.FAIL, True, Step.RUN),
     (S.PAUSED, 1, R.FAIL, False, Step.WAIT),
     (S.INPUT_REQUIRED, 3, R.RETRY, False, Step.WAIT),
     (S.AUTH_REQUIRED, 1, None, False, Step.WAIT),

@@ -1,6 +1,7 @@
 """Adapters of a venue: what runs the operations that every venue can offer."""
 
-from datalattice.service.venue.adapters.hosts import HostRules
+from datalattice.service.venue.adapters.grid import GridAdapter, OwnJobs
+from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached
 from datalattice.service.venue.adapters.http import HttpAdapter
 from datalattice.service.venue.adapters.json_values import JsonAdapter, merge_json
 from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter, OutputCheck
@@ -21,18 +22,28 @@ from datalattice.service.venue.adapters.tables import (
     TableSource,
 )
 from datalattice.service.venue.adapters.trial import TrialAdapter
+from datalattice.service.venue.adapters.venues import (
+    RemoteVenues,
+    VenueCalls,
+    VenueDoor,
+    VenueRules,
+)
 
 __all__ = [
+    "GridAdapter",
     "HostRules",
+    "HostUnreached",
     "HttpAdapter",
     "JsonAdapter",
     "LatticeTables",
     "MayRead",
     "OrchestratorAdapter",
     "OutputCheck",
+    "OwnJobs",
     "ProcessLimits",
     "PythonAdapter",
     "RegisteredFunction",
+    "RemoteVenues",
     "SparkAdapter",
     "SparkOffer",
     "SqlAdapter",
@@ -40,6 +51,9 @@ __all__ = [
     "TableRows",
     "TableSource",
     "TrialAdapter",
+    "VenueCalls",
+    "VenueDoor",
+    "VenueRules",
     "dependencies",
     "evaluate",
     "merge_json",

@@ -18,7 +18,7 @@ import httpcore
 
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable
 from datalattice.service.venue import OperationFailed
-from datalattice.service.venue.adapters.hosts import HostRules
+from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached
 
 CONNECT_S: Final = 10.0  # "Connect 10 s, whole 30 s."
 WHOLE_S: Final = 30.0
@@ -133,11 +133,13 @@ async def fetch(
     to: HttpTarget,
     fields: Sequence[tuple[str, str]],
     body: bytes,
+    body_max: int = ANSWER_BYTES_MAX,
 ) -> HttpAnswer:
     """Ask once, on a connection of its own, without following redirects.
 
-    Raises: AddressRefused: the host may not be asked. PeerUnavailable: it does not answer.
-            LimitExceeded: the answer is too long.
+    body_max: bytes of the answer's body.
+    Raises: AddressRefused: the host may not be asked. HostUnreached: it cannot be connected to.
+            PeerUnavailable: it does not answer. LimitExceeded: the answer is too long.
     """
     url = httpcore.URL(scheme=to.scheme, host=to.host, port=to.port, target=to.target)
     limits: dict[str, Any] = {"timeout": dict.fromkeys(("connect", "read", "write", "pool"), None)}
@@ -150,15 +152,17 @@ async def fetch(
             contextlib.aclosing(pool),
             pool.stream(method, url, headers=sent, content=body, extensions=limits) as answer,
         ):
-            return await _read(to, answer)
+            return await _read(to, answer, body_max)
     except DataLatticeError:
         raise
+    except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+        raise HostUnreached(f"{to}: {str(error) or type(error).__name__}") from error
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
         reason = str(error) or type(error).__name__
         raise PeerUnavailable(f"{to}: {reason}") from error
 
 
-async def _read(to: HttpTarget, answer: httpcore.Response) -> HttpAnswer:
+async def _read(to: HttpTarget, answer: httpcore.Response, body_max: int) -> HttpAnswer:
     if len(answer.headers) > ANSWER_FIELDS_MAX:
         raise LimitExceeded(
             f"{to} answered with {len(answer.headers)} header fields, at most {ANSWER_FIELDS_MAX}"
@@ -172,6 +176,6 @@ async def _read(to: HttpTarget, answer: httpcore.Response) -> HttpAnswer:
     body = bytearray()
     async for piece in answer.aiter_stream():
         body += piece
-        if len(body) > ANSWER_BYTES_MAX:
-            raise LimitExceeded(f"{to} answered with more than {ANSWER_BYTES_MAX} bytes")
+        if len(body) > body_max:
+            raise LimitExceeded(f"{to} answered with more than {body_max} bytes")
     return HttpAnswer(answer.status, fields, bytes(body))

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.errors import UsageError
+from datalattice.errors import PeerUnavailable, UsageError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -26,6 +26,10 @@ METADATA_ADDRESSES: Final = frozenset(
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 _PATTERN: Final = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+
+
+class HostUnreached(PeerUnavailable):
+    """No connection was made, so that nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,463 @@
+"""Adapter `grid`: runs operations here or at another venue, and asks for jobs.
+
+A job that another venue runs has a record here, whose `venue` and `remoteId` name the one there.
+The effect key of the job here is the id of the request there, so that one job is made there however
+often it is asked for; a later attempt follows that job.
+
+Source: docs/design/venue.md "Other venues".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from datalattice.actions import CancelJob, GetJob, InvokeOperation, JobRecord, MessageJob
+from datalattice.cells import Map
+from datalattice.clock import Clock, SystemClock
+from datalattice.errors import (
+    DataLatticeError,
+    NoSuchPath,
+    Unavailable,
+    UsageError,
+)
+from datalattice.service.venue import (
+    AUTH_REQUIRED,
+    INPUT_REQUIRED,
+    JobCaller,
+    JobContext,
+    JobStatus,
+    Json,
+    Metadata,
+    OperationFailed,
+    PlainAdapter,
+    RecoveryRule,
+    VenueOperation,
+    cell_json,
+    json_cell,
+)
+from datalattice.service.venue.adapters.hosts import HostUnreached
+from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
+from datalattice.service.venue.adapters.venues import VenueCalls, VenueDoor
+
+POLL_FIRST_S: Final = 0.3  # "first 300 ms, factor 1.5, at most 10 s"
+POLL_FACTOR: Final = 1.5
+POLL_MOST_S: Final = 10.0
+
+QUICK_MS: Final = 250
+"""How long the first request waits for the end of the job: most are over by then."""
+
+REMOTE_WAIT_S: Final = 300.0
+"""How long a venue that has a job of ours may be away, by default."""
+
+JOB_ID_BYTES_MAX: Final = 32  # "readers accept any length from 1 to 32 bytes"
+DELEGATIONS_MAX: Final = 16
+"""Most delegations of one call: "16 links a request"."""
+
+_RUNS: Final = ("operation", "input", "venue", "ucans")
+_ASKS: Final = ("id", "venue", "timeout", "ucans")
+_KINDS: Final = {
+    "run": ("Runs an operation, and returns its output", _RUNS, "operation"),
+    "invoke": ("Begins a job, and returns its record", _RUNS, "operation"),
+    "jobStatus": ("Returns the record of a job", _ASKS, "id"),
+    "jobResult": ("Waits for the end of a job, and returns its output", _ASKS, "id"),
+}
+_TYPES: Final[Mapping[str, Json]] = {
+    "operation": {"type": "string"},
+    # Its secrets are known where it runs, and its record there hides them.
+    "input": {"writeOnly": True},
+    "venue": {"type": "string"},
+    "id": {"type": "string"},
+    "timeout": {"type": "integer", "minimum": 1},
+    "ucans": {"type": "array", "items": {"type": "string"}, "writeOnly": True},
+}
+
+
+class OwnJobs(Protocol):
+    """The jobs of this venue: its runner."""
+
+    async def invoke(
+        self,
+        reference: str,
+        input: Json,
+        caller: JobCaller,
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | None = None,
+    ) -> Map:
+        """Begin a job; return its record."""
+        ...
+
+    async def get(self, id: bytes, caller: JobCaller) -> Map:
+        """Return the record of a job."""
+        ...
+
+    async def wait(self, id: bytes, caller: JobCaller, limit_s: float) -> Map:
+        """Return the record when the job has ended, or as it is after `limit_s` seconds."""
+        ...
+
+    async def is_delegated(self, caller: str, venue: str, remote_id: str) -> bool:
+        """Return whether a job of a caller here has had this job made at another venue."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a job asks of a venue. door: None: of this one."""
+
+    kind: str
+    operation: str
+    input: Json
+    id: bytes
+    timeout_ms: int | None
+    door: VenueDoor | None
+    delegations: tuple[str, ...]
+
+
+class GridAdapter(PlainAdapter):
+    """Runs `grid:run`, `grid:invoke`, `grid:jobStatus` and `grid:jobResult`.
+
+    jobs: of this venue; asked for when a job runs. venues: the others; None: there are none.
+    remote_wait_s: how long a venue that has a job of ours may be away before the job here fails.
+    """
+
+    name = "grid"
+
+    def __init__(
+        self,
+        jobs: Callable[[], OwnJobs],
+        venues: VenueCalls | None = None,
+        *,
+        remote_wait_s: float = REMOTE_WAIT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self._jobs: Final = jobs
+        self._venues: Final = venues
+        self._remote_wait_s: Final = remote_wait_s
+        self._clock: Final = clock or SystemClock()
+        self._asked_for: Final[dict[bytes, tuple[_Call, JobRecord | None]]] = {}
+        """Jobs here that have asked another venue for one: what for, and what it answered."""
+
+    def operations(self) -> Sequence[VenueOperation]:
+        """Return the four operations."""
+        found = []
+        for kind, (description, names, needed) in _KINDS.items():
+            properties: dict[str, Json] = {name: _TYPES[name] for name in names}
+            metadata: Metadata = {
+                "name": f"Grid {kind}",
+                "description": f"{description}, here or at another venue",
+                "operation": {
+                    "adapter": f"grid:{kind}",
+                    "input": {"type": "object", "properties": properties, "required": [needed]},
+                },
+            }
+            # What is done twice is asked for by one effect key, so it is made once.
+            has_effects = kind in {"run", "invoke"}
+            found.append(VenueOperation(f"grid/{kind}", metadata, has_effects, RecoveryRule.RETRY))
+        return found
+
+    def check(self, meta: Metadata, input: Json) -> None:
+        """Refuse a malformed input, and a venue that may not be called."""
+        self._read(meta, input)
+
+    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+        """Do what is asked, here or there.
+
+        Raises: OperationFailed: the other venue cannot be reached, or the job failed there.
+        """
+        call = self._read(meta, input)
+        try:
+            async with asyncio.timeout(call.timeout_ms and call.timeout_ms / 1_000):
+                if call.door is None:
+                    return await self._here(job, call)
+                return await self._there(job, call, call.door)
+        except TimeoutError:
+            # "over it: error, job untouched"
+            raise OperationFailed(f"no answer within {call.timeout_ms} ms") from None
+
+    async def cancel(self, job: JobContext) -> None:
+        """Cancel the job at the other venue, if one was asked for."""
+        if self._venues is None:
+            return
+        saved = job.saved if isinstance(job.saved, dict) else {}
+        call, record = self._asked_for.pop(job.id, (None, None))
+        if call is not None and call.door is not None:
+            # Without an answer yet: the same request again makes no other job, and tells its id.
+            record = record or await self._ask_for(job, call, call.door)
+            door, remote_id, delegations = call.door, record.id, call.delegations
+        elif "id" in saved:  # of an earlier life
+            door = self._venues.find(str(saved["venue"]))
+            remote_id = bytes.fromhex(str(saved["id"]))
+            delegations = _texts(saved["ucans"])
+        else:
+            return
+        await self._venues.call(door, CancelJob(id=remote_id), delegations=delegations)
+
+    # --- the input --------------------------------------------------------------------------------
+
+    def _read(self, meta: Metadata, given: Json) -> _Call:
+        kind = sub_operation(meta, _KINDS)
+        _, names, _ = _KINDS[kind]
+        fields = members(given, names)
+        venue = text_member(fields, "venue", "")
+        door = None
+        if venue:
+            if self._venues is None:
+                raise UsageError("`venue`: this venue calls no others")
+            door = self._venues.find(venue)
+        timeout = fields.get("timeout")
+        if timeout is not None and (type(timeout) is not int or timeout < 1):
+            raise UsageError(f"`timeout` is a number of milliseconds, 1 or more, got {timeout!r}")
+        delegations = _texts(fields.get("ucans"))
+        runs = "operation" in names
+        return _Call(
+            kind,
+            text_member(fields, "operation") if runs else "",
+            fields.get("input"),
+            b"" if runs else _job_id(text_member(fields, "id")),
+            timeout,
+            door,
+            delegations,
+        )
+
+    # --- here -------------------------------------------------------------------------------------
+
+    async def _here(self, job: JobContext, call: _Call) -> Json:
+        caller = JobCaller(job.caller)
+        if call.kind == "run":
+            result = await job.invoke(call.operation, call.input, key="run")
+            if result.status != JobStatus.COMPLETE:
+                raise OperationFailed(result.error or f"job {result.id.hex()} is {result.status}")
+            return result.output
+        if call.kind == "invoke":
+            key = job.effect_key().hex()
+            made = await self._jobs().invoke(call.operation, call.input, caller, request_id=key)
+            return _json(made)
+        if call.kind == "jobStatus":
+            return _json(await self._jobs().get(call.id, caller))
+        while True:
+            record = await self._jobs().wait(call.id, caller, POLL_MOST_S)
+            status = JobStatus(str(record["status"]))
+            if status.is_terminal:
+                output: Json = cell_json(record.get("output"))
+                return _output_of(call.id, status, output, str(record.get("error")), "")
+
+    # --- there ------------------------------------------------------------------------------------
+
+    async def _there(self, job: JobContext, call: _Call, door: VenueDoor) -> Json:
+        if call.kind in {"jobStatus", "jobResult"}:
+            # The other venue knows this venue alone, so it is here that callers are told apart.
+            if not await self._jobs().is_delegated(job.caller, str(door), call.id.hex()):
+                raise NoSuchPath(f"no job of yours here has made job {call.id.hex()} at {door}")
+            if call.kind == "jobStatus":
+                return _shown(await self._job(door, call.id, call.delegations))
+            return await self._result(job, door, call.id, call.delegations)
+        saved = job.saved if isinstance(job.saved, dict) else {}
+        if "id" in saved:  # by an earlier attempt
+            record = await self._job(door, bytes.fromhex(str(saved["id"])), call.delegations)
+        else:
+            record = await self._begin(job, call, door)
+        if call.kind == "invoke":
+            output = _shown(record)
+        elif JobStatus(record.status).is_terminal:
+            output = _result_of(record, door)
+        else:
+            output = await self._result(job, door, record.id, call.delegations)
+        self._asked_for.pop(job.id, None)
+        return output
+
+    async def _begin(self, job: JobContext, call: _Call, door: VenueDoor) -> JobRecord:
+        """Have the other venue make a job; return its record when this one shows it."""
+        self._asked_for[job.id] = (call, None)
+        record = await self._ask_for(job, call, door)
+        self._asked_for[job.id] = (call, record)
+        shown: dict[str, Json] = {"venue": str(door), "remoteId": record.id.hex()}
+        saved: dict[str, Json] = {
+            "venue": str(door),
+            "id": record.id.hex(),
+            "ucans": list(call.delegations),
+        }
+        await asyncio.gather(job.progress(shown), job.checkpoint(saved))  # in one commit
+        return record
+
+    async def _ask_for(self, job: JobContext, call: _Call, door: VenueDoor) -> JobRecord:
+        """Ask for a job until there is an answer; the effect key makes it one job."""
+        left_ms = None
+        if job.deadline_ms is not None:
+            left_ms = max(1, job.deadline_ms - self._clock.now_ms())
+        request = InvokeOperation(
+            operation=call.operation,
+            input=json_cell(call.input, "input"),
+            wait_ms=QUICK_MS if call.kind == "run" else 0,
+            timeout_ms=left_ms,
+        )
+        away = _Away(self._remote_wait_s)
+        # An earlier attempt may have been heard.
+        may_be_made = job.attempt > 1
+        while True:
+            try:
+                record = await self._called(
+                    door, request, call.delegations, request_id=job.effect_key().hex()
+                )
+            except HostUnreached as error:
+                # "Unreachable venue: FAILED within the connect limit, text not empty."
+                if not may_be_made:
+                    raise OperationFailed(f"{door} cannot be reached: {error}") from error
+                await away.pause(door, error)
+            except Unavailable as error:
+                may_be_made = True
+                await away.pause(door, error)
+            else:
+                return _checked(record, None, door)
+
+    async def _result(
+        self, job: JobContext, door: VenueDoor, id: bytes, delegations: tuple[str, ...]
+    ) -> Json:
+        """Wait for the end of a job at another venue; return its output.
+
+        What that job asks for is asked for here.
+        """
+        asked, pause_s, away = 0, POLL_FIRST_S, _Away(self._remote_wait_s)
+        while True:
+            try:
+                record = await self._job(door, id, delegations)
+                status = JobStatus(record.status)
+                if status.is_terminal:
+                    return _result_of(record, door)
+                if status in (JobStatus.INPUT_REQUIRED, JobStatus.AUTH_REQUIRED):
+                    kind = INPUT_REQUIRED if status == INPUT_REQUIRED else AUTH_REQUIRED
+                    answer = await job.ask(record.message or f"job {id.hex()} waits", kind)
+                    message = MessageJob(id=id, message=json_cell(answer, "message"))
+                    key = job.effect_key(f"answer {asked}").hex()
+                    await self._called(door, message, delegations, request_id=key)
+                    asked, pause_s = asked + 1, POLL_FIRST_S
+            except Unavailable as error:
+                await away.pause(door, error)
+            else:
+                away.ended()
+                await asyncio.sleep(pause_s)
+                pause_s = min(POLL_FACTOR * pause_s, POLL_MOST_S)
+
+    async def _job(self, door: VenueDoor, id: bytes, delegations: tuple[str, ...]) -> JobRecord:
+        return _checked(await self._called(door, GetJob(id=id), delegations), id, door)
+
+    async def _called(
+        self,
+        door: VenueDoor,
+        request: Any,
+        delegations: tuple[str, ...],
+        request_id: str | None = None,
+    ) -> Any:
+        """Return what a venue answers.
+
+        Raises: Unavailable: it may be asked again. OperationFailed: it refuses.
+        """
+        assert self._venues is not None
+        try:
+            return await self._venues.call(
+                door, request, request_id=request_id, delegations=delegations
+            )
+        except (Unavailable, OperationFailed):
+            raise
+        except DataLatticeError as error:
+            # "remote failure is a local failure with the remote text"
+            raise OperationFailed(f"{door}: {error}"[:4_000]) from error
+
+
+class _Away:
+    """How long a venue has not answered; at most `limit_s` seconds."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s: Final = limit_s
+        self._since: float | None = None
+        self._pause_s = POLL_FIRST_S
+
+    def ended(self) -> None:
+        """Take note that it has answered."""
+        self._since, self._pause_s = None, POLL_FIRST_S
+
+    async def pause(self, door: VenueDoor, error: Exception) -> None:
+        """Wait before it is asked again. Raises: OperationFailed: it has been away for too long."""
+        now = asyncio.get_running_loop().time()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= self._limit_s:
+            raise OperationFailed(
+                f"{door} has not answered for {self._limit_s:g} s: {error}"
+            ) from error
+        await asyncio.sleep(min(self._pause_s, self._limit_s - (now - self._since)))
+        self._pause_s = min(POLL_FACTOR * self._pause_s, POLL_MOST_S)
+
+
+def _texts(given: Json) -> tuple[str, ...]:
+    """Return delegations. Raises: UsageError: they are not a list of texts."""
+    given = [] if given is None else given
+    if (
+        not isinstance(given, list)
+        or len(given) > DELEGATIONS_MAX
+        or not all(isinstance(one, str) and one.isascii() and "," not in one for one in given)
+    ):
+        raise UsageError(f"`ucans` is a list of at most {DELEGATIONS_MAX} delegations, as texts")
+    return tuple(map(str, given))
+
+
+def _job_id(text: str) -> bytes:
+    """Return the id of a job. Raises: UsageError."""
+    with contextlib.suppress(ValueError):
+        id = bytes.fromhex(text)
+        if 0 < len(id) <= JOB_ID_BYTES_MAX:
+            return id
+    raise UsageError(f"`id` is the id of a job in hex, got {text!r:.100}")
+
+
+def _checked(record: JobRecord, id: bytes | None, door: VenueDoor) -> JobRecord:
+    """Return a record that another venue has sent. Raises: OperationFailed: it is not that one."""
+    if not 0 < len(record.id) <= JOB_ID_BYTES_MAX or id not in (None, record.id):
+        raise OperationFailed(f"{door} answered with another job than the one asked for")
+    if record.status not in JobStatus._value2member_map_:
+        raise OperationFailed(f"{door} answered with a job whose status is {record.status!r:.80}")
+    return record
+
+
+def _result_of(record: JobRecord, door: VenueDoor) -> Json:
+    output: Json = cell_json(record.output)
+    return _output_of(record.id, JobStatus(record.status), output, record.error, f" at {door}")
+
+
+def _output_of(id: bytes, status: JobStatus, output: Json, error: str, where: str) -> Json:
+    """Return the output of a job that has ended. Raises: OperationFailed: it is not COMPLETE."""
+    if status is JobStatus.COMPLETE:
+        return output
+    why = error or "it has no error text"
+    raise OperationFailed(
+        why if status is JobStatus.FAILED else f"job {id.hex()}{where} is {status}: {why}"
+    )
+
+
+def _json(record: Map) -> Json:
+    found: Json = cell_json(record)
+    return found
+
+
+def _shown(record: JobRecord) -> Json:
+    """Return the record of a job of another venue as JSON, with the names that records have."""
+    shown: dict[str, Json] = {
+        "id": record.id.hex(),
+        "status": record.status,
+        "created": record.created,
+        "updated": record.updated,
+        "op": record.op,
+        "caller": record.caller,
+        "input": cell_json(record.input),
+    }
+    others: dict[str, Json] = {
+        "opName": record.op_name,
+        "name": record.name,
+        "output": cell_json(record.output),
+        "error": record.error,
+        "message": record.message,
+        "steps": cell_json(record.steps),
+    }
+    return shown | {name: value for name, value in others.items() if value not in (None, "")}

@@ -1,0 +1,308 @@
+"""Venues: which other venues this one may call, and a request to one of them.
+
+Callers choose the venue, so it must be one of those that the operator has listed, or its host one
+of those that are allowed. Each request is signed with this venue's own key. What another venue
+answers is read within limits, and nothing in it is followed.
+
+Source: docs/grid.md "Several venues".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from datalattice.actions import ActionRequest, from_document
+from datalattice.apps.grid import document_url
+from datalattice.client import IDEMPOTENCY_KEY, problem_error, written_request
+from datalattice.client.credentials import delegation_headers, make_token
+from datalattice.client.network import DoorPin, pin_of, proved_door, split_door, trusting
+from datalattice.clock import Clock, SystemClock
+from datalattice.crypto import KeyPair
+from datalattice.errors import DataLatticeError, PeerUnavailable, ProtocolViolation, UsageError
+from datalattice.protobuf import Message
+from datalattice.service.venue import JSON_BYTES_MAX
+from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached
+
+if TYPE_CHECKING:
+    import httpcore
+
+    from datalattice.service.venue.adapters.guarded import HttpAnswer, Resolve
+
+R = TypeVar("R", bound=Message)
+
+ANSWER_MAX: Final = 4 * JSON_BYTES_MAX
+"""Longest answer of another venue, in bytes: a record has an input, an output and steps."""
+
+TOKEN_S: Final = 120
+"""Life of the token of one request, in seconds."""
+
+_IN_THREAD: Final = 1 << 16
+"""Answers of more bytes are read in a thread."""
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class VenueDoor:
+    """Where another venue takes calls.
+
+    did: of the venue, "" if it is not known. pin: it must prove over TLS to be that node.
+    is_listed: by the operator, who also decided that its address is a good one.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    did: str = ""
+    pin: DoorPin | None = None
+    is_listed: bool = False
+
+    @property
+    def url(self) -> str:
+        """Its URL, as its tokens name it: without a port that is that of the scheme."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}"
+
+    def __str__(self) -> str:
+        """Return what records show: the DID, or the URL where that is not known."""
+        return self.did or self.url
+
+
+class VenueRules:
+    """Which venues may be called: by default none.
+
+    venues: URLs by name. A name may be a DID: `did:key:...` says nothing of where a venue is. A URL
+    is `http://host:port`, `https://host:port`, or `did:key:...@host:port`, where TLS proves that
+    it is the node of that DID. hosts: which others may be called, by URL or `did:web`.
+    Raises: UsageError: a URL has another form.
+    """
+
+    def __init__(
+        self,
+        venues: Mapping[str, str],
+        hosts: HostRules | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.hosts: Final = hosts or HostRules()
+        self._listed: Final[dict[str, VenueDoor]] = {}
+        for name, url in venues.items():
+            did = name if name.startswith("did:") else ""
+            self._listed[name] = door_at(url, did=did, is_listed=True, clock=clock)
+        doors = list(self._listed.values())
+        for door in doors:
+            for other in (door.did, door.url):
+                if other:
+                    self._listed.setdefault(other, door)
+
+    def find(self, given: str) -> VenueDoor:
+        """Return where a venue is: by its name in the list, its DID or its URL.
+
+        Raises: UsageError: it may not be called.
+        """
+        found = self._listed.get(given)
+        if found is None and given.startswith("did:web:"):
+            found = _web_door(given)
+        elif found is None and "://" in given:
+            found = door_at(given)
+            found = self._listed.get(found.url, found)
+        if found is None:
+            raise UsageError(f"`venue`: {given!r:.100} is not one that this venue knows")
+        why = None if found.is_listed else self.hosts.refused_name(found.host)
+        if why is not None:
+            raise UsageError(f"`venue`: {why}")
+        return found
+
+
+def door_at(
+    url: str, *, did: str = "", is_listed: bool = False, clock: Clock | None = None
+) -> VenueDoor:
+    """Return the door at a URL. did: of the venue there. Raises: UsageError: it is no such URL."""
+    named, place = split_door(url)
+    # A DID without "@" in front of a host is the name of a venue, and proves nothing by itself.
+    pin = None if named is None else pin_of(None, named, clock)
+    if named is not None and did not in {"", named}:
+        raise UsageError(f"a venue with the DID {did} is listed at {url!r:.100}")
+    text = f"https://{place}" if named is not None else place
+    try:
+        parts = urllib.parse.urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port, parts = "", None, urllib.parse.urlsplit("")
+    rest = (parts.path.rstrip("/"), parts.query, parts.fragment, parts.username)
+    if parts.scheme not in _PORTS or rest != ("", "", "", None):
+        raise UsageError(
+            "a venue is at http://host:port, https://host:port or did:key:...@host:port, got "
+            f"{url!r:.100}"
+        )
+    HostRules(allow=(host,))  # "a name in lower case, without a port"
+    return VenueDoor(parts.scheme, host, port or _PORTS[parts.scheme], named or did, pin, is_listed)
+
+
+def _web_door(did: str) -> VenueDoor:
+    """Return the door of a `did:web`. Raises: UsageError: it is malformed."""
+    # "`did:web` (to `https://host`, loopback `http`)"
+    parts = urllib.parse.urlsplit(document_url(did, allow_http=True))
+    return door_at(f"{parts.scheme}://{parts.netloc}", did=did)
+
+
+class VenueCalls(Protocol):
+    """What an adapter needs of other venues."""
+
+    def find(self, given: str) -> VenueDoor:
+        """Return where a venue is. Raises: UsageError: it may not be called."""
+        ...
+
+    async def call(
+        self,
+        door: VenueDoor,
+        request: ActionRequest[R],
+        *,
+        request_id: str | None = None,
+        delegations: Sequence[str] = (),
+    ) -> R:
+        """Have another venue do an action.
+
+        Raises: its error, as the same class. HostUnreached: nothing was sent. PeerUnavailable: it
+                did not answer. AddressRefused: it may not be called. ProtocolViolation,
+                LimitExceeded: its answer is none, or is too long.
+        """
+        ...
+
+
+class RemoteVenues:
+    """Calls other venues over REST, with this venue's key; it is a `VenueCalls`.
+
+    resolve, connections: by default those of the operating system. tls: what is trusted of doors
+    that are not pinned.
+    Raises: UsageError: the package httpcore is not installed.
+    """
+
+    def __init__(
+        self,
+        key_pair: KeyPair,
+        rules: VenueRules,
+        *,
+        clock: Clock | None = None,
+        resolve: Resolve | None = None,
+        connections: httpcore.AsyncNetworkBackend | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        try:
+            from datalattice.service.venue.adapters import guarded
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"calls of other venues need {error.name}: pip install 'datalattice[venue]'"
+            ) from error
+        self._guarded: Final = guarded
+        self._key_pair: Final = key_pair
+        self._rules: Final = rules
+        self._clock: Final = clock or SystemClock()
+        self._tls: Final = tls or ssl.create_default_context()
+        self._network: Final = partial(
+            guarded.GuardedNetwork,
+            resolve=resolve or guarded.resolve_host,
+            connections=connections,
+        )
+        self._certificates: Final[dict[VenueDoor, bytes]] = {}
+        self.find: Final = rules.find
+
+    async def call(
+        self,
+        door: VenueDoor,
+        request: ActionRequest[R],
+        *,
+        request_id: str | None = None,
+        delegations: Sequence[str] = (),
+    ) -> R:
+        """As `VenueCalls.call`."""
+        more = delegation_headers(delegations)
+        if request_id is not None:
+            more[IDEMPOTENCY_KEY] = request_id
+        verb, target, body, fields = written_request(request, partial(self._token, door), more)
+        answer = await self._ask(door, verb, target, fields, body or b"")
+        kind: type[R] = request.action.result  # type: ignore[assignment]
+        if len(answer.body) < _IN_THREAD:
+            return _result(kind, door, answer)
+        return await asyncio.to_thread(_result, kind, door, answer)
+
+    def _token(self, door: VenueDoor) -> str:
+        # For the DID where it is known: what an impostor at the URL gets is of no use elsewhere.
+        audience = door.did or door.url
+        return make_token(self._key_pair, audience, self._clock.now_ms(), life_s=TOKEN_S)
+
+    async def _ask(
+        self, door: VenueDoor, verb: str, target: str, fields: Mapping[str, str], body: bytes
+    ) -> HttpAnswer:
+        """Ask once. A pinned door may have another certificate by now: then once more."""
+        try:
+            return await self._ask_once(door, verb, target, fields, body)
+        except HostUnreached:
+            if self._certificates.pop(door, None) is None:
+                raise
+            return await self._ask_once(door, verb, target, fields, body)
+
+    async def _ask_once(
+        self, door: VenueDoor, verb: str, target: str, fields: Mapping[str, str], body: bytes
+    ) -> HttpAnswer:
+        # The operator has listed this host, in whatever network it is.
+        rules = HostRules(allow=(door.host,), private=True) if door.is_listed else self._rules.hosts
+        to = self._guarded.HttpTarget(door.scheme, door.host, door.port, target.encode("ascii"))
+        sent = [*fields.items(), ("accept-encoding", "identity")]
+        try:
+            async with asyncio.timeout(self._guarded.WHOLE_S):
+                tls = await self._trusted(door)
+                # "redirects are not followed": one is an answer without a problem document.
+                return await self._guarded.fetch(
+                    self._network(rules), tls, verb, to, sent, body, ANSWER_MAX
+                )
+        except TimeoutError:
+            raise PeerUnavailable(
+                f"{door} did not answer within {self._guarded.WHOLE_S:g} s"
+            ) from None
+
+    async def _trusted(self, door: VenueDoor) -> ssl.SSLContext:
+        """Return what TLS trusts: of a pinned door, the certificate that it has proved."""
+        if door.pin is None:
+            return self._tls
+        shown = self._certificates.get(door, b"")
+        if not door.pin.knows(shown):
+            shown = self._certificates[door] = await asyncio.to_thread(
+                proved_door, door.pin, door.host, door.port, self._guarded.CONNECT_S
+            )
+        return trusting(shown)
+
+
+def _result(kind: type[R], door: VenueDoor, answer: HttpAnswer) -> R:
+    """Return the result in an answer. Raises: as `VenueCalls.call`."""
+    if not 200 <= answer.status < 300:
+        raise _error(door, answer)
+    try:
+        document = json.loads(answer.body)
+        if not isinstance(document, dict):
+            raise UsageError("it is not an object")
+        known = {field.json for field in kind.declared()}
+        # A later version may tell more than this one knows.
+        return from_document(kind, {name: one for name, one in document.items() if name in known})
+    except (ValueError, RecursionError, DataLatticeError) as error:
+        raise ProtocolViolation(f"{door} answered with no {kind.__name__}: {error}"[:400]) from None
+
+
+def _error(door: VenueDoor, answer: HttpAnswer) -> Exception:
+    """Return the error in an answer."""
+    try:
+        found = problem_error(answer.status, answer.body)
+    except (TypeError, ValueError, RecursionError, DataLatticeError) as error:
+        found = ProtocolViolation(f"its problem document cannot be read: {error}"[:400])
+    if not isinstance(found, ProtocolViolation):
+        return found
+    # A gateway before a venue that starts again answers so.
+    kind = PeerUnavailable if answer.status >= 500 else ProtocolViolation
+    return kind(f"{door}: {found}")
