@@ -19,6 +19,7 @@ from datalattice.cells.cell import (
     Value,
     broken,
     deref,
+    deref_many,
     long_hook,
     put_kids,
     put_vlq,
@@ -29,11 +30,14 @@ from datalattice.cells.parse import read_kids, wrappers
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import chunk_span, read_vlq
 from datalattice.cells.work import Work
-from datalattice.errors import TypeMismatch, UsageError
+from datalattice.errors import BadFormat, TypeMismatch, UsageError
 from datalattice.limits import CHUNK_BYTES, STRING_BYTES_MAX
 
 TAG_TEXT: Final = 0x30
 TAG_BLOB: Final = 0x31
+
+CHUNKS_AT_ONCE: Final = 128
+"""About how many chunks of a read are loaded together: half a mebibyte."""
 
 
 class Chunked(Cell):
@@ -79,16 +83,49 @@ class Chunked(Cell):
         """
         need(start, int, "a position is an int")
         need(stop, int, "a position is an int")
-        out: list[bytes] = []
+        taken = _Chunks(work)
         # A range beyond the end is cut, as in slices of bytes.
-        _read(self, max(start, 0), min(stop, self._length), out, work)
-        return b"".join(out)
+        _read(self, max(start, 0), min(stop, self._length), taken)
+        taken.load()
+        return b"".join(taken.parts)
 
     def __bytes__(self) -> bytes:
         return self.read(0, self._length)
 
 
-def _read(node: Chunked, start: i64, stop: i64, out: list[bytes], work: Work | None = None) -> None:
+class _Chunks:
+    """The chunks that a read takes, in order: those that wait are loaded together."""
+
+    __slots__ = ("parts", "spans", "waiting", "work")
+
+    parts: list[bytes]
+    waiting: list[object]
+    spans: list[tuple[int, int, int]]
+    work: Work | None
+
+    def __init__(self, work: Work | None) -> None:
+        self.parts = []
+        self.waiting = []
+        self.spans = []  # (its size, first byte, byte after the last) of each that waits
+        self.work = work
+
+    def load(self) -> None:
+        """Load the chunks that wait, and take their bytes."""
+        work = self.work
+        for i, chunk in enumerate(deref_many(self.waiting)):
+            size, low, high = self.spans[i]
+            # Lengths are checked while reading: a foreign chunk may have any length.
+            if not isinstance(chunk, bytes) or len(chunk) != size:
+                raise _misfit(size)
+            if work is not None:
+                work.meet(self.waiting[i], chunk)
+            self.parts.append(chunk[low:high])
+        self.waiting = []
+        self.spans = []
+
+
+def _read(node: Chunked, start: i64, stop: i64, taken: _Chunks) -> None:
+    work = taken.work
     if work is not None:
         work.enter(node)  # charged before anything of it is loaded
     span: i64 = chunk_span(node._length)
@@ -99,17 +136,22 @@ def _read(node: Chunked, start: i64, stop: i64, out: list[bytes], work: Work | N
         size: i64 = min(span, node._length - base)
         low: i64 = max(start - base, 0)
         high: i64 = min(stop - base, size)
-        chunk = deref(kids[first])
-        # Lengths are checked while reading: a foreign chunk may have any length.
-        if isinstance(chunk, bytes) and len(chunk) == size:
-            if work is not None:
-                work.meet(kids[first], chunk)
-            out.append(chunk[low:high])
-        elif isinstance(chunk, Blob) and chunk._length == size:
-            _read(chunk, low, high, out, work)
+        if size <= CHUNK_BYTES:
+            taken.waiting.append(kids[first])
+            taken.spans.append((size, low, high))
         else:
-            raise broken(f"a blob chunk is not a blob of {size} bytes")
+            below = deref(kids[first])
+            if not isinstance(below, Blob) or below._length != size:
+                raise _misfit(size)
+            _read(below, low, high, taken)
         first += 1
+    # With a budget each node pays, and earns by its chunks, before the next one is entered.
+    if work is not None or len(taken.waiting) >= CHUNKS_AT_ONCE:
+        taken.load()
+
+
+def _misfit(size: int) -> BadFormat:
+    return broken(f"a blob chunk is not a blob of {size} bytes")
 
 
 class Blob(Chunked):

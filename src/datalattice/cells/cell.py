@@ -93,6 +93,13 @@ class CellSink:
         Raises: ReadOnly: the loader cannot store.
         """
 
+    def get_many(self, hashes: Iterable[bytes]) -> list[Value]:
+        """Return the values with these hashes, in their order, without caching them.
+
+        Raises: MissingData: names all that are missing.
+        """
+        return [self.load(hash) for hash in hashes]
+
 
 class Ref:
     """A child known by hash: `value` if `present`, else loaded through `loader`."""
@@ -292,6 +299,39 @@ def deref(kid: object) -> Value:
     if type(kid) is Ref:
         return kid.resolve()
     return kid
+
+
+def deref_many(kids: list[object]) -> list[Value]:
+    """Return the values of kids; those that are known by hash only are read and hashed together.
+
+    A loader that caches values does not cache these.
+    Raises: MissingData: cells are missing.
+    """
+    unread: list[bytes] = []
+    home: CellSink | None = None
+    for kid in kids:
+        if isinstance(kid, Ref) and not kid.present:
+            loader = kid.loader
+            if not isinstance(loader, CellSink) or (home is not None and loader is not home):
+                unread = []
+                break
+            home = loader
+            unread.append(kid.hash)
+    # One alone gains nothing, and may be in the cache of its loader.
+    if home is None or len(unread) < 2:
+        return [deref(kid) for kid in kids]
+    found = home.get_many(unread)
+    values: list[Value] = []
+    taken = 0
+    for kid in kids:
+        if not isinstance(kid, Ref):
+            values.append(kid)
+        elif kid.present:
+            values.append(kid.value)
+        else:
+            values.append(found[taken])
+            taken += 1
+    return values
 
 
 # --- writing -------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def _above(store: Store, top: bytes, unsound: Mapping[bytes, str]) -> dict[bytes
     # Children first: each cell is examined after all cells below it. A short root is in no cell.
     for hash, encoding in children_first(
         [top_hash],
-        lambda hash: top if hash == top_hash else store.get_encoding(hash),
+        lambda hashes: [top] if hashes[0] == top_hash else store.get_encodings(hashes),
         is_done,
         lambda _, encoding: references(encoding),
     ):

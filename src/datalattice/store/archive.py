@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from datalattice.cells import branch_hashes, decode
-from datalattice.crypto import sha3_256
+from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, DataLatticeError, StoreVersion
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.base import Store, announced_tops, children_first
@@ -110,9 +110,14 @@ def _children_first(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (hash, encoding) of a cell and all below it that `receiver` lacks, children first."""
     seen = CellSet(store.location_of)
+
+    def encodings_of(hashes: list[bytes]) -> list[bytes | None]:
+        found = store.get_encodings(hashes)
+        return [made.get(hash, cell) for hash, cell in zip(hashes, found, strict=True)]
+
     return children_first(
         [top],
-        lambda hash: made.get(hash) or store.get_encoding(hash),
+        encodings_of if made else store.get_encodings,
         lambda hash: not seen.add(hash) or (receiver is not None and receiver.has(hash)),
     )
 
@@ -181,7 +186,7 @@ def _cells_of(body: bytes, count: int, begin: int) -> dict[bytes, bytes]:
     # Lengths and cells fill the block exactly: nothing may hide between them.
     if 2 * count + sum(lengths) != len(body):
         raise BadFormat(f"byte {begin}: the cells of a block do not fill it")
-    cells: dict[bytes, bytes] = {}
+    cells: list[bytes] = []
     at = 2 * count
     for length in lengths:
         encoding = body[at : at + length]
@@ -190,10 +195,10 @@ def _cells_of(body: bytes, count: int, begin: int) -> dict[bytes, bytes]:
         except DataLatticeError as error:
             offset = begin + _BLOCK.size + at
             raise BadFormat(f"byte {offset}: not a canonical encoding: {error}") from error
-        # Hashes are not in the stream, so a sender cannot state a wrong one.
-        cells[sha3_256(encoding)] = encoding
+        cells.append(encoding)
         at += length
-    return cells
+    # Hashes are not in the stream, so a sender cannot state a wrong one.
+    return dict(zip(sha3_256_many(cells), cells, strict=True))
 
 
 def _check_complete(
@@ -247,7 +252,7 @@ def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
         return hash in batch or store.announced(hash)
 
     tops = [top for root in roots for top in announced_tops(store.load(root), store)]
-    for hash, _ in children_first(tops, store.get_encoding, is_done):
+    for hash, _ in children_first(tops, store.get_encodings, is_done):
         batch[hash] = None
         if len(batch) >= ANNOUNCED_MAX:
             store.heal((), list(batch))
@@ -280,7 +285,7 @@ def copy_cells(
         return hash in batch or target.has(hash) or (apart is not None and hash in apart)
 
     # Children first: a copy that stops halfway leaves only complete values.
-    for hash, encoding in children_first([top], source.get_encoding, is_done):
+    for hash, encoding in children_first([top], source.get_encodings, is_done):
         batch[hash] = encoding
         done += 1
         if len(batch) >= CHECKED_CELLS:

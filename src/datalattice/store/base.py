@@ -28,8 +28,8 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.clock import BoundedClock, Clock, SystemClock
-from datalattice.crypto import sha3_256
-from datalattice.errors import BadFormat, MissingData, NotContained
+from datalattice.crypto import sha3_256_many
+from datalattice.errors import BadFormat, Corruption, MissingData, NotContained
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.kept.history import History
 from datalattice.store.kept.pins import Lease, Pins
@@ -61,6 +61,9 @@ Contains = Callable[[Value, Value], bool]
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Most bytes of encodings that `children_first` keeps until the cells below them are done."""
 
+TOGETHER_MAX: Final = 64
+"""Most cells that `children_first` asks for at a time."""
+
 PRIVATE_KEY: Final = Keyword("local")
 """The root's entry for data that its node keeps to itself. It is not announced by default."""
 
@@ -82,14 +85,14 @@ def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
     Raises: BadFormat: an encoding is not canonical, or has another hash.
     """
-    found: dict[bytes, bytes] = {}
-    for hash, encoding in cells:
-        # "Each is compared with its hash" (docs/store.md "Heal"): a source may send anything.
-        if sha3_256(encoding) != hash:
+    found = list(cells)
+    # "Each is compared with its hash" (docs/store.md "Heal"): a source may send anything.
+    digests = sha3_256_many([encoding for _, encoding in found])
+    for (hash, encoding), digest in zip(found, digests, strict=True):
+        if digest != hash:
             raise BadFormat(f"a cell that was to have the hash 0x{hash.hex()} has another one")
         decode(encoding)
-        found[hash] = encoding
-    return found
+    return dict(found)
 
 
 def with_top(parts: list[EncodedCell], value: Value, root: bytes) -> list[EncodedCell]:
@@ -151,31 +154,43 @@ def reachable(parts: Iterable[EncodedCell], inside: Callable[[bytes], bytes | No
 
 def children_first(
     tops: Iterable[bytes],
-    encoding_of: Callable[[bytes], bytes | None],
+    encodings_of: Callable[[list[bytes]], list[bytes | None]],
     is_done: Callable[[bytes], bool],
     below: Callable[[bytes, bytes], list[bytes]] = lambda _, encoding: branch_hashes(encoding),
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (hash, encoding) of cells and all cells below them, each after the cells it refers to.
 
+    encodings_of: returns the encodings of cells, of the first one at least, in the order of hashes;
+    None for those that are not there.
     is_done: called when a cell is reached; True leaves the cell out, with all below it. To get each
     cell once, the caller returns True for the cells it has received.
     below:   returns the references to follow from a cell, given its hash and encoding.
-    Raises: MissingData: `encoding_of` returns None for a cell.
+    Raises: MissingData: `encodings_of` returns None for a cell. Corruption: as it does.
     Cost:   memory by the depth of the values, not by their size.
     """
     # An explicit stack: values may be deeper than Python's recursion limit.
     stack = [(top, False) for top in reversed(list(tops))]
     held: dict[bytes, bytes] = {}
     held_bytes = 0
+    run = 0  # cells in a row that were not done
     while stack:
         hash, is_ready = stack.pop()
         if not is_ready and is_done(hash):
+            held_bytes -= len(held.pop(hash, b""))
+            run = 0
             continue
         encoding = held.pop(hash, None)
         if encoding is not None:
             held_bytes -= len(encoding)
         else:
-            encoding = encoding_of(hash)
+            # A source hashes cells together. Where many are done, few are read for nothing.
+            run += 1
+            wanted = [hash, *_following(stack, held, min(run, TOGETHER_MAX) - 1)]
+            encoding, *others = _fetched(encodings_of, wanted)
+            for other, cell in zip(wanted[1:], others, strict=False):
+                if cell is not None and held_bytes + len(cell) <= HELD_BYTES_MAX:
+                    held[other] = cell
+                    held_bytes += len(cell)
         if encoding is None:
             raise MissingData([hash])
         refs = [] if is_ready else below(hash, encoding)
@@ -189,6 +204,31 @@ def children_first(
         stack.append((hash, True))
         # Reversed, so that the first child comes first from the stack.
         stack.extend((ref, False) for ref in reversed(refs))
+
+
+def _following(
+    stack: list[tuple[bytes, bool]], held: dict[bytes, bytes], count: int
+) -> list[bytes]:
+    """Return up to `count` cells that a stack returns next and that are not read yet."""
+    found: dict[bytes, None] = {}
+    at = len(stack)
+    while at > 0 and len(found) < count and not stack[at - 1][1]:
+        at -= 1
+        if stack[at][0] not in held:
+            found[stack[at][0]] = None
+    return list(found)
+
+
+def _fetched(
+    encodings_of: Callable[[list[bytes]], list[bytes | None]], wanted: list[bytes]
+) -> list[bytes | None]:
+    """Return the encodings of cells, or of the first alone where another one is damaged."""
+    try:
+        return encodings_of(wanted)
+    except Corruption:
+        if len(wanted) == 1:
+            raise
+        return encodings_of(wanted[:1])  # the others may not be needed
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -541,7 +581,7 @@ class Store(CellSink):
         Raises: MissingData: a cell is missing. StoreFull, StoreFailed: a sync fails.
         """
         seen: set[bytes] = set()
-        for one, _ in children_first([hash], self.get_encoding, seen.__contains__):
+        for one, _ in children_first([hash], self.get_encodings, seen.__contains__):
             seen.add(one)
 
     def __contains__(self, hash: object) -> bool:

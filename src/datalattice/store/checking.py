@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from typing import Final
 
@@ -45,6 +46,9 @@ Progress = Callable[[int, int], None]
 
 PROGRESS_BYTES: Final = 1 << 20
 """Progress is reported after so many bytes."""
+
+CHECKED_TOGETHER: Final = 256
+"""Cells that are read and hashed together."""
 
 UNINDEXED_MAX: Final = 100_000
 """Most cells remembered that are stored and not in the index."""
@@ -251,6 +255,7 @@ class StoreChecker:
         if pack.root is not None:
             self._log_root = pack.root
         count = 0
+        here: list[tuple[bytes, int]] = []
         for hash, location, known in zip(
             pack.hashes, pack.locations, self._index.find_many(pack.hashes), strict=True
         ):
@@ -259,27 +264,41 @@ class StoreChecker:
             if known >> 1 == location >> 1:
                 count += 1
                 if not self._is_gone(location):  # about to be swept
-                    self._check_cell(hash, location)
+                    here.append((hash, location))
             elif known < 0 and len(self._unindexed) < UNINDEXED_MAX and not self._is_gone(location):
                 self._unindexed[hash] = location
+        for first in range(0, len(here), CHECKED_TOGETHER):
+            self._check_cells(here[first : first + CHECKED_TOGETHER])
         return count
 
     def _is_gone(self, location: int) -> bool:
         """Return whether a collection has removed the cell at a location, or is about to."""
         return self._filter.is_removed(location) or self._index.is_removed(location)
 
-    def _check_cell(self, hash: bytes, location: int) -> bool:
-        """Check one cell, and note the missing cells it refers to; return whether it is intact."""
+    def _check_cells(self, cells: list[tuple[bytes, int]]) -> list[bool]:
+        """Check cells, given as (hash, location); return of each whether it is intact."""
+        found = self._segments.read_many(
+            [location for _, location in cells], [hash for hash, _ in cells]
+        )
+        return [self._check_cell(*cell, data) for cell, data in zip(cells, found, strict=True)]
+
+    def _check_cell(self, hash: bytes, location: int, data: bytes | None = None) -> bool:
+        """Check one cell, and note the missing cells it refers to; return whether it is intact.
+
+        data: its bytes, where they are known to have its hash.
+        """
+        reason = ""
         try:
-            data = self._segments.read(location)
-            reason = "" if sha3_256(data) == hash else "the cell does not fit its hash"
+            if data is None:
+                data = self._segments.read(location)
+                reason = "" if sha3_256(data) == hash else "the cell does not fit its hash"
             if not reason:
                 decode(data)
         except Corruption as error:
             reason = str(error)
         except BadFormat as error:
             reason = f"not a canonical encoding: {error}"
-        if reason:
+        if reason or data is None:
             segment, offset, _ = locate(location)
             path = segment_path(self._folder, segment)
             self._damaged[hash] = Damage(path, offset, reason, hash)
@@ -323,11 +342,11 @@ class StoreChecker:
 
     def _check_entries(self) -> None:
         """Read every entry of the index, wherever it leads."""
-        for hash, location in self._index.entries():
-            if self._is_gone(location):
-                continue
-            if self._check_cell(hash, location) and self._in_gap(location):
-                self._endangered[hash] = location
+        here = (one for one in self._index.entries() if not self._is_gone(one[1]))
+        while cells := list(islice(here, CHECKED_TOGETHER)):
+            for (hash, location), is_intact in zip(cells, self._check_cells(cells), strict=True):
+                if is_intact and self._in_gap(location):
+                    self._endangered[hash] = location
 
     def _in_gap(self, location: int) -> bool:
         segment, offset, _ = locate(location)

@@ -182,7 +182,10 @@ class MemoryStore(Store):
             former = [one for one in (*self.history.roots(), *young) if one in self._encodings]
             live: set[bytes] = set()
             find = self._encodings.get
-            for hash, _ in children_first([*tops, *former], find, live.__contains__):
+            cells = children_first(
+                [*tops, *former], lambda hashes: [*map(find, hashes)], live.__contains__
+            )
+            for hash, _ in cells:
                 live.add(hash)
                 if progress is not None and len(live) % PROGRESS_CELLS == 0:
                     progress("mark", len(live), len(self._encodings))

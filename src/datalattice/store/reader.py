@@ -156,12 +156,17 @@ class StoreReader(Store):
         self._check_open()
         wanted = [check_hash(hash) for hash in hashes]
         locations = self._index.find_many(wanted)
-        return [
-            self._read(hash, location, verify=verify)
-            if location >= 0
-            else self.get_encoding(hash, verify=verify)
-            for hash, location in zip(wanted, locations, strict=True)
-        ]
+        found = self._segments.read_many(locations, wanted if verify else None)
+        for i in range(len(wanted)):
+            if found[i] is None:
+                # By itself: it has moved, is not in the log yet, is absent or damaged.
+                location = locations[i]
+                found[i] = (
+                    self._read(wanted[i], location, verify=verify)
+                    if location >= 0
+                    else self.get_encoding(wanted[i], verify=verify)
+                )
+        return found
 
     def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
         """Return the lengths of those of `hashes` that are here: one look-up for each."""
@@ -375,7 +380,7 @@ class StoreReader(Store):
             self._removed_filter = RemovedFilter(read_removed(self._folder, self._opened.store_id))
             find = self._find_kept
         seen = CellSet(find)
-        for _ in children_first([hash], self.get_encoding, lambda one: not seen.add(one)):
+        for _ in children_first([hash], self.get_encodings, lambda one: not seen.add(one)):
             pass  # raises MissingData for the first cell that is not here
 
     def _find_kept(self, hash: bytes) -> int:

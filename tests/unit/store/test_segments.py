@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Vector, novelty
+from datalattice.cells import Blob, Vector, novelty
 from datalattice.errors import Corruption
 from datalattice.store import CellStore, Damage, FileView, RealDisk
 from datalattice.store.files import StoreFolder
+from datalattice.store.log.packing import locate
 from datalattice.store.log.segments import SegmentReader
 
 READER = """
@@ -120,3 +122,68 @@ def test_a_reader_has_a_bounded_number_of_files_open(tmp_path: Path) -> None:
     assert CountedView.alive == 2
     reader.forget()
     assert CountedView.alive == 0
+
+
+class CallsView(CountedView):
+    """A view that counts the reads."""
+
+    reads = 0
+
+    def read(self, count: int, offset: int, /) -> bytes:
+        CallsView.reads += 1
+        return super().read(count, offset)
+
+
+class CallsDisk(RealDisk):
+    def view(self, path: str) -> FileView:
+        return CallsView(super().view(path))
+
+
+BLOB = random.Random(1).randbytes(3_000_000)
+
+
+def test_the_chunks_of_a_large_file_are_read_together(tmp_path: Path) -> None:
+    with CellStore.open(tmp_path / "s") as store:
+        store.commit(Blob.of(BLOB))
+    with CellStore.open(tmp_path / "s", disk=CallsDisk()) as store:
+        blob = store.root()
+        assert isinstance(blob, Blob)
+        CallsView.reads = 0
+        assert bytes(blob) == BLOB
+        # 733 chunks, and 49 nodes that are looked up one by one.
+        assert CallsView.reads < 49 + 20
+        for start, stop in ((0, 1), (4_095, 4_097), (1_000_000, 1_600_001), (2_999_999, 9**9)):
+            assert blob.read(start, stop) == BLOB[start:stop]
+
+
+def test_a_damaged_cell_among_many_is_the_only_damage(tmp_path: Path) -> None:
+    value = Vector.of([f"record {n} ".ljust(3_000, "x") for n in range(100)])
+    with CellStore.open(tmp_path / "s") as store:
+        store.commit(value)
+        hashes = [hash for hash, _, _ in novelty(value)]
+        offset = locate(store.location_of(hashes[30]))[1]
+        before = store.get_encodings(hashes)
+    segment = tmp_path / "s" / "segments" / "00000001.seg"
+    data = bytearray(segment.read_bytes())
+    data[offset + 100] ^= 1
+    segment.write_bytes(data)
+    with CellStore.open(tmp_path / "s") as store:
+        assert store.get_encodings(hashes, verify=False)[31] == before[31]
+        with pytest.raises(Corruption, match=hashes[30].hex()):
+            store.get_encodings(hashes)
+        assert [one.hash for one in store.damage] == [hashes[30]]
+        found = store.get_encodings([*hashes, b"\0" * 32])
+        assert found == [*before[:30], None, *before[31:], None], "from then on it is missing"
+
+
+def test_a_run_of_cells_is_cut_where_the_file_ends(tmp_path: Path) -> None:
+    with CellStore.open(tmp_path / "s") as store:
+        value = Vector.of([f"{n} ".ljust(900, "x") for n in range(40)])
+        store.commit(value)
+        places = [store.location_of(hash) for hash, _, _ in novelty(value)]
+    reader = SegmentReader(StoreFolder(RealDisk(), str(tmp_path / "s")))
+    whole = reader.read_many([*places, -1, places[0]])
+    assert whole == [*map(reader.read, places), None, reader.read(places[0])]
+    os.truncate(tmp_path / "s" / "segments" / "00000001.seg", locate(places[20])[1] + 7)
+    assert reader.read_many(places) == [*whole[:20], *[None] * (len(places) - 20)]
+    assert reader.read_many([places[0] + (9 << 42)]) == [None], "there is no such segment"

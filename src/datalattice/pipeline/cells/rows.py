@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from datalattice.cells import references
-from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, DataLatticeError
 from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.cells.options import CellReadOptions
@@ -23,6 +23,9 @@ from datalattice.store.log import Gap, locate
 
 PART_BYTES: Final = 64 * 1024 * 1024
 """Approximate bytes of a store that one task reads; segments are not divided."""
+
+READ_TOGETHER: Final = 256
+"""Cells that are read and hashed together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +78,17 @@ def cells(
         for pack in reader.packs():
             if isinstance(pack, Gap):
                 raise _damaged(reader.path(pack.segment), pack.offset, pack.reason)
-            for hash, location in reader.cells(pack):
-                encoding = reader.read(location)
+            left = iter(reader.cells(pack))
+            while batch := list(islice(left, READ_TOGETHER)):
                 # "`false` skips the comparison with the hash" (docs/spark-formats.md, Cells).
-                if verify and sha3_256(encoding) != hash:
-                    segment, offset, _ = locate(location)
-                    reason = f"cell 0x{hash.hex()} does not fit its hash"
-                    raise _damaged(reader.path(segment), offset, reason)
-                yield hash, encoding
+                found = reader.read_many(batch, verify=verify)
+                for (hash, location), encoding in zip(batch, found, strict=True):
+                    if encoding is None:
+                        reader.read(location)  # raises where it cannot be read
+                        segment, offset, _ = locate(location)
+                        reason = f"cell 0x{hash.hex()} does not fit its hash"
+                        raise _damaged(reader.path(segment), offset, reason)
+                    yield hash, encoding
     except (DataLatticeError, FileNotFoundError):
         check_extent(store, extent)  # reports a removal of cells, if that is the cause
         raise

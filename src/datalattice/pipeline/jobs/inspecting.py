@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from itertools import islice
 from typing import Final, NamedTuple
 
 from datalattice.cells import (
@@ -23,7 +24,6 @@ from datalattice.cells import (
     inline_signed,
     may_refer,
 )
-from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, Corruption
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.gc import StorePartitionReader
@@ -31,6 +31,9 @@ from datalattice.store.log import locate
 
 INSPECTED_BYTES: Final = 4 * 1024 * 1024
 """References are looked up after this many bytes of cells."""
+
+INSPECTED_TOGETHER: Final = 256
+"""Cells that are read and hashed together."""
 
 _MAYBE_SIGNED: Final = re.compile(rb"\x90.{97}", re.DOTALL)
 """May be a signed value: tag, key, signature and a value. Other bytes may match too."""
@@ -89,22 +92,22 @@ class Inspector:
 
     def inspect(self, cells: Iterable[tuple[bytes, int]]) -> Iterator[FoundFault]:
         """Yield the faults of cells, given as (hash, location)."""
-        for hash, location in cells:
-            yield from self._inspect(hash, location)
-            if self._waiting_bytes >= INSPECTED_BYTES:
-                yield from self.finish()
+        left = iter(cells)
+        while batch := list(islice(left, INSPECTED_TOGETHER)):
+            found = self._reader.read_many(batch)
+            for (hash, location), data in zip(batch, found, strict=True):
+                yield from self._inspect(hash, location, data)
+                if self._waiting_bytes >= INSPECTED_BYTES:
+                    yield from self.finish()
 
-    def _inspect(self, hash: bytes, location: int) -> Iterable[FoundFault]:
+    def _inspect(self, hash: bytes, location: int, data: bytes | None) -> Iterable[FoundFault]:
+        """Return the faults of a cell. data: its bytes; None: they do not have its hash."""
         self.cells += 1
-        try:
-            data = self._reader.read(location)
-        except Corruption as error:
-            return (self._found(CellFault.HASH, hash, location, str(error)),)
+        # A cell is identified by the SHA3-256 of its encoding (docs/cells.md).
+        if data is None:
+            return (self._misfit(hash, location),)
         self.bytes += len(data)
         self._waiting_bytes += len(data)
-        # A cell is identified by the SHA3-256 of its encoding (docs/cells.md).
-        if sha3_256(data) != hash:
-            return (self._found(CellFault.HASH, hash, location, "the cell does not fit its hash"),)
         try:
             value = decode(data)
             again = encode(value)
@@ -122,6 +125,14 @@ class Inspector:
         if _MAYBE_SIGNED.search(data) is not None:
             return self._check_signed(hash, location, value)
         return ()
+
+    def _misfit(self, hash: bytes, location: int) -> FoundFault:
+        """Return the fault of a cell that cannot be read, or has another hash."""
+        try:
+            self._reader.read(location)
+        except Corruption as error:
+            return self._found(CellFault.HASH, hash, location, str(error))
+        return self._found(CellFault.HASH, hash, location, "the cell does not fit its hash")
 
     def _check_signed(self, hash: bytes, location: int, value: Value) -> Iterator[FoundFault]:
         if not isinstance(value, Cell):

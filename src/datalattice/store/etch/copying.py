@@ -90,7 +90,7 @@ def _copy_file(
         def is_done(hash: bytes) -> bool:
             return hash == NIL_HASH or writer.find(hash) is not None  # nil is never stored
 
-        cells = children_first(wanted, old.get_encoding, is_done, needed)
+        cells = children_first(wanted, old.get_encodings, is_done, needed)
         for done, (hash, encoding) in enumerate(cells, 1):
             record = old.file.get(hash)
             assert record is not None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from datalattice.cells import NIL_HASH, EncodedCell, Value, close_cells, novelty, value_hash
-from datalattice.crypto import sha3_256
+from datalattice.crypto import sha3_256, sha3_256_many
 from datalattice.errors import MissingData, ReadOnly, StoreClosed, UsageError
 from datalattice.store.base import (
     Any_,
@@ -140,7 +140,15 @@ class EtchStore(Store):
 
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
-        return [self.get_encoding(hash, verify=verify) for hash in hashes]
+        wanted = list(hashes)
+        with self._mutex:
+            records = [self._record(hash) for hash in wanted]
+            found = [None if record is None else record.encoding for record in records]
+            digests = sha3_256_many([encoding or b"" for encoding in found]) if verify else wanted
+            for i, hash in enumerate(wanted):
+                if digests[i] != hash or found[i] is None:
+                    found[i] = self.get_encoding(hash, verify=verify)  # absent, nil or damaged
+        return found
 
     def has(self, hash: bytes) -> bool:
         """Return whether the cell is here."""

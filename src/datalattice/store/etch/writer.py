@@ -406,7 +406,11 @@ def store_below(writer: EtchWriter, top: bytes, fetch: Fetch, status: int) -> in
     assert status >= PERSISTED
     new = 0
     # A cell with this status has all cells below it here: nothing to do.
-    for hash, encoding in children_first([top], fetch, lambda one: writer.status_of(one) >= status):
+    for hash, encoding in children_first(
+        [top],
+        lambda hashes: [fetch(hashes[0])],  # the others may be here, and not where it fetches from
+        lambda one: writer.status_of(one) >= status,
+    ):
         new += writer.put(hash, encoding, status, memory_of(writer, encoding))
     return new
 

@@ -139,13 +139,16 @@ class CellMarker:
             batch = stack[-MARK_CELLS:]
             del stack[-MARK_CELLS:]
             batch.sort()  # index pages are then read in order
+            new: list[tuple[bytes, int]] = []
             for hash, location in zip(batch, self._find(batch), strict=True):
                 if location < 0:
                     raise absent(hash)
                 # A marked cell was followed before, with all cells below it.
                 if self._is_ours(hash, location) and self.marks.add(location):
                     self._count(hash, location)
-                    stack += branch_hashes(self.read(hash, location))
+                    new.append((hash, location))
+            for data in self.read_many(new):
+                stack += branch_hashes(data)
             if self.cells - reported >= MARK_CELLS:
                 reported = self.cells
                 self._report_cells(reported)
@@ -164,11 +167,20 @@ class CellMarker:
     def _report_cells(self, cells: int) -> None:
         """Report how many cells are marked."""
 
-    def read(self, hash: bytes, location: int) -> bytes:
-        """Return the bytes of a cell, compared with its hash.
+    def read_many(self, cells: list[tuple[bytes, int]]) -> list[bytes]:
+        """Return the bytes of cells, given as (hash, location), compared with their hashes.
 
-        Raises: StoreFailed: they are damaged.
+        Raises: StoreFailed: a cell is damaged.
         """
+        found = self._segments.read_many(
+            [location for _, location in cells], [hash for hash, _ in cells]
+        )
+        return [
+            self._read(*cell) if data is None else data
+            for cell, data in zip(cells, found, strict=True)
+        ]
+
+    def _read(self, hash: bytes, location: int) -> bytes:
         try:
             data = self._segments.read(location)
         except Corruption as error:

@@ -320,6 +320,16 @@ class StorePartitionReader:
         """
         return self._segments.read(location)
 
+    def read_many(
+        self, cells: list[tuple[bytes, int]], *, verify: bool = True
+    ) -> list[bytes | None]:
+        """Return the bytes of cells, given as (hash, location), None where they cannot be read.
+
+        verify: None also where they do not have their hash.
+        """
+        hashes = [hash for hash, _ in cells] if verify else None
+        return self._segments.read_many([location for _, location in cells], hashes)
+
     def path(self, segment: int) -> str:
         """Return the path of a segment."""
         return segment_path(self._store._folder, segment)
@@ -477,6 +487,6 @@ def mark_frontier(store: StoreReader, extent: Extent, hashes: Iterable[bytes]) -
             return MarkFrontier(marked, waiting)
         batch, waiting = waiting[:MARK_CELLS], waiting[MARK_CELLS:]
         below = set()
-        for hash, location in batch:
-            marked.append(location)
-            below.update(branch_hashes(marker.read(hash, location)))
+        marked += [location for _, location in batch]
+        for data in marker.read_many(batch):
+            below.update(branch_hashes(data))

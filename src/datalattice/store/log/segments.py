@@ -14,6 +14,9 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from mypy_extensions import i64
+
+from datalattice.crypto import sha3_256_many
 from datalattice.errors import Corruption, StoreFull
 from datalattice.store.disk import DiskFile, FileView
 from datalattice.store.files import StoreFolder
@@ -43,6 +46,12 @@ ROOM_PACK_BYTES_MAX: Final = 32 * 1024
 
 OPEN_SEGMENTS_MAX: Final = 256
 """Most segments of one reader that are open at a time: each costs a file descriptor."""
+
+RUN_BYTES_MAX: Final = 512 * 1024
+"""Most bytes that are read at a time for several cells."""
+
+GAP_BYTES_MAX: Final = 2_048
+"""Two cells this far apart are read at a time, with what is between them."""
 
 FOLDER: Final = "segments"
 _SUFFIX: Final = ".seg"
@@ -256,6 +265,68 @@ class SegmentReader:
             end = offset + length
             raise Corruption(f"{path} at byte {end}: the file ends before, at {offset + len(data)}")
         return data
+
+    def read_many(
+        self, locations: list[int], hashes: list[bytes] | None = None
+    ) -> list[bytes | None]:
+        """Return the bytes at each location, None where they cannot be read; skip negative ones.
+
+        Cells that lie beside each other are read together.
+        hashes: of the cells there, which are hashed together; None also where one does not fit.
+        """
+        found = self._read_runs(locations)
+        if hashes is not None:
+            digests = sha3_256_many([b"" if data is None else data for data in found])
+            if digests != hashes:
+                for i in range(len(hashes)):
+                    if digests[i] != hashes[i]:
+                        found[i] = None
+        return found
+
+    def _read_runs(self, locations: list[int]) -> list[bytes | None]:
+        found: list[bytes | None] = [None] * len(locations)
+        # Most come in the order in which they lie, or backwards: sorting them is a pass.
+        order = sorted(range(len(locations)), key=locations.__getitem__)
+        count = len(order)
+        at = 0
+        while at < count:
+            first: i64 = locations[order[at]]
+            stop = at + 1
+            if first >= 0:
+                begin: i64 = (first >> 15) & 0x7FFFFFF
+                end: i64 = begin + ((first >> 1) & 0x3FFF)
+                while stop < count:
+                    following: i64 = locations[order[stop]]
+                    offset: i64 = (following >> 15) & 0x7FFFFFF
+                    behind: i64 = offset + ((following >> 1) & 0x3FFF)
+                    # Reading a few bytes too many costs less than another call of the system.
+                    if (
+                        following >> 42 != first >> 42
+                        or offset > end + GAP_BYTES_MAX
+                        or behind - begin > RUN_BYTES_MAX
+                    ):
+                        break
+                    end = max(end, behind)
+                    stop += 1
+                data = self._read_run(first >> 42, begin, end)
+                for place in order[at:stop]:
+                    where: i64 = locations[place]
+                    low: i64 = ((where >> 15) & 0x7FFFFFF) - begin
+                    high: i64 = low + ((where >> 1) & 0x3FFF)
+                    if high <= len(data):
+                        found[place] = data[low:high]
+            at = stop
+        return found
+
+    def _read_run(self, segment: int, begin: i64, end: i64) -> bytes:
+        """Return the bytes from `begin` to before `end`; fewer where they cannot be read."""
+        view = self._views.get(segment)
+        try:
+            if view is None:
+                view = self._open(segment)
+            return view.read(end - begin, begin)
+        except (OSError, Corruption):
+            return b""  # `read` tells of each cell what is wrong with it
 
     def _open(self, segment: int) -> FileView:
         path = segment_path(self._folder, segment)
