@@ -453,13 +453,13 @@ def test_only_what_is_new_is_followed(
         store.commit(root.put("one more", text(5_555)))
         new = store.stats().cells - before
         read: list[bytes] = []
-        own = StoreMarker.read
+        own = StoreMarker.read_many
 
-        def noting(self: StoreMarker, hash: bytes, place: int) -> bytes:
-            read.append(hash)
-            return own(self, hash, place)
+        def noting(self: StoreMarker, cells: list[tuple[bytes, int]]) -> list[bytes]:
+            read.extend(hash for hash, _ in cells)
+            return own(self, cells)
 
-        monkeypatch.setattr(StoreMarker, "read", noting)
+        monkeypatch.setattr(StoreMarker, "read_many", noting)
         sweep(store, path, dry_run=True)
         assert 0 < len(read) <= new
 
