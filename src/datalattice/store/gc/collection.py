@@ -366,10 +366,11 @@ class CollectionRun:
         """Write cells of chosen segments again; the caller holds the lock."""
         committer.flush_durable()  # then the index has every location and every staged bit
         work = self._work
-        chosen: dict[bytes, int] = {}
-        for hash, location in zip(hashes, self._index.find_many(hashes), strict=True):
-            if location >= 0 and location >> 42 in work.chosen:
-                chosen[hash] = location
+        chosen = {
+            hash: location
+            for hash, location in zip(hashes, self._index.find_many(hashes), strict=True)
+            if location >= 0 and location >> 42 in work.chosen
+        }
         encodings = self._marker.read_many(list(chosen.items()))
         cells = dict(zip(chosen, encodings, strict=True))
         marks = [location & STAGED != 0 for location in chosen.values()]
