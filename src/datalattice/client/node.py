@@ -39,7 +39,7 @@ from datalattice.actions import (
 )
 from datalattice.apps import Owner, T
 from datalattice.apps.dlfs import FS_SECTION, Drive
-from datalattice.apps.grid import Venue
+from datalattice.apps.grid import Storage, Venue
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.apps.queue import Feed, Queue, Topic, Topics
 from datalattice.cells import Index, Map, Value, html_table, to_cell, value_hash
@@ -251,8 +251,11 @@ class Node:
         """Return a drive: a file system."""
         return Drive.at(*self._place(owner), name, binding=self._binding)
 
-    def venue(self, did: str | None = None) -> Venue:
-        """Return a venue of the grid, by default that of the own DID."""
+    def venue(self, did: str | None = None, *, storage: Storage | None = None) -> Venue:
+        """Return a venue of the grid, by default that of the own DID.
+
+        storage: of its contents; by default the lattice.
+        """
         keys = self._binding.keys
         # "`node.venue()`, own DID by default" (docs/design/front-door.md "Handles").
         if did is None:
@@ -260,7 +263,9 @@ class Node:
         # Only the own venue can be written to; another one is opened for reading, without a key.
         is_own = keys is not None and did == did_of(keys.owner.public_key)
         pair = keys.owner if keys is not None and is_own else None
-        return Venue.at(self._binding.root, did, key_pair=pair, binding=self._binding)
+        return Venue.at(
+            self._binding.root, did, key_pair=pair, binding=self._binding, storage=storage
+        )
 
     @overload
     def store(

@@ -65,6 +65,7 @@ RELOADED: Final = frozenset(
         "limits.effects_per_s",
         "access.admins",
         "access.reading",
+        "venue.public",
     }
 )
 """Settings that take effect when they are read again; the others wait for the next start."""

@@ -32,6 +32,7 @@ from datalattice.service.access import (
     Authenticator,
     Policies,
     Policy,
+    Principal,
     RateLimits,
     SpentIds,
     Use,
@@ -39,7 +40,11 @@ from datalattice.service.access import (
 from datalattice.service.registry import Streamed
 from datalattice.service.service import OPERATOR, Service
 from datalattice.service.venue import Adapter, GridJobs, VenueHost, VenueRunner
-from datalattice.service.venue.adapters import JsonAdapter, OrchestratorAdapter
+from datalattice.service.venue.adapters import (
+    AdapterMaker,
+    configured_adapters,
+    configured_storage,
+)
 
 R = TypeVar("R", bound=Message)
 
@@ -53,7 +58,8 @@ class FolderService:
     """The service of a folder; called itself, it does what the folder's owner asks for.
 
     Any thread may use it. Close it.
-    Raises: UsageError: the rules of access cannot be read.
+    Raises: UsageError: the rules of access cannot be read, or an adapter of the venue cannot be
+            made.
     """
 
     def __init__(
@@ -68,8 +74,11 @@ class FolderService:
         self._lock: Final = threading.Lock()
         self._node: Node | None = None
         self._engine: Engine | None = None
-        self._has_venue: Final = config.venue
+        self._config: Final = config
+        # Now, so that a package that is missing ends the start.
+        self._adapters: Final = configured_adapters(config, path) if config.venue else None
         self._venue: VenueHost | None = None
+        self._made: list[Adapter] = []
         self._both: tuple[Service, AccessControl] | None = None
         self._urls: tuple[str, ...] = ()
         self._statements: Callable[[], tuple[DoorStatement, ...]] = tuple
@@ -101,22 +110,35 @@ class FolderService:
             if self._both is None:
                 self._node = open_node(self._path, cache_bytes=self._cache_bytes)
                 access = self._access()
-                if self._has_venue:
-                    self._venue = VenueHost(self._runner)
+                if self._adapters is not None:
+                    self._venue = self._begun_venue(self._node, access, self._adapters)
                 service = Service(
                     self._node,
                     access=access,
                     doors=self._stated,
                     events=self.events,
                     venue=self._venue,
+                    contents=configured_storage(self._config, self._path, self._node),
                 )
                 self._both = service, access
             return self._both
 
-    def _runner(self) -> VenueRunner:
-        assert self._node is not None
-        adapters: list[Adapter] = [JsonAdapter(), OrchestratorAdapter()]
-        return VenueRunner(GridJobs.of_node(self._node, self._clock), adapters, clock=self._clock)
+    def _begun_venue(self, node: Node, access: AccessControl, adapters: AdapterMaker) -> VenueHost:
+        checking = Service(node, access=access)  # that of the doors begins after the venue
+        did = did_of(self._identity.public_key)
+
+        def may_read(caller: str, request: ActionRequest[Any]) -> None:
+            """Ask for the rights of a DID, or, as jobs name them, the operator and anonymous."""
+            who = Principal(caller, "token")
+            if caller == did:
+                who = OPERATOR
+            elif caller == f"{did}:public":
+                who = Principal(None, "anonymous")
+            checking.check_right(request, who)
+
+        made = self._made = adapters(node, may_read)
+        jobs = GridJobs.of_node(node, self._clock)
+        return VenueHost(lambda: VenueRunner(jobs, made, clock=self._clock))
 
     def _stated(self) -> tuple[DoorStatement, ...]:
         return self._statements()  # of doors that came later, too
@@ -137,6 +159,8 @@ class FolderService:
 
         Raises: UsageError: the rules cannot be read.
         """
+        if config.venue:
+            configured_adapters(config, self._path)  # the next start must not fail
         take_rules = self._policies.prepare(_base_policy(config))
         allowances = _allowances(config)
 
@@ -150,8 +174,9 @@ class FolderService:
         """Give back what it holds."""
         with self._lock:
             # Jobs write to the node, so the venue ends before it.
-            held: tuple[Any, ...] = (self._venue, self._node, self._engine)
+            held: tuple[Any, ...] = (self._venue, *self._made, self._node, self._engine)
             self._venue = self._node = self._engine = self._both = None
+            self._made = []
         for one in held:
             if one is not None:
                 one.close()
@@ -159,7 +184,7 @@ class FolderService:
 
 def _base_policy(config: NodeConfig) -> Policy:
     reading: Any = config.reading
-    return Policy(frozenset(config.admins), reading)
+    return Policy(frozenset(config.admins), reading, open_venue=config.venue_public)
 
 
 def _allowances(config: NodeConfig) -> dict[Use, Allowance]:

@@ -17,6 +17,7 @@ from itertools import chain, islice
 from typing import Any, Final, Generic, Self, TypeVar
 
 from datalattice.actions import ActionRequest, DoorStatement, NodeEvent, with_resume
+from datalattice.apps.grid import Storage
 from datalattice.cells import Value
 from datalattice.client import Node
 from datalattice.cursors import EventRing, Stream, Wake
@@ -56,6 +57,8 @@ class ServiceCall:
     returns what has a transaction done once; None: the request carries no id."""
     venue: VenueHost | None = None
     """The venue of the node, if it runs one."""
+    contents: Storage | None = None
+    """Where contents of the venue's assets are; None: in the lattice."""
     request_id: str | None = None
     """Of an action on the venue, which knows its repeated requests itself."""
 

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import datalattice.service.handlers  # noqa: F401 - registers what does each action
 from datalattice.actions import CALLER, Action, ActionKind, ActionRequest, DoorStatement, NodeEvent
+from datalattice.apps.grid import Storage
 from datalattice.cells import Keyword, Value, to_text
 from datalattice.client import Node, canonical_path, parse_path_key
 from datalattice.clock import Clock, SystemClock
@@ -25,6 +26,7 @@ from datalattice.errors import UsageError
 from datalattice.lattice import did_of, is_public_key
 from datalattice.protobuf import Message
 from datalattice.service.access import (
+    ANYBODY,
     AccessControl,
     Credentials,
     Policy,
@@ -56,9 +58,6 @@ OPERATOR: Final = Principal(None, "process")
 # Base 58 is made by division, and the same few owners are asked for.
 _did_of: Final = lru_cache(1_024)(did_of)
 
-ANYBODY: Final = "anybody"
-"""In a scope, the caller that showed no credential."""
-
 NO_POLICY: Final = Policy()
 
 
@@ -76,6 +75,7 @@ class Service:
         clock: Clock | None = None,
         limits: RequestLimits = REQUEST_LIMITS,
         venue: VenueHost | None = None,
+        contents: Storage | None = None,
     ) -> None:
         """Make the service of a node.
 
@@ -83,8 +83,10 @@ class Service:
         doors: what the node states about the certificates of its doors.
         locks: on files of drives; None: its own. events: of the running node. limits: of the
         results that are kept for requests with an id. venue: which runs jobs.
+        contents: where contents of assets are; None: in the lattice.
         """
         self._venue: Final = venue
+        self._contents: Final = contents
         self._node: Final = node
         self._access: Final = access
         self._locks: Final = locks or FileLocks()
@@ -162,6 +164,16 @@ class Service:
         assert isinstance(result, Streamed)
         return result
 
+    def check_right(self, request: ActionRequest[Any], caller: Principal) -> None:
+        """Refuse what a caller may not do, and do nothing else.
+
+        Raises: Unauthenticated, Unauthorized: the caller may not. UsageError: a field cannot be
+                one.
+        """
+        policy = NO_POLICY if self._access is None else self._access.policy()
+        scope, _ = self._scope(request.action, request, caller)
+        decide(policy, caller, request.action.right, scope).require()
+
     def check_head(
         self,
         request: ActionRequest[Any],
@@ -219,6 +231,7 @@ class Service:
             access,
             self._events,
             venue=self._venue,
+            contents=self._contents,
         )
 
     def _scope(

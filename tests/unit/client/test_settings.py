@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datalattice.client.settings import DoorConfig, NodeConfig, load_settings, settings_text
-from datalattice.client.settings.settings import SETTINGS_BYTES_MAX
+from datalattice.client.settings.settings import GROUPS, SETTINGS_BYTES_MAX
 from datalattice.errors import UsageError
 
 
@@ -44,15 +44,16 @@ def fields_of() -> dict[str, object]:
 def test_every_field_can_be_set_in_each_way_and_nothing_else(tmp_path: Path) -> None:
     defaults = fields_of()
     plain = [field.name for field in dataclasses.fields(NodeConfig)]
-    door = [field.name for field in dataclasses.fields(DoorConfig)]
-    assert len(defaults) == len(plain) - 3 + 2 * len(door)  # `hosting` is a table of its own
+    inner = sum(len(dataclasses.fields(record)) for _, record in GROUPS.values())
+    assert len(defaults) == len(plain) - 1 - len(GROUPS) + inner  # `hosting` is a table of its own
     lines, variables = [], {}
     for name, value in defaults.items():
         variable = f"LATTICE_{name.upper().replace('.', '_')}"
         if value is None:
             continue
         lines.append(f"{name} = {json.dumps(value)}")
-        variables[variable] = "" if value == [] else f" {value} "
+        is_table = isinstance(value, dict)
+        variables[variable] = "" if value == [] else json.dumps(value) if is_table else f" {value} "
     sections = "\n".join(
         f"[{section}]\n" + "\n".join(line[len(section) + 1 :] for line in group)
         for section, group in itertools.groupby(
@@ -111,6 +112,41 @@ def test_the_written_file_is_read_as_it_was_meant(tmp_path: Path) -> None:
         ("[doors.rest]\nport = { a = 1 }", "there is no section [doors.rest.port]"),
         ("[access]\nadmins = ['x']", "line 2: admins are DIDs"),
         ("[doors.mcp]\ntools = 'some'", "line 2: mcp is off, read or all, got 'some'"),
+        ("venue.storage = 'tape'", "line 1: venue_storage is lattice, file, memory or drive, got"),
+        ("[venue]\npath = '/'", "line 2: venue_path is the name of a folder, got '/'"),
+        ("[venue.http]\nallow = ['A:1']", "line 2: [venue.http]: a host is a name in lower case"),
+        ("[venue.http]\ntime_s = 0", "line 2: [venue.http]: time_s is greater than 0, got 0"),
+        ("[venue.sql]\nrows = 0", "line 2: [venue.sql]: rows is greater than 0, got 0"),
+        ("[venue.sql]\nthreads = true", "line 2: venue.sql.threads is a number, got true"),
+        ("[venue.python]\nfunctions = 5", "line 2: venue.python.functions is a table, got 5"),
+        ("[venue.python]\ncpu_s = 0", "line 2: [venue.python]: cpu_s is greater than 0, got 0"),
+        (
+            "[venue.python.functions]\nA = 'm:f'",
+            "[venue.python]: functions: a name is a lower-case letter",
+        ),
+        (
+            "[venue.python.functions]\na = 'm.f'",
+            "line 1: [venue.python]: functions.a: function is module:name, got 'm.f'",
+        ),
+        ("[venue.python.functions]\na = 5", "functions.a is a table, got 5"),
+        (
+            "[venue.python.functions.a]\nfunction = 'm:f'\nisolate = true",
+            "there is no setting 'isolate' in functions.a; did you mean isolated?",
+        ),
+        (
+            "[venue.python.functions.a]\nfunction = 'm:f'\nkeyed = 1",
+            "functions.a.keyed is true or false, got 1",
+        ),
+        (
+            "[venue.python.functions.a]\nfunction = 'm:f'\nrecover = 'check'",
+            "functions.a: recover is retry or fail, got 'check'",
+        ),
+        (
+            "[venue.spark.jobs.latest]\njob = 'drop'",
+            "[venue.spark]: jobs.latest: job is one of audit, compact, export, gc, load, merge",
+        ),
+        ("[venue.spark.jobs]\nlatest = 'compact'", "jobs.latest is a table, got 'compact'"),
+        ("[venue.spark.conf]\n'spark.x' = 1", "[venue.spark]: conf.spark.x is a text, got 1"),
     ],
 )
 def test_mistakes_of_sections_are_said_with_their_line(
@@ -160,6 +196,11 @@ def test_partial_replication_can_be_set_by_a_variable(tmp_path: Path) -> None:
         ({"LATTICE_DOORS_REST_TLS": "x"}, "LATTICE_DOORS_REST_TLS: [doors.rest]: tls is auto"),
         ({"LATTICE_PEERS": "a:1"}, "LATTICE_PEERS is LATTICE_NODE_PEERS now"),
         ({"LATTICE_REST": "h:1"}, "LATTICE_REST is LATTICE_DOORS_REST_LISTEN now"),
+        (
+            {"LATTICE_VENUE_SPARK_JOBS": "[]"},
+            "LATTICE_VENUE_SPARK_JOBS: venue.spark.jobs is a table",
+        ),
+        ({"LATTICE_VENUE_SPARK_CONF": "x"}, "venue.spark.conf is a table, got 'x'"),
         ({"LATTICE_NODE_HTTP_BIND": ""}, "LATTICE_NODE_HTTP_BIND: http_bind is a local address"),
     ],
 )
@@ -203,7 +244,7 @@ def test_the_page_lists_every_setting_with_its_default() -> None:
         default = defaults.get(name)
         if isinstance(default, bool):
             assert text == str(default).lower(), name
-        elif isinstance(default, int):
-            assert text.partition(":")[0] == f"{default:,}", name
+        elif isinstance(default, (int, float)):
+            assert text.partition(":")[0] == f"{default:,}".removesuffix(".0"), name
         elif isinstance(default, str):
             assert text == default, name

@@ -150,11 +150,13 @@ class DriveBackend:
     """Contents in a directory of a drive, which replicates and keeps its history as all drives do.
 
     A write is one update of the drive, as durable as the drive's own writes.
+    make: the directory is made with the first content; else it exists.
     """
 
-    def __init__(self, drive: Drive, folder: str = "/") -> None:
+    def __init__(self, drive: Drive, folder: str = "/", *, make: bool = False) -> None:
         self.drive: Final = drive
         self.folder: Final = join_path(split_path(folder))
+        self._make: Final = make
 
     def open(self) -> None:
         """Check that the directory exists.
@@ -163,7 +165,10 @@ class DriveBackend:
         """
         try:
             self.drive.list(self.folder)
-        except (NoSuchPath, NotADirectory) as error:
+        except NoSuchPath as error:
+            if not self._make:
+                raise UsageError(f"not a directory of a drive for content: {error}") from None
+        except NotADirectory as error:
             raise UsageError(f"not a directory of a drive for content: {error}") from None
 
     def close(self) -> None:
@@ -171,6 +176,8 @@ class DriveBackend:
 
     def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
         """Store the content in the pieces."""
+        if self._make:
+            self.drive.makedirs(self.folder)
         # Pieces that raise leave nothing: "an iterable is read piece by piece; the file changes
         # after its end" (`Drive.write`).
         self.drive.write(self._path(digest), pieces)
@@ -205,6 +212,8 @@ class DriveBackend:
 
     def digests(self) -> Iterator[bytes]:
         """Yield the names of all contents, in order."""
+        if self._make and not self.drive.exists(self.folder):
+            return iter(())
         return _digests(entry.name for entry in self.drive.entries(self.folder) if entry.is_file)
 
     def _path(self, digest: bytes) -> str:

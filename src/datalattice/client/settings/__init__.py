@@ -17,6 +17,14 @@ from datalattice.client.settings.settings import (
     load_settings,
     settings_text,
 )
+from datalattice.client.settings.venueconfig import (
+    FunctionConfig,
+    SparkJobConfig,
+    VenueHttpConfig,
+    VenuePythonConfig,
+    VenueSparkConfig,
+    VenueSqlConfig,
+)
 
 __all__ = [
     "ADDRESS_CONNECTIONS_MAX",
@@ -24,8 +32,14 @@ __all__ = [
     "PEER_BYTES_MAX",
     "ConnectionBounds",
     "DoorConfig",
+    "FunctionConfig",
     "NodeConfig",
     "Settings",
+    "SparkJobConfig",
+    "VenueHttpConfig",
+    "VenuePythonConfig",
+    "VenueSparkConfig",
+    "VenueSqlConfig",
     "changed_settings",
     "load_settings",
     "parse_owner",

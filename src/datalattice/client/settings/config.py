@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from datalattice.cells import Value
 from datalattice.client.addresses import PORT_MAX, parse_address, parse_key, parse_ticket
 from datalattice.client.settings.policyfile import parse_owner
+from datalattice.client.settings.venueconfig import (
+    STORAGES,
+    VenueHttpConfig,
+    VenuePythonConfig,
+    VenueSparkConfig,
+    VenueSqlConfig,
+)
 from datalattice.errors import UsageError
 from datalattice.lattice import Lattice, canonical_path, is_bare_did
 from datalattice.limits import MESSAGE_BYTES_MAX
@@ -180,6 +187,11 @@ class NodeConfig:
     webdav: whether the drives are served at `/dlfs` of REST, its socket too.
     mcp: what language models may do at `/mcp` of REST: `off`, `read`, or `all`, which writes, too.
     venue: whether `lattice daemon` runs jobs of the venue of its own DID.
+    venue_storage: where this venue keeps contents: `lattice`; `file`, in the folder `venue_path`;
+           `drive`, in the directory `venue_path` of the drive `venue`; or `memory`.
+    venue_path: from the node's folder on, or from the root of the drive.
+    venue_public: whether callers without a credential may list its operations and run jobs.
+    venue_http, venue_python, venue_sql, venue_spark: what its adapters run.
     reading: who may read values and the lattice through these: `public` or `authenticated`.
     admins: DIDs that may do everything there.
     reads_per_s, effects_per_s: calls of one user of the doors a second, as many at once.
@@ -228,6 +240,13 @@ class NodeConfig:
     webdav: bool = True
     mcp: str = "off"
     venue: bool = False
+    venue_storage: str = "lattice"
+    venue_path: str = "content"
+    venue_public: bool = False
+    venue_http: VenueHttpConfig = field(default_factory=VenueHttpConfig)
+    venue_python: VenuePythonConfig = field(default_factory=VenuePythonConfig)
+    venue_sql: VenueSqlConfig = field(default_factory=VenueSqlConfig)
+    venue_spark: VenueSparkConfig = field(default_factory=VenueSparkConfig)
     reading: str = "public"
     admins: tuple[str, ...] = ()
     reads_per_s: int = 200
@@ -250,6 +269,8 @@ class NodeConfig:
             if not getattr(self, name):
                 # An empty text binds to all addresses.
                 raise UsageError(f"{name} is a local address such as 127.0.0.1, got an empty text")
+        if not self.venue_path.strip("/"):  # contents would lie among the files of the node
+            raise UsageError(f"venue_path is the name of a folder, got {self.venue_path!r}")
         for peer in self.peers:
             parse_ticket(peer)  # every address is checked at the start, not when it is dialled
         for key in self.allow:
@@ -266,6 +287,7 @@ class NodeConfig:
             ("ping_reply", PING_REPLIES),
             ("reading", READING),
             ("mcp", MCP_TOOLS),
+            ("venue_storage", STORAGES),
             ("log_level", LOG_LEVELS),
             ("log_format", LOG_FORMATS),
         ):

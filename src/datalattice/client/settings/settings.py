@@ -3,7 +3,7 @@
 The command line comes first, then the environment (`LATTICE_NODE_PORT`), then the file
 (`node.toml`, a TOML document in sections), then the default. A setting is called by its section and
 its name there: `node.port`, `doors.rest.listen`. Errors name the source, what is wrong, and what is
-accepted. The table `[hosting]` exists in the file only.
+accepted. The table `[hosting]` exists in the file only; other tables are JSON in the environment.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from typing import Any, Final, NamedTuple
 from datalattice.client.folder import VARIABLE_PREFIX
 from datalattice.client.settings.config import DoorConfig, NodeConfig
 from datalattice.client.settings.policyfile import policy_document, read_policy, unknown_setting
+from datalattice.client.settings.venueconfig import (
+    VenueHttpConfig,
+    VenuePythonConfig,
+    VenueSparkConfig,
+    VenueSqlConfig,
+)
 from datalattice.errors import UsageError
 
 SETTINGS_NAME: Final = "node.toml"
@@ -54,18 +60,32 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "access": {"admins": "admins", "reading": "reading"},
     "doors.webdav": {"enabled": "webdav"},
     "doors.mcp": {"tools": "mcp"},
-    "venue": {"enabled": "venue"},
+    "venue": {
+        "enabled": "venue",
+        "public": "venue_public",
+        "storage": "venue_storage",
+        "path": "venue_path",
+    },
 }
 """Sections besides `node`: the names in them, and the fields of a `NodeConfig` that they set."""
 
 DOORS: Final = ("rest", "grpc")
-"""Fields that are a `DoorConfig`: each is a section `doors.NAME` with its fields."""
+"""Fields that are a `DoorConfig`, which the command line sets by where it listens."""
+
+GROUPS: Final[Mapping[str, tuple[str, type[Any]]]] = {
+    **{door: (f"doors.{door}", DoorConfig) for door in DOORS},
+    "venue_http": ("venue.http", VenueHttpConfig),
+    "venue_python": ("venue.python", VenuePythonConfig),
+    "venue_sql": ("venue.sql", VenueSqlConfig),
+    "venue_spark": ("venue.spark", VenueSparkConfig),
+}
+"""Fields of a `NodeConfig` that are records: the section of each, whose settings are its fields."""
 
 _TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
 class _Kind(NamedTuple):
-    """What a setting sets: a field, or one of a `DoorConfig` that is a field; and its type."""
+    """What a setting sets: a field, or one of a record that is a field; and its type."""
 
     field: str
     part: str | None
@@ -159,7 +179,7 @@ def _check_alone(name: str, value: object, source: str) -> None:
 def _config(chosen: Mapping[str, object]) -> NodeConfig:
     """Return the configuration of settings. Raises: UsageError."""
     fields: dict[str, Any] = {}
-    doors: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
     for name, value in chosen.items():
         kind = _kinds().get(name)
         if kind is None:
@@ -167,12 +187,13 @@ def _config(chosen: Mapping[str, object]) -> NodeConfig:
         elif kind.part is None:
             fields[kind.field] = value
         else:
-            doors.setdefault(kind.field, {})[kind.part] = value
-    for name, parts in doors.items():
+            groups.setdefault(kind.field, {})[kind.part] = value
+    for name, parts in groups.items():
+        section, record = GROUPS[name]
         try:
-            fields[name] = DoorConfig(**parts)
+            fields[name] = record(**parts)
         except UsageError as error:
-            raise UsageError(f"[doors.{name}]: {error}") from error
+            raise UsageError(f"[{section}]: {error}") from error
     return NodeConfig(**fields)
 
 
@@ -189,16 +210,16 @@ def _kinds() -> dict[str, _Kind]:
         for name, field in names.items()
     }
     plain = [
-        one.name for one in dataclasses.fields(NodeConfig) if one.name not in (HOSTING, *DOORS)
+        one.name for one in dataclasses.fields(NodeConfig) if one.name not in (HOSTING, *GROUPS)
     ]
-    # `node` comes first in a file, and the sections of doors last.
+    # `node` comes first in a file, and the sections of records last.
     kinds = {f"{NODE}.{one}": _Kind(one, None, hints[one]) for one in plain if one not in named}
     kinds |= {dotted: _Kind(field, None, hints[field]) for field, dotted in named.items()}
-    parts = typing.get_type_hints(DoorConfig)
-    for door in DOORS:
+    for field, (section, record) in GROUPS.items():
+        parts = typing.get_type_hints(record)
         kinds |= {
-            f"doors.{door}.{one.name}": _Kind(door, one.name, parts[one.name])
-            for one in dataclasses.fields(DoorConfig)
+            f"{section}.{one.name}": _Kind(field, one.name, parts[one.name])
+            for one in dataclasses.fields(record)
         }
     return kinds
 
@@ -234,6 +255,7 @@ _WANTED: Final = {
     bool: "true or false",
     str: "a text",
     tuple: "a list of texts",
+    Mapping: "a table",
 }
 
 
@@ -364,6 +386,8 @@ def _typed(name: str, value: object, source: str) -> object:
     # as one.
     if base is float and type(value) is int:
         return float(value)
+    if base is Mapping and isinstance(value, dict):
+        return value
     if base is not tuple and type(value) is base:
         return value
     shown = str(value).lower() if isinstance(value, bool) else repr(value)
@@ -406,7 +430,9 @@ def _parsed(name: str, text: str, variable: str) -> object:
             return _TRUTHS[text.lower()]
         if base in (int, float):
             return base(text)
-    except (ValueError, KeyError) as error:
+        if base is Mapping:
+            return {**json.loads(text)}
+    except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{variable}: {name} is {_WANTED[base]}, got {text!r}") from error
     return text
 

@@ -6,6 +6,7 @@ from datalattice.service.access.control import AccessControl, MadeToken
 from datalattice.service.access.limits import ALLOWANCES, Allowance, RateLimits, Use
 from datalattice.service.access.policies import ABSENT, POLICY_FILE, Policies, StoredRule
 from datalattice.service.access.policy import (
+    ANYBODY,
     AUTHENTICATED,
     PUBLIC,
     AccessDecision,
@@ -40,6 +41,7 @@ __all__ = [
     "ABSENT",
     "ALLOWANCES",
     "ANONYMOUS",
+    "ANYBODY",
     "AUTHENTICATED",
     "BAD_CREDENTIAL",
     "LOCAL",

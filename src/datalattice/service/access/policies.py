@@ -13,6 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -145,7 +146,7 @@ class Policies:
         return rules
 
     def _with(self, rules: Mapping[str, Rule]) -> Policy:
-        return Policy(self._base.admins, self._base.reading, MappingProxyType(dict(rules)))
+        return replace(self._base, rules=MappingProxyType(dict(rules)))
 
     def _read(self) -> Mapping[str, Rule]:
         try:

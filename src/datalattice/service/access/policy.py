@@ -26,6 +26,18 @@ AUTHENTICATED: Final = "authenticated"
 
 ASSETS: Final = ("venue", "assets")
 
+ANYBODY: Final = "anybody"
+"""In a scope, the caller that showed no credential."""
+
+OPEN_VENUE: Final = frozenset(
+    {
+        ("r", "venue/operations"),
+        ("r", f"venue/jobs/{ANYBODY}"),
+        ("x", f"venue/jobs/{ANYBODY}"),
+    }
+)
+"""What anonymous callers of an open venue may do; each of them sees the jobs of all of them."""
+
 WHO_MAX: Final = 1_000
 """Most names in one list of a rule."""
 
@@ -42,12 +54,14 @@ class Policy:
 
     admins:  DIDs with every right everywhere, from the configuration.
     reading: who reads what no rule speaks of: `public` or `authenticated`.
+    open_venue: whether anonymous callers may list operations of the venue and run jobs.
     rules:   by scope.
     """
 
     admins: frozenset[str] = frozenset()
     reading: Literal["public", "authenticated"] = PUBLIC
     rules: Mapping[str, Rule] = field(default_factory=lambda: NO_RULES)
+    open_venue: bool = False
 
 
 class AccessDecision(NamedTuple):
@@ -123,6 +137,7 @@ def _by_policy(policy: Policy, caller: Principal, right: str, scope: str) -> tup
     if caller.did in policy.admins:
         return True, "admin"
     owned = owned_part(scope)
+    is_open = policy.open_venue and (right, scope) in OPEN_VENUE
     for one in covering(scope):
         who = policy.rules.get(one, {}).get(right)
         if who is not None:  # "longest scope wins"
@@ -132,9 +147,9 @@ def _by_policy(policy: Policy, caller: Principal, right: str, scope: str) -> tup
         if owned is not None and one == owned.scope:
             if caller.did == owned.owner:
                 return True, "owner"
-            if right != "r":
+            if right != "r" and not is_open:
                 return False, "policy"
-    allowed = _is_among(caller, _default(policy, right, split_scope(scope)))
+    allowed = is_open or _is_among(caller, _default(policy, right, split_scope(scope)))
     return allowed, "default" if allowed else "policy"
 
 

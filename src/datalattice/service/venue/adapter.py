@@ -210,6 +210,10 @@ class Adapter(Protocol):
         """Return what is known of an effect, for the rule `check`. The key: `effect_key()`."""
         ...
 
+    def close(self) -> None:
+        """Give back what it holds: no job of it runs any more."""
+        ...
+
 
 class PlainAdapter:
     """An adapter of which only `name`, `operations` and `run` are its own."""
@@ -227,6 +231,9 @@ class PlainAdapter:
     async def outcome(self, effect_key: bytes) -> EffectOutcome:
         """Return that nothing is known."""
         return EffectOutcome(Known.UNKNOWN)
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing."""
 
 
 # --- adapters that block --------------------------------------------------------------------------

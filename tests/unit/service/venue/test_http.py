@@ -21,15 +21,13 @@ from cryptography.x509.oid import NameOID
 
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable, UsageError
 from datalattice.service.venue import Json, Metadata, OperationFailed
-from datalattice.service.venue.adapters import guarded
 from datalattice.service.venue.adapters.guarded import (
-    ANSWER_BYTES_MAX,
+    ADDRESSES_MAX,
     ANSWER_FIELDS_MAX,
     AddressRefused,
 )
-from datalattice.service.venue.adapters.hosts import HostRules
+from datalattice.service.venue.adapters.hosts import HostRules, HttpLimits
 from datalattice.service.venue.adapters.http import (
-    BODY_BYTES_MAX,
     FIELD_CHARS_MAX,
     FIELDS_MAX,
     REDIRECTS_MAX,
@@ -40,6 +38,8 @@ from datalattice.testing.venue_kit import LoneJob
 
 LOOPBACK = HostRules(allow=("api.test", "other.test"), private=True)
 SECRET = "s3cr3t-value"
+BODY_BYTES = HttpLimits().body_bytes
+ANSWER_BYTES = HttpLimits().answer_bytes
 
 
 def meta(kind: str = "any") -> Metadata:
@@ -118,11 +118,12 @@ def ask(
     *,
     rules: HostRules = LOOPBACK,
     tls: ssl.SSLContext | None = None,
+    limits: HttpLimits | None = None,
     url: str = "http://api.test:{port}/x",
 ) -> Any:
     async def run() -> Any:
         async with server.running():
-            adapter = HttpAdapter(rules, resolve=Names(), tls=tls)
+            adapter = HttpAdapter(rules, limits=limits, resolve=Names(), tls=tls)
             server.answers = [
                 a.replace(b"{port}", str(server.port).encode()) for a in server.answers
             ]
@@ -231,12 +232,12 @@ def test_a_request_has_its_limits() -> None:
         adapter.check(meta(), {"url": url, "method": "PUT", **given})
 
     check(url=url + "x" * (URL_CHARS_MAX - len(url)))
-    check(body="x" * (BODY_BYTES_MAX - 2))
+    check(body="x" * (BODY_BYTES - 2))
     check(headers={f"x{n}": "v" for n in range(FIELDS_MAX)})
     check(headers={"x": "v" * (FIELD_CHARS_MAX - 1)})
     for given in (
         {"url": url + "x" * (URL_CHARS_MAX - len(url) + 1)},
-        {"body": "x" * (BODY_BYTES_MAX - 1)},
+        {"body": "x" * (BODY_BYTES - 1)},
         {"headers": {f"x{n}": "v" for n in range(FIELDS_MAX + 1)}},
         {"headers": {"x": "v" * FIELD_CHARS_MAX}},
     ):
@@ -290,7 +291,7 @@ def test_only_the_allowed_of_several_addresses_are_dialled() -> None:
 def test_so_many_addresses_of_a_name_are_tried() -> None:
     names = Names(api_test=[[f"93.184.216.{n}" for n in range(20)]])
     dialled, _ = dial(names, HostRules(allow=("*",)), "http://api.test/")
-    assert len(dialled.addresses) == guarded.ADDRESSES_MAX
+    assert len(dialled.addresses) == ADDRESSES_MAX
 
 
 def test_a_name_without_addresses_is_unavailable() -> None:
@@ -414,10 +415,10 @@ def test_redirects_are_limited() -> None:
 
 
 def test_an_answer_has_so_many_bytes() -> None:
-    for size in (ANSWER_BYTES_MAX - 1, ANSWER_BYTES_MAX):
+    for size in (ANSWER_BYTES - 1, ANSWER_BYTES):
         assert len(ask(Server(answer(b"x" * size)), {})["body"]) == size
-    with pytest.raises(LimitExceeded, match=f"more than {ANSWER_BYTES_MAX} bytes"):
-        ask(Server(answer(b"x" * (ANSWER_BYTES_MAX + 1))), {})
+    with pytest.raises(LimitExceeded, match=f"more than {ANSWER_BYTES} bytes"):
+        ask(Server(answer(b"x" * (ANSWER_BYTES + 1))), {})
 
 
 def test_a_body_without_end_is_cut() -> None:
@@ -455,10 +456,25 @@ def test_a_compressed_body_is_not_read() -> None:
         ask(Server(answer(b"x", "Content-Encoding: gzip")), {})
 
 
-def test_a_server_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded, "WHOLE_S", 0.05)
+def test_a_server_that_does_not_answer_is_left() -> None:
     with pytest.raises(OperationFailed, match=r"did not answer within 0.05 s"):
-        ask(Server(b"HTTP/1.1 200 OK\r\n"), {"headers": {"X-Hold": "1"}})
+        ask(
+            Server(b"HTTP/1.1 200 OK\r\n"),
+            {"headers": {"X-Hold": "1"}},
+            limits=HttpLimits(seconds=0.05),
+        )
+
+
+def test_the_operator_sets_the_limits() -> None:
+    limits = HttpLimits(body_bytes=4, answer_bytes=3)
+    assert ask(Server(answer(b"abc")), {"method": "PUT", "body": 1234}, limits=limits)["body"]
+    with pytest.raises(UsageError, match="at most 4 bytes, got 5"):
+        ask(Server(answer()), {"method": "PUT", "body": 12345}, limits=limits)
+    with pytest.raises(LimitExceeded, match="more than 3 bytes"):
+        ask(Server(answer(b"abcd")), {}, limits=limits)
+    for wrong in ({"seconds": 0.0}, {"body_bytes": 0}, {"answer_bytes": -1}):
+        with pytest.raises(UsageError, match=f"`{next(iter(wrong))}` is greater than 0"):
+            HttpLimits(**wrong)  # type: ignore[arg-type]
 
 
 def test_cancelling_the_job_closes_the_connection() -> None:

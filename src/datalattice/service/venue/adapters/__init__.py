@@ -1,7 +1,12 @@
 """Adapters of a venue: what runs the operations that every venue can offer."""
 
+from datalattice.service.venue.adapters.configured import (
+    AdapterMaker,
+    configured_adapters,
+    configured_storage,
+)
 from datalattice.service.venue.adapters.grid import GridAdapter, OwnJobs
-from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached
+from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached, HttpLimits
 from datalattice.service.venue.adapters.http import HttpAdapter
 from datalattice.service.venue.adapters.json_values import JsonAdapter, merge_json
 from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter, OutputCheck
@@ -30,10 +35,12 @@ from datalattice.service.venue.adapters.venues import (
 )
 
 __all__ = [
+    "AdapterMaker",
     "GridAdapter",
     "HostRules",
     "HostUnreached",
     "HttpAdapter",
+    "HttpLimits",
     "JsonAdapter",
     "LatticeTables",
     "MayRead",
@@ -54,6 +61,8 @@ __all__ = [
     "VenueCalls",
     "VenueDoor",
     "VenueRules",
+    "configured_adapters",
+    "configured_storage",
     "dependencies",
     "evaluate",
     "merge_json",

@@ -26,9 +26,6 @@ WHOLE_S: Final = 30.0
 ADDRESSES_MAX: Final = 4
 """Addresses of one name that are tried."""
 
-ANSWER_BYTES_MAX: Final = 2 << 20
-"""Longest body of an answer."""
-
 ANSWER_FIELDS_MAX: Final = 100
 """Most header fields of an answer; httpcore bounds their bytes to 100 KiB."""
 
@@ -133,7 +130,7 @@ async def fetch(
     to: HttpTarget,
     fields: Sequence[tuple[str, str]],
     body: bytes,
-    body_max: int = ANSWER_BYTES_MAX,
+    body_max: int,
 ) -> HttpAnswer:
     """Ask once, on a connection of its own, without following redirects.
 

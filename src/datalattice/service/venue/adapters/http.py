@@ -25,7 +25,7 @@ from datalattice.service.venue import (
     PlainAdapter,
     VenueOperation,
 )
-from datalattice.service.venue.adapters.hosts import HostRules
+from datalattice.service.venue.adapters.hosts import HostRules, HttpLimits
 from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
 
 URL_CHARS_MAX: Final = 8_192
 """Longest URL, with `queryParams`."""
-
-BODY_BYTES_MAX: Final = 2 << 20
-"""Longest body of a request."""
 
 FIELDS_MAX: Final = 50
 """Most header fields of a request that a caller gives."""
@@ -76,7 +73,8 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 class HttpAdapter(PlainAdapter):
     """Runs `http:get`, `http:post` and `http:any`.
 
-    resolve, connections: by default those of the operating system. tls: what is trusted.
+    limits: of one request. resolve, connections: by default those of the operating system.
+    tls: what is trusted.
     Raises: UsageError: the package httpcore is not installed.
     """
 
@@ -86,6 +84,7 @@ class HttpAdapter(PlainAdapter):
         self,
         rules: HostRules,
         *,
+        limits: HttpLimits | None = None,
         resolve: Resolve | None = None,
         connections: httpcore.AsyncNetworkBackend | None = None,
         tls: ssl.SSLContext | None = None,
@@ -98,6 +97,7 @@ class HttpAdapter(PlainAdapter):
             ) from error
         self._guarded: Final = guarded
         self._rules: Final = rules
+        self._limits: Final = limits or HttpLimits()
         self._tls: Final = tls or ssl.create_default_context()
         self._network: Final = guarded.GuardedNetwork(
             rules, resolve or guarded.resolve_host, connections
@@ -153,11 +153,11 @@ class HttpAdapter(PlainAdapter):
         method, to, fields, body = self._request(meta, input)
         fields += [("idempotency-key", job.effect_key().hex()), ("accept-encoding", "identity")]
         try:
-            async with asyncio.timeout(self._guarded.WHOLE_S):
+            async with asyncio.timeout(self._limits.seconds):
                 answer = await self._follow(method, to, fields, body)
         except TimeoutError:
             raise OperationFailed(
-                f"{to} did not answer within {self._guarded.WHOLE_S:g} s"
+                f"{to} did not answer within {self._limits.seconds:g} s"
             ) from None
         return _shown(answer)
 
@@ -178,8 +178,9 @@ class HttpAdapter(PlainAdapter):
             if method == "GET":
                 raise UsageError("`body`: a GET has none")
             body = json.dumps(request["body"], ensure_ascii=False, allow_nan=False).encode()
-            if len(body) > BODY_BYTES_MAX:
-                raise UsageError(f"`body` has at most {BODY_BYTES_MAX} bytes, got {len(body)}")
+            most = self._limits.body_bytes
+            if len(body) > most:
+                raise UsageError(f"`body` has at most {most} bytes, got {len(body)}")
             if all(name != "content-type" for name, _ in fields):
                 fields.append(("content-type", "application/json"))
         return method, to, fields, body
@@ -188,7 +189,9 @@ class HttpAdapter(PlainAdapter):
         self, method: str, to: HttpTarget, fields: list[tuple[str, str]], body: bytes
     ) -> HttpAnswer:
         for _ in range(REDIRECTS_MAX + 1):
-            answer = await self._guarded.fetch(self._network, self._tls, method, to, fields, body)
+            answer = await self._guarded.fetch(
+                self._network, self._tls, method, to, fields, body, self._limits.answer_bytes
+            )
             place = dict(answer.fields).get("location")
             if answer.status not in _REDIRECTS or place is None:
                 return answer

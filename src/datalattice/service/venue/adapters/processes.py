@@ -67,10 +67,13 @@ class ProcessLimits:
         }
 
 
-async def call_in_process(function: str, arguments: Sequence[Json], limits: ProcessLimits) -> Json:
+async def call_in_process(
+    function: str, arguments: Sequence[Json], limits: ProcessLimits, path: Sequence[str] = ()
+) -> Json:
     """Return what a function returns that runs in a process of its own.
 
     function: `module:name`, imported there. arguments, result: JSON of up to `PIPE_BYTES_MAX`.
+    path: folders in which modules are looked for before those of this process.
     Raises: OperationFailed: the function raised, its process ended, or it took too long.
             LimitExceeded: arguments or result are too long.
     """
@@ -78,7 +81,7 @@ async def call_in_process(function: str, arguments: Sequence[Json], limits: Proc
         "function": function,
         "arguments": list(arguments),
         "limits": limits.of_process(),
-        "path": [entry for entry in sys.path if entry],
+        "path": [*path, *(entry for entry in sys.path if entry)],
     }
     sent = json.dumps(request, allow_nan=False).encode()
     if len(sent) > PIPE_BYTES_MAX:

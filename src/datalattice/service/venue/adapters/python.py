@@ -63,15 +63,20 @@ class RegisteredFunction:
 
 
 class PythonAdapter(PlainAdapter):
-    """Runs `python:<name>`. limits: of functions that run in a process of their own.
+    """Runs `python:<name>`.
 
+    limits: of functions that run in a process of their own. path: folders in which their modules
+    are looked for before those of this process.
     Raises: UsageError: two functions have one name.
     """
 
     name = "python"
 
     def __init__(
-        self, functions: Iterable[RegisteredFunction], limits: ProcessLimits | None = None
+        self,
+        functions: Iterable[RegisteredFunction],
+        limits: ProcessLimits | None = None,
+        path: Sequence[str] = (),
     ) -> None:
         self._functions: Final[dict[str, RegisteredFunction]] = {}
         for one in functions:
@@ -79,6 +84,7 @@ class PythonAdapter(PlainAdapter):
                 raise UsageError(f"two functions have the name {one.name!r}")
             self._functions[one.name] = one
         self._limits: Final = limits or ProcessLimits()
+        self._path: Final = tuple(path)
         self._processes: Final = asyncio.Semaphore(self._limits.at_once)
         self._threads: Final = ThreadPoolExecutor(BLOCKING_THREADS, "venue-python")
 
@@ -100,7 +106,9 @@ class PythonAdapter(PlainAdapter):
         arguments = [input, job.effect_key().hex()] if registered.keyed else [input]
         if isinstance(registered.function, str):
             async with self._processes:
-                return await call_in_process(registered.function, arguments, self._limits)
+                return await call_in_process(
+                    registered.function, arguments, self._limits, self._path
+                )
         if inspect.iscoroutinefunction(registered.function):
             return checked_result(await registered.function(*arguments))
         loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from datalattice.errors import UsageError
-from datalattice.pipeline import register
+from datalattice.pipeline import clear_errors, register
 from datalattice.pipeline.jobs import cancel_tagged, spark_errors, tagged
 from datalattice.service.venue import (
     JobContext,
@@ -84,7 +84,8 @@ class SparkAdapter(PlainAdapter):
     """Runs `spark:<name>`.
 
     session: returns the Spark session, which is started by the first job; the formats of this
-    package are registered with it. at_once: jobs.
+    package are registered with it. end: ends it when the adapter closes, if it was started.
+    at_once: jobs.
     Raises: UsageError: two jobs have one name.
     """
 
@@ -95,6 +96,7 @@ class SparkAdapter(PlainAdapter):
         offers: Iterable[SparkOffer],
         session: Callable[[], SparkSession],
         at_once: int = SPARK_JOBS_AT_ONCE,
+        end: Callable[[SparkSession], None] | None = None,
     ) -> None:
         self._offers: Final[dict[str, SparkOffer]] = {}
         for one in offers:
@@ -102,6 +104,8 @@ class SparkAdapter(PlainAdapter):
                 raise UsageError(f"two jobs have the name {one.name!r}")
             self._offers[one.name] = one
         self._session: Final = session
+        self._end: Final = end
+        self._started: SparkSession | None = None
         self._turns: Final = asyncio.Semaphore(at_once)
         self._threads: Final = ThreadPoolExecutor(at_once, "venue-spark")
         self._starting: Final = threading.Lock()
@@ -154,13 +158,18 @@ class SparkAdapter(PlainAdapter):
                 await asyncio.gather(telling, return_exceptions=True)
 
     def close(self) -> None:
-        """End the threads once their jobs have ended."""
+        """End the threads once their jobs have ended, and the session."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._starting:
+            if self._end is not None and self._started is not None:
+                self._end(self._started)
+            self._started = None
 
     def _start(self) -> SparkSession:
         with self._starting:  # two sessions at once would be two starts of Java
             spark = self._session()
             register(spark)  # in this thread, whose session may be one of its own
+            self._started = spark
             return spark
 
     def _arguments(self, meta: Metadata, given: Json) -> tuple[SparkOffer, dict[str, Any]]:
@@ -188,7 +197,7 @@ class _SparkRun:
             self._spark = spark
             if self._interrupted:
                 raise OperationFailed("the job was cancelled")
-            with spark_errors():
+            with spark_errors(), clear_errors():
                 report = self._offer.job(spark, **self._arguments, progress=self._progress)
             return dict(report.as_json())
 

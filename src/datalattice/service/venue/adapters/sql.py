@@ -82,19 +82,25 @@ class SqlAdapter(PlainAdapter):
     name = "sql"
 
     def __init__(self, tables: TableSource, limits: SqlLimits | None = None) -> None:
-        try:
-            import duckdb
+        self.check_packages()
+        import duckdb
 
-            import_module("pyarrow")  # `record_batch` needs it
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"sql operations need {error.name}: pip install 'datalattice[venue]'"
-            ) from error
         self._duckdb: Final = duckdb
         self._tables: Final = tables
         self._limits: Final = limits or SqlLimits()
         self._turns: Final = asyncio.Semaphore(self._limits.at_once)
         self._threads: Final = ThreadPoolExecutor(self._limits.at_once, "venue-sql")
+
+    @staticmethod
+    def check_packages() -> None:
+        """Raise UsageError if the package duckdb or pyarrow is not installed."""
+        try:
+            for name in ("duckdb", "pyarrow"):  # `record_batch` needs pyarrow
+                import_module(name)
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"sql operations need {error.name}: pip install 'datalattice[venue]'"
+            ) from error
 
     def operations(self) -> Sequence[VenueOperation]:
         """Return the query."""

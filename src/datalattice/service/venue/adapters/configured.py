@@ -1,0 +1,199 @@
+"""Configured: the adapters and the content storage that the settings of a daemon switch on.
+
+`json` and `orchestrator` are always there. `http` is there with a host in `venue.http.allow`,
+`python` with a function, `sql` if enabled, `spark` with a job.
+
+Source: docs/node.md "Configuration".
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from datalattice.apps.grid import DriveBackend, FileBackend, MemoryBackend, Storage
+from datalattice.client import Node
+from datalattice.client.settings import (
+    FunctionConfig,
+    NodeConfig,
+    SparkJobConfig,
+    VenuePythonConfig,
+    VenueSparkConfig,
+    VenueSqlConfig,
+)
+from datalattice.errors import UsageError
+from datalattice.pipeline import end_session, find_java, jobs, spark_session
+from datalattice.service.venue import Adapter, RecoveryRule
+from datalattice.service.venue.adapters.hosts import HostRules, HttpLimits
+from datalattice.service.venue.adapters.http import HttpAdapter
+from datalattice.service.venue.adapters.json_values import JsonAdapter
+from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter
+from datalattice.service.venue.adapters.processes import ProcessLimits
+from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
+from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
+from datalattice.service.venue.adapters.sql import SqlAdapter, SqlLimits
+from datalattice.service.venue.adapters.tables import LatticeTables, MayRead
+
+CONNECT_SCHEME: Final = "sc://"
+"""A master on Spark Connect: the server has Java, this machine needs none."""
+
+_NOT_JSON: Final = frozenset({"clock", "key", "progress", "spark", "write_id"})
+"""Arguments of jobs that are no JSON, or the venue's."""
+
+AdapterMaker = Callable[[Node, MayRead], list[Adapter]]
+
+
+def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
+    """Check the settings of the adapters; return what makes these adapters for a node.
+
+    folder: of the node. The second argument of the result is asked before SQL reads a table.
+    Raises: UsageError: a package is missing, with what installs it; or a setting cannot be used.
+    """
+    made: list[Adapter] = [JsonAdapter(), OrchestratorAdapter()]
+    if config.venue_http.allow:
+        http = config.venue_http
+        rules = HostRules(http.allow, http.block, http.private)
+        made.append(
+            HttpAdapter(rules, limits=HttpLimits(http.time_s, http.body_bytes, http.answer_bytes))
+        )
+    if config.venue_python.functions:
+        made.append(_python(config.venue_python, folder))
+    if config.venue_spark.jobs:
+        made.append(_spark(config.venue_spark, folder))
+    if config.venue_sql.enabled:
+        SqlAdapter.check_packages()
+
+    def make(node: Node, may_read: MayRead) -> list[Adapter]:
+        if not config.venue_sql.enabled:
+            return made
+        tables = LatticeTables(node, may_read)
+        return [*made, SqlAdapter(tables, _sql_limits(config.venue_sql))]
+
+    return make
+
+
+def _sql_limits(config: VenueSqlConfig) -> SqlLimits:
+    return SqlLimits(
+        config.time_s,
+        config.memory_bytes,
+        config.threads,
+        config.rows,
+        config.table_rows,
+        config.table_bytes,
+        config.at_once,
+    )
+
+
+def _python(config: VenuePythonConfig, folder: Path) -> PythonAdapter:
+    path = [str(folder / one) for one in config.path]
+    limits = ProcessLimits(
+        config.time_s,
+        config.cpu_s,
+        config.memory_bytes,
+        config.file_bytes,
+        config.files,
+        config.at_once,
+    )
+    functions = [_function(name, one, path) for name, one in config.entries().items()]
+    return PythonAdapter(functions, limits, path)
+
+
+def _function(name: str, config: FunctionConfig, path: list[str]) -> RegisteredFunction:
+    function: Any = config.function
+    if not config.isolated:
+        sys.path += [one for one in path if one not in sys.path]
+        module, _, attribute = config.function.partition(":")
+        try:
+            function = import_module(module)
+            for part in attribute.split("."):
+                function = getattr(function, part)
+        except (ImportError, AttributeError) as error:
+            raise UsageError(f"venue.python.functions.{name}: {error}") from error
+    return RegisteredFunction(
+        name,
+        function,
+        config.description,
+        dict(config.input) or None,
+        keyed=config.keyed,
+        has_effects=config.effects,
+        recover=RecoveryRule(config.recover) if config.recover else None,
+    )
+
+
+def _spark(config: VenueSparkConfig, folder: Path) -> SparkAdapter:
+    try:
+        import_module("pyspark")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"spark operations need {error.name}: pip install 'datalattice[spark]'"
+        ) from error
+    if not (config.master or "").startswith(CONNECT_SCHEME):
+        find_java()
+    session = partial(
+        spark_session,
+        "venue",
+        memory=config.memory,
+        config=dict(config.conf),
+        master=config.master,
+        package=config.package,
+    )
+    offers = [_offer(name, one, folder) for name, one in config.entries().items()]
+    return SparkAdapter(offers, session, config.at_once, end_session)
+
+
+def _offer(name: str, config: SparkJobConfig, folder: Path) -> SparkOffer:
+    job = getattr(jobs, config.job)
+    taken = inspect.signature(job).parameters
+    known = [one for one in taken if one not in _NOT_JSON]
+    fixed, where = dict(config.fixed), f"venue.spark.jobs.{name}"
+    if "store" in known and taken["store"].default is inspect.Parameter.empty:
+        fixed.setdefault("store", str(folder))
+    for one in (*fixed, *config.open):
+        if one not in known:
+            raise UsageError(
+                f"{where}: {config.job} takes no argument {one!r}, but {', '.join(known)}"
+            )
+    missing = [
+        one
+        for one in known
+        if taken[one].default is inspect.Parameter.empty and one not in {*fixed, *config.open}
+    ]
+    if missing:
+        raise UsageError(f"{where}: {', '.join(missing)} of {config.job} is neither fixed nor open")
+    # A job that takes a `write_id` writes its result once, however often it runs.
+    once = "write_id" in taken
+    try:
+        return SparkOffer(name, job, config.description, fixed, config.open, once)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def configured_storage(config: NodeConfig, folder: Path, node: Node) -> Storage | None:
+    """Return where the venue keeps contents, open; None: in the lattice, as all venues may.
+
+    Raises: UsageError: the folder or directory cannot be used.
+    """
+    if config.venue_storage == "lattice":
+        return None
+    if config.venue_storage == "memory":
+        storage = Storage(MemoryBackend())
+    elif config.venue_storage == "file":
+        place = folder / config.venue_path
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"venue.path: {place}: {error.strerror or error}") from error
+        storage = Storage(FileBackend(str(place)))
+    else:
+        storage = Storage(DriveBackend(node.drive(DRIVE), config.venue_path, make=True))
+    storage.initialise()
+    return storage
+
+
+DRIVE: Final = "venue"
+"""The drive of contents."""

@@ -1,0 +1,172 @@
+"""Adapters by settings: which are there, what is refused at the start, where contents are."""
+
+from __future__ import annotations
+
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datalattice
+from datalattice.actions import ActionRequest
+from datalattice.client.settings import (
+    NodeConfig,
+    VenueHttpConfig,
+    VenuePythonConfig,
+    VenueSparkConfig,
+    VenueSqlConfig,
+)
+from datalattice.crypto import KeyPair
+from datalattice.errors import Unauthenticated, UsageError
+from datalattice.service import FolderService
+from datalattice.service.access import Policy, Principal, decide
+from datalattice.service.venue import adapters
+from datalattice.service.venue.adapters import (
+    HttpAdapter,
+    PythonAdapter,
+    SparkAdapter,
+    SqlAdapter,
+    configured_adapters,
+    configured_storage,
+)
+
+COMPACT = {"job": "compact", "fixed": {"into_database": "d"}, "open": {"topic": {}}}
+WHOLE = NodeConfig(
+    venue=True,
+    venue_http=VenueHttpConfig(allow=("api.example.com",)),
+    venue_python=VenuePythonConfig(functions={"f": "json:loads"}),
+    venue_sql=VenueSqlConfig(enabled=True),
+    venue_spark=VenueSparkConfig(jobs={"latest": COMPACT}),
+)
+
+
+def may_read(caller: str, request: ActionRequest[Any]) -> None:
+    """Let every caller read everything."""
+
+
+def test_the_settings_say_which_adapters_there_are(tmp_path: Path) -> None:
+    for package in ("duckdb", "httpcore", "pyspark"):
+        pytest.importorskip(package)
+    with datalattice.open(tmp_path / "data") as node:
+        few = configured_adapters(NodeConfig(venue=True), tmp_path)(node, may_read)
+        assert [one.name for one in few] == ["json", "orchestrator"]
+        made = configured_adapters(WHOLE, tmp_path)(node, may_read)
+        kinds = {type(one) for one in made[2:]}
+        assert kinds == {HttpAdapter, PythonAdapter, SparkAdapter, SqlAdapter}
+        for one in made:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("package", "part", "words"),
+    [
+        ("httpcore", "venue_http", "http operations need httpcore: pip install 'datalattice[venue"),
+        ("duckdb", "venue_sql", "sql operations need duckdb: pip install 'datalattice[venue]'"),
+        ("pyspark", "venue_spark", "spark operations need pyspark: pip install 'datalattice[spar"),
+    ],
+)
+def test_a_package_that_is_missing_ends_the_start_and_is_named(
+    package: str, part: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    # Imported already by other tests.
+    monkeypatch.delitem(sys.modules, f"{adapters.__name__}.guarded", raising=False)
+    monkeypatch.delattr(adapters, "guarded", raising=False)
+    config = NodeConfig(venue=True, **{part: getattr(WHOLE, part)})
+    with pytest.raises(UsageError) as caught:
+        FolderService(tmp_path, KeyPair.generate(), config)
+    assert words in str(caught.value)
+    # Nothing is asked for that is not switched on.
+    FolderService(tmp_path, KeyPair.generate(), NodeConfig(**{part: getattr(WHOLE, part)})).close()
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"function": "absent_module:f", "isolated": False}, "functions.f: No module named"),
+        ({"function": "json:absent", "isolated": False}, "has no attribute 'absent'"),
+    ],
+)
+def test_a_function_of_this_process_is_looked_for_at_the_start(
+    table: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    config = NodeConfig(venue_python=VenuePythonConfig(functions={"f": table}))
+    with pytest.raises(UsageError, match=words):
+        configured_adapters(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"fixed": {"topik": "t"}}, "jobs.latest: compact takes no argument 'topik', but store, "),
+        ({"fixed": {"write_id": "x", "topic": "t"}}, "compact takes no argument 'write_id'"),
+        ({}, "jobs.latest: topic of compact is neither fixed nor open"),
+        ({"fixed": {"topic": "t"}, "open": {"topic": {}}}, "'topic' is the venue's, or fixed and"),
+    ],
+)
+def test_arguments_of_a_job_on_spark_are_checked_at_the_start(
+    table: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyspark")
+    spark = VenueSparkConfig(jobs={"latest": {"job": "compact", **table}}, master="sc://h:1")
+    with pytest.raises(UsageError) as caught:
+        configured_adapters(NodeConfig(venue_spark=spark), tmp_path)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["file", "memory", "drive"])
+def test_contents_are_where_the_settings_say(kind: str, tmp_path: Path) -> None:
+    config = NodeConfig(venue_storage=kind, venue_path="kept/here")
+    digest = sha256(b"tea").digest()
+    with datalattice.open(tmp_path / "data") as node:
+        storage = configured_storage(config, tmp_path / "data", node)
+        assert storage is not None
+        assert (storage.get(digest), list(storage)) == (None, [])
+        text = f'{{"content": {{"sha256": "{digest.hex()}"}}}}'
+        venue = node.venue(storage=storage)
+        venue.put_content(venue.register(text), b"tea")
+        assert (storage.get(digest), list(storage)) == (b"tea", [digest])
+        inside = {
+            "file": (tmp_path / "data" / "kept" / "here" / digest.hex()).is_file(),
+            "drive": node.drive("venue").exists(f"kept/here/{digest.hex()}"),
+        }
+        assert [name for name, there in inside.items() if there] == [kind] * (kind != "memory")
+        assert configured_storage(NodeConfig(), tmp_path, node) is None
+        again = configured_storage(config, tmp_path / "data", node)
+        assert again is not None
+        assert again.exists(digest) is (kind != "memory")
+
+
+def test_a_folder_for_contents_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("x")
+    config = NodeConfig(venue_storage="file", venue_path="file/in")
+    with (
+        datalattice.open(tmp_path / "data") as node,
+        pytest.raises(UsageError, match=r"venue\.path"),
+    ):
+        configured_storage(config, tmp_path / "data", node)
+
+
+def test_an_open_venue_lets_anonymous_callers_run_jobs_and_nothing_else() -> None:
+    anybody = Principal(None, "anonymous")
+    for policy, allowed in ((Policy(open_venue=True), True), (Policy(), False)):
+        for right, scope in (
+            ("r", "venue/operations"),
+            ("r", "venue/jobs/anybody"),
+            ("x", "venue/jobs/anybody"),
+        ):
+            assert decide(policy, anybody, right, scope).is_allowed is allowed
+    for right, scope in (
+        ("w", "venue/jobs/anybody"),
+        ("x", "venue/jobs/did:key:z6Mk"),
+        ("x", "venue/operations"),
+        ("a", "admin"),
+    ):
+        with pytest.raises(Unauthenticated):
+            decide(Policy(open_venue=True), anybody, right, scope).require()
+    # A rule comes first: it is how one door is closed again.
+    closed = Policy(open_venue=True, rules={"venue/jobs/anybody": {"x": ()}})
+    assert not decide(closed, anybody, "x", "venue/jobs/anybody").is_allowed
