@@ -191,6 +191,7 @@ class NodeConfig:
            `drive`, in the directory `venue_path` of the drive `venue`; or `memory`.
     venue_path: from the node's folder on, or from the root of the drive.
     venue_public: whether callers without a credential may list its operations and run jobs.
+    venue_trial: whether it has the operations for trying it.
     venue_http, venue_python, venue_sql, venue_spark: what its adapters run.
     reading: who may read values and the lattice through these: `public` or `authenticated`.
     admins: DIDs that may do everything there.
@@ -243,6 +244,7 @@ class NodeConfig:
     venue_storage: str = "lattice"
     venue_path: str = "content"
     venue_public: bool = False
+    venue_trial: bool = False
     venue_http: VenueHttpConfig = field(default_factory=VenueHttpConfig)
     venue_python: VenuePythonConfig = field(default_factory=VenuePythonConfig)
     venue_sql: VenueSqlConfig = field(default_factory=VenueSqlConfig)

@@ -63,6 +63,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "venue": {
         "enabled": "venue",
         "public": "venue_public",
+        "trial": "venue_trial",
         "storage": "venue_storage",
         "path": "venue_path",
     },

@@ -72,6 +72,28 @@ def run(session: Session, job: Callable[..., Any], given: Any = None, **more: An
         runner.close()
 
 
+def test_a_session_has_the_formats_and_is_ended_if_it_was_started() -> None:
+    session, ended = Session(), list[Any]()
+    given: Any = session
+
+    def job(_spark: Any, **_: Any) -> Report:
+        return Report({})
+
+    def used(times: int) -> SparkAdapter:
+        runner = SparkAdapter([SparkOffer("job", job)], lambda: given, end=ended.append)
+        for _ in range(times):
+            asyncio.run(runner.run(LoneJob(), meta("job"), {}))
+        return runner
+
+    used(0).close()
+    assert (session.formats, ended) == ([], [])
+    runner = used(2)
+    assert session.formats.count("lattice.queue") == 2
+    runner.close()
+    runner.close()
+    assert ended == [session]
+
+
 def test_a_job_gets_fixed_and_open_arguments_and_its_tag() -> None:
     session = Session()
 

@@ -38,6 +38,7 @@ from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredF
 from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
 from datalattice.service.venue.adapters.sql import SqlAdapter, SqlLimits
 from datalattice.service.venue.adapters.tables import LatticeTables, MayRead
+from datalattice.service.venue.adapters.trial import TrialAdapter
 
 CONNECT_SCHEME: Final = "sc://"
 """A master on Spark Connect: the server has Java, this machine needs none."""
@@ -55,6 +56,8 @@ def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
     Raises: UsageError: a package is missing, with what installs it; or a setting cannot be used.
     """
     made: list[Adapter] = [JsonAdapter(), OrchestratorAdapter()]
+    if config.venue_trial:
+        made.append(TrialAdapter())
     if config.venue_http.allow:
         http = config.venue_http
         rules = HostRules(http.allow, http.block, http.private)
