@@ -474,7 +474,7 @@ def test_the_operator_sets_the_limits() -> None:
         ask(Server(answer(b"abcd")), {}, limits=limits)
     for wrong in ({"seconds": 0.0}, {"body_bytes": 0}, {"answer_bytes": -1}):
         with pytest.raises(UsageError, match=f"`{next(iter(wrong))}` is greater than 0"):
-            HttpLimits(**wrong)  # type: ignore[arg-type]
+            HttpLimits(**wrong)
 
 
 def test_cancelling_the_job_closes_the_connection() -> None:
