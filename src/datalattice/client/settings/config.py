@@ -271,17 +271,11 @@ class NodeConfig:
             if not getattr(self, name):
                 # An empty text binds to all addresses.
                 raise UsageError(f"{name} is a local address such as 127.0.0.1, got an empty text")
-        if not self.venue_path.strip("/"):  # contents would lie among the files of the node
-            raise UsageError(f"venue_path is the name of a folder, got {self.venue_path!r}")
         for peer in self.peers:
             parse_ticket(peer)  # every address is checked at the start, not when it is dialled
         for key in self.allow:
             parse_key(key)
         self._check_names()
-        for text in self.partial:
-            split_partial(text)
-        if self.url is not None:
-            parse_address(self.url)
         for name, choices in (
             ("discover", DISCOVER),
             ("did_web", DID_WEB),
@@ -336,6 +330,12 @@ class NodeConfig:
             )
 
     def _check_names(self) -> None:
+        for text in self.partial:
+            split_partial(text)
+        if self.url is not None:
+            parse_address(self.url)
+        if not self.venue_path.strip("/"):  # contents would lie among the files of the node
+            raise UsageError(f"venue_path is the name of a folder, got {self.venue_path!r}")
         for host in self.http_hosts:
             if not _HOST_NAME.fullmatch(host):  # a monitor's Host header is compared with these
                 raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
