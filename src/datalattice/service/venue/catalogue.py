@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from datalattice.apps.grid import asset_id, parse_asset_id, split_did_url
 from datalattice.cells import Map
 from datalattice.errors import DataLatticeError, NoSuchPath, UsageError
-from datalattice.service.venue.adapter import Adapter, Metadata, RecoveryRule, VenueOperation
+from datalattice.service.venue.adapter import Adapter, Json, Metadata, RecoveryRule, VenueOperation
+from datalattice.service.venue.schemas import InputSchemas
 
 PATH_PREFIX: Final = "v/ops/"
 
@@ -32,6 +33,12 @@ class ResolvedOperation:
     has_effects: bool
     rule: RecoveryRule
     given: str = ""
+    schemas: InputSchemas = field(default_factory=InputSchemas, compare=False, repr=False)
+
+    def check(self, input: Json) -> None:
+        """Refuse an input before there is a job. Raises: UsageError, LimitExceeded: and why."""
+        self.schemas.check(self.asset, operation_of(self.metadata), input)
+        self.adapter.check(self.metadata, input)
 
     @property
     def name(self) -> str:
@@ -87,6 +94,7 @@ class Catalogue:
         self._paths: Final[dict[str, VenueOperation]] = {}
         self._offered: Final[dict[str, VenueOperation]] = {}
         self._ids: Final[dict[str, bytes]] = {}
+        self._schemas: Final = InputSchemas()
         for adapter in adapters:
             if adapter.name in self._adapters:
                 raise UsageError(f"two adapters have the name {adapter.name!r}")
@@ -178,4 +186,4 @@ class Catalogue:
                 accepted = ", ".join(RecoveryRule)
                 raise UsageError(f"operation: `recover` is one of {accepted}, got {declared!r:.80}")
             rule = RecoveryRule(declared)
-        return ResolvedOperation(asset, metadata, adapter, has_effects, rule, given)
+        return ResolvedOperation(asset, metadata, adapter, has_effects, rule, given, self._schemas)

@@ -115,7 +115,7 @@ class LiveJobs:
 
         id: None: a new one.
         """
-        operation.adapter.check(operation.metadata, input)
+        operation.check(input)
         cell = json_cell(input, "input")
         if len(self.live) >= self._limits.jobs:
             raise Backpressure(f"{self._limits.jobs} jobs of this venue are live; wait for some")

@@ -401,7 +401,7 @@ class VenueRunner:
         Raises: as `invoke`. Backpressure: too many calls wait.
         """
         operation = await self._resolved(reference)
-        operation.adapter.check(operation.metadata, input)
+        operation.check(input)
         call = ScheduledCall(
             operation.asset, operation.given, json_cell(input, "input"), caller.did, time_ms
         )
