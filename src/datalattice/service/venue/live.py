@@ -132,7 +132,9 @@ class LiveJobs:
             redacted(cell, operation.secret_inputs),
             caller,
         )
-        job = LiveJob(id, record, replace(private, input=cell), operation)
+        job = LiveJob(
+            id, record, replace(private, input=cell, is_secret=bool(operation.secrets)), operation
+        )
         self.admit(job)
         return job, JobBatch({id: record}, {id: job.private.cell()})
 

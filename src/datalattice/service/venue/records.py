@@ -28,7 +28,7 @@ from datalattice.cells import (
 )
 from datalattice.client import Node
 from datalattice.clock import Clock, SystemClock, next_stamp, present_ms
-from datalattice.crypto import KeyPair
+from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import LatticeCursor, SignedCursor
 from datalattice.errors import BadFormat, LimitExceeded, NoSigningKey, UsageError
 from datalattice.lattice import (
@@ -40,6 +40,7 @@ from datalattice.lattice import (
     MergeContext,
     map_timestamp,
 )
+from datalattice.service.venue.sealing import SECRET, PartSealer
 
 T = TypeVar("T")
 
@@ -80,7 +81,8 @@ class PrivatePart:
 
     input: with its secrets. attempt: 1 at first. answers: to `ask`, in order. queue: messages that
     wait. saved: of `checkpoint`. children: the jobs that it invoked, by key. parent: the job that
-    invoked it. depth: of such jobs. deadline_ms: when it ends as TIMEOUT.
+    invoked it. depth: of such jobs. deadline_ms: when it ends as TIMEOUT. is_secret: it is sealed
+    on the disk.
     """
 
     input: Value = None
@@ -92,10 +94,11 @@ class PrivatePart:
     parent: bytes | None = None
     depth: int = 0
     deadline_ms: int | None = None
+    is_secret: bool = False
 
     def cell(self) -> Map:
         """Return it as a Map; `read` is the reverse."""
-        return Map.of(
+        found = Map.of(
             {
                 "input": self.input,
                 "attempt": self.attempt,
@@ -108,6 +111,7 @@ class PrivatePart:
                 "deadline": self.deadline_ms,
             }
         )
+        return found.put(SECRET, True) if self.is_secret else found
 
     @classmethod
     def read(cls, cell: Value) -> Self | None:
@@ -128,6 +132,7 @@ class PrivatePart:
             parent if isinstance(parent, bytes) else None,
             depth if isinstance(depth, int) else 0,
             deadline if isinstance(deadline, int) else None,
+            cell.get(SECRET) is True,
         )
 
     def next_attempt(self) -> PrivatePart:
@@ -225,6 +230,7 @@ class GridJobs:
         *,
         atomically: Callable[[Callable[[], None]], None] = lambda work: work(),
         clock: Clock | None = None,
+        entropy: Entropy | None = None,
     ) -> None:
         """did: of the venue, by default that of the key. atomically: makes writes one commit."""
         self._clock: Final = clock or SystemClock()
@@ -232,6 +238,7 @@ class GridJobs:
         owner = key_pair if did is None else did
         self._venue: Final = Venue.at(root, owner, key_pair=key_pair, clock=self._clock)
         self.did: Final = self._venue.did
+        self._sealer: Final = PartSealer(key_pair, self.did, entropy or SystemEntropy())
         own = key_pair.public_key
         # The key was given for this DID, so it may sign for it, also for a `did:web`.
         verifier = DIDVerifier(lambda owner, signer: owner == self.did and signer == own)
@@ -281,7 +288,13 @@ class GridJobs:
             if not changes:
                 continue
             part = _map(own.get(name))
-            part = part.put_many({id: cell for id, cell in changes.items() if cell is not None})
+            part = part.put_many(
+                {
+                    id: self._sealer.sealed(id, cell)
+                    for id, cell in changes.items()
+                    if cell is not None
+                }
+            )
             for id, cell in changes.items():
                 if cell is None:
                     part = part.remove(id)
@@ -307,14 +320,17 @@ class GridJobs:
         own = self._own()
         parts = {
             id: part
-            for id, cell in _entries(own.get(_JOBS)).items()
+            for id, cell in self._opened(own.get(_JOBS)).items()
             if (part := PrivatePart.read(cell)) is not None
         }
-        return parts, _maps(own.get(_SCHEDULE))
+        return parts, _maps(self._opened(own.get(_SCHEDULE)))
 
     def requests(self) -> dict[bytes, Map]:
         """Return the requests with ids that made jobs, by the hash of caller and id."""
-        return _maps(self._own().get(_REQUESTS))
+        return _maps(_entries(self._own().get(_REQUESTS)))
+
+    def _opened(self, part: Value) -> dict[bytes, Value]:
+        return {id: self._sealer.opened(id, cell) for id, cell in _entries(part).items()}
 
     def _own(self) -> Map:
         return _map(_map(self._slot.get()).get(self.did))
@@ -340,8 +356,8 @@ def _map(value: Value) -> Map:
     return value if isinstance(value, Map) else EMPTY_MAP
 
 
-def _maps(value: Value) -> dict[bytes, Map]:
-    return {key: cell for key, cell in _entries(value).items() if isinstance(cell, Map)}
+def _maps(entries: Mapping[bytes, Value]) -> dict[bytes, Map]:
+    return {key: cell for key, cell in entries.items() if isinstance(cell, Map)}
 
 
 def _entries(value: Value) -> Mapping[bytes, Value]:

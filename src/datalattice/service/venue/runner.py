@@ -403,7 +403,12 @@ class VenueRunner:
         operation = await self._resolved(reference)
         operation.check(input)
         call = ScheduledCall(
-            operation.asset, operation.given, json_cell(input, "input"), caller.did, time_ms
+            operation.asset,
+            operation.given,
+            json_cell(input, "input"),
+            caller.did,
+            time_ms,
+            is_secret=bool(operation.secrets),
         )
         handle = self._schedule.add(call)
         await durably(self._jobs.committer.put(JobBatch(schedule={handle: call.cell()})))

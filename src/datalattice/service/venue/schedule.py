@@ -17,6 +17,7 @@ from datalattice.cells import Map, Value
 from datalattice.clock import Clock, present_ms
 from datalattice.crypto import Entropy
 from datalattice.errors import Backpressure, UsageError
+from datalattice.service.venue.sealing import SECRET
 
 _TIME_BYTES: Final = 8
 _RANDOM_BYTES: Final = 8
@@ -27,7 +28,7 @@ class ScheduledCall:
     """A call that waits.
 
     asset: of the operation. reference: as it was given, "" if by id. input: a cell of JSON.
-    owner: the DID whose job it becomes. time_ms: Unix time.
+    owner: the DID whose job it becomes. time_ms: Unix time. is_secret: it is sealed on the disk.
     """
 
     asset: bytes
@@ -35,10 +36,11 @@ class ScheduledCall:
     input: Value
     owner: str
     time_ms: int
+    is_secret: bool = False
 
     def cell(self) -> Map:
         """Return it as a Map."""
-        return Map.of(
+        found = Map.of(
             {
                 "op": self.asset,
                 "opName": self.reference,
@@ -47,6 +49,7 @@ class ScheduledCall:
                 "time": self.time_ms,
             }
         )
+        return found.put(SECRET, True) if self.is_secret else found
 
 
 def _read(cell: Map) -> ScheduledCall | None:
@@ -54,7 +57,9 @@ def _read(cell: Map) -> ScheduledCall | None:
     time_ms = cell.get("time")
     if not (isinstance(asset, bytes) and isinstance(owner, str) and isinstance(time_ms, int)):
         return None
-    return ScheduledCall(asset, str(reference or ""), cell.get("input"), owner, time_ms)
+    return ScheduledCall(
+        asset, str(reference or ""), cell.get("input"), owner, time_ms, cell.get(SECRET) is True
+    )
 
 
 def job_of_call(handle: bytes) -> bytes:

@@ -1,0 +1,53 @@
+"""Sealing: private parts with secrets are encrypted with a key that only the venue can make.
+
+The key follows from the venue's own; nonce and text stand in the place of the part. Each is bound
+to its venue and its entry, so one that is moved to another entry does not open.
+
+Source: docs/design/venue.md "Secrets".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nacl.exceptions import CryptoError
+from nacl.secret import Aead
+
+from datalattice.cells import Map, Value, decode_message, encode_message
+from datalattice.crypto import Entropy, KeyPair
+
+SEALED: Final = "sealed"
+SECRET: Final = "secret"  # noqa: S105 - a name
+"""Member of a part that asks for it."""
+
+_KEY_CONTEXT: Final = b"datalattice 2026 venue secrets"
+_BYTES_MAX: Final = 1 << 31
+
+
+class PartSealer:
+    """Seals and opens parts of one venue."""
+
+    def __init__(self, key_pair: KeyPair, did: str, entropy: Entropy) -> None:
+        # A keyed hash of the key's own: it serves nothing else.
+        self._box: Final = Aead(key_pair.seal(_KEY_CONTEXT + did.encode()))
+        self._did: Final = did.encode()
+        self._entropy: Final = entropy
+
+    def sealed(self, entry: bytes, part: Map) -> Map:
+        """Return a part as it may be on the disk. entry: the key under which it is there."""
+        if part.get(SECRET) is not True:
+            return part
+        # "A secret input is sealed with a key derived from the venue key".
+        text = encode_message(part, limit=_BYTES_MAX)
+        nonce = self._entropy.bytes(Aead.NONCE_SIZE)
+        return Map.of({SEALED: bytes(self._box.encrypt(text, self._did + entry, nonce))})
+
+    def opened(self, entry: bytes, part: Value) -> Value:
+        """Return a part as it was; None: it is sealed, and not with this key or for this entry."""
+        text = part.get(SEALED) if isinstance(part, Map) else None
+        if not isinstance(text, bytes):
+            return part
+        try:
+            return decode_message(self._box.decrypt(text, self._did + entry), limit=_BYTES_MAX)
+        except CryptoError:
+            return None
