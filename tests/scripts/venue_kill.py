@@ -3,8 +3,9 @@
     python tests/scripts/venue_kill.py --rounds 20 --folder /path/to/an/empty/folder
 
 Each round starts a process that opens the folder, goes on with what it finds, and makes calls. It
-prints what was answered. It is killed after a random number of these lines. The effects of the jobs
-are lines of a file beside the folder, which no venue knows of.
+prints what was answered. It is killed after a random number of these lines. A fifth of the jobs are
+scheduled calls. The effects of the jobs are lines of a file beside the folder, which no venue knows
+of.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from datalattice.service.venue import (
     VenueRunner,
     cell_json,
     effect_key,
+    job_of_call,
 )
 
 CALLER = JobCaller("did:key:z6MkCaller")
@@ -101,6 +103,11 @@ async def serve(folder: Path, jobs: int, seed: int) -> None:
         async def call() -> None:
             given: Json = {"before_ms": dice.randrange(100), "after_ms": dice.randrange(100)}
             operation = f"v/ops/ledger/{dice.choice(list(RecoveryRule))}"
+            if not dice.randrange(5):
+                after_ms = dice.randrange(200)
+                handle = await runner.schedule(operation, given, None, CALLER, after_ms=after_ms)
+                say(answered=job_of_call(handle).hex())
+                return
             record = await runner.invoke(operation, given, CALLER)
             id = str(record["id"])
             say(answered=id)
@@ -111,6 +118,8 @@ async def serve(folder: Path, jobs: int, seed: int) -> None:
             say(ended=id.hex(), status=str(record["status"]))
 
         await asyncio.gather(*(ended(id) for id in found), *(call() for _ in range(jobs)))
+        while any(await asyncio.to_thread(storage.private)):  # noqa: ASYNC110 - what was scheduled
+            await asyncio.sleep(0.02)
         await runner.close()
 
 
@@ -142,7 +151,7 @@ def check(folder: Path, told: list[dict[str, str]]) -> dict[str, int]:
     with datalattice.open(folder / "node") as node:
         storage = GridJobs.of_node(node)
         records = {id: record for id, record in storage.jobs().entries() if isinstance(id, bytes)}
-        assert not storage.private()[0], "every job has ended"
+        assert storage.private() == ({}, {}), "every job has ended"
     times = Counter(FileLedger(folder / "effects").lines())
     for id, record in records.items():
         assert isinstance(record, Map)

@@ -20,6 +20,7 @@ from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
 JOB_ID: Final = HexFormat("the id of a job")
+CALL_HANDLE: Final = HexFormat("the handle of a scheduled call")
 
 _JOBS = "venue/jobs/{caller}"
 _OPERATIONS = "venue/operations"
@@ -198,3 +199,55 @@ class DeleteJob(ActionRequest[Empty], name="datalattice.v1.DeleteJobRequest"):
     """Cancel a job if it is live, and show it no more on this node."""
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
+
+
+class WaitingCall(Message, name="datalattice.v1.WaitingCall"):
+    """A call that waits for its time, Unix milliseconds. operation: as it was given.
+
+    caller: whose job it becomes. job: the id that the job will have.
+    """
+
+    handle: Annotated[bytes, Field(1, codec=CALL_HANDLE)] = b""
+    time: Annotated[int, Field(2, "uint64")] = 0
+    operation: Annotated[str, Field(3)] = ""
+    caller: Annotated[str, Field(4)] = ""
+    job: Annotated[bytes, Field(5, codec=JOB_ID)] = b""
+
+
+@action("venue.schedule", ActionKind.ONCE, "x", _JOBS, POST("/schedule", 201))
+class ScheduleOperation(ActionRequest[WaitingCall], name="datalattice.v1.ScheduleOperationRequest"):
+    """Have an operation begin as a job at a time; it begins at most once.
+
+    operation, input: as `venue.invoke`. time_ms: Unix milliseconds; one that is over means now.
+    after_ms: from now, in the place of `time_ms`.
+    Raises: as `venue.invoke`. Backpressure: too many calls wait.
+    """
+
+    operation: Annotated[str, Field(1)] = ""
+    input: Annotated[Value, Field(2, codec=CELL)] = None
+    time_ms: Annotated[int | None, Field(3, "uint64")] = None
+    after_ms: Annotated[int | None, Field(4, "uint64")] = None
+
+
+class WaitingCalls(Message, name="datalattice.v1.WaitingCalls"):
+    """Calls that wait, the next one first."""
+
+    calls: Annotated[tuple[WaitingCall, ...], Field(1)] = ()
+
+
+@action("venue.scheduled", ActionKind.QUERY, "r", _JOBS, GET("/schedule", "calls"))
+class ListScheduled(ActionRequest[WaitingCalls], name="datalattice.v1.ListScheduledRequest"):
+    """List the caller's calls that wait, the next one first; an administrator sees all.
+
+    after: only those behind this one, for the next page.
+    """
+
+    after: Annotated[bytes, Field(1, codec=CALL_HANDLE)] = b""
+    count: Annotated[int, Field(2, "uint32")] = PAGE
+
+
+@action("venue.unschedule", ActionKind.EFFECT, "x", _JOBS, DELETE("/schedule/{handle}"))
+class UnscheduleCall(ActionRequest[Empty], name="datalattice.v1.UnscheduleCallRequest"):
+    """Drop a call that waits. Raises: NoSuchPath: none of the caller's has this handle."""
+
+    handle: Annotated[bytes, Field(1, codec=CALL_HANDLE)] = b""

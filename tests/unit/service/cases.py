@@ -45,6 +45,7 @@ from datalattice.weaver.kv import GetRequest, GetResponse, PutRequest, WatchPara
 ONE = Map.of({"n": 1})
 NO_HASH = b"\x07" * 32
 NO_STORE = b"\x07" * 16
+LATER_MS = 4_000_000_000_000
 
 
 class World:
@@ -63,6 +64,7 @@ class World:
         adapters: list[Adapter] = [EchoAdapter(), LedgerAdapter()]
         self.jobs = GridJobs.of_node(node)
         self.venue = VenueHost(lambda: VenueRunner(self.jobs, adapters))
+        self.venue.call(self.venue.runner.begun())  # it has published its operations
         self.service = Service(node, access=self.access, events=self.events, venue=self.venue)
         node.queue("log").offer_many(["a", "b"])
         node.database("shop")["tea"] = 3
@@ -94,6 +96,17 @@ class World:
         if is_paused:
             self.service.call(a.PauseJob(id=id), OPERATOR)
         return id
+
+    def scheduled(self) -> bytes:
+        """Return the handle of a call that waits."""
+        call = a.ScheduleOperation(operation="v/ops/echo/back", input=ONE, time_ms=LATER_MS)
+        return self.service.call(call, OPERATOR).handle
+
+    @cached_property
+    def call(self) -> bytes:
+        """The handle of one call that waits, the same each time; its time is the last one."""
+        call = a.ScheduleOperation(operation="v/ops/echo/back", input=ONE, time_ms=LATER_MS + 1)
+        return self.service.call(call, OPERATOR).handle
 
     @cached_property
     def one_job(self) -> bytes:
@@ -147,8 +160,9 @@ class World:
         for info in [*stores.list(None), *stores.list(self.store)]:
             with stores.view(info.id) as view:
                 logs[info.id] = view.last_seq()
-        messages = sum(len(part.queue) for part in self.jobs.private()[0].values())
-        return value_hash(replicable(self.node.cursor().get())), logs, messages
+        parts, calls = self.jobs.private()
+        messages = sum(len(part.queue) for part in parts.values())
+        return value_hash(replicable(self.node.cursor().get())), logs, messages, len(calls)
 
     def last_seq(self) -> int:
         """Return the number of the newest record of the store."""
@@ -249,6 +263,18 @@ GOOD: dict[str, Good | Flow] = {
     "venue.message": Good(
         lambda w: a.MessageJob(id=w.one_job, message=ONE),
         lambda r, w: (r.id, r.queue_depth) == (w.one_job, 1),
+    ),
+    "venue.schedule": Good(
+        lambda w: a.ScheduleOperation(operation="v/ops/echo/back", input=ONE, time_ms=LATER_MS),
+        lambda r, w: (r.time, r.job[:6]) == (LATER_MS, r.handle[2:8]),
+    ),
+    "venue.scheduled": Good(
+        lambda w: a.ListScheduled(after=w.call[:8]),
+        lambda r, w: [one.handle for one in r.calls] == [w.call],
+    ),
+    "venue.unschedule": Good(
+        lambda w: a.UnscheduleCall(handle=w.scheduled()),
+        lambda r, w: r == a.Empty(),
     ),
     "venue.delete": Good(
         lambda w: a.DeleteJob(id=w.one_job),
@@ -633,6 +659,11 @@ BAD: dict[str, Bad] = {
     "venue.pause": Bad(lambda w: a.PauseJob(id=w.one_job), Conflict),
     "venue.resume": Bad(lambda w: a.ResumeJob(id=w.job()), Conflict),
     "venue.message": Bad(lambda w: a.MessageJob(id=b"1" * 16, message=1), NoSuchPath),
+    "venue.schedule": Bad(
+        lambda w: a.ScheduleOperation(operation="v/ops/echo/back", input=ONE), UsageError
+    ),
+    "venue.scheduled": Bad(lambda w: a.ListScheduled(count=1_001), LimitExceeded),
+    "venue.unschedule": Bad(lambda w: a.UnscheduleCall(handle=b"1" * 16), NoSuchPath),
     "venue.delete": Bad(lambda w: a.DeleteJob(id=b"1" * 16), NoSuchPath),
     "queue.topics": Bad(lambda w: a.ListTopics(owner="nobody!"), UsageError),
     "queue.create": Bad(lambda w: a.CreateTopic(topic="log", partitions=5), AlreadyExists),
@@ -772,6 +803,10 @@ ONCE: dict[str, tuple[Make, Make]] = {
     "venue.message": (
         lambda w: a.MessageJob(id=w.one_job, message=1),
         lambda w: a.MessageJob(id=w.one_job, message=2),
+    ),
+    "venue.schedule": (
+        lambda w: a.ScheduleOperation(operation="v/ops/echo/back", input=ONE, after_ms=LATER_MS),
+        lambda w: a.ScheduleOperation(operation="v/ops/echo/back", input=1, after_ms=LATER_MS),
     ),
     "queue.offer": (
         lambda w: a.OfferRecords(topic="log", values=("c",), partition=0),

@@ -18,12 +18,17 @@ from datalattice.actions import (
     JobRecord,
     ListJobIds,
     ListOperations,
+    ListScheduled,
     MessageJob,
     OfferedOperation,
     OperationList,
     PauseJob,
     QueuedMessage,
     ResumeJob,
+    ScheduleOperation,
+    UnscheduleCall,
+    WaitingCall,
+    WaitingCalls,
     WatchJob,
 )
 from datalattice.cells import Map, Value
@@ -36,9 +41,11 @@ from datalattice.service.venue import (
     VenueHost,
     VenueOperation,
     cell_json,
+    job_of_call,
     json_cell,
     operation_of,
     status_of_job,
+    time_of_call,
 )
 
 WAIT_MS_MAX: Final = 120_000
@@ -236,6 +243,55 @@ def delete(call: ServiceCall, request: DeleteJob) -> Empty:
     venue = _venue(call)
     venue.call(venue.runner.delete(request.id, _caller(call)))
     return Empty()
+
+
+@handles(ScheduleOperation)
+def schedule(call: ServiceCall, request: ScheduleOperation) -> WaitingCall:
+    """Have a job begin at a time."""
+    venue, caller = _venue(call), _caller(call)
+    handle = venue.call(
+        venue.runner.schedule(
+            request.operation,
+            cell_json(request.input),
+            request.time_ms,
+            caller,
+            after_ms=request.after_ms,
+            request_id=call.request_id,
+        )
+    )
+    return _waiting(handle, request.operation, caller.did)
+
+
+@handles(ListScheduled)
+def scheduled(call: ServiceCall, request: ListScheduled) -> WaitingCalls:
+    """List the caller's calls that wait."""
+    venue = _venue(call)
+    found = venue.call(venue.runner.scheduled(_caller(call))).items()
+    behind = (one for one in found if one[0] > request.after)
+    return WaitingCalls(
+        calls=tuple(
+            _waiting(handle, one.reference or one.asset.hex(), one.owner)
+            for handle, one in islice(behind, page(request.count, PAGE_MAX))
+        )
+    )
+
+
+@handles(UnscheduleCall)
+def unschedule(call: ServiceCall, request: UnscheduleCall) -> Empty:
+    """Drop a call that waits."""
+    venue = _venue(call)
+    venue.call(venue.runner.unschedule(request.handle, _caller(call)))
+    return Empty()
+
+
+def _waiting(handle: bytes, operation: str, caller: str) -> WaitingCall:
+    return WaitingCall(
+        handle=handle,
+        time=time_of_call(handle),
+        operation=operation,
+        caller=caller,
+        job=job_of_call(handle),
+    )
 
 
 def _venue(call: ServiceCall) -> VenueHost:

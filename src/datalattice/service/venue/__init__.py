@@ -47,7 +47,7 @@ from datalattice.service.venue.recovery import (
     settle_check,
 )
 from datalattice.service.venue.runner import VenueRunner
-from datalattice.service.venue.schedule import ScheduledCall
+from datalattice.service.venue.schedule import ScheduledCall, job_of_call, time_of_call
 from datalattice.service.venue.transitions import (
     TRANSITIONS,
     JobEvent,
@@ -103,6 +103,7 @@ __all__ = [
     "cell_json",
     "effect_key",
     "is_allowed",
+    "job_of_call",
     "json_cell",
     "metadata_text",
     "operation_of",
@@ -110,4 +111,5 @@ __all__ = [
     "settle_check",
     "status_of_job",
     "step",
+    "time_of_call",
 ]

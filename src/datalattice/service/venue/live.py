@@ -58,14 +58,15 @@ class VenueLimits:
     """What a venue takes on.
 
     caller_jobs, jobs: live jobs of one caller, and of all. queued: messages that wait for one job.
-    scheduled: calls that wait for their time. attempts: of an interrupted job. cancel_s: for the
-    adapter to stop the work.
+    scheduled, caller_scheduled: calls that wait for their time. attempts: of an interrupted job.
+    cancel_s: for the adapter to stop the work.
     """
 
     caller_jobs: int = 1_000
     jobs: int = 10_000
     queued: int = 100
     scheduled: int = 10_000
+    caller_scheduled: int = 1_000
     attempts: int = 3
     cancel_s: float = 5.0
 

@@ -22,7 +22,6 @@ from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import (
     Backpressure,
     Conflict,
-    NoSuchPath,
     Unavailable,
     UsageError,
 )
@@ -31,8 +30,6 @@ from datalattice.service.venue.catalogue import Catalogue, ResolvedOperation
 from datalattice.service.venue.gate import CallGate
 from datalattice.service.venue.jobs import JobCaller, JobRun, LiveJob, check_sees, still_live
 from datalattice.service.venue.live import (
-    ALARM_MS_MAX,
-    HIDDEN,
     ORPHAN_TEXT,
     VENUE_LIMITS,
     LiveJobs,
@@ -59,7 +56,8 @@ from datalattice.service.venue.recovery import (
     settle_check,
 )
 from datalattice.service.venue.repeats import RepeatedCalls, mark_of_call
-from datalattice.service.venue.schedule import Schedule, ScheduledCall, job_of_call
+from datalattice.service.venue.schedule import ScheduledCall
+from datalattice.service.venue.scheduler import Scheduler
 from datalattice.service.venue.transitions import JobEvent, JobStatus, step
 
 CANCELLED_TEXT: Final = "cancelled by its caller"
@@ -93,9 +91,10 @@ class VenueRunner:
         entropy = entropy or SystemEntropy()
         self._jobs: Final = LiveJobs(storage, self._found, off_loop, self._clock, entropy, limits)
         self._pages: Final = JobPages(storage)
-        self._schedule: Final = Schedule(self._clock, entropy, limits.scheduled)
-        self._alarm: asyncio.TimerHandle | None = None
         self._repeats: Final = RepeatedCalls()
+        self._scheduler: Final = Scheduler(
+            self._jobs, self._repeats, self._of_asset, self._clock, entropy, limits
+        )
         self._gate: Final = CallGate()
         self._begun = b""
 
@@ -123,8 +122,11 @@ class VenueRunner:
         self._jobs.last_id = max((job.id for job, _ in found.jobs), default=self._begun)
         self._jobs.spawn(self._fail_orphans())
         self._gate.open()
-        self._schedule.load(found.schedule)
-        self._set_alarm()
+        self._scheduler.begin(found.schedule)
+
+    async def begun(self) -> None:
+        """Return when calls are taken. Raises: Draining, Unfenced, ...: why they are not."""
+        await self._gate.passed()
 
     async def start_when_allowed(self) -> None:
         """As `start`, tried again while the node may not write; reads are answered meanwhile."""
@@ -136,8 +138,7 @@ class VenueRunner:
         A job that still runs is found at the next start, and goes on by its rule.
         """
         self._gate.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._scheduler.end()
         running = [
             job.run.task
             for job in self._jobs.live.values()
@@ -395,83 +396,35 @@ class VenueRunner:
 
     # --- the schedule -----------------------------------------------------------------------------
 
-    async def schedule(self, reference: str, input: Json, time_ms: int, caller: JobCaller) -> bytes:
+    async def schedule(
+        self,
+        reference: str,
+        input: Json,
+        time_ms: int | None,
+        caller: JobCaller,
+        *,
+        after_ms: int | None = None,
+        request_id: str | None = None,
+    ) -> bytes:
         """Have a job begin at a time; return the handle of the call, which is durable.
 
+        after_ms: from now, in the place of `time_ms`. request_id: as that of `invoke`.
         Raises: as `invoke`. Backpressure: too many calls wait.
         """
         operation = await self._resolved(reference)
-        operation.check(input)
-        call = ScheduledCall(
-            operation.asset,
-            operation.given,
-            json_cell(input, "input"),
-            caller.did,
-            time_ms,
-            is_secret=bool(operation.secrets),
+        return await self._scheduler.add(
+            operation, reference, input, caller, time_ms, after_ms, request_id
         )
-        handle = self._schedule.add(call)
-        await durably(self._jobs.committer.put(JobBatch(schedule={handle: call.cell()})))
-        self._set_alarm()
-        return handle
 
     async def unschedule(self, handle: bytes, caller: JobCaller) -> None:
         """Drop a call that waits. Raises: NoSuchPath: it does not wait, or is another caller's."""
         await self._gate.passed()
-        call = self._schedule.get(handle)
-        if call is None or not (caller.sees_all or call.owner == caller.did):
-            raise NoSuchPath(f"there is no scheduled call {handle.hex()}")
-        self._schedule.remove(handle)
-        await durably(self._jobs.committer.put(JobBatch(schedule={handle: None})))
+        await self._scheduler.remove(handle, caller)
 
-    def scheduled(self, caller: JobCaller) -> dict[bytes, ScheduledCall]:
+    async def scheduled(self, caller: JobCaller) -> dict[bytes, ScheduledCall]:
         """Return the caller's calls that wait, by handle, the next one first."""
-        return {
-            handle: call
-            for handle, call in self._schedule.waiting()
-            if caller.sees_all or call.owner == caller.did
-        }
-
-    def _set_alarm(self) -> None:
-        """Wake at the time of the next call."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        delay_ms = self._schedule.delay_ms()
-        if delay_ms is not None and self._gate.is_open:
-            loop = asyncio.get_running_loop()
-            self._alarm = loop.call_later(
-                min(delay_ms, ALARM_MS_MAX) / 1_000, lambda: self._jobs.spawn(self._fire_due())
-            )
-
-    async def _fire_due(self) -> None:
-        """Begin the jobs of the calls whose time has come."""
-        for handle, call in self._schedule.take_due():
-            # Removed and made in one commit: at most once, and no call is lost.
-            gone = JobBatch(schedule={handle: None})
-            try:
-                operation = await self._off_loop(partial(self._catalogue.of_asset, call.asset))
-                operation = replace(operation, given=call.reference)
-                job, batch = self._jobs.new_job(
-                    operation, cell_json(call.input), call.owner, PrivatePart(), job_of_call(handle)
-                )
-            except Exception as error:  # noqa: BLE001 - the caller finds it in the job
-                batch = self._rejected(handle, call, error_text(error))
-                batch.update(gone)
-                self._jobs.committer.put(batch)
-                continue
-            batch.update(gone)
-            self._jobs.spawn(self._jobs.accept(job, batch))
-        self._set_alarm()
-
-    def _rejected(self, handle: bytes, call: ScheduledCall, why: str) -> JobBatch:
-        """Return a job that ended before it began: its caller finds the reason."""
-        id = job_of_call(handle)
-        # Its secrets are not known without the operation: nothing of the input is shown.
-        record = self._jobs.first_record(id, call.asset, call.reference, "", HIDDEN, call.owner)
-        after = step(record, JobEvent.REJECT, present_ms(self._clock), {"error": why})
-        assert isinstance(after, Map)
-        return JobBatch(records={id: after})
+        await self._gate.passed()
+        return self._scheduler.waiting(caller)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -487,6 +440,10 @@ class VenueRunner:
         if found is None:
             found = await self._off_loop(partial(self._catalogue.resolve, reference))
             assert found is not None
+        return found
+
+    async def _of_asset(self, asset: bytes) -> ResolvedOperation:
+        found: ResolvedOperation = await self._off_loop(partial(self._catalogue.of_asset, asset))
         return found
 
     async def _mine(self, id: bytes, caller: JobCaller) -> LiveJob | None:

@@ -8,6 +8,7 @@ Source: docs/design/venue.md "Schedule".
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -71,13 +72,21 @@ def job_of_call(handle: bytes) -> bytes:
     return handle[2:_TIME_BYTES] + b"\0\0" + handle[_TIME_BYTES:]
 
 
+def time_of_call(handle: bytes) -> int:
+    """Return the time of a scheduled call in Unix milliseconds."""
+    return int.from_bytes(handle[:_TIME_BYTES], "big")
+
+
 class Schedule:
     """The calls of one venue."""
 
-    def __init__(self, clock: Clock, entropy: Entropy, most: int) -> None:
+    def __init__(self, clock: Clock, entropy: Entropy, most: int, most_of_one: int) -> None:
+        """most, most_of_one: calls that wait, of all callers and of one."""
         self._clock: Final = clock
         self._entropy: Final = entropy
         self._most: Final = most
+        self._most_of_one: Final = most_of_one
+        self._counts: Final[Counter[str]] = Counter()
         self._calls: Final[dict[bytes, ScheduledCall]] = {}
         self._order: list[bytes] = []
 
@@ -86,6 +95,7 @@ class Schedule:
         found = {handle: call for handle, cell in events.items() if (call := _read(cell))}
         self._calls.update(found)
         self._order = sorted(self._calls)
+        self._counts.update(call.owner for call in found.values())
 
     def add(self, call: ScheduledCall) -> bytes:
         """Add a call; return its handle: 8 bytes of its time, 8 of chance.
@@ -97,11 +107,16 @@ class Schedule:
             raise UsageError(
                 f"time: Unix milliseconds from 0 to {JOB_TIME_MAX}, got {call.time_ms}"
             )
+        if self._counts[call.owner] >= self._most_of_one:
+            raise Backpressure(
+                f"{self._most_of_one} calls of {call.owner} wait for their time; cancel some"
+            )
         call = replace(call, time_ms=max(call.time_ms, present_ms(self._clock)))
         if len(self._calls) >= self._most:
             raise Backpressure(f"{self._most} calls wait for their time; cancel some")
         handle = call.time_ms.to_bytes(_TIME_BYTES, "big") + self._entropy.bytes(_RANDOM_BYTES)
         self._calls[handle] = call
+        self._counts[call.owner] += 1
         insort(self._order, handle)
         return handle
 
@@ -111,8 +126,8 @@ class Schedule:
 
     def remove(self, handle: bytes) -> None:
         """Drop a call that waits."""
-        del self._calls[handle]
         self._order.remove(handle)
+        self._drop(handle)
 
     def waiting(self) -> Iterator[tuple[bytes, ScheduledCall]]:
         """Yield handles and calls, the next one first."""
@@ -130,5 +145,12 @@ class Schedule:
         now_ms, found = self._clock.now_ms(), []
         while self._order and self._calls[self._order[0]].time_ms <= now_ms:
             handle = self._order.pop(0)
-            found.append((handle, self._calls.pop(handle)))
+            found.append((handle, self._drop(handle)))
         return found
+
+    def _drop(self, handle: bytes) -> ScheduledCall:
+        call = self._calls.pop(handle)
+        self._counts[call.owner] -= 1
+        if not self._counts[call.owner]:
+            del self._counts[call.owner]
+        return call

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.grid import Venue, job_status
+from datalattice.apps.grid import JOB_TIME_MAX, Venue, job_status
 from datalattice.cells import Map
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
@@ -35,6 +35,8 @@ from datalattice.service.venue import (
     VenueLimits,
     VenueOperation,
     cell_json,
+    job_of_call,
+    time_of_call,
 )
 from datalattice.testing.venue_kit import EchoAdapter, LedgerAdapter, VenueLife, venue_root
 
@@ -455,8 +457,8 @@ def test_scheduled_calls_become_jobs_at_their_time(life: VenueLife) -> None:
     now, runner = life.clock.now_ms(), life.runner
     late = life.run(runner.schedule("v/ops/echo/back", 2, now + 60_000, ALICE))
     early = life.run(runner.schedule("v/ops/echo/back", 1, now + 30_000, ALICE))
-    assert list(runner.scheduled(ALICE)) == [early, late]
-    assert runner.scheduled(BOB) == {}
+    assert list(life.run(runner.scheduled(ALICE))) == [early, late]
+    assert life.run(runner.scheduled(BOB)) == {}
     with pytest.raises(Backpressure, match="2 calls"):
         life.run(runner.schedule("v/ops/echo/back", 3, now, ALICE))
     with pytest.raises(NoSuchPath):
@@ -472,6 +474,68 @@ def test_scheduled_calls_become_jobs_at_their_time(life: VenueLife) -> None:
     with pytest.raises(UsageError, match="time"):
         life.run(runner.schedule("v/ops/echo/back", 3, -1, ALICE))
     assert life.storage.private()[1] == {}
+
+
+def test_a_call_whose_time_is_over_begins_at_once_and_is_a_new_job(life: VenueLife) -> None:
+    runner = life.runner
+    old = begin(life, "echo/back", 0)
+    handle = life.run(runner.schedule("v/ops/echo/back", 1, 0, ALICE))
+    soon = life.run(runner.schedule("v/ops/echo/back", 2, None, ALICE, after_ms=20))
+    life.pass_ms(15)
+    assert life.run(runner.jobs(ALICE)) == [job_of_call(handle), old]
+    life.pass_ms(10)
+    assert life.run(runner.jobs(ALICE)) == [job_of_call(soon), job_of_call(handle), old]
+    assert time_of_call(soon) - time_of_call(handle) < 30
+
+
+@pytest.mark.parametrize("times", [(None, None), (0, 0)])
+def test_a_scheduled_call_has_one_time(
+    life: VenueLife, times: tuple[int | None, int | None]
+) -> None:
+    time_ms, after_ms = times
+    with pytest.raises(UsageError, match="time_ms or after_ms"):
+        life.run(life.runner.schedule("v/ops/echo/back", 1, time_ms, ALICE, after_ms=after_ms))
+    for wrong in (-1, JOB_TIME_MAX + 1):
+        with pytest.raises(UsageError, match="time: Unix milliseconds"):
+            life.run(life.runner.schedule("v/ops/echo/back", 1, wrong, ALICE))
+
+
+def test_a_scheduled_call_with_an_id_is_made_once(life: VenueLife) -> None:
+    runner = life.runner
+
+    def make(input: Json = 1) -> bytes:
+        return life.run(
+            runner.schedule("v/ops/echo/back", input, None, ALICE, after_ms=50, request_id="one")
+        )
+
+    handle = make()
+    assert make() == handle
+    life.pass_ms(100)
+    assert make() == handle
+    assert life.run(runner.jobs(ALICE)) == [job_of_call(handle)]
+    with pytest.raises(RequestReused):
+        make(2)
+    assert life.run(runner.scheduled(ALICE)) == {}
+
+
+def test_one_caller_does_not_fill_the_schedule() -> None:
+    limits = VenueLimits(scheduled=3, caller_scheduled=2)
+    root = venue_root(KEY)
+    life = VenueLife(root, KEY, [EchoAdapter()], limits=limits)
+    runner, later = life.runner, life.clock.now_ms() + 60_000
+    life.run(runner.start())
+    handles = [life.run(runner.schedule("v/ops/echo/back", 1, later, ALICE)) for _ in range(2)]
+    with pytest.raises(Backpressure, match="2 calls of did:key:z6MkAlice"):
+        life.run(runner.schedule("v/ops/echo/back", 1, later, ALICE))
+    life.run(runner.schedule("v/ops/echo/back", 1, later, BOB))
+    life.run(runner.unschedule(handles[0], ALICE))
+    life.run(runner.schedule("v/ops/echo/back", 1, later, ALICE))
+    life.end()
+    again = VenueLife(root, KEY, [EchoAdapter()], limits=limits)
+    again.run(again.runner.start())
+    with pytest.raises(Backpressure, match="2 calls of"):
+        again.run(again.runner.schedule("v/ops/echo/back", 1, later, ALICE))
+    again.end()
 
 
 def test_a_scheduled_call_that_may_not_run_is_a_rejected_job(life: VenueLife) -> None:

@@ -1,0 +1,158 @@
+"""Scheduler: calls become jobs at their time, each at most once.
+
+It belongs to the event loop of its venue.
+
+Source: docs/design/venue.md "Schedule".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from datalattice.cells import Map
+from datalattice.clock import Clock, present_ms
+from datalattice.crypto import Entropy
+from datalattice.errors import NoSuchPath, UsageError
+from datalattice.service.venue.adapter import Json
+from datalattice.service.venue.catalogue import ResolvedOperation
+from datalattice.service.venue.jobs import JobCaller
+from datalattice.service.venue.live import (
+    ALARM_MS_MAX,
+    HIDDEN,
+    LiveJobs,
+    VenueLimits,
+    durably,
+    error_text,
+)
+from datalattice.service.venue.records import JobBatch, PrivatePart, cell_json, json_cell
+from datalattice.service.venue.repeats import RepeatedCalls, mark_of_call
+from datalattice.service.venue.schedule import Schedule, ScheduledCall, job_of_call
+from datalattice.service.venue.transitions import JobEvent, step
+
+
+class Scheduler:
+    """The scheduled calls of a venue, and the alarm of the next one."""
+
+    def __init__(
+        self,
+        jobs: LiveJobs,
+        repeats: RepeatedCalls,
+        of_asset: Callable[[bytes], Awaitable[ResolvedOperation]],
+        clock: Clock,
+        entropy: Entropy,
+        limits: VenueLimits,
+    ) -> None:
+        """of_asset: returns the operation that an asset defines."""
+        self._jobs: Final = jobs
+        self._repeats: Final = repeats
+        self._of_asset: Final = of_asset
+        self._clock: Final = clock
+        self._calls: Final = Schedule(clock, entropy, limits.scheduled, limits.caller_scheduled)
+        self._alarm: asyncio.TimerHandle | None = None
+        self._has_begun = False
+
+    def begin(self, calls: Mapping[bytes, Map]) -> None:
+        """Take over the calls that were kept; those that are due begin at once, in order."""
+        self._has_begun = True
+        self._calls.load(calls)
+        self._set_alarm()
+
+    def end(self) -> None:
+        """Begin no more calls."""
+        self._has_begun = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    async def add(
+        self,
+        operation: ResolvedOperation,
+        reference: str,
+        input: Json,
+        caller: JobCaller,
+        time_ms: int | None,
+        after_ms: int | None,
+        request_id: str | None,
+    ) -> bytes:
+        """Add a call; return its handle once it is durable. As `VenueRunner.schedule`."""
+        operation.check(input)
+        cell, now_ms, batch = json_cell(input, "input"), present_ms(self._clock), JobBatch()
+        if (time_ms is None) == (after_ms is None):
+            raise UsageError("time_ms or after_ms: one of them says when")
+        mark = None
+        if request_id is not None:
+            asked = f"schedule {time_ms} {after_ms} {reference}"
+            mark = mark_of_call(request_id, caller.did, asked, cell)
+            known = self._repeats.find(mark, now_ms)
+            if known is not None:
+                await durably(self._jobs.committer.put(batch))  # with the first one, or later
+                return known
+        when_ms = now_ms + (after_ms or 0) if time_ms is None else time_ms
+        is_secret = bool(operation.secrets)
+        call = ScheduledCall(operation.asset, operation.given, cell, caller.did, when_ms, is_secret)
+        handle = self._calls.add(call)
+        batch.schedule[handle] = call.cell()
+        if mark is not None:
+            batch.requests |= self._repeats.add(mark, handle, now_ms)
+        await durably(self._jobs.committer.put(batch))
+        self._set_alarm()
+        return handle
+
+    async def remove(self, handle: bytes, caller: JobCaller) -> None:
+        """Drop a call that waits. Raises: NoSuchPath: it does not wait, or is another caller's."""
+        call = self._calls.get(handle)
+        # "Others only by the owner."
+        if call is None or not (caller.sees_all or call.owner == caller.did):
+            raise NoSuchPath(f"there is no scheduled call {handle.hex()}")
+        self._calls.remove(handle)
+        await durably(self._jobs.committer.put(JobBatch(schedule={handle: None})))
+
+    def waiting(self, caller: JobCaller) -> dict[bytes, ScheduledCall]:
+        """Return the caller's calls that wait, by handle, the next one first."""
+        return {
+            handle: call
+            for handle, call in self._calls.waiting()
+            if caller.sees_all or call.owner == caller.did
+        }
+
+    def _set_alarm(self) -> None:
+        """Wake at the time of the next call."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        delay_ms = self._calls.delay_ms()
+        if delay_ms is not None and self._has_begun:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(
+                min(delay_ms, ALARM_MS_MAX) / 1_000, lambda: self._jobs.spawn(self._fire_due())
+            )
+
+    async def _fire_due(self) -> None:
+        """Begin the jobs of the calls whose time has come."""
+        for handle, call in self._calls.take_due():
+            # Removed and made in one commit: at most once, and no call is lost.
+            gone = JobBatch(schedule={handle: None})
+            try:
+                operation = replace(await self._of_asset(call.asset), given=call.reference)
+                job, batch = self._jobs.new_job(
+                    operation, cell_json(call.input), call.owner, PrivatePart(), job_of_call(handle)
+                )
+            except Exception as error:  # noqa: BLE001 - the caller finds it in the job
+                batch = self._rejected(handle, call, error_text(error))
+                batch.update(gone)
+                self._jobs.committer.put(batch)
+                continue
+            batch.update(gone)
+            self._jobs.spawn(self._jobs.accept(job, batch))
+        self._set_alarm()
+
+    def _rejected(self, handle: bytes, call: ScheduledCall, why: str) -> JobBatch:
+        """Return a job that ended before it began: its caller finds the reason."""
+        id = job_of_call(handle)
+        # Its secrets are not known without the operation: nothing of the input is shown.
+        record = self._jobs.first_record(id, call.asset, call.reference, "", HIDDEN, call.owner)
+        after = step(record, JobEvent.REJECT, present_ms(self._clock), {"error": why})
+        assert isinstance(after, Map)
+        return JobBatch(records={id: after})
