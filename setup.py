@@ -14,6 +14,7 @@ from setuptools import Extension, setup
 
 PACKAGE = Path("src", "datalattice")
 KECCAK = Path("src", "keccak")
+SIGNATURES = Path("src", "signatures")
 
 COMPILED_PACKAGES = ("cells", "lattice")
 """Packages whose every module is compiled, their `__init__` apart."""
@@ -85,13 +86,14 @@ def extensions() -> list[object]:
         depends=[str(KECCAK / "lanes.h")],
         extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
     )
+    signatures = Extension("datalattice__signatures", [str(SIGNATURES / "signatures.c")])
     kernel = mypycify(paths, opt_level="3", group_name="datalattice")
     if sys.platform != "win32":
         for extension in kernel:
             # gcc's check of indentation reads this one file of 600,000 lines over and over: 60 % of
             # the compiler's time. The code it makes is the same.
             extension.extra_compile_args.append("-Wno-misleading-indentation")
-    return [keccak, *kernel]
+    return [keccak, signatures, *kernel]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from functools import lru_cache
 from typing import Final, Protocol, Self
 
 from blake3 import blake3 as _blake3
-from nacl import bindings
+from nacl import _sodium, bindings
 from nacl.exceptions import CryptoError
 
 from datalattice.errors import UsageError
@@ -37,6 +38,19 @@ except ImportError:  # not compiled
         return [hashlib.sha3_256(message).digest() for message in tuple(messages)]
 
 
+try:
+    from datalattice__signatures import first_unverified as _first_unverified
+except ImportError:  # not compiled
+
+    def _first_unverified(
+        _address: int, signed: list[tuple[bytes, bytes, bytes]], begin: int, end: int, /
+    ) -> int:
+        for index in range(begin, end):
+            if not verify_strict(*signed[index]):
+                return index
+        return -1
+
+
 PUBLIC_KEY_BYTES = 32
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -45,9 +59,17 @@ SEAL_BYTES = 32
 VERIFIED_PER_THREAD = 64
 """Signatures that are worth a thread of their own: starting one costs about as much as two."""
 
+VERIFIED_TOGETHER = 256
+"""Signatures that a thread takes at a time: where another thread computes, it waits for the
+interpreter's lock between two such lots, about as long as it verifies one."""
+
 _PROCESSORS = os.cpu_count() or 1
 _verifying = 0  # threads that verify now, of all callers
 _verifying_lock = threading.Lock()
+# libsodium's function for the compiled loop: libsodium is loaded, and this calls the same code.
+_OPEN_ADDRESS: Final = int(
+    _sodium.ffi.cast("uintptr_t", _sodium.ffi.addressof(_sodium.lib, "crypto_sign_open"))
+)
 # Keeps these keys apart from all other uses of the seed.
 _SEAL_CONTEXT = "datalattice 2026 KeyPair.seal"
 
@@ -288,49 +310,68 @@ def verify_strict(public_key: bytes, signature: bytes, message: bytes) -> bool:
 def first_unverified(signed: Sequence[tuple[bytes, bytes, bytes]]) -> int | None:
     """Return the index of the first (public key, signature, message) that is not verified strictly.
 
-    None: all are. As `first_refused`.
+    None: all are. Many are shared between this thread and others, so that as many threads verify
+    as there are processors.
     """
-    return first_refused(len(signed), lambda index: verify_strict(*signed[index]))
+    return verification(signed)()
 
 
-def first_refused(count: int, accepts: Callable[[int], bool]) -> int | None:
-    """Return the least index below `count` for which `accepts` is false; None: there is none.
+def verification(signed: Sequence[tuple[bytes, bytes, bytes]]) -> Callable[[], int | None]:
+    """Begin to verify (public key, signature, message) strictly, as far as processors are free.
 
-    accepts: verifies a signature. Many are shared between this thread and others, so that as many
-    threads verify as there are processors.
-    Raises: what `accepts` raises.
+    Returns: a function that verifies the rest in the thread that calls it, once. It returns the
+             index of the first one that is not verified; None: all are.
     """
     global _verifying  # noqa: PLW0603 - the processors are those of all callers
-    # libsodium runs without the interpreter's lock, so the threads do not wait for each other.
-    # Few signatures are verified here alone.
-    with _verifying_lock:
-        lanes = max(1, min(_PROCESSORS - _verifying, count // VERIFIED_PER_THREAD))
-        _verifying += lanes
+    everything = list(signed)
+    places = itertools.count(0, VERIFIED_TOGETHER)
     failed: list[int] = []
     errors: list[BaseException] = []
 
-    def run(lane: int) -> None:
+    def run() -> None:
+        # Lots are taken in order, and each is done to its first failure, so the least of all that
+        # were found is the first.
+        while not failed and (begin := next(places)) < len(everything):
+            end = min(begin + VERIFIED_TOGETHER, len(everything))
+            index = _first_unverified(_OPEN_ADDRESS, everything, begin, end)
+            if index >= 0:
+                failed.append(index)
+
+    def assist() -> None:
         try:
-            for index in range(lane, count, lanes):
-                if not accepts(index):
-                    failed.append(index)
-                    return  # the first of a lane suffices: the least of all lanes is returned
+            run()
         except BaseException as error:  # noqa: BLE001 - raised in the thread of the caller
             errors.append(error)
+        finally:
+            _count_verifying(-1)
 
-    helpers = [threading.Thread(target=run, args=(lane,)) for lane in range(1, lanes)]
-    try:
-        for helper in helpers:
-            helper.start()
-        run(0)  # this thread does a share, too
+    # Few signatures are verified by the caller alone.
+    with _verifying_lock:
+        free = min(_PROCESSORS - _verifying, len(everything) // VERIFIED_PER_THREAD)
+        helpers = [threading.Thread(target=assist) for _ in range(free - 1)]
+        _verifying += len(helpers)
+    for helper in helpers:
+        helper.start()
+
+    def finish() -> int | None:
+        _count_verifying(1)
+        try:
+            run()
+        finally:
+            _count_verifying(-1)
         for helper in helpers:
             helper.join()
-    finally:
-        with _verifying_lock:
-            _verifying -= lanes
-    if errors:
-        raise errors[0]
-    return min(failed, default=None)  # lanes stop at different places
+        if errors:
+            raise errors[0]
+        return min(failed, default=None)
+
+    return finish
+
+
+def _count_verifying(change: int) -> None:
+    global _verifying  # noqa: PLW0603 - as above
+    with _verifying_lock:
+        _verifying += change
 
 
 @lru_cache(1_024)  # a slot is decoded several times on its way in, each time as a new object

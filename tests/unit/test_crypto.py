@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Sequence
 
 import pytest
 
 from datalattice import crypto
 from datalattice.crypto import (
     VERIFIED_PER_THREAD,
+    VERIFIED_TOGETHER,
     Blake3,
     KeyPair,
     blake3,
-    first_refused,
     first_unverified,
+    verification,
     verify,
     verify_lenient,
     verify_strict,
@@ -122,35 +124,88 @@ def test_all_callers_together_verify_on_as_many_threads_as_there_are_processors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(crypto, "_PROCESSORS", 3)
-    count = 3 * VERIFIED_PER_THREAD
+    signed = [(KEY.public_key, KEY.sign(b"m"), b"m")] * (6 * VERIFIED_TOGETHER)
+    few = signed[: 2 * VERIFIED_PER_THREAD]
     inner: set[int] = set()
     outer: set[int] = set()
-    both = threading.Barrier(3)
+    together = threading.Barrier(3)
 
-    def lone(_: int) -> bool:
-        inner.add(threading.get_ident())
-        return True
+    def verified(_address: int, some: Sequence[object], _begin: int, _end: int) -> int:
+        mine = threading.get_ident()
+        if len(some) == len(few):
+            inner.add(mine)
+        elif mine not in outer:
+            outer.add(mine)
+            together.wait(60)  # all three verify now
+            assert first_unverified(few) is None
+            together.wait(60)
+        return -1
 
-    def accepts(index: int) -> bool:
-        if threading.get_ident() not in outer:
-            outer.add(threading.get_ident())
-            both.wait(60)  # all three verify now
-        if index == 0:
-            assert first_refused(count, lone) is None
-        return True
-
-    assert first_refused(count, accepts) is None
+    monkeypatch.setattr(crypto, "_first_unverified", verified)
+    assert first_unverified(signed) is None
     assert len(outer) == 3
-    assert inner == {threading.get_ident()}
-    where: list[int] = []
+    assert inner == outer, "each by itself: there is no processor more"
 
-    def fails(index: int) -> bool:
-        if index % 3 == 1:  # a share of another thread, once the first call has ended
-            where.append(threading.get_ident())
-            raise KeyError(index)
-        return True
 
-    with pytest.raises(KeyError):
-        first_refused(count, fails)
-    assert where != [threading.get_ident()]
-    assert first_refused(count, lambda index: index < 5) == 5
+def test_signatures_are_verified_before_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crypto, "_PROCESSORS", 2)
+    signed = [(KEY.public_key, KEY.sign(b"m"), b"m")] * (2 * VERIFIED_TOGETHER)
+    where: list[tuple[int, int]] = []
+    is_begun, is_asked = threading.Event(), threading.Event()
+
+    def verified(_address: int, _some: Sequence[object], begin: int, _end: int) -> int:
+        where.append((begin, threading.get_ident()))
+        is_begun.set()
+        assert begin or is_asked.wait(60)
+        return -1
+
+    monkeypatch.setattr(crypto, "_first_unverified", verified)
+    finish = verification(signed)
+    assert is_begun.wait(60)
+
+    def rest(address: int, some: Sequence[object], begin: int, end: int) -> int:
+        is_asked.set()  # the first lot ends only now, so the second one is left to the caller
+        return verified(address, some, begin, end)
+
+    monkeypatch.setattr(crypto, "_first_unverified", rest)
+    assert finish() is None
+    assert [begin for begin, _ in where] == [0, VERIFIED_TOGETHER]
+    assert where[0][1] != where[1][1] == threading.get_ident()
+
+
+def test_an_error_of_a_thread_that_verifies_is_raised_where_the_result_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crypto, "_PROCESSORS", 2)
+    caller, is_raised = threading.get_ident(), threading.Event()
+
+    def fails(_address: int, _some: object, _begin: int, _end: int) -> int:
+        if threading.get_ident() == caller:
+            assert is_raised.wait(60)
+            return -1
+        is_raised.set()
+        raise KeyError("thread")
+
+    monkeypatch.setattr(crypto, "_first_unverified", fails)
+    finish = verification([(b"", b"", b"")] * (2 * VERIFIED_TOGETHER))
+    with pytest.raises(KeyError, match="thread"):
+        finish()
+    assert crypto._verifying == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (KEY.public_key[:-1], KEY.sign(b"m"), b"m"),
+        (KEY.public_key, KEY.sign(b"m")[:-1], b"m"),
+        (KEY.public_key, KEY.sign(b"m") + b"\0", b"m"),
+        (KEY.public_key, KEY.sign(b"m"), b""),
+        (b"", b"", b""),
+    ],
+)
+def test_bytes_of_another_length_are_not_verified(wrong: tuple[bytes, bytes, bytes]) -> None:
+    good = (KEY.public_key, KEY.sign(b"m"), b"m")
+    empty = (KEY.public_key, KEY.sign(b""), b"")
+    assert first_unverified([good, empty, wrong, wrong, good]) == 2

@@ -65,6 +65,7 @@ from datalattice.weaver.intention import (
     PayloadTooLarge,
     SignedIntention,
     TooManyCausalDeps,
+    admission,
     admit,
     name_of,
 )
@@ -300,6 +301,7 @@ __all__ = [
     "WitnessRecord",
     "Written",
     "ack_deps",
+    "admission",
     "admit",
     "app_payload",
     "branches",

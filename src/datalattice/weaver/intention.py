@@ -12,7 +12,7 @@ is protobuf: field 1 the bytes, field 2 the signature.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ from datalattice.crypto import (
     SIGNATURE_BYTES,
     KeyPair,
     blake3,
-    first_refused,
+    verification,
     verify_strict,
 )
 from datalattice.errors import BadFormat, PeerError, UsageError
@@ -279,6 +279,17 @@ def admit(
     Raises: IntentionRefused: the first one that fails a check, signatures after all others; none
             of the call may be kept.
     """
+    return admission(envelopes, store_id, limits)()
+
+
+def admission(
+    envelopes: Sequence[bytes], store_id: bytes, limits: LogLimits = LOG_LIMITS
+) -> Callable[[], list[SignedIntention]]:
+    """Check received envelopes but for their signatures, and begin to verify these.
+
+    Returns: a function that waits for that, and returns the intentions; call it once.
+    Raises: IntentionRefused: as `admit`; if it is for a signature, the returned function does.
+    """
     longest = (
         _FIXED_BYTES
         + limits.payload_bytes
@@ -286,25 +297,21 @@ def admit(
         + SIGNATURE_BYTES
         + _ENVELOPE_SLACK
     )
-    found: dict[int, SignedIntention] = {}
+    found = [
+        _checked(index, envelope, store_id, limits, longest)
+        for index, envelope in enumerate(envelopes)
+    ]
+    signed = [(one.intention.author, one.signature, one.hash) for one in found]
+    first_unverified = verification(signed)
 
-    def accepts(index: int) -> bool:
-        # Decoded where it is verified: other threads verify meanwhile.
-        try:
-            signed = _checked(index, envelopes[index], store_id, limits, longest)
-        except IntentionRefused:
-            return False
-        found[index] = signed
-        return signed.verify()
+    def finish() -> list[SignedIntention]:
+        # "any failure refuses the whole call and inserts nothing"
+        refused = first_unverified()
+        if refused is not None:
+            raise IntentionRefused(refused, "signature", "the signature does not verify")
+        return found
 
-    # "any failure refuses the whole call and inserts nothing"
-    refused = first_refused(len(envelopes), accepts)
-    if refused is not None:
-        # A signature is the last check: a refusal for another reason comes before it.
-        for index, envelope in enumerate(envelopes):
-            _checked(index, envelope, store_id, limits, longest)
-        raise IntentionRefused(refused, "signature", "the signature does not verify")
-    return [found[index] for index in range(len(envelopes))]
+    return finish
 
 
 def _checked(

@@ -71,7 +71,9 @@ from datalattice.weaver import (
 )
 
 STORE = b"s" * 16
-SMALL = SendLimits(arrivals=64, batch=5, log_request=20, log_request_max=20, log_batch=6)
+SMALL = SendLimits(
+    arrivals=64, batch=5, log_request=20, log_request_max=20, log_batch=6, verified=3
+)
 keys = iter(range(1, 2**31))
 everyone: set[Any] = {None}  # the kit's connections prove no key
 
@@ -472,6 +474,36 @@ def test_one_bad_intention_costs_itself_alone() -> None:
     assert [one.kind for one in absorbed.reports] == ["intention-refused"] * 2
     assert "store" in absorbed.reports[0].text
     assert "signature" in absorbed.reports[1].text
+
+
+@pytest.mark.parametrize("bad", [0, 2, 3, 4, 6])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_an_offer_longer_than_a_lot_is_taken_in_whole(bad: int, is_reversed: bool) -> None:
+    source, target = Site(), Site()
+    good = [_written(source.store, b"%d" % number) for number in range(7)]
+    lone = _written(new_store(), b"another author")
+    envelopes = [one.encode() for one in good]
+    if is_reversed:
+        envelopes.reverse()
+    forged = lone.encode()[:-1] + bytes([lone.encode()[-1] ^ 1])
+    envelopes.insert(bad, forged)
+    parts = tuple([Part(name_of(one), one) for one in envelopes])
+    assert len(parts) > 2 * SMALL.verified
+    absorbed = target.replica.absorb(Offer(None, parts), Peer("p", True, None), asked=True)
+    # What an earlier lot lacked came with a later one, so nothing is asked for.
+    assert absorbed.missing == []
+    assert absorbed.changed
+    assert [report.kind for report in absorbed.reports] == ["intention-refused"]
+    assert target.count() == 7
+
+
+def test_what_no_lot_of_an_offer_brings_is_missing() -> None:
+    source, target = Site(), Site()
+    made = [_written(source.store, b"%d" % number) for number in range(9)]
+    parts = tuple([Part(one.hash, one.encode()) for one in made if one is not made[4]])
+    absorbed = target.replica.absorb(Offer(None, parts), Peer("p", True, None), asked=True)
+    assert absorbed.missing == [made[4].hash]
+    assert target.count() == 4
 
 
 def test_answers_come_in_the_order_of_the_log_and_in_lots() -> None:

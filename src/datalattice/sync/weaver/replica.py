@@ -51,12 +51,13 @@ from datalattice.weaver import (
     NotInChain,
     SignedIntention,
     WitnessEntry,
+    admission,
     admit,
 )
 
 
 class SendLimits(NamedTuple):
-    """Bounds of what one store sends."""
+    """Bounds of what one store sends, and takes in at once."""
 
     arrivals: int = 4_096  # bounds memory for peers that read slowly
     """Newest intentions that are kept to be pushed; a peer further behind is compared. And waiting
@@ -73,6 +74,8 @@ class SendLimits(NamedTuple):
     """Most records that a request gets, and those that one asks for."""
     log_batch: int = 100  # "in batches of 100"
     """Most records of one reply."""
+    verified: int = 1_000  # verifying so many takes much longer than a commit waits for the disk
+    """Intentions that are committed together, while the next ones are verified."""
 
 
 SEND_LIMITS: Final = SendLimits()
@@ -190,38 +193,15 @@ class WeaverReplica:
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
         """Take in intentions; one that is refused costs itself alone."""
         absorbed = Absorbed()
-        fresh = self._admitted(offer, absorbed, peer, asked=asked)
+        new = self._unknown(offer, peer, asked=asked)
         if isinstance(offer, GossipOffer):
             self._heed(offer, peer, absorbed)
-        if fresh:
-            if any(one.intention.author == self._store.author for one in fresh):
-                # The folder was set back, or a copy is in use: between two lots of its own
-                # intentions, a write would be a second branch.
-                self._store.suspect(Doubt.BEHIND)
-                text = "a peer has intentions of this node that were not here"
-                absorbed.reports.append(Remark("own-elsewhere", text))
-            # What was asked for may wait beyond the bound.
-            ingested = self._store.take(fresh, bounded=not asked)
-            self.received += len(fresh)
-            self._brought.update((one.hash, peer.connection) for one in fresh)
-            self.gaps.forget([one.hash for one in fresh])
-            self.gaps.add(ingested.missing)
-            before = self._arrived
-            self._read_log(ingested.appended, fresh)
-            # What waits was brought by its connection, too: pushed back, it would be redundant
-            # there, and intentions would be announced from then on. Of the oldest it is forgotten.
-            while len(self._brought) > self.limits.arrivals:
-                del self._brought[next(iter(self._brought))]
-            absorbed.changed = self._arrived > before
-            # "For each missing dependency run gap repair with the sender."
-            absorbed.missing += [one.prev for one in ingested.missing]
-            absorbed.missing += ingested.missing_condition
-            for fork in ingested.forks:  # reported once, and never retried
-                text = f"author {fork.author.hex()} wrote two intentions after one"
-                absorbed.reports.append(Remark("author-forked", text))
-            for hash in ingested.futures:
-                text = f"intention {hash.hex()} is stamped far in the future"
-                absorbed.reports.append(Remark("future-stamp", text))
+        for verified in self._verified(new, absorbed):
+            self._take(verified, absorbed, peer, asked=asked)
+        if len(new) > self.limits.verified:
+            # What one lot lacks, a later one may have brought.
+            brought = {part.hash for part in new}
+            absorbed.missing = [hash for hash in absorbed.missing if hash not in brought]
         if offer.probe is not None:
             absorbed.finished.append(offer.probe.key)
             own = self.probe
@@ -229,6 +209,52 @@ class WeaverReplica:
                 same = replace(own, data=_Stated(self._arrived))
                 absorbed.holds.append((peer.connection, same))
         return absorbed
+
+    def _take(
+        self, verified: Sequence[SignedIntention], absorbed: Absorbed, peer: Peer, *, asked: bool
+    ) -> None:
+        """Take in verified intentions, durably, and note what came of them."""
+        fresh = []
+        for signed in verified:
+            # "A revoked author is refused in gossip only": its history goes on spreading.
+            if not asked and signed.intention.author not in self.allowed:
+                text = f"news of {signed.intention.author.hex()}, which is no peer of the store"
+                absorbed.reports.append(Remark("author-refused", text, is_refusal=True))
+                continue
+            fresh.append(signed)
+        if not fresh:
+            return
+        if any(one.intention.author == self._store.author for one in fresh):
+            # The folder was set back, or a copy is in use: between two lots of its own
+            # intentions, a write would be a second branch.
+            self._store.suspect(Doubt.BEHIND)
+            remark = Remark(
+                "own-elsewhere", "a peer has intentions of this node that were not here"
+            )
+            if remark not in absorbed.reports:  # once an offer
+                absorbed.reports.append(remark)
+        # What was asked for may wait beyond the bound.
+        ingested = self._store.take(fresh, bounded=not asked)
+        self.received += len(fresh)
+        self._brought.update((one.hash, peer.connection) for one in fresh)
+        self.gaps.forget([one.hash for one in fresh])
+        self.gaps.add(ingested.missing)
+        before = self._arrived
+        self._read_log(ingested.appended, fresh)
+        # What waits was brought by its connection, too: pushed back, it would be redundant
+        # there, and intentions would be announced from then on. Of the oldest it is forgotten.
+        while len(self._brought) > self.limits.arrivals:
+            del self._brought[next(iter(self._brought))]
+        absorbed.changed = absorbed.changed or self._arrived > before
+        # "For each missing dependency run gap repair with the sender."
+        absorbed.missing += [one.prev for one in ingested.missing]
+        absorbed.missing += ingested.missing_condition
+        for fork in ingested.forks:  # reported once, and never retried
+            text = f"author {fork.author.hex()} wrote two intentions after one"
+            absorbed.reports.append(Remark("author-forked", text))
+        for hash in ingested.futures:
+            text = f"intention {hash.hex()} is stamped far in the future"
+            absorbed.reports.append(Remark("future-stamp", text))
 
     def _heed(self, offer: GossipOffer, peer: Peer, absorbed: Absorbed) -> None:
         """Do what gossip asks: send hashes alone, or fetch what has not come by another way."""
@@ -241,10 +267,8 @@ class WeaverReplica:
                 self._neighbours.set_eager(peer.connection, is_eager=True)
             absorbed.missing += lacking
 
-    def _admitted(
-        self, offer: Offer, absorbed: Absorbed, peer: Peer, *, asked: bool
-    ) -> list[SignedIntention]:
-        """Return the new intentions of an offer that pass every check."""
+    def _unknown(self, offer: Offer, peer: Peer, *, asked: bool) -> list[Part]:
+        """Return what is not stored of an offer."""
         with self._store.read() as log:
             # "Duplicates are dropped by hash before any signature is checked."
             known = set(log.in_log_order([part.hash for part in offer.parts]))
@@ -253,29 +277,50 @@ class WeaverReplica:
                 new = [part for part in new if log.get(part.hash) is None]
         if not asked and len(new) < len(offer.parts) - len(new):
             self._neighbours.found_redundant(peer.connection)
-        admitted = []
-        for signed in self._verified(new, absorbed):
-            # "A revoked author is refused in gossip only": its history goes on spreading.
-            if not asked and signed.intention.author not in self.allowed:
-                text = f"news of {signed.intention.author.hex()}, which is no peer of the store"
-                absorbed.reports.append(Remark("author-refused", text, is_refusal=True))
-                continue
-            admitted.append(signed)
-        return admitted
+        return new
 
-    def _verified(self, parts: Sequence[Part], absorbed: Absorbed) -> list[SignedIntention]:
-        """Return the intentions that pass `admit`; it is asked twice about a part at most."""
-        try:  # all together, on all processors
-            return admit([part.data for part in parts], self._store.id)
+    def _verified(
+        self, parts: Sequence[Part], absorbed: Absorbed
+    ) -> Iterator[list[SignedIntention]]:
+        """Yield the intentions that pass `admit`, in lots; it is asked twice about a part at most.
+
+        While a lot is taken in, the signatures of the next one are verified.
+        """
+        verified: list[SignedIntention] = []
+        for start in range(0, len(parts), self.limits.verified):
+            finish = self._begun(parts[start : start + self.limits.verified], absorbed)
+            if verified:
+                yield verified
+            verified = finish()
+        yield verified
+
+    def _begun(
+        self, parts: Sequence[Part], absorbed: Absorbed
+    ) -> Callable[[], list[SignedIntention]]:
+        """Begin to verify some parts together; what is returned gives those that are accepted."""
+        try:
+            finish = admission([part.data for part in parts], self._store.id)
         except IntentionRefused:
-            found = []
-            for part in parts:  # each by itself: one that is refused costs itself alone
-                try:
-                    found += admit([part.data], self._store.id)
-                except IntentionRefused as error:
-                    text = str(error)
-                    absorbed.reports.append(Remark("intention-refused", text, is_refusal=True))
-            return found
+            return partial(self._admitted, parts, absorbed)
+
+        def finished() -> list[SignedIntention]:
+            try:
+                return finish()
+            except IntentionRefused:
+                return self._admitted(parts, absorbed)
+
+        return finished
+
+    def _admitted(self, parts: Sequence[Part], absorbed: Absorbed) -> list[SignedIntention]:
+        """Return the intentions that pass `admit`, each asked for by itself."""
+        found = []
+        for part in parts:  # one that is refused costs itself alone
+            try:
+                found += admit([part.data], self._store.id)
+            except IntentionRefused as error:
+                text = str(error)
+                absorbed.reports.append(Remark("intention-refused", text, is_refusal=True))
+        return found
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
         """Return what arrived since the peer was last equal or pushed to, from others than it.
