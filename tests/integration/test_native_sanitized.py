@@ -1,4 +1,4 @@
-"""The C code that hashes and verifies, under the sanitizers of the compiler: no read or write goes astray."""
+"""The C code under the sanitizers of the compiler: no read or write goes astray."""
 
 from __future__ import annotations
 
