@@ -5,6 +5,7 @@ hashes. News are pushed as they are accepted; what was missed is found by compar
 hashes; dependencies that an intention names are fetched by hash, and missing predecessors as a
 chain.
 
+Length: what is taken in, pushed and answered are one count of arrivals, so they are read together.
 Source: Weaver specification "Gossip", "Reconciliation"; docs/design/conversation.md section 3.
 """
 
