@@ -35,7 +35,7 @@ from starlette.types import ASGIApp
 
 from datalattice.actions import DoorStatement
 from datalattice.api.certificates import DoorCertificate
-from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor
+from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor, GrpcLoop
 from datalattice.api.rest import HTTP_LIMITS, LOCAL_HOSTS, BoundedHttp, rest_app
 from datalattice.api.webdav import WEBDAV_BASE, WebDavDoor
 from datalattice.client.settings import DoorConfig, NodeConfig, split_listen
@@ -204,9 +204,7 @@ class Doors:
     def start(self) -> None:
         """Serve; return when each door was tried."""
         service, access = self._served.at_doors(self._urls(), self.statements)
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(service, access)), name="doors"
-        )
+        self._thread = threading.Thread(target=lambda: self._run(service, access), name="doors")
         self._thread.start()
         self._tried.wait()
 
@@ -253,6 +251,10 @@ class Doors:
         return take
 
     # --- in the loop of the doors -----------------------------------------------------------------
+
+    def _run(self, service: Service, access: AccessControl) -> None:
+        with asyncio.Runner(loop_factory=GrpcLoop) as runner:
+            runner.run(self._serve(service, access))
 
     async def _serve(self, service: Service, access: AccessControl) -> None:
         """Keep all doors until `stop`."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from datalattice.api.grpc import GrpcDoor
+from datalattice.api.grpc import GrpcDoor, GrpcLoop
 from datalattice.service import Service
 
 
@@ -28,7 +28,7 @@ class Served:
 @contextmanager
 def serving(service: Service, **options: Any) -> Iterator[Served]:
     """Serve on a socket until the block ends. options: of the door."""
-    loop = asyncio.new_event_loop()
+    loop = GrpcLoop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     # Not below pytest's folders: the path of a socket is short.

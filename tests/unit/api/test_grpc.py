@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
+from grpc import aio
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
@@ -47,7 +48,7 @@ from datalattice.actions import (
     WriteFile,
 )
 from datalattice.actions.formats import HexFormat
-from datalattice.api.grpc import GrpcDoor, GrpcLimits
+from datalattice.api.grpc import GrpcDoor, GrpcLimits, GrpcLoop
 from datalattice.cells import encode
 from datalattice.client import Client, StoreMethods
 from datalattice.client.grpc import (
@@ -492,13 +493,17 @@ def test_a_stream_that_is_cancelled_before_it_begins_is_closed(
 class Leaving:
     """The context of a call whose caller leaves while something is being sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: bytes) -> None:
+        self.request = request
         self.sending, self.goes_on, self.sent = asyncio.Event(), asyncio.Event(), 0
 
     def invocation_metadata(self) -> None: ...
 
     def peer(self) -> str:
         return "unix:"
+
+    async def read(self) -> bytes:
+        return self.request
 
     async def send_initial_metadata(self, metadata: object) -> None: ...
 
@@ -513,8 +518,8 @@ def test_what_is_being_sent_to_a_caller_that_leaves_is_awaited(served: Served, n
     request = FollowTopic(topic="log")
 
     async def leave() -> int:
-        context = Leaving()
-        call = asyncio.ensure_future(served.door.stream(request.action, request.encode(), context))
+        context = Leaving(request.encode())
+        call = asyncio.ensure_future(served.door.stream(request.action, context))
         await context.sending.wait()
         call.cancel()
         await asyncio.wait([call])
@@ -526,6 +531,87 @@ def test_what_is_being_sent_to_a_caller_that_leaves_is_awaited(served: Served, n
 
     # One that nobody awaits keeps its memory for ever; no other is begun.
     assert served.run(leave()) == 1
+
+
+def ended_write(loop: asyncio.AbstractEventLoop) -> BaseException | None:
+    """Return how a message ends that is sent to a caller that has left."""
+    ended: asyncio.Future[BaseException | None] = loop.create_future()
+
+    async def leave(_request: bytes, context: Any) -> None:
+        try:
+            await context.write(b"first")
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            sent = await asyncio.gather(context.write(b"second"), return_exceptions=True)
+            ended.set_result(sent[0])
+
+    async def serve() -> BaseException | None:
+        server = aio.server()
+        handler = grpc.unary_stream_rpc_method_handler(leave)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("test", {"leave": handler}),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+
+        def call() -> None:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                next(channel.unary_stream("/test/leave")(b""))
+
+        await asyncio.to_thread(call)
+        found = await asyncio.wait_for(ended, 60)
+        await server.stop(0)
+        return found
+
+    try:
+        return loop.run_until_complete(serve())
+    finally:
+        loop.close()
+
+
+def test_a_batch_that_fails_ends_where_grpc_frees_it() -> None:
+    # grpc.aio frees what ends without an error.
+    assert isinstance(ended_write(asyncio.new_event_loop()), aio.InternalError)
+    assert ended_write(GrpcLoop()) is None
+
+
+def test_other_failures_of_the_loop_are_raised() -> None:
+    loop = GrpcLoop()
+    try:
+        for error in (aio.InternalError("other"), ValueError('Failed "execute_batch"')):
+            future = loop.create_future()
+            future.set_exception(error)
+            with pytest.raises(type(error)):
+                loop.run_until_complete(future)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("request_", [GetNodeStatus(), FollowTopic(topic="log")])
+def test_a_call_whose_request_does_not_come_is_ended(
+    service: Service, request_: ActionRequest[Any]
+) -> None:
+    goes_on = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        goes_on.wait(60)
+        yield from ()
+
+    with (
+        serving(service, limits=GrpcLimits(stall_s=0.1)) as served,
+        grpc.insecure_channel(f"unix:{served.path}") as channel,
+    ):
+        called = channel.stream_stream(f"/{request_.action.method}")(nothing())
+        with pytest.raises(grpc.RpcError) as late:
+            next(called)
+        goes_on.set()
+        assert "no message came for 0.1 s" in late.value.details()
+        # One that ends without any is told at once.
+        empty = channel.stream_stream(f"/{request_.action.method}")(iter(()))
+        with pytest.raises(grpc.RpcError) as bad:
+            next(empty)
+        assert bad.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "no message" in bad.value.details()
 
 
 def test_a_slow_reader_is_not_read_ahead_for(

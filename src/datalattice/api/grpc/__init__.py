@@ -16,7 +16,15 @@ from datalattice.api.grpc.door import (
     GrpcAuthenticate,
     GrpcDoor,
     GrpcLimits,
+    GrpcLoop,
     socket_caller,
 )
 
-__all__ = ["FOLDER_MODE", "GrpcAuthenticate", "GrpcDoor", "GrpcLimits", "socket_caller"]
+__all__ = [
+    "FOLDER_MODE",
+    "GrpcAuthenticate",
+    "GrpcDoor",
+    "GrpcLimits",
+    "GrpcLoop",
+    "socket_caller",
+]
