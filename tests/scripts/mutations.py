@@ -252,8 +252,8 @@ MUTATIONS: Final = (
     Mutation(
         "heal with cells that have another hash",
         "store/base.py",
-        "        if sha3_256(encoding) != hash:\n",
-        "        if not hash:\n",
+        "        if digest != hash:\n            raise BadFormat",
+        "        if not hash:\n            raise BadFormat",
         (UNIT + "node/test_durability.py::test_wrong_cells_of_peers_change_nothing",),
     ),
     # --- soundness --------------------------------------------------------------------------------
@@ -1081,7 +1081,7 @@ MUTATIONS: Final = (
     Mutation(
         "write without a fence",
         "node/fencing.py",
-        "        if self._decided.is_set() and not self._refusals:\n            return\n",
+        "        if self.is_passable:\n            return\n",
         "        return\n",
         (
             FENCING + "test_a_copied_folder_refuses_to_write_until_a_peer_was_asked",
@@ -1341,8 +1341,8 @@ MUTATIONS: Final = (
     Mutation(
         "any caller writes for an owner",
         "service/access/policy.py",
-        'if right != "r":\n                return False, "policy"',
-        'if right == "a":\n                return False, "policy"',
+        'if right != "r" and not is_open:\n',
+        'if right == "a" and not is_open:\n',
         (
             UNIT + "service/test_policy.py::test_without_rules",
             UNIT
@@ -1670,8 +1670,8 @@ MUTATIONS: Final = (
     Mutation(
         "weaver: received signatures are believed",
         "weaver/intention.py",
-        "    if refused is not None:\n        # A signature",
-        "    if refused == -1:\n        # A signature",
+        '        if refused is not None:\n            raise IntentionRefused(refused, "signature"',
+        '        if refused == -1:\n            raise IntentionRefused(refused, "signature"',
         (
             UNIT + "weaver/test_intention.py::test_tampered_signature_refused",
             UNIT + "weaver/test_intention.py::test_the_identity_point_is_no_author",

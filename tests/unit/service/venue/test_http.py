@@ -26,7 +26,7 @@ from datalattice.service.venue.adapters.guarded import (
     ANSWER_FIELDS_MAX,
     AddressRefused,
 )
-from datalattice.service.venue.adapters.hosts import HostRules, HttpLimits
+from datalattice.service.venue.adapters.hosts import HostRules, OutboundLimits
 from datalattice.service.venue.adapters.http import (
     FIELD_CHARS_MAX,
     FIELDS_MAX,
@@ -38,8 +38,8 @@ from datalattice.testing.venue_kit import LoneJob
 
 LOOPBACK = HostRules(allow=("api.test", "other.test"), private=True)
 SECRET = "s3cr3t-value"
-BODY_BYTES = HttpLimits().body_bytes
-ANSWER_BYTES = HttpLimits().answer_bytes
+BODY_BYTES = OutboundLimits().body_bytes
+ANSWER_BYTES = OutboundLimits().answer_bytes
 
 
 def meta(kind: str = "any") -> Metadata:
@@ -118,7 +118,7 @@ def ask(
     *,
     rules: HostRules = LOOPBACK,
     tls: ssl.SSLContext | None = None,
-    limits: HttpLimits | None = None,
+    limits: OutboundLimits | None = None,
     url: str = "http://api.test:{port}/x",
 ) -> Any:
     async def run() -> Any:
@@ -461,12 +461,12 @@ def test_a_server_that_does_not_answer_is_left() -> None:
         ask(
             Server(b"HTTP/1.1 200 OK\r\n"),
             {"headers": {"X-Hold": "1"}},
-            limits=HttpLimits(seconds=0.05),
+            limits=OutboundLimits(seconds=0.05),
         )
 
 
 def test_the_operator_sets_the_limits() -> None:
-    limits = HttpLimits(body_bytes=4, answer_bytes=3)
+    limits = OutboundLimits(body_bytes=4, answer_bytes=3)
     assert ask(Server(answer(b"abc")), {"method": "PUT", "body": 1234}, limits=limits)["body"]
     with pytest.raises(UsageError, match="at most 4 bytes, got 5"):
         ask(Server(answer()), {"method": "PUT", "body": 12345}, limits=limits)
@@ -474,7 +474,7 @@ def test_the_operator_sets_the_limits() -> None:
         ask(Server(answer(b"abcd")), {}, limits=limits)
     for wrong in ({"seconds": 0.0}, {"body_bytes": 0}, {"answer_bytes": -1}):
         with pytest.raises(UsageError, match=f"`{next(iter(wrong))}` is greater than 0"):
-            HttpLimits(**wrong)
+            OutboundLimits(**wrong)
 
 
 def test_cancelling_the_job_closes_the_connection() -> None:

@@ -6,7 +6,7 @@ from datalattice.service.venue.adapters.configured import (
     configured_storage,
 )
 from datalattice.service.venue.adapters.grid import GridAdapter, OwnJobs
-from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached, HttpLimits
+from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached, OutboundLimits
 from datalattice.service.venue.adapters.http import HttpAdapter
 from datalattice.service.venue.adapters.json_values import JsonAdapter, merge_json
 from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter, OutputCheck
@@ -40,11 +40,11 @@ __all__ = [
     "HostRules",
     "HostUnreached",
     "HttpAdapter",
-    "HttpLimits",
     "JsonAdapter",
     "LatticeTables",
     "MayRead",
     "OrchestratorAdapter",
+    "OutboundLimits",
     "OutputCheck",
     "OwnJobs",
     "ProcessLimits",

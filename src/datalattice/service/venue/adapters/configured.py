@@ -29,7 +29,7 @@ from datalattice.client.settings import (
 from datalattice.errors import UsageError
 from datalattice.pipeline import end_session, find_java, jobs, spark_session
 from datalattice.service.venue import Adapter, RecoveryRule
-from datalattice.service.venue.adapters.hosts import HostRules, HttpLimits
+from datalattice.service.venue.adapters.hosts import HostRules, OutboundLimits
 from datalattice.service.venue.adapters.http import HttpAdapter
 from datalattice.service.venue.adapters.json_values import JsonAdapter
 from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter
@@ -62,7 +62,9 @@ def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
         http = config.venue_http
         rules = HostRules(http.allow, http.block, http.private)
         made.append(
-            HttpAdapter(rules, limits=HttpLimits(http.time_s, http.body_bytes, http.answer_bytes))
+            HttpAdapter(
+                rules, limits=OutboundLimits(http.time_s, http.body_bytes, http.answer_bytes)
+            )
         )
     if config.venue_python.functions:
         made.append(_python(config.venue_python, folder))

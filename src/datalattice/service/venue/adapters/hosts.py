@@ -79,7 +79,7 @@ class HostRules:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpLimits:
+class OutboundLimits:
     """What one request may take.
 
     seconds: of time in all. body_bytes: of what is sent. answer_bytes: of the body that comes back.

@@ -25,7 +25,7 @@ from datalattice.service.venue import (
     PlainAdapter,
     VenueOperation,
 )
-from datalattice.service.venue.adapters.hosts import HostRules, HttpLimits
+from datalattice.service.venue.adapters.hosts import HostRules, OutboundLimits
 from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class HttpAdapter(PlainAdapter):
         self,
         rules: HostRules,
         *,
-        limits: HttpLimits | None = None,
+        limits: OutboundLimits | None = None,
         resolve: Resolve | None = None,
         connections: httpcore.AsyncNetworkBackend | None = None,
         tls: ssl.SSLContext | None = None,
@@ -97,7 +97,7 @@ class HttpAdapter(PlainAdapter):
             ) from error
         self._guarded: Final = guarded
         self._rules: Final = rules
-        self._limits: Final = limits or HttpLimits()
+        self._limits: Final = limits or OutboundLimits()
         self._tls: Final = tls or ssl.create_default_context()
         self._network: Final = guarded.GuardedNetwork(
             rules, resolve or guarded.resolve_host, connections
