@@ -119,6 +119,10 @@ class GetFile(ActionRequest[FilePiece], name="datalattice.v1.GetFileRequest"):
     owner: Annotated[str, Field(6)] = OWN
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
+    def about(self) -> StatFile:
+        """Return the request for what is known of it."""
+        return StatFile(drive=self.drive, path=self.path, owner=self.owner)
+
 
 @action(
     "drive.put",

@@ -30,7 +30,6 @@ from datalattice.client.network import proved_door, trusting
 from datalattice.client.rest import (
     INFO_HEADER,
     NO_HEADERS,
-    OCTETS,
     PLAIN_HINT,
     SILENCE_S,
     DoorPlace,
@@ -143,8 +142,9 @@ class AsyncRestClient(AsyncRemoteClient):
         answer = await self._send(going.request, is_stream=True)
         events = EventReader[Any](going)
         try:
-            if answer.headers.get("content-type", "") == OCTETS:
-                pieces = PieceReader(going, answer.headers.get(INFO_HEADER, ""))
+            info = answer.headers.get(INFO_HEADER)  # of a file, whatever its media type
+            if info is not None:
+                pieces = PieceReader(going, info)
                 async for data in answer.aiter_bytes(CHUNK_BYTES_MAX):
                     yield pieces.read(data)
                 pieces.check_over()

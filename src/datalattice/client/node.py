@@ -264,7 +264,12 @@ class Node:
         is_own = keys is not None and did == did_of(keys.owner.public_key)
         pair = keys.owner if keys is not None and is_own else None
         return Venue.at(
-            self._binding.root, did, key_pair=pair, binding=self._binding, storage=storage
+            self._binding.root,
+            did,
+            key_pair=pair,
+            binding=self._binding,
+            storage=storage,
+            staging=self._binding.upload,
         )
 
     @overload

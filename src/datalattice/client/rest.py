@@ -31,8 +31,10 @@ from datalattice.actions import (
     CELL,
     CHUNK_BYTES_MAX,
     ActionRequest,
+    ContentInfo,
     FileInfo,
     FilePiece,
+    GetContent,
     GetFile,
     from_document,
     is_plain_text,
@@ -243,8 +245,9 @@ class RestStream(Generic[R]):
             answer = self._client._send(connection, self._going.request)
             if self._socket is not None:
                 self._socket.settimeout(SILENCE_S)
-            if answer.getheader("content-type", "") == OCTETS:
-                pieces = PieceReader(self._going, answer.getheader(INFO_HEADER, ""))
+            info = answer.getheader(INFO_HEADER)  # of a file, whatever its media type
+            if info is not None:
+                pieces = PieceReader(self._going, info)
                 while not self._closed.is_set() and (data := answer.read(CHUNK_BYTES_MAX)):
                     yield pieces.read(data)  # type: ignore[misc]
                 return pieces.check_over()
@@ -477,8 +480,9 @@ class PieceReader:
     def __init__(self, going: Resumption[Any], info: str) -> None:
         """info: the header that says what the file is."""
         self._going: Final = going
-        self._info: Final = from_document(FileInfo, _json(info))
-        asked: GetFile = going.request
+        asked: GetFile | GetContent = going.request
+        about: Any = from_document(asked.about().action.result, _json(info))
+        self._info: Final[FileInfo | ContentInfo] = about
         self._at = asked.start
         size = self._info.size
         self._stop: Final = min(asked.start + asked.count, size) if asked.count else size
@@ -487,10 +491,10 @@ class PieceReader:
         """Return some bytes as a piece of the file."""
         info, start = self._info, self._at
         self._at += len(data)
-        asked: GetFile = self._going.request
+        asked: GetFile | GetContent = self._going.request
         if self._at < self._stop:
             rest = {"start": self._at, "count": self._stop - self._at, "hash": info.hash}
-            self._going.go_on(dataclasses.replace(asked, **rest))  # type: ignore[arg-type]
+            self._going.go_on(dataclasses.replace(asked, **rest))
         return FilePiece(data=data, start=start, size=info.size, hash=info.hash)
 
     def check_over(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
@@ -107,6 +109,31 @@ class World:
         """The handle of one call that waits, the same each time; its time is the last one."""
         call = a.ScheduleOperation(operation="v/ops/echo/back", input=ONE, time_ms=LATER_MS + 1)
         return self.service.call(call, OPERATOR).handle
+
+    metadata = json.dumps(
+        {
+            "name": "Iris",
+            "content": {
+                "sha256": sha256(b"hello").hexdigest(),
+                "contentType": "text/csv",
+                "fileName": "t.csv",
+            },
+        },
+        indent=1,
+    )
+
+    @cached_property
+    def asset(self) -> bytes:
+        """The id of an asset with content."""
+        venue = self.node.venue()
+        id = venue.register(self.metadata)
+        venue.put_content(id, b"hello")
+        return id
+
+    @property
+    def assets(self) -> int:
+        """How many assets there are."""
+        return len(self.node.venue().assets())
 
     @cached_property
     def one_job(self) -> bytes:
@@ -227,6 +254,29 @@ GOOD: dict[str, Good | Flow] = {
     "venue.operations": Good(
         lambda w: a.ListOperations(),
         lambda r, w: ("v/ops/echo/back", "Back") in [(o.path, o.name) for o in r.operations],
+    ),
+    "venue.assets": Good(
+        lambda w: a.ListAssets(offset=1 if w.asset else 0, limit=1),
+        lambda r, w: (r.total, r.offset, r.limit, len(r.items)) == (w.assets, 1, 1, 1),
+    ),
+    "venue.asset": Good(lambda w: a.GetAsset(id=w.asset), lambda r, w: r.metadata == w.metadata),
+    "venue.register": Good(
+        lambda w: a.RegisterAsset(metadata='{ "new": 1 }\n'),
+        lambda r, w: w.node.venue().asset(r.id) == '{ "new": 1 }\n',
+    ),
+    "venue.content": Good(
+        lambda w: a.StatContent(id=w.asset),
+        lambda r, w: (r.id, r.size, r.media_type, r.file_name) == (w.asset, 5, "text/csv", "t.csv"),
+    ),
+    "venue.download": Flow(
+        lambda w: a.GetContent(id=w.asset, start=1),
+        lambda w: None,
+        1,
+        lambda items, w: [(one.data, one.start, one.size) for one in items] == [(b"ello", 1, 5)],
+    ),
+    "venue.upload": Good(
+        lambda w: a.PutContent(id=w.asset, data=b"hello"),
+        lambda r, w: r.hash == sha256(b"hello").digest(),
     ),
     "venue.operation": Good(
         lambda w: a.GetOperation(path="v/ops/echo/back"),
@@ -650,6 +700,12 @@ GOOD: dict[str, Good | Flow] = {
 
 BAD: dict[str, Bad] = {
     "venue.operations": Bad(lambda w: a.ListOperations(count=1_001), LimitExceeded),
+    "venue.assets": Bad(lambda w: a.ListAssets(limit=1_001), UsageError),
+    "venue.asset": Bad(lambda w: a.GetAsset(id=NO_HASH), NoSuchPath),
+    "venue.register": Bad(lambda w: a.RegisterAsset(metadata="[]"), UsageError),
+    "venue.content": Bad(lambda w: a.StatContent(id=NO_HASH), NoSuchPath),
+    "venue.download": Bad(lambda w: a.GetContent(id=NO_HASH), NoSuchPath),
+    "venue.upload": Bad(lambda w: a.PutContent(id=w.asset, data=b"hallo"), UsageError),
     "venue.operation": Bad(lambda w: a.GetOperation(path="v/ops/none"), NoSuchPath),
     "venue.watch": Bad(lambda w: a.WatchJob(id=w.one_job, resume="soon"), UsageError),
     "venue.invoke": Bad(lambda w: a.InvokeOperation(operation="v/ops/no/such"), NoSuchPath),

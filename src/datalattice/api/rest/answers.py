@@ -15,11 +15,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from datalattice.actions import UPLOAD_BYTES_MAX, GetFile, StatFile, to_document
+from datalattice.actions import (
+    UPLOAD_BYTES_MAX,
+    ContentInfo,
+    FileInfo,
+    GetContent,
+    GetFile,
+    to_document,
+)
 from datalattice.api.rest.bodies import OCTETS, RAW, REPRESENTATIONS, accepted
 from datalattice.api.rest.requests import byte_range
 from datalattice.client import INFO_HEADER
@@ -81,12 +89,17 @@ async def take_upload(
 
 
 def file_answer(
-    service: Service, asked: GetFile, caller: Principal, request: Request, threads: Executor
+    service: Service,
+    asked: GetFile | GetContent,
+    caller: Principal,
+    request: Request,
+    threads: Executor,
 ) -> Response:
     """Return a file, or one range of it. threads: read its pieces. Raises: what the action does."""
-    info = service.call(StatFile(drive=asked.drive, path=asked.path, owner=asked.owner), caller)
-    if info.is_directory:
-        raise IsADirectory(f"{asked.path}: it is a directory; list it")
+    about: Any = asked.about()
+    info: FileInfo | ContentInfo = service.call(about, caller)
+    if isinstance(info, FileInfo) and info.is_directory:
+        raise IsADirectory(f"{info.path}: it is a directory; list it")
     tag = f'"{info.hash.hex()}"'
     headers = {
         "etag": tag,
@@ -94,6 +107,14 @@ def file_answer(
         "cache-control": "no-cache",
         INFO_HEADER: json.dumps(to_document(info)),
     }
+    media = OCTETS
+    if isinstance(info, ContentInfo):
+        media = info.media_type or OCTETS
+        # A stranger chose the type: no browser may guess another one, or run it at our address.
+        headers["x-content-type-options"] = "nosniff"
+        headers["content-security-policy"] = "sandbox"
+        is_inline = isinstance(asked, GetContent) and asked.inline
+        headers["content-disposition"] = _disposition(info.file_name, is_inline=is_inline)
     if tag in [one.strip() for one in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers=headers)
     fits = request.headers.get("if-range", tag) == tag
@@ -109,11 +130,16 @@ def file_answer(
         headers["content-range"] = f"bytes {span.start}-{span.stop - 1}/{info.size}"
     headers["content-length"] = str(len(span))
     if request.method == "HEAD" or not span:
-        return Response(None, status, headers, OCTETS)
+        return Response(None, status, headers, media)
     # Of this version: another one that is written meanwhile is refused, not mixed with it.
     wanted = replace(asked, start=span.start, count=len(span), hash=asked.hash or info.hash)
     stream = service.stream(wanted, caller)
-    return StreamingResponse(file_pieces(stream, caller, threads), status, headers, OCTETS)
+    return StreamingResponse(file_pieces(stream, caller, threads), status, headers, media)
+
+
+def _disposition(file_name: str, *, is_inline: bool) -> str:
+    kind = "inline" if is_inline else "attachment"
+    return f"{kind}; filename*=UTF-8''{quote(file_name, safe='')}" if file_name else kind
 
 
 async def file_pieces(

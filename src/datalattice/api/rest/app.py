@@ -36,7 +36,9 @@ from datalattice.actions import (
     ActionKind,
     ActionRequest,
     DoorStatements,
+    GetContent,
     GetFile,
+    RegisteredAsset,
     Route,
     is_plain_text,
     to_document,
@@ -385,7 +387,7 @@ class RestDoor:
 
     def _file(self, asked: _Asked) -> Response:
         made, caller = self._read(asked)
-        assert isinstance(made, GetFile)
+        assert isinstance(made, (GetFile, GetContent))
         return file_answer(self._service, made, caller, asked.request, self._pool)
 
     def _call(self, asked: _Asked) -> Response:
@@ -479,6 +481,8 @@ def _document_answer(resource: _Resource, result: Message) -> Response:
     hash = getattr(result, "hash", None)
     if resource.action.name == "values.put" and isinstance(hash, bytes):
         headers = {"location": f"{BASE}/values/{hash.hex()}", "x-value-id": hash.hex()}
+    if isinstance(result, RegisteredAsset):
+        headers = {"location": f"{BASE}/assets/{result.id.hex()}"}
     if isinstance(result, AccessRule):
         headers = {"etag": f'"{result.version}"'}
     if status == 204 or not result.declared():

@@ -70,9 +70,11 @@ from datalattice.apps.grid.states import part_of
 from datalattice.apps.grid.storage import (
     BadContent,
     ContentBackend,
+    ContentWriter,
     LatticeBackend,
     MemoryBackend,
     Storage,
+    StoredContent,
 )
 from datalattice.apps.grid.venue import Venue
 
@@ -99,6 +101,7 @@ __all__ = [
     "BadContent",
     "Collection",
     "ContentBackend",
+    "ContentWriter",
     "DIDResolver",
     "DIDUrl",
     "DriveBackend",
@@ -108,6 +111,7 @@ __all__ = [
     "LatticeBackend",
     "MemoryBackend",
     "Storage",
+    "StoredContent",
     "Venue",
     "assertion_keys",
     "asset_id",

@@ -9,12 +9,21 @@ Source: COG-4 "File storage"; docs/grid.md "Content".
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from datalattice.apps.dlfs import Drive, join_path, split_path
-from datalattice.apps.grid.assets import READ_BYTES, parse_hash
+from datalattice.apps.grid.assets import parse_hash
+from datalattice.apps.grid.contents import (
+    CellContent,
+    CellSink,
+    ContentReader,
+    ContentSink,
+    ContentStaging,
+    MemoryStaging,
+)
+from datalattice.cells import Blob
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import (
     Corruption,
@@ -26,7 +35,7 @@ from datalattice.errors import (
     StoreFull,
     UsageError,
 )
-from datalattice.store import Disk, RealDisk
+from datalattice.store import Disk, FileView, RealDisk
 
 UNFINISHED: Final = ".part"
 """Suffix of a file that is being written, or was when the machine stopped."""
@@ -36,6 +45,8 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class FileBackend:
     """Contents in a folder that exists."""
+
+    checks_reads = False
 
     def __init__(
         self, folder: str, disk: Disk | None = None, entropy: Entropy | None = None
@@ -62,24 +73,11 @@ class FileBackend:
     def close(self) -> None:
         """Do nothing: no file stays open."""
 
-    def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Store the content in the pieces.
-
-        Raises: StoreFull, StoreFailed: it could not be written.
-        """
-        target = self._path(digest.hex())
+    def begin(self, digest: bytes) -> ContentSink:
+        """Return what takes a content. Raises: StoreFull, StoreFailed: it cannot be written."""
         # A name of its own: two writers of one content do not share a file.
-        part = self._path(f"{digest.hex()}.{self._entropy.bytes(4).hex()}{UNFINISHED}")
-        try:
-            # Filled and synced before it gets the name that readers look for.
-            self._fill(part, pieces)
-            with _written(target):
-                self._disk.replace(part, target)
-                self._disk.sync_folder(self.folder)  # the name, too, must survive a power failure
-        except BaseException:
-            with suppress(OSError):  # the next `open` removes it
-                self._disk.remove(part)
-            raise
+        part = f"{digest.hex()}.{self._entropy.bytes(4).hex()}{UNFINISHED}"
+        return _PartFile(self._disk, self.folder, part, digest.hex())
 
     def size(self, digest: bytes) -> int | None:
         """Return the number of bytes, None if the content is absent."""
@@ -97,23 +95,17 @@ class FileBackend:
         finally:
             file.close()
 
-    def read(self, digest: bytes) -> Iterator[bytes]:
-        """Yield the content in pieces.
-
-        Raises: Corruption: it cannot be read.
-        """
-        path, at = self._path(digest.hex()), 0
+    def reader(self, digest: bytes) -> ContentReader | None:
+        """Return what reads a content, None if it is absent. Raises: Corruption: it cannot be."""
+        size, path = self.size(digest), self._path(digest.hex())
+        if size is None:
+            return None
         try:
-            file = self._disk.open(path)
-            try:
-                while piece := file.read(at, READ_BYTES):
-                    yield piece
-                    at += len(piece)
-            finally:
-                file.close()
+            return _FileContent(self._disk.view(path), path, size)
+        except FileNotFoundError:  # removed since the look
+            return None
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise Corruption(f"{path}: cannot be read at {at} ({reason})") from error
+            raise Corruption(f"{path}: cannot be read ({error.strerror or error})") from error
 
     def remove(self, digest: bytes) -> bool:
         """Remove a content; return whether it was present."""
@@ -128,32 +120,79 @@ class FileBackend:
         """Yield the names of all contents, in order."""
         return _digests(self._disk.names(self.folder))
 
-    def _fill(self, path: str, pieces: Iterator[bytes]) -> None:
-        with _written(path):
-            file = self._disk.open(path, create=True)
-        at = 0
-        try:
-            for piece in pieces:  # an error of the pieces passes through
-                with _written(path):
-                    file.write(at, piece)
-                at += len(piece)
-            with _written(path):
-                file.sync()
-        finally:
-            file.close()
-
     def _path(self, name: str) -> str:
         return f"{self.folder}/{name}"
+
+
+class _PartFile:
+    """A file that is filled and synced before it gets the name that readers look for."""
+
+    def __init__(self, disk: Disk, folder: str, part: str, name: str) -> None:
+        self._disk, self._folder = disk, folder
+        self._part, self._target = f"{folder}/{part}", f"{folder}/{name}"
+        with _written(self._part):
+            self._file = disk.open(self._part, create=True)
+        self._at = 0
+        self._is_named = False
+
+    def write(self, piece: bytes) -> None:
+        with _written(self._part):
+            self._file.write(self._at, piece)
+        self._at += len(piece)
+
+    def commit(self) -> None:
+        with _written(self._part):
+            self._file.sync()
+        with _written(self._target):
+            self._disk.replace(self._part, self._target)
+            self._is_named = True
+            self._disk.sync_folder(self._folder)  # the name, too, must survive a power failure
+
+    def close(self) -> None:
+        self._file.close()
+        if not self._is_named:
+            with suppress(OSError):  # the next `open` of the folder removes it
+                self._disk.remove(self._part)
+
+
+class _FileContent:
+    """A file of which a content is."""
+
+    def __init__(self, view: FileView, path: str, size: int) -> None:
+        self._view, self._path = view, path
+        self.size = size
+
+    def read(self, start: int, stop: int) -> bytes:
+        parts, at = [], start
+        try:
+            while at < stop and (part := self._view.read(stop - at, at)):
+                parts.append(part)
+                at += len(part)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise Corruption(f"{self._path}: cannot be read at {at} ({reason})") from error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class DriveBackend:
     """Contents in a directory of a drive, which replicates and keeps its history as all drives do.
 
     A write is one update of the drive, as durable as the drive's own writes.
-    make: the directory is made with the first content; else it exists.
+    make: the directory is made with the first content; else it exists. staging: takes what arrives;
+    by default memory.
     """
 
-    def __init__(self, drive: Drive, folder: str = "/", *, make: bool = False) -> None:
+    checks_reads = True
+
+    def __init__(
+        self,
+        drive: Drive,
+        folder: str = "/",
+        *,
+        make: bool = False,
+        staging: Callable[[], ContentStaging] = MemoryStaging,
+    ) -> None:
+        self._staging: Final = staging
         self.drive: Final = drive
         self.folder: Final = join_path(split_path(folder))
         self._make: Final = make
@@ -174,33 +213,28 @@ class DriveBackend:
     def close(self) -> None:
         """Do nothing: the drive belongs to the caller."""
 
-    def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Store the content in the pieces."""
-        if self._make:
-            self.drive.makedirs(self.folder)
-        # Pieces that raise leave nothing: "an iterable is read piece by piece; the file changes
-        # after its end" (`Drive.write`).
-        self.drive.write(self._path(digest), pieces)
+    def begin(self, digest: bytes) -> ContentSink:
+        """Return what takes a content."""
+
+        def named(made: bytes | Blob) -> None:
+            if self._make:
+                self.drive.makedirs(self.folder)
+            self.drive.write(self._path(digest), made)
+
+        return CellSink(self._staging(), named)
 
     def size(self, digest: bytes) -> int | None:
         """Return the number of bytes, None if the content is absent."""
+        found = self.reader(digest)
+        return None if found is None else found.size
+
+    def reader(self, digest: bytes) -> ContentReader | None:
+        """Return what reads a content, None if it is absent."""
         try:
-            return len(self.drive.content(self._path(digest)))
+            # One value for all reads: a writer that replaces the file meanwhile changes none.
+            return CellContent(self.drive.content(self._path(digest)))
         except (NoSuchPath, IsADirectory):  # a directory of that name is the user's
             return None
-
-    def read(self, digest: bytes) -> Iterator[bytes]:
-        """Yield the content in pieces.
-
-        Raises: Corruption: it cannot be read.
-        """
-        try:
-            # One value for all pieces: a writer that replaces the file meanwhile changes none.
-            content = self.drive.content(self._path(digest))
-        except NoSuchPath as error:
-            raise Corruption(f"content that was just there: {error}") from None
-        for start in range(0, len(content), READ_BYTES):
-            yield bytes(content[start : start + READ_BYTES])
 
     def remove(self, digest: bytes) -> bool:
         """Remove a content; return whether it was present."""

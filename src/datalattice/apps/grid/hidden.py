@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, TypeGuard
 
+from datalattice.apps.grid.contents import ContentReader, ContentStaging, MemoryStaging
 from datalattice.apps.grid.lattice import STORAGE_KEY
 from datalattice.apps.grid.storage import LatticeBackend
 from datalattice.cells import (
     EMPTY_MAP,
     EMPTY_SET,
+    Blob,
     Index,
     Keyword,
     Map,
@@ -115,21 +117,26 @@ class VenueBackend(LatticeBackend):
     two different states of one venue.
     """
 
-    def __init__(self, cursor: LatticeCursor, hidden: HiddenEntries, did: str) -> None:
-        super().__init__(cursor)
+    def __init__(
+        self,
+        cursor: LatticeCursor,
+        hidden: HiddenEntries,
+        did: str,
+        staging: Callable[[], ContentStaging] = MemoryStaging,
+    ) -> None:
+        super().__init__(cursor, staging)
         self._hidden: Final = hidden
         self._did: Final = did
 
-    def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Store the content in the pieces, and show it again."""
-        super().write(digest, pieces)
+    def _name(self, digest: bytes, made: bytes | Blob) -> None:
+        super()._name(digest, made)
         self._hidden.show(self._did, STORAGE_KEY, digest)
 
-    def size(self, digest: bytes) -> int | None:
-        """Return the number of bytes, None if the content is absent or hidden."""
+    def reader(self, digest: bytes) -> ContentReader | None:
+        """Return what reads a content, None if it is absent or hidden."""
         if self._hidden.is_hidden(self._did, STORAGE_KEY, digest):
             return None
-        return super().size(digest)
+        return super().reader(digest)
 
     def remove(self, digest: bytes) -> bool:
         """Hide a content; return whether it was visible."""

@@ -9,13 +9,23 @@ Source: COG-4 "Storage", "Lattice storage"; docs/grid.md "Content".
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 from datalattice.apps.grid.assets import CONTENT_BYTES_MAX, READ_BYTES, SHA256_BYTES
+from datalattice.apps.grid.contents import (
+    PIECE_BYTES,
+    CellContent,
+    CellSink,
+    ContentReader,
+    ContentSink,
+    ContentStaging,
+    MemoryStaging,
+    pieces_in,
+)
 from datalattice.apps.grid.lattice import STORAGE, as_index
-from datalattice.cells import EMPTY_INDEX, Blob, Index, Value, make_blob
+from datalattice.cells import EMPTY_INDEX, Blob, Index, Value
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import Corruption, LimitExceeded, StoreClosed, UsageError
 
@@ -23,8 +33,17 @@ Content = bytes | Iterable[bytes]
 """Content to write: bytes, or pieces of them, which are read one at a time."""
 
 
+PIECES_MAX: Final = 1 << 16
+"""Pieces of contents whose hashes are in memory: those of 64 GiB, in 4 MB."""
+
+
 class ContentBackend(Protocol):
-    """Where contents are kept. `Storage` checks all arguments and hashes; a backend need not."""
+    """Where contents are kept. `Storage` checks all arguments and hashes; a backend need not.
+
+    checks_reads: what it reads is what was written, or raises Corruption.
+    """
+
+    checks_reads: bool
 
     def open(self) -> None:
         """Prepare for use; raise UsageError if that is impossible."""
@@ -34,16 +53,16 @@ class ContentBackend(Protocol):
         """Release what the backend holds open."""
         ...
 
-    def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Store the content in the pieces; nothing is stored if they or this raise."""
+    def begin(self, digest: bytes) -> ContentSink:
+        """Return what takes a content."""
         ...
 
     def size(self, digest: bytes) -> int | None:
         """Return the number of bytes, None if the content is absent."""
         ...
 
-    def read(self, digest: bytes) -> Iterator[bytes]:
-        """Yield a content that is present, in pieces."""
+    def reader(self, digest: bytes) -> ContentReader | None:
+        """Return what reads a content, None if it is absent."""
         ...
 
     def remove(self, digest: bytes) -> bool:
@@ -72,6 +91,7 @@ class Storage:
         self.backend: Final = backend
         self.content_bytes_max: Final = content_bytes_max
         self._is_open = False
+        self._hashes: Final[dict[bytes, tuple[bytes, ...]]] = {}
 
     def __enter__(self) -> Self:
         self.initialise()
@@ -109,16 +129,24 @@ class Storage:
                 long.
         """
         self._ready()
-        name = checked_digest(digest)
         if not _is_content(content):
             raise UsageError(f"content is bytes or pieces of bytes, got {type(content).__name__}")
-        pieces = self._checked(name, _pieces_of(content))
+        with self.writer(digest) as writer:
+            for piece in _pieces_of(content):
+                writer.write(piece)
+            writer.finish()
+
+    def writer(self, digest: bytes, finished: Callable[[], None] = lambda: None) -> ContentWriter:
+        """Return what takes content that arrives in pieces; as `store`. Close it.
+
+        finished: called when the content is stored.
+        """
+        self._ready()
+        name = checked_digest(digest)
         # Damaged content is replaced by sound content of that name.
-        if self.backend.size(name) is None or self._damage(name) is not None:
-            self.backend.write(name, pieces)
-        else:
-            for _ in pieces:  # content with another hash is refused even if `digest` is present
-                pass
+        is_sound = self.backend.size(name) is not None and self._damage(name) is None
+        sink = None if is_sound else self.backend.begin(name)
+        return ContentWriter(self, name, sink, finished)
 
     def put(self, content: bytes) -> bytes:
         """Store content; return its SHA-256.
@@ -146,12 +174,31 @@ class Storage:
         """
         self._ready()
         name = checked_digest(digest)
-        if self.backend.size(name) is None:
+        source = self.backend.reader(name)
+        if source is None:
             return None
-        reason = self._damage(name)  # all of it is hashed before the first piece goes out
-        if reason is not None:
-            raise Corruption(f"the content {name.hex()} is damaged: {reason}")
-        return self.backend.read(name)
+        self._check(name)  # all of it is hashed before the first piece goes out
+        return pieces_in(source)
+
+    def reader(self, digest: bytes) -> StoredContent | None:
+        """Return content that is read from any byte on, None if it is absent.
+
+        What is read is checked: as cells, which were hashed as content when they came; else all of
+        it the first time, and then each piece that is read.
+        Raises: Corruption: the stored bytes have another hash.
+        """
+        self._ready()
+        name = checked_digest(digest)
+        source = self.backend.reader(name)
+        if source is None or self.backend.checks_reads:
+            return None if source is None else StoredContent(name, source)
+        hashes = self._hashes.get(name)
+        if hashes is None:
+            hashes = self._check(name)
+            self._hashes[name] = hashes
+            while sum(map(len, self._hashes.values())) > PIECES_MAX and len(self._hashes) > 1:
+                self._hashes.pop(next(iter(self._hashes)), None)  # the oldest
+        return StoredContent(name, source, hashes)
 
     def exists(self, digest: bytes | None) -> bool:
         """Return whether content is present; False for None and while the storage is closed."""
@@ -183,6 +230,14 @@ class Storage:
         damages = ((digest, self._damage(digest)) for digest in list(self.backend.digests()))
         return [BadContent(digest, reason) for digest, reason in damages if reason is not None]
 
+    def _check(self, name: bytes) -> tuple[bytes, ...]:
+        """Return the hashes of the pieces of a content. Raises: Corruption: it is damaged."""
+        hashes: list[bytes] = []
+        reason = self._damage(name, hashes)
+        if reason is not None:
+            raise Corruption(f"the content {name.hex()} is damaged: {reason}")
+        return tuple(hashes)
+
     @property
     def is_empty(self) -> bool:
         """Whether there is no content."""
@@ -199,37 +254,122 @@ class Storage:
         if not self._is_open:
             raise StoreClosed("the storage is not open: call initialise() first")
 
-    def _checked(self, name: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the pieces; raise at the end if their hash is not `name`, or when too long."""
-        digest, size = hashlib.sha256(), 0
-        for piece in pieces:
-            if not isinstance(piece, bytes):
-                raise UsageError(f"a piece of content is bytes, got {type(piece).__name__}")
-            size += len(piece)
-            if size > self.content_bytes_max:  # counted while it is read: a stream has no length
-                raise LimitExceeded(
-                    f"the content {name.hex()} has more than {self.content_bytes_max} bytes"
-                )
-            digest.update(piece)
-            yield piece
-        if digest.digest() != name:  # at the end: the backend drops what it wrote when this raises
-            raise UsageError(
-                f"the content is not {name.hex()}: its SHA-256 is {digest.hexdigest()}"
-            )
-
-    def _damage(self, name: bytes) -> str | None:
-        digest = hashlib.sha256()
+    def _damage(self, name: bytes, hashes: list[bytes] | None = None) -> str | None:
+        """Return why a content is not sound. hashes: takes the hash of each piece."""
+        digest, source = hashlib.sha256(), self.backend.reader(name)
+        if source is None:
+            return "it is absent"
         try:
-            for piece in self.backend.read(name):
+            for piece in pieces_in(source):
                 digest.update(piece)
+                if hashes is not None:
+                    hashes.append(hashlib.sha256(piece).digest())
         except Corruption as error:
             return str(error)
         found = digest.digest()
         return None if found == name else f"its SHA-256 is {found.hex()}"
 
 
+class ContentWriter:
+    """Content that arrives in pieces, for one name. Close it; before `finish` nothing is stored."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        name: bytes,
+        sink: ContentSink | None,
+        finished: Callable[[], None],
+    ) -> None:
+        """sink: None: the content is present, and what arrives is only checked."""
+        self.name: Final = name
+        self._limit: Final = storage.content_bytes_max
+        self._sink: Final = sink
+        self._finished: Final = finished
+        self._digest: Final = hashlib.sha256()
+        self._size = 0
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes at the end. Raises: UsageError: it is not bytes. LimitExceeded. StoreFull."""
+        if not isinstance(piece, bytes):
+            raise UsageError(f"a piece of content is bytes, got {type(piece).__name__}")
+        self._size += len(piece)
+        if self._size > self._limit:  # counted while it is read: a stream has no length
+            raise LimitExceeded(f"the content {self.name.hex()} has more than {self._limit} bytes")
+        self._digest.update(piece)
+        if self._sink is not None:
+            self._sink.write(piece)
+
+    def finish(self) -> None:
+        """Store all that was written. Raises: UsageError: it has another SHA-256."""
+        # Content with another hash is refused even if that of this name is present.
+        if self._digest.digest() != self.name:
+            raise UsageError(
+                f"the content is not {self.name.hex()}: its SHA-256 is {self._digest.hexdigest()}"
+            )
+        if self._sink is not None:
+            self._sink.commit()
+        self._finished()
+
+    def close(self) -> None:
+        """Drop what was written, unless it was finished."""
+        if self._sink is not None:
+            self._sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class StoredContent:
+    """Content that is present, from any byte on. One thread at a time reads it."""
+
+    def __init__(
+        self, digest: bytes, source: ContentReader, hashes: tuple[bytes, ...] | None = None
+    ) -> None:
+        """hashes: of its pieces; None: the source checks what it reads."""
+        self.digest: Final = digest
+        self._source: Final = source
+        self._hashes: Final = hashes
+        self._piece: tuple[int, bytes] = (-1, b"")
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return self._source.size
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` up to `stop`. Raises: Corruption: they are damaged."""
+        if self._hashes is None:
+            return self._source.read(start, stop)
+        parts = []
+        while start < stop:
+            number = start // PIECE_BYTES
+            end = min((number + 1) * PIECE_BYTES, stop)
+            offset = number * PIECE_BYTES
+            parts.append(self._checked(number, self._hashes)[start - offset : end - offset])
+            start = end
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _checked(self, number: int, hashes: tuple[bytes, ...]) -> bytes:
+        """Return a piece, checked."""
+        if self._piece[0] == number:
+            return self._piece[1]
+        start = number * PIECE_BYTES
+        piece = self._source.read(start, min(start + PIECE_BYTES, self._source.size))
+        # "A ranged read checks the cells, or the pieces of 1 MiB, that it touches" (docs/grid.md
+        # "Content").
+        if number >= len(hashes) or hashlib.sha256(piece).digest() != hashes[number]:
+            raise Corruption(f"the content {self.digest.hex()} is damaged at byte {start}")
+        self._piece = (number, piece)
+        return piece
+
+
 class MemoryBackend:
     """Contents in memory, until it is closed."""
+
+    checks_reads = True
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}
@@ -241,17 +381,22 @@ class MemoryBackend:
         """Drop all contents."""
         self._held.clear()
 
-    def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Store the content in the pieces."""
-        self._held[digest] = b"".join(pieces)
+    def begin(self, digest: bytes) -> ContentSink:
+        """Return what takes a content."""
+
+        def keep(made: bytes | Blob) -> None:
+            self._held[digest] = bytes(made)
+
+        return CellSink(MemoryStaging(), keep)
 
     def size(self, digest: bytes) -> int | None:
         """Return the number of bytes, None if the content is absent."""
         return len(self._held[digest]) if digest in self._held else None
 
-    def read(self, digest: bytes) -> Iterator[bytes]:
-        """Yield the content."""
-        yield self._held[digest]
+    def reader(self, digest: bytes) -> ContentReader | None:
+        """Return what reads a content, None if it is absent."""
+        found = self._held.get(digest)
+        return None if found is None else CellContent(found)
 
     def remove(self, digest: bytes) -> bool:
         """Remove a content; return whether it was present."""
@@ -266,10 +411,17 @@ class LatticeBackend:
     """Contents in the lattice: an Index at a cursor, by default its own.
 
     Every write is one atomic update. Removed content comes back with the next merge of a state that
-    has it.
+    has it. staging: takes what arrives; by default memory.
     """
 
-    def __init__(self, cursor: LatticeCursor | None = None) -> None:
+    checks_reads = True
+
+    def __init__(
+        self,
+        cursor: LatticeCursor | None = None,
+        staging: Callable[[], ContentStaging] = MemoryStaging,
+    ) -> None:
+        self._staging: Final = staging
         self._cursor: Final = RootLattice(STORAGE, EMPTY_INDEX) if cursor is None else cursor
 
     @property
@@ -288,26 +440,22 @@ class LatticeBackend:
     def close(self) -> None:
         """Do nothing: the cursor belongs to the caller."""
 
-    def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Store the content in the pieces."""
-        blob = make_blob(b"".join(pieces))  # in memory first: a cell needs all of its bytes
-        self._cursor.update(lambda held: (as_index(held) or EMPTY_INDEX).put(digest, blob))
+    def begin(self, digest: bytes) -> ContentSink:
+        """Return what takes a content."""
+        return CellSink(self._staging(), lambda made: self._name(digest, made))
+
+    def _name(self, digest: bytes, made: bytes | Blob) -> None:
+        self._cursor.update(lambda held: (as_index(held) or EMPTY_INDEX).put(digest, made))
 
     def size(self, digest: bytes) -> int | None:
         """Return the number of bytes, None if the content is absent."""
-        blob = self.state.get(digest)
-        if isinstance(blob, bytes):
-            return len(blob)
-        return blob.byte_length() if isinstance(blob, Blob) else None
+        found = self.reader(digest)
+        return None if found is None else found.size
 
-    def read(self, digest: bytes) -> Iterator[bytes]:
-        """Yield the content in pieces."""
+    def reader(self, digest: bytes) -> ContentReader | None:
+        """Return what reads a content, None if it is absent."""
         blob = self.state.get(digest)
-        if isinstance(blob, Blob):
-            for start in range(0, blob.byte_length(), READ_BYTES):
-                yield blob.read(start, start + READ_BYTES)
-        elif isinstance(blob, bytes):
-            yield blob
+        return CellContent(blob) if isinstance(blob, (bytes, Blob)) else None
 
     def remove(self, digest: bytes) -> bool:
         """Remove a content; return whether it was present."""

@@ -3,6 +3,8 @@
 A venue is a thin object over a root cursor. It writes only below its own DID, signed with its key;
 each operation is one atomic update. It reads the whole grid, and verifies what it serves.
 
+Length: what is done at a venue is one object's, short methods each.
+
 Source: COG-4 "Venue", "Grid", "Assets", "Deletion", "Synchronisation", "Validation"; docs/grid.md
     "Venues", "Assets", "Content", "Jobs", "Hiding", "Merge", "What is checked"; CAD024 "Fork and
     sync"; CAD035 "Sync"; COG-5 "Metadata"; COG-6 "Content"; COG-8 "Jobs".
@@ -11,6 +13,7 @@ Source: COG-4 "Venue", "Grid", "Assets", "Deletion", "Synchronisation", "Validat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, Self, TypedDict, Unpack
 
 from datalattice.apps.binding import Binding, Owner, counted, handle_text, owner_cell
@@ -22,6 +25,7 @@ from datalattice.apps.grid.assets import (
     record_text,
 )
 from datalattice.apps.grid.authority import KnownKeys, dids_to_resolve
+from datalattice.apps.grid.contents import ContentStaging, MemoryStaging
 from datalattice.apps.grid.dids import checked_did, is_venue_did
 from datalattice.apps.grid.hidden import HiddenEntries, VenueBackend
 from datalattice.apps.grid.jobs import (
@@ -53,7 +57,14 @@ from datalattice.apps.grid.lattice import (
     view,
 )
 from datalattice.apps.grid.states import MergeReport, changes_of, part_key, part_of, whole
-from datalattice.apps.grid.storage import BadContent, Content, LatticeBackend, Storage
+from datalattice.apps.grid.storage import (
+    BadContent,
+    Content,
+    ContentWriter,
+    LatticeBackend,
+    Storage,
+    StoredContent,
+)
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
 from datalattice.clock import Clock, SystemClock, next_stamp, present_ms
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
@@ -77,10 +88,12 @@ STANDALONE: Final = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL})
 class VenueParts(TypedDict, total=False):
     """What a venue works with.
 
-    storage: the storage of content; by default the lattice. keys: the known keys of other DIDs.
+    storage: the storage of content; by default the lattice. staging: takes content that goes into
+    the lattice; by default memory. keys: the known keys of other DIDs.
     """
 
     storage: Storage | None
+    staging: Callable[[], ContentStaging]
     keys: KnownKeys | None
     clock: Clock | None
     entropy: Entropy | None
@@ -99,6 +112,7 @@ class Venue:
         did: str,
         *,
         storage: Storage | None = None,
+        staging: Callable[[], ContentStaging] = MemoryStaging,
         keys: KnownKeys | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -121,7 +135,8 @@ class Venue:
         self._own: Final = SignedCursor(self._grid.path(VENUES_KEY, did), VENUE, context)
         self._hidden: Final = HiddenEntries(root, key_pair, self._clock)
         if storage is None:
-            storage = Storage(VenueBackend(self._own.path(STORAGE_KEY), self._hidden, did))
+            own = VenueBackend(self._own.path(STORAGE_KEY), self._hidden, did, staging)
+            storage = Storage(own)
             storage.initialise()  # the caller's own storage is opened by the caller
         self.storage: Final = storage
 
@@ -247,6 +262,16 @@ class Venue:
         """Return the ids of the visible assets of venue `did`; of this venue by default."""
         return list(self._listed(did, ASSETS_KEY))
 
+    def asset_page(self, offset: int, limit: int) -> tuple[int, list[bytes]]:
+        """Return how many visible assets this venue has, and the ids of some of them.
+
+        offset: how many to pass over. limit: how many at most.
+        """
+        held = part_of(self._state(), ASSETS_KEY)
+        hidden = sum(one in held for one in self._hidden.of(self.did, ASSETS_KEY))
+        items = islice(self._listed(None, ASSETS_KEY), offset, offset + limit)
+        return len(held) - hidden, list(items)
+
     # --- content ------------------------------------------------------------------------------
 
     def put_content(self, asset_id: object, content: Content) -> bytes:
@@ -259,6 +284,20 @@ class Venue:
         self.storage.store(digest, content)
         self._hidden.show(self.did, STORAGE_KEY, digest)
         return digest
+
+    def content_writer(self, asset_id: object) -> ContentWriter:
+        """Return what takes the content of an asset; raises as `put_content`. Close it."""
+        digest = declared_hash(self.metadata(asset_id))
+        return self.storage.writer(digest, lambda: self._hidden.show(self.did, STORAGE_KEY, digest))
+
+    def content_reader(self, asset_id: object) -> StoredContent | None:
+        """Return what reads the content of an asset; None if this node does not have it.
+
+        Raises: as `stream`.
+        """
+        digest = declared_hash(self.metadata(asset_id))
+        storage = self._storage_of(digest)
+        return None if storage is None else storage.reader(digest)
 
     def stream(self, asset_id: object) -> Iterator[bytes] | None:
         """Return the verified content of an asset in pieces; None if this node does not have it.

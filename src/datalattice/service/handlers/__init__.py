@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datalattice.service.handlers import (
     access,
+    assets,
     drive,
     events,
     forks,
@@ -17,6 +18,7 @@ from datalattice.service.handlers import (
 
 __all__ = [
     "access",
+    "assets",
     "drive",
     "events",
     "forks",

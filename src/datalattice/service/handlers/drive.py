@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
 from datalattice.actions import (
-    CHUNK_BYTES_MAX,
     PIECE_BYTES_MAX,
     UPLOAD_BYTES_MAX,
     CopyFile,
@@ -36,19 +35,18 @@ from datalattice.actions import (
     WriteFile,
 )
 from datalattice.apps.dlfs import Content, Drive, Stat, join_path, split_path
-from datalattice.cells import Blob, Value, Vector
-from datalattice.cursors import Stream
+from datalattice.cells import Blob
 from datalattice.errors import (
     Conflict,
     IsADirectory,
     LimitExceeded,
     NoSuchPath,
-    StaleToken,
     UsageError,
 )
+from datalattice.service.bodies import FilePieces, piece_stream
 from datalattice.service.filelocks import HeldLock, LockPlace, Touched
 from datalattice.service.registry import ServiceCall, Streamed, Upload, handles, page
-from datalattice.service.resuming import not_a_position, read_token, stream_name
+from datalattice.service.resuming import stream_name
 
 
 @handles(ListDrives)
@@ -114,9 +112,6 @@ def read_file(call: ServiceCall, request: ReadFile) -> FilePiece:
     data = drive.read(request.path, request.start, request.start + count)
     return FilePiece(data=data, start=request.start, size=stat.size, hash=stat.hash)
 
-
-PIECES_AT_ONCE: Final = 2
-"""Pieces of a large body that are read at once; a door may read as many ahead of a slow reader."""
 
 _Writes = WriteFile | PutFile | MakeDirectory | RemoveFile | MoveFile | CopyFile | SetProperties
 
@@ -195,69 +190,11 @@ def get_file(call: ServiceCall, request: GetFile) -> Streamed[FilePiece]:
     name = stream_name(
         request.action.name, owner, request.drive, request.path, request.start, request.count
     )
-    stream = _Pieces(drive, stat, content, request)
-    if request.resume:
-        stream.go_on(read_token(request.resume, name))
-    return Streamed(
-        stream,
-        lambda piece: piece,
-        name=name,
-        positions=stream,
-        is_resumed=bool(request.resume),
-        at_once=PIECES_AT_ONCE,
-    )
 
+    def read(start: int, stop: int) -> bytes:
+        return content.read(start, stop) if isinstance(content, Blob) else content[start:stop]
 
-class _Pieces(Stream[FilePiece]):
-    """A file as it was, from a byte on; a position is [hash, next byte]."""
-
-    def __init__(self, drive: Drive, stat: Stat, content: Content, request: GetFile) -> None:
-        super().__init__(drive.cursor)
-        self._stat, self._content = stat, content
-        self._at = request.start
-        self._stop = min(request.start + request.count, stat.size) if request.count else stat.size
-
-    def go_on(self, position: Value) -> None:
-        """Begin at a position. Raises: StaleToken: it is of another version. UsageError."""
-        parts = list(position) if isinstance(position, Vector) else []
-        if [type(one) for one in parts] != [bytes, int]:
-            raise not_a_position(position)
-        if parts[0] != self._stat.hash:
-            raise StaleToken(
-                f"{self._stat.path}: the file has changed; a fresh start begins "
-                f"{self.fresh_start()}"
-            )
-        self._at = cast("int", parts[1])
-
-    def _fetch(self) -> list[FilePiece]:
-        found: list[FilePiece] = []
-        # An empty file is one piece without bytes: it has the size and the hash.
-        while len(found) < PIECES_AT_ONCE and (self._at < self._stop or not self._stop):
-            stop = min(self._at + CHUNK_BYTES_MAX, self._stop)
-            content = self._content
-            data = (
-                content.read(self._at, stop)
-                if isinstance(content, Blob)
-                else content[self._at : stop]
-            )
-            found.append(
-                FilePiece(data=data, start=self._at, size=self._stat.size, hash=self._stat.hash)
-            )
-            self._at = stop
-            if not self._stop:
-                break
-        if self._at >= self._stop:
-            self.close()
-        return found
-
-    def now(self) -> Value:
-        return Vector.of([self._stat.hash, self._at])
-
-    def after(self, items: Sequence[FilePiece]) -> list[Value]:
-        return [Vector.of([one.hash, one.start + len(one.data)]) for one in items]
-
-    def fresh_start(self) -> str:
-        return "at its first byte"
+    return piece_stream(FilePieces(stat.path, stat.size, stat.hash, read, request), name, request)
 
 
 def _held(drive: Drive, path: str) -> Stat | None:

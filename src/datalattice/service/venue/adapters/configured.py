@@ -195,7 +195,9 @@ def configured_storage(config: NodeConfig, folder: Path, node: Node) -> Storage 
             raise UsageError(f"venue.path: {place}: {error.strerror or error}") from error
         storage = Storage(FileBackend(str(place)))
     else:
-        storage = Storage(DriveBackend(node.drive(DRIVE), config.venue_path, make=True))
+        storage = Storage(
+            DriveBackend(node.drive(DRIVE), config.venue_path, make=True, staging=node.upload)
+        )
     storage.initialise()
     return storage
 

@@ -1,0 +1,118 @@
+"""Contents: byte strings on their way into a backend, and out of it.
+
+Source: COG-4 "Storage"; docs/grid.md "Content".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from datalattice.cells import Blob, BlobBuilder
+
+PIECE_BYTES: Final = 1 << 20
+"""Bytes of a content that are checked together, where its backend does not check what it reads."""
+
+
+class ContentSink(Protocol):
+    """One content on its way into a backend. Nothing is there before `commit`."""
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes at the end."""
+        ...
+
+    def commit(self) -> None:
+        """Give it its name; durable as the backend is."""
+        ...
+
+    def close(self) -> None:
+        """Drop what was written, unless it has its name."""
+        ...
+
+
+class ContentReader(Protocol):
+    """One content that is present, from any byte on."""
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        ...
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` up to `stop`. Raises: Corruption: they cannot be read."""
+        ...
+
+
+class ContentStaging(Protocol):
+    """Takes a byte string in pieces and makes a value of it, such as `node.upload()`."""
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes at the end."""
+        ...
+
+    def finish(self) -> bytes | Blob:
+        """Return all that was written."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what nothing names."""
+        ...
+
+
+def pieces_in(source: ContentReader) -> Iterator[bytes]:
+    """Yield a content in pieces of `PIECE_BYTES`. Raises: Corruption."""
+    for start in range(0, source.size, PIECE_BYTES):
+        yield source.read(start, min(start + PIECE_BYTES, source.size))
+
+
+class MemoryStaging:
+    """A byte string that arrives in pieces, made in memory."""
+
+    def __init__(self) -> None:
+        self._builder: Final = BlobBuilder()
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes at the end."""
+        self._builder.write(piece)
+
+    def finish(self) -> bytes | Blob:
+        """Return all that was written."""
+        made = self._builder.finish()
+        assert isinstance(made, (bytes, Blob))
+        return made
+
+    def close(self) -> None:
+        """Do nothing: the memory is freed with it."""
+
+
+class CellSink:
+    """A content that becomes a value. commit: gives the value its name."""
+
+    def __init__(self, staging: ContentStaging, commit: Callable[[bytes | Blob], None]) -> None:
+        self._staging: Final = staging
+        self._commit: Final = commit
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes at the end."""
+        self._staging.write(piece)
+
+    def commit(self) -> None:
+        """Give it its name."""
+        self._commit(self._staging.finish())
+
+    def close(self) -> None:
+        """Let go of what has no name."""
+        self._staging.close()
+
+
+class CellContent:
+    """A content that is a value."""
+
+    def __init__(self, value: bytes | Blob) -> None:
+        self._value: Final = value
+        self.size: Final = len(value) if isinstance(value, bytes) else value.byte_length()
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` up to `stop`. Raises: Corruption: a cell is damaged."""
+        value = self._value
+        return value[start:stop] if isinstance(value, bytes) else value.read(start, stop)

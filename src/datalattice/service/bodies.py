@@ -1,0 +1,95 @@
+"""Bodies: large byte strings that a service gives in pieces, whatever they are stored in.
+
+Source: docs/rest.md "Files".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from datalattice.actions import CHUNK_BYTES_MAX, FilePiece, GetContent, GetFile
+from datalattice.cells import Value, Vector
+from datalattice.cursors import Stream, Wake
+from datalattice.errors import StaleToken
+from datalattice.service.registry import Streamed
+from datalattice.service.resuming import not_a_position, read_token
+
+PIECES_AT_ONCE: Final = 2
+"""Pieces of a large body that are read at once; a door may read as many ahead of a slow reader."""
+
+
+class FilePieces(Stream[FilePiece]):
+    """A byte string as it is now, from a byte on; a position is [hash, next byte]."""
+
+    def __init__(
+        self,
+        where: str,
+        size: int,
+        hash: bytes,
+        read: Callable[[int, int], bytes],
+        request: GetFile | GetContent,
+    ) -> None:
+        """where: what it is, for errors. hash: of this version. read: returns bytes in a range."""
+        super().__init__(_Unchanging())
+        self._where, self._size, self._hash, self._read = where, size, hash, read
+        self._at = request.start
+        self._stop = min(request.start + request.count, size) if request.count else size
+
+    def go_on(self, position: Value) -> None:
+        """Begin at a position. Raises: StaleToken: it is of another version. UsageError."""
+        parts = list(position) if isinstance(position, Vector) else []
+        if [type(one) for one in parts] != [bytes, int]:
+            raise not_a_position(position)
+        if parts[0] != self._hash:
+            raise StaleToken(
+                f"{self._where}: the file has changed; a fresh start begins {self.fresh_start()}"
+            )
+        self._at = cast("int", parts[1])
+
+    def _fetch(self) -> list[FilePiece]:
+        found: list[FilePiece] = []
+        # An empty file is one piece without bytes: it has the size and the hash.
+        while len(found) < PIECES_AT_ONCE and (self._at < self._stop or not self._stop):
+            stop = min(self._at + CHUNK_BYTES_MAX, self._stop)
+            data = self._read(self._at, stop)
+            found.append(FilePiece(data=data, start=self._at, size=self._size, hash=self._hash))
+            self._at = stop
+            if not self._stop:
+                break
+        if self._at >= self._stop:
+            self.close()
+        return found
+
+    def now(self) -> Value:
+        """Return the position behind what was read."""
+        return Vector.of([self._hash, self._at])
+
+    def after(self, items: Sequence[FilePiece]) -> list[Value]:
+        """Return the position behind each piece."""
+        return [Vector.of([one.hash, one.start + len(one.data)]) for one in items]
+
+    def fresh_start(self) -> str:
+        """Return where a reader begins whose position is gone."""
+        return "at its first byte"
+
+
+class _Unchanging:
+    def subscribe(self, wake: Wake) -> Wake:
+        return lambda: None
+
+
+def piece_stream(
+    pieces: FilePieces, name: bytes, request: GetFile | GetContent
+) -> Streamed[FilePiece]:
+    """Return the pieces that a request asks for. name: of the stream in its tokens."""
+    if request.resume:
+        pieces.go_on(read_token(request.resume, name))
+    return Streamed(
+        pieces,
+        lambda piece: piece,
+        name=name,
+        positions=pieces,
+        is_resumed=bool(request.resume),
+        at_once=PIECES_AT_ONCE,
+    )

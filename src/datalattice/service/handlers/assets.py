@@ -1,0 +1,130 @@
+"""Handlers of the actions on assets."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from datalattice.actions import (
+    PAGE_MAX,
+    AssetMetadata,
+    AssetPage,
+    ContentInfo,
+    FilePiece,
+    GetAsset,
+    GetContent,
+    ListAssets,
+    PutContent,
+    RegisterAsset,
+    RegisteredAsset,
+    StatContent,
+    StoredHash,
+)
+from datalattice.apps.grid import StoredContent, Venue
+from datalattice.cells import Map, Value
+from datalattice.errors import Conflict, NoSuchPath, UsageError
+from datalattice.service.bodies import FilePieces, piece_stream
+from datalattice.service.registry import ServiceCall, Streamed, Upload, handles
+from datalattice.service.resuming import stream_name
+
+MEDIA_TYPE: Final = re.compile(
+    r"[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}(; ?[\w-]+=[\w.+-]+){0,4}", re.ASCII
+)
+FILE_NAME_MAX: Final = 255
+"""Longest name of a file in metadata that is passed on."""
+
+
+def _venue(call: ServiceCall) -> Venue:
+    return call.node.venue(storage=call.contents)
+
+
+@handles(ListAssets)
+def list_assets(call: ServiceCall, request: ListAssets) -> AssetPage:
+    """List the assets of the venue."""
+    if not 1 <= request.limit <= PAGE_MAX:
+        raise UsageError(f"limit: 1 to {PAGE_MAX}, got {request.limit}")
+    total, items = _venue(call).asset_page(request.offset, request.limit)
+    return AssetPage(total=total, offset=request.offset, limit=request.limit, items=tuple(items))
+
+
+@handles(GetAsset)
+def get_asset(call: ServiceCall, request: GetAsset) -> AssetMetadata:
+    """Return the metadata of an asset."""
+    text = _venue(call).asset(request.id)
+    if text is None:
+        raise NoSuchPath(f"there is no asset {request.id.hex()} here")
+    return AssetMetadata(metadata=text)
+
+
+@handles(RegisterAsset)
+def register_asset(call: ServiceCall, request: RegisterAsset) -> RegisteredAsset:
+    """Register an asset."""
+    return RegisteredAsset(id=_venue(call).register(request.metadata))
+
+
+@handles(StatContent)
+def stat_content(call: ServiceCall, request: StatContent) -> ContentInfo:
+    """Return what is known of a content."""
+    venue = _venue(call)
+    content = _content(venue, request.id)
+    declared = venue.metadata(request.id).get("content")
+    assert isinstance(declared, Map), "it declares the content that was found"
+    media, name = _text(declared.get("contentType")), _text(declared.get("fileName"))
+    return ContentInfo(
+        id=request.id,
+        hash=content.digest,
+        size=content.size,
+        media_type=media if MEDIA_TYPE.fullmatch(media) else "",
+        file_name=name if len(name) <= FILE_NAME_MAX and name.isprintable() else "",
+    )
+
+
+def _text(value: Value) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _content(venue: Venue, id: bytes) -> StoredContent:
+    """Return a content that is here. Raises: NoSuchPath: there is none, for whatever reason."""
+    try:
+        found = venue.content_reader(id)
+    except NoSuchPath:
+        raise
+    except UsageError as error:
+        raise NoSuchPath(f"the asset {id.hex()} has no content: {error}") from error
+    if found is None:
+        raise NoSuchPath(f"the content of the asset {id.hex()} is not here")
+    return found
+
+
+@handles(GetContent)
+def get_content(call: ServiceCall, request: GetContent) -> Streamed[FilePiece]:
+    """Return a content in pieces."""
+    content = _content(_venue(call), request.id)
+    where = f"the content of {request.id.hex()}"
+    if request.hash is not None and request.hash != content.digest:
+        raise Conflict(f"{where} has the hash {content.digest.hex()}")
+    name = stream_name(request.action.name, request.id, request.start, request.count)
+    pieces = FilePieces(where, content.size, content.digest, content.read, request)
+    return piece_stream(pieces, name, request)
+
+
+@handles(PutContent)
+def put_content(call: ServiceCall, request: PutContent) -> Upload[StoredHash]:
+    """Begin to store a content."""
+    return _ContentUpload(_venue(call), request.id)
+
+
+class _ContentUpload(Upload[StoredHash]):
+    def __init__(self, venue: Venue, id: bytes) -> None:
+        # Refused before the body comes: an unknown asset, or one that declares no content.
+        self._writer = venue.content_writer(id)
+
+    def write(self, piece: bytes) -> None:
+        self._writer.write(bytes(piece))
+
+    def finish(self) -> StoredHash:
+        self._writer.finish()
+        return StoredHash(hash=self._writer.name)
+
+    def close(self) -> None:
+        self._writer.close()
