@@ -3,6 +3,9 @@
 - jobs: trivial jobs a second with 1, 50 and 500 callers. Each caller waits for the id, which is
   durable, then for the end, and goes on; beside it p99 of that time in ms, and commits a job.
 - transition: one durable change of a live job in ms, with 10 and with 100,000 jobs in the venue.
+- merge: a node whose venue has 10,000 jobs meets one with another venue of as many, in ms: each
+  record of the other is judged. Beside it the same when 1, and when 1,000, of those jobs have
+  changed since.
 - page: 100 ids of `jobs(status=COMPLETE)` in ms, at 100,000 jobs; beside it the first look.
 """
 
@@ -15,7 +18,11 @@ import time
 from collections.abc import Iterator
 
 import datalattice
+from datalattice.apps.grid import Venue
 from datalattice.cells import Map, cell
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.lattice import MergeContext, did_of, root_lattice
 from datalattice.service.venue import (
     GridJobs,
     JobBatch,
@@ -37,6 +44,7 @@ def rows(quick: bool) -> Iterator[Row]:
     """Yield the rows."""
     for callers, count in ((1, 300), (50, 3_000), (500, 5_000)):
         yield _jobs(callers, count // 3 if quick else count)
+    yield _merge(2_000 if quick else 10_000)
     many = 20_000 if quick else 100_000
     few_ms, _ = _transition(10)
     many_ms, pages = _transition(many)
@@ -119,6 +127,38 @@ def _transition(count: int) -> tuple[float, Row]:
             looks.append(time.perf_counter() - begun)
         row = _row(f"venue-page {count}", _median_ms(looks), "ms", first_look_ms=first_ms)
         return _median_ms(took), row
+
+
+def _merge(count: int) -> Row:
+    """Return the time that two nodes with venues of `count` jobs take to merge in memory."""
+    keys = [KeyPair(bytes([seed]) * 32) for seed in (1, 2)]
+    here, there = (_root(key) for key in keys)
+    for root, key in zip((here, there), keys, strict=True):
+        GridJobs(root, key).write(JobBatch(dict(_finished(count))))
+    took = []
+    for changed in (0, 1, count // 10):
+        if changed:
+            ids = {
+                _id(n): _record(n, JobStatus.COMPLETE).put("updated", 2**41) for n in range(changed)
+            }
+            GridJobs(there, keys[1]).write(JobBatch(ids))
+        newest = there.get()
+        begun = time.perf_counter()
+        here.merge(newest)
+        took.append((time.perf_counter() - begun) * 1_000)
+    merged = Venue.at(here, did_of(keys[1].public_key))
+    assert merged.job(_id(0)) == Venue.at(there, keys[1].public_key).job(_id(0))
+    peers = {"1 job apart": took[1], f"{count // 10} jobs apart": took[2]}
+    return _row(f"venue-merge {count}", took[0], "ms", **peers)
+
+
+def _root(key: KeyPair) -> RootLattice:
+    lattice = root_lattice()
+    return RootLattice(lattice, lattice.zero(), MergeContext(key_pair=key))
+
+
+def _finished(count: int) -> Iterator[tuple[bytes, Map]]:
+    return ((_id(n), _record(n, JobStatus.COMPLETE)) for n in range(count))
 
 
 def _median_ms(seconds: list[float]) -> float:
