@@ -24,6 +24,7 @@ from datalattice.lattice import (
     MergeContext,
     OwnerLattice,
     SetLattice,
+    did_of,
     root_lattice,
 )
 from datalattice.node import NodeServer, open_node
@@ -553,5 +554,7 @@ def test_the_slots_of_all_owners_here_are_asked_for_and_of_many_the_root() -> No
     assert Keyword("queue") in sections
     assert LOCAL_KEY not in sections
     assert all(isinstance(lattice.child(one), OwnerLattice) for one in sections)
+    venue = (Keyword("grid"), Keyword("venues"), did_of(ONE.public_key))
+    assert owned_paths(lattice, context, has_venue=True) == [*paths, venue]
     many = [KeyPair(bytes([seed]) * 32) for seed in range(PATHS_MAX)]
     assert owned_paths(lattice, MergeContext(keys=KeyRing(*many))) == [()]

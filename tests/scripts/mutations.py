@@ -70,6 +70,7 @@ LAWS: Final = "tests/laws/"
 ATTACKS: Final = "tests/sim/test_attacks.py"
 COUNTERS: Final = "tests/sim/test_counters.py::"
 FENCING: Final = "tests/integration/test_fencing.py::"
+VENUE: Final = "tests/unit/service/venue/"
 
 MUTATIONS: Final = (
     # --- durability -------------------------------------------------------------------------------
@@ -1118,6 +1119,40 @@ MUTATIONS: Final = (
             UNIT + "sync/test_starts.py"
             "::test_both_of_two_live_nodes_are_told_what_the_other_has_signed_the_older_one_first",
         ),
+    ),
+    Mutation(
+        "begin a venue before the fence",
+        "service/venue/runner.py",
+        "        await self._off_loop(self._storage.begin)\n",
+        "",
+        (VENUE + "test_recovery.py::test_calls_wait_for_the_fence_and_then_have_its_error",),
+    ),
+    Mutation(
+        "fire again what a copied schedule has",
+        "service/venue/recovery.py",
+        "        if records.get(job_of_call(handle)) is not None:  # it has fired\n",
+        "        if False:\n",
+        (
+            VENUE + "test_recovery.py::"
+            "test_a_scheduled_call_that_has_fired_since_does_not_fire_again",
+        ),
+    ),
+    Mutation(
+        "begin a child of a copied parent again",
+        "service/venue/live.py",
+        "        if known is not None or is_older:\n",
+        "        if known is not None:\n",
+        (
+            VENUE + "test_recovery.py::"
+            "test_a_restored_parent_finds_the_children_that_have_ended_since",
+        ),
+    ),
+    Mutation(
+        "write secrets in plain text",
+        "service/venue/sealing.py",
+        "        if part.get(SECRET) is not True:\n",
+        "        if part is not None:\n",
+        (VENUE + "test_sealing.py::test_a_secret_is_in_no_file_and_no_log",),
     ),
     # --- streams and consumers --------------------------------------------------------------------
     Mutation(
