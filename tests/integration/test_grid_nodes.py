@@ -15,7 +15,6 @@ import pytest
 
 from datalattice.apps.grid import (
     GRID_SECTION,
-    VENUE,
     FixedResolver,
     KnownKeys,
     Venue,
@@ -23,7 +22,7 @@ from datalattice.apps.grid import (
     venue_document,
 )
 from datalattice.apps.grid.states import part_of
-from datalattice.cells import Index, Keyword, Signed, value_hash
+from datalattice.cells import Index, Keyword, value_hash
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.cursors import RootLattice
@@ -32,6 +31,7 @@ from datalattice.node import NodeServer, open_node
 from datalattice.node.grids import AuthorityWatch
 from datalattice.node.metrics import exposition
 from datalattice.store import MemoryStore
+from datalattice.testing.venue_kit import spoil_venue
 
 KEYS = [KeyPair.generate(SeededEntropy(number)) for number in range(5)]
 VENUES, META = Keyword("venues"), Keyword("meta")
@@ -116,7 +116,9 @@ def test_what_is_tampered_or_forged_is_refused_and_counted() -> None:
         root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS[3]), strict=False)
         hostile = Venue.at(root, KEYS[3])
         honest = hostile.register('{"name":"honest"}')
-        spoil(hostile)
+        # The good node may push its own venue before it is asked to take the forged one: hence two.
+        forged = [KEYS[0].public_key, KEYS[2].public_key]
+        spoil_venue(hostile, KEYS[3], forged, KEYS[1].public_key)
         store.commit(root.get())
         good, bad = node_of(0, MemoryStore()), node_of(3, store)
         async with good, bad:
@@ -140,26 +142,6 @@ def test_what_is_tampered_or_forged_is_refused_and_counted() -> None:
             assert "datalattice_bad_content_total" in page
 
     run(work)
-
-
-def spoil(hostile: Venue) -> None:
-    """Write into a node's own grid what no honest venue does."""
-    tampered, content = hashlib.sha256(b"one").digest(), hashlib.sha256(b"two").digest()
-    own = hostile.view()[hostile.did]
-    for part, key, value in (
-        (Keyword("assets"), tampered, {"metadata": "{}"}),
-        (Keyword("storage"), content, b"other"),
-    ):
-        own = own.put(part, part_of(own, part).put(key, value))
-    victim = did_of(KEYS[1].public_key)
-    signed = Signed.sign(KEYS[3], VENUE.zero())
-    broken = Signed(KEYS[1].public_key, signed.signature, signed.value)
-    hostile.cursor.assoc_in(Signed.sign(KEYS[3], own), VENUES, hostile.did)
-    # The good node may push its own venue before it is asked to take the forged one: hence two.
-    for forged in (KEYS[0], KEYS[2]):
-        hostile.cursor.assoc_in(signed, VENUES, did_of(forged.public_key))
-    hostile.cursor.assoc_in(broken, VENUES, victim)
-    hostile.cursor.assoc_in('{"name":"tampered"}', META, tampered)
 
 
 def test_a_web_venue_is_taken_once_its_document_is_known() -> None:

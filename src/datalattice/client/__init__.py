@@ -105,7 +105,13 @@ if TYPE_CHECKING:
         StoreMethod,
         StoreMethods,
     )
-    from datalattice.client.rest import INFO_HEADER, RestClient, problem_error, written_request
+    from datalattice.client.rest import (
+        INFO_HEADER,
+        REST_BASE,
+        RestClient,
+        problem_error,
+        written_request,
+    )
     from datalattice.client.retrying import IDEMPOTENCY_KEY, RetryPolicy
     from datalattice.client.upgrading import check_format, guard_folder
     from datalattice.client.venues import VenueClient, has_ended, output_of
@@ -119,7 +125,7 @@ _LATER = {
         ("AsyncStoreMethods", "DescribedMessage", "ResultStream", "StoreMethod", "StoreMethods"),
         "methods",
     ),
-    **dict.fromkeys(("RestClient", "problem_error", "written_request"), "rest"),
+    **dict.fromkeys(("REST_BASE", "RestClient", "problem_error", "written_request"), "rest"),
     **dict.fromkeys(("IDEMPOTENCY_KEY", "RetryPolicy"), "retrying"),
     "AsyncVenueClient": "asyncvenues",
     **dict.fromkeys(("VenueClient", "has_ended", "output_of"), "venues"),
@@ -148,6 +154,7 @@ __all__ = [
     "PLAIN",
     "PORT_MAX",
     "REQUEST_BYTES_MAX",
+    "REST_BASE",
     "RUNNING_NAME",
     "TLS",
     "AsyncClient",

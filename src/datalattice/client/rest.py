@@ -78,7 +78,7 @@ from datalattice.protobuf import FieldInfo, Message
 
 R = TypeVar("R", bound=Message)
 
-BASE: Final = "/api/v1"
+REST_BASE: Final = "/api/v1"
 RAW: Final = "application/cvx-raw"
 OCTETS: Final = "application/octet-stream"
 
@@ -523,7 +523,7 @@ def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
     if route is None:
         raise UsageError(f"{request.action.name} has no route in REST")
     fields = {field.name: field for field in request.declared()}
-    path = route.target(BASE)
+    path = route.target(REST_BASE)
     for name in route.fields:
         text = write_text(fields[name], getattr(request, name))
         if not text and "..." not in path:  # a path has no empty part

@@ -42,8 +42,10 @@ from datalattice.service.service import OPERATOR, Service
 from datalattice.service.venue import Adapter, GridJobs, VenueHost, VenueRunner
 from datalattice.service.venue.adapters import (
     AdapterMaker,
+    GridAdapter,
     configured_adapters,
     configured_storage,
+    configured_venues,
 )
 
 R = TypeVar("R", bound=Message)
@@ -77,6 +79,9 @@ class FolderService:
         self._config: Final = config
         # Now, so that a package that is missing ends the start.
         self._adapters: Final = configured_adapters(config, path) if config.venue else None
+        self._venues: Final = (
+            configured_venues(config, identity, self._clock) if config.venue else None
+        )
         self._venue: VenueHost | None = None
         self._made: list[Adapter] = []
         self._both: tuple[Service, AccessControl] | None = None
@@ -138,7 +143,15 @@ class FolderService:
 
         made = self._made = adapters(node, may_read)
         jobs = GridJobs.of_node(node, self._clock)
-        return VenueHost(lambda: VenueRunner(jobs, made, clock=self._clock))
+
+        def begun() -> VenueRunner:
+            away_s = self._config.venue_grid.away_s
+            grid = GridAdapter(lambda: runner, self._venues, away_s=away_s, clock=self._clock)
+            made.append(grid)
+            runner = VenueRunner(jobs, made, clock=self._clock, definitions=self._venues)
+            return runner
+
+        return VenueHost(begun)
 
     def _stated(self) -> tuple[DoorStatement, ...]:
         return self._statements()  # of doors that came later, too
@@ -161,6 +174,7 @@ class FolderService:
         """
         if config.venue:
             configured_adapters(config, self._path)  # the next start must not fail
+            configured_venues(config, self._identity)
         take_rules = self._policies.prepare(_base_policy(config))
         allowances = _allowances(config)
 

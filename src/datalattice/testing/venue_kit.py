@@ -9,11 +9,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from datalattice.apps.grid import GRID, GRID_SECTION
+from datalattice.apps.grid import GRID, GRID_SECTION, VENUE, Venue, part_of
+from datalattice.cells import Keyword, Signed
 from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
-from datalattice.lattice import LOCAL, LOCAL_KEY, KeyedLattice, MergeContext
+from datalattice.lattice import LOCAL, LOCAL_KEY, KeyedLattice, MergeContext, did_of
 from datalattice.service.venue import (
     INPUT_REQUIRED,
     VENUE_LIMITS,
@@ -135,6 +136,30 @@ class LoneJob:
         self.begun.append((key, op, input, venue))
         on_started(sha256(key.encode()).digest()[:16])
         return self._invoked(op, input)
+
+
+def spoil_venue(hostile: Venue, key_pair: KeyPair, forged: Sequence[bytes], victim: bytes) -> None:
+    """Write into a node's own grid what no honest venue does.
+
+    key_pair: of the venue, which signs another text and another content than their hashes say.
+    forged, victim: public keys of others; a state below each of the former is signed by the wrong
+    key, and the one below the latter says that its key has signed it.
+    """
+    venues, meta = Keyword("venues"), Keyword("meta")
+    tampered, content = sha256(b"one").digest(), sha256(b"two").digest()
+    own = hostile.view()[hostile.did]
+    for part, key, value in (
+        (Keyword("assets"), tampered, {"metadata": "{}"}),
+        (Keyword("storage"), content, b"other"),
+    ):
+        own = own.put(part, part_of(own, part).put(key, value))
+    signed = Signed.sign(key_pair, VENUE.zero())
+    broken = Signed(victim, signed.signature, signed.value)
+    hostile.cursor.assoc_in(Signed.sign(key_pair, own), venues, hostile.did)
+    for other in forged:
+        hostile.cursor.assoc_in(signed, venues, did_of(other))
+    hostile.cursor.assoc_in(broken, venues, did_of(victim))
+    hostile.cursor.assoc_in('{"name":"tampered"}', meta, tampered)
 
 
 # --- a venue on virtual time ----------------------------------------------------------------------

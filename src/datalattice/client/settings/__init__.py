@@ -20,6 +20,7 @@ from datalattice.client.settings.settings import (
 from datalattice.client.settings.venueconfig import (
     FunctionConfig,
     SparkJobConfig,
+    VenueGridConfig,
     VenueHttpConfig,
     VenuePythonConfig,
     VenueSparkConfig,
@@ -36,6 +37,7 @@ __all__ = [
     "NodeConfig",
     "Settings",
     "SparkJobConfig",
+    "VenueGridConfig",
     "VenueHttpConfig",
     "VenuePythonConfig",
     "VenueSparkConfig",

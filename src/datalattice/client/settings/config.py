@@ -11,6 +11,7 @@ from datalattice.client.addresses import PORT_MAX, parse_address, parse_key, par
 from datalattice.client.settings.policyfile import parse_owner
 from datalattice.client.settings.venueconfig import (
     STORAGES,
+    VenueGridConfig,
     VenueHttpConfig,
     VenuePythonConfig,
     VenueSparkConfig,
@@ -192,7 +193,7 @@ class NodeConfig:
     venue_path: from the node's folder on, or from the root of the drive.
     venue_public: whether callers without a credential may list its operations and run jobs.
     venue_trial: whether it has the operations for trying it.
-    venue_http, venue_python, venue_sql, venue_spark: what its adapters run.
+    venue_grid, venue_http, venue_python, venue_sql, venue_spark: what its adapters run, and where.
     reading: who may read values and the lattice through these: `public` or `authenticated`.
     admins: DIDs that may do everything there.
     reads_per_s, effects_per_s: calls of one user of the doors a second, as many at once.
@@ -245,6 +246,7 @@ class NodeConfig:
     venue_path: str = "content"
     venue_public: bool = False
     venue_trial: bool = False
+    venue_grid: VenueGridConfig = field(default_factory=VenueGridConfig)
     venue_http: VenueHttpConfig = field(default_factory=VenueHttpConfig)
     venue_python: VenuePythonConfig = field(default_factory=VenuePythonConfig)
     venue_sql: VenueSqlConfig = field(default_factory=VenueSqlConfig)

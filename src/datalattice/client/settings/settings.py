@@ -25,6 +25,7 @@ from datalattice.client.folder import VARIABLE_PREFIX
 from datalattice.client.settings.config import DoorConfig, NodeConfig
 from datalattice.client.settings.policyfile import policy_document, read_policy, unknown_setting
 from datalattice.client.settings.venueconfig import (
+    VenueGridConfig,
     VenueHttpConfig,
     VenuePythonConfig,
     VenueSparkConfig,
@@ -75,6 +76,7 @@ DOORS: Final = ("rest", "grpc")
 
 GROUPS: Final[Mapping[str, tuple[str, type[Any]]]] = {
     **{door: (f"doors.{door}", DoorConfig) for door in DOORS},
+    "venue_grid": ("venue.grid", VenueGridConfig),
     "venue_http": ("venue.http", VenueHttpConfig),
     "venue_python": ("venue.python", VenuePythonConfig),
     "venue_sql": ("venue.sql", VenueSqlConfig),

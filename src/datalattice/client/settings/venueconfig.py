@@ -33,6 +33,14 @@ def _check_positive(config: object, *names: str) -> None:
             raise UsageError(f"{name} is greater than 0, got {getattr(config, name)}")
 
 
+def _check_hosts(*hosts: str) -> None:
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise UsageError(
+                f"a host is a name in lower case, *.name or *, without a port, got {host!r}"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class VenueHttpConfig:
     """Which hosts jobs may ask; without one in `allow` there are no HTTP operations.
@@ -50,12 +58,31 @@ class VenueHttpConfig:
     answer_bytes: int = 2 << 20
 
     def __post_init__(self) -> None:
-        for host in (*self.allow, *self.block):
-            if not _HOST.fullmatch(host):
-                raise UsageError(
-                    f"a host is a name in lower case, *.name or *, without a port, got {host!r}"
-                )
+        _check_hosts(*self.allow, *self.block)
         _check_positive(self, "time_s", "body_bytes", "answer_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class VenueGridConfig:
+    """Which other venues jobs may call; by default none.
+
+    venues: URLs by name; a name may be the DID of the venue. allow, block, private: which hosts may
+    be called beside, by URL or `did:web`, as those of `VenueHttpConfig`. away_s: how long a venue
+    that has a job of ours may be away.
+    """
+
+    venues: Mapping[str, Any] = field(default_factory=dict)
+    allow: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    private: bool = False
+    away_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name, url in self.venues.items():
+            if not isinstance(url, str):
+                raise UsageError(f"venues.{name} is a URL, got {url!r}")
+        _check_hosts(*self.allow, *self.block)
+        _check_positive(self, "away_s")
 
 
 @dataclass(frozen=True, slots=True)

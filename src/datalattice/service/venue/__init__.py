@@ -21,11 +21,13 @@ from datalattice.service.venue.adapter import (
 )
 from datalattice.service.venue.catalogue import (
     Catalogue,
+    DefinedElsewhere,
     ResolvedOperation,
     metadata_text,
     operation_of,
 )
 from datalattice.service.venue.committer import JobCommitter
+from datalattice.service.venue.definitions import Definitions, OperationFinder
 from datalattice.service.venue.host import VenueHost
 from datalattice.service.venue.jobs import JobCaller, effect_key
 from datalattice.service.venue.live import VENUE_LIMITS, LiveJobs, VenueLimits
@@ -71,6 +73,8 @@ __all__ = [
     "BlockingAdapter",
     "BlockingJob",
     "Catalogue",
+    "DefinedElsewhere",
+    "Definitions",
     "EffectOutcome",
     "FoundJob",
     "GridJobs",
@@ -88,6 +92,7 @@ __all__ = [
     "LiveJobs",
     "Metadata",
     "OperationFailed",
+    "OperationFinder",
     "PlainAdapter",
     "PrivatePart",
     "RecoveryChoice",

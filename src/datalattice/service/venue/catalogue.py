@@ -75,6 +75,18 @@ def metadata_text(metadata: Metadata) -> str:
     return json.dumps(metadata, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
+class DefinedElsewhere(NoSuchPath):
+    """What a reference means is not here; the venue `did` may know. asset: None: of a name."""
+
+    def __init__(
+        self, text: str, did: str = "", path: str = "", asset: bytes | None = None
+    ) -> None:
+        super().__init__(text)
+        self.did: Final = did
+        self.path: Final = path
+        self.asset: Final = asset
+
+
 class Catalogue:
     """What the adapters of a venue offer. `find` may wait for the disk."""
 
@@ -122,17 +134,17 @@ class Catalogue:
         """Return the operation that a reference means.
 
         reference: "v/ops/json/merge", an asset id in any form, or an own DID and either.
-        Raises: UsageError: it means none that can run here. NoSuchPath: it names nothing.
+        Raises: UsageError: it means none that can run here. NoSuchPath: it names nothing here; it
+                is `DefinedElsewhere` if the reference has the DID of another venue.
         """
-        path = reference
+        path, did = reference, self._did
         if reference.startswith("did:"):
             url = split_did_url(reference)
             path = (url.path or "").removeprefix("/")
+            did = url.did
             # "no fallback from one name space to another"
-            if url.did != self._did and not path.startswith("a/"):
-                raise UsageError(
-                    f"operation: names of {url.did} are not known here, give an asset id"
-                )
+            if did != self._did and not path.startswith("a/"):
+                raise DefinedElsewhere(f"operation: {path} is a name of {did}", did, path)
         if path.startswith(PATH_PREFIX):
             name = path.removeprefix(PATH_PREFIX)
             if name not in self._paths:
@@ -145,7 +157,12 @@ class Catalogue:
             raise UsageError(
                 f"operation: {reference!r:.80} is neither {PATH_PREFIX}... nor an asset id"
             ) from None
-        return self.of_asset(asset)
+        try:
+            return self.of_asset(asset)
+        except NoSuchPath as error:
+            if did == self._did:
+                raise
+            raise DefinedElsewhere(str(error), did, path, asset) from None
 
     def known(self, reference: str) -> ResolvedOperation | None:
         """Return the operation of a path of the catalogue, without waiting; None for others."""
@@ -159,6 +176,10 @@ class Catalogue:
         text = self._find(asset)
         if text is None:
             raise NoSuchPath(f"operation: there is no asset {asset.hex()} here")
+        return self.of_text(asset, text)
+
+    def of_text(self, asset: bytes, text: str) -> ResolvedOperation:
+        """Return the operation that a metadata text defines; raises as `resolve`."""
         return self._runnable(asset, json.loads(text), "")
 
     def of_record(self, record: Map) -> tuple[ResolvedOperation | None, str]:

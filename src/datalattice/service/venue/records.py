@@ -14,7 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from datalattice.apps.grid import GRID_SECTION, JOBS_KEY, VENUE, VENUES_KEY, Venue, part_of
+from datalattice.apps.grid import (
+    GRID_SECTION,
+    JOBS_KEY,
+    META_KEY,
+    VENUE,
+    VENUES_KEY,
+    Venue,
+    part_of,
+)
 from datalattice.cells import (
     EMPTY_INDEX,
     EMPTY_MAP,
@@ -24,6 +32,7 @@ from datalattice.cells import (
     Value,
     Vector,
     from_json,
+    make_text,
     to_python,
 )
 from datalattice.client import Node
@@ -214,6 +223,10 @@ class JobStorage(Protocol):
         """Register an asset; return its id."""
         ...
 
+    def keep(self, asset: bytes, metadata: str) -> None:
+        """Keep the metadata of another venue's asset, whose hash has been checked."""
+        ...
+
     def metadata(self, asset_id: bytes) -> str | None:
         """Return the metadata text of an asset, None if it is unknown."""
         ...
@@ -242,6 +255,7 @@ class GridJobs:
         own = key_pair.public_key
         # The key was given for this DID, so it may sign for it, also for a `did:web`.
         verifier = DIDVerifier(lambda owner, signer: owner == self.did and signer == own)
+        self._meta: Final = root.path(GRID_SECTION, META_KEY)
         context = MergeContext(key_pair=key_pair, verifier=verifier, owner=self.did)
         self._state: Final = SignedCursor(
             root.path(GRID_SECTION, VENUES_KEY, self.did), VENUE, context
@@ -342,6 +356,11 @@ class GridJobs:
     def register(self, metadata: str) -> bytes:
         """Register an asset; return its id."""
         return self._venue.register(metadata)
+
+    def keep(self, asset: bytes, metadata: str) -> None:
+        """Keep the metadata of another venue's asset: in `:meta`, and not as one of this venue."""
+        text = make_text(metadata)
+        self._atomically(lambda: self._meta.update(lambda meta: _index(meta).put(asset, text)))
 
     def metadata(self, asset_id: bytes) -> str | None:
         """Return the metadata text of an asset, None if it is unknown."""

@@ -27,6 +27,7 @@ from datalattice.errors import (
 )
 from datalattice.service.venue.adapter import Adapter, Json, VenueOperation
 from datalattice.service.venue.catalogue import Catalogue, ResolvedOperation
+from datalattice.service.venue.definitions import Definitions, OperationFinder
 from datalattice.service.venue.gate import CallGate
 from datalattice.service.venue.jobs import JobCaller, JobRun, LiveJob, check_sees, still_live
 from datalattice.service.venue.live import (
@@ -80,8 +81,12 @@ class VenueRunner:
         entropy: Entropy | None = None,
         limits: VenueLimits = VENUE_LIMITS,
         off_loop: OffLoop = in_thread,
+        definitions: Definitions | None = None,
     ) -> None:
-        """off_loop: does what waits for the disk; by default in a thread."""
+        """off_loop: does what waits for the disk; by default in a thread.
+
+        definitions: of other venues, for operations that their references name.
+        """
         self.did: Final = storage.did
         self._storage: Final = storage
         self._clock: Final = clock or SystemClock()
@@ -89,7 +94,10 @@ class VenueRunner:
         self._off_loop: Final = off_loop
         self._catalogue: Final = Catalogue(storage.did, adapters, storage.metadata)
         entropy = entropy or SystemEntropy()
-        self._jobs: Final = LiveJobs(storage, self._found, off_loop, self._clock, entropy, limits)
+        self._finder: Final = OperationFinder(self._catalogue, storage, off_loop, definitions)
+        self._jobs: Final = LiveJobs(
+            storage, self._finder.find, off_loop, self._clock, entropy, limits
+        )
         self._pages: Final = JobPages(storage)
         self._repeats: Final = RepeatedCalls()
         self._scheduler: Final = Scheduler(
@@ -432,15 +440,7 @@ class VenueRunner:
         await self._gate.passed()
         if self.failure:
             raise Unavailable(f"the venue cannot write its jobs: {self.failure}")
-        return await self._found(reference)
-
-    async def _found(self, reference: str) -> ResolvedOperation:
-        """Return the operation that a reference means."""
-        found = self._catalogue.known(reference)
-        if found is None:
-            found = await self._off_loop(partial(self._catalogue.resolve, reference))
-            assert found is not None
-        return found
+        return await self._finder.find(reference)
 
     async def _of_asset(self, asset: bytes) -> ResolvedOperation:
         found: ResolvedOperation = await self._off_loop(partial(self._catalogue.of_asset, asset))

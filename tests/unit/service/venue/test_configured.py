@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 import datalattice
-from datalattice.actions import ActionRequest
+from datalattice.actions import ActionRequest, InvokeOperation, JobRecord
+from datalattice.cells import from_json, to_python
 from datalattice.client.settings import (
     NodeConfig,
+    VenueGridConfig,
     VenueHttpConfig,
     VenuePythonConfig,
     VenueSparkConfig,
@@ -30,6 +33,7 @@ from datalattice.service.venue.adapters import (
     SqlAdapter,
     configured_adapters,
     configured_storage,
+    configured_venues,
 )
 
 COMPACT = {"job": "compact", "fixed": {"into_database": "d"}, "open": {"topic": {}}}
@@ -170,3 +174,46 @@ def test_an_open_venue_lets_anonymous_callers_run_jobs_and_nothing_else() -> Non
     # A rule comes first: it is how one door is closed again.
     closed = Policy(open_venue=True, rules={"venue/jobs/anybody": {"x": ()}})
     assert not decide(closed, anybody, "x", "venue/jobs/anybody").is_allowed
+
+
+def test_the_settings_say_which_other_venues_there_are(tmp_path: Path) -> None:
+    pytest.importorskip("httpcore")
+    key = KeyPair.generate()
+    assert configured_venues(NodeConfig(venue=True), key) is None
+    grid = VenueGridConfig({"south": "http://127.0.0.1:1"}, allow=("*.example.com",))
+    venues = configured_venues(NodeConfig(venue=True, venue_grid=grid), key)
+    assert venues is not None
+    assert str(venues.find("south")) == "http://127.0.0.1:1"
+    assert str(venues.find("https://a.example.com")) == "https://a.example.com"
+    wrong = NodeConfig(venue=True, venue_grid=VenueGridConfig({"south": "nowhere"}))
+    with pytest.raises(UsageError, match=r"venue\.grid\.venues: a venue is at http"):
+        FolderService(tmp_path, key, wrong)
+    with pytest.raises(UsageError, match=r"venue\.grid\.venues: a venue is at http"):
+        FolderService(tmp_path, key, NodeConfig(venue=True)).prepare(wrong)
+
+
+def test_a_job_of_a_folder_is_run_by_the_grid_adapter(tmp_path: Path) -> None:
+    pytest.importorskip("httpcore")
+    grid = VenueGridConfig({"south": "http://127.0.0.1:1"})
+    config = NodeConfig(venue=True, venue_grid=grid)
+    service = FolderService(tmp_path / "data", KeyPair.generate(), config)
+    inner = {"operation": "v/ops/json/merge", "input": {"values": [{"a": 1}]}}
+
+    def run(kind: str, given: dict[str, Any]) -> JobRecord:
+        operation = f"v/ops/grid/{kind}"
+        value = from_json(json.dumps(given))
+        return service.call(InvokeOperation(operation=operation, input=value, wait_ms=10_000))
+
+    try:
+        assert to_python(run("run", inner).output) == {"result": {"a": 1}}
+        made: Any = to_python(run("invoke", inner).output)
+        found: Any = to_python(run("jobResult", {"id": made["id"]}).output)
+        assert found == {"result": {"a": 1}}
+        failed = run("run", {**inner, "venue": "south"})
+        assert failed.status == "FAILED"
+        assert "cannot be reached" in failed.error
+        web = "did:web:south.example/v/ops/json/merge"
+        with pytest.raises(UsageError, match=r"host south\.example is not one of those"):
+            service.call(InvokeOperation(operation=web))
+    finally:
+        service.close()

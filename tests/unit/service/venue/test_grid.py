@@ -112,7 +112,7 @@ class South:
 def north(root: LatticeCursor, south: South, start_s: float = 1_000.0) -> VenueLife:
     """Begin a life of the venue here, which knows the other one."""
     lives: list[VenueLife] = []
-    grid = GridAdapter(lambda: lives[0].runner, south, remote_wait_s=WAIT_S)
+    grid = GridAdapter(lambda: lives[0].runner, south, away_s=WAIT_S)
     adapters: list[Adapter] = [EchoAdapter(), LedgerAdapter(), OrchestratorAdapter(), grid]
     lives.append(VenueLife(root, HERE, adapters, start_s=start_s))
     grid._clock = lives[0].clock  # type: ignore[misc]

@@ -15,6 +15,7 @@ from datalattice.client.credentials import split_token
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
+    BadFormat,
     BadSignature,
     DataLatticeError,
     LimitExceeded,
@@ -239,6 +240,46 @@ def test_an_answer_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_long_answer_is_read_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(venues, "_IN_THREAD", 1)
     assert call(Door(answer(RECORD)), GetJob(id=b"\0")).status == "STARTED"
+
+
+def served(given: bytes, ask: Callable[[RemoteVenues], Awaitable[Any]]) -> tuple[Any, Door]:
+    """Ask a venue of the DID `DID`, which answers once."""
+    door = Door(given)
+
+    async def work() -> Any:
+        server = await asyncio.start_server(door.serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, asyncio.timeout(30):
+            return await ask(RemoteVenues(KEY, VenueRules({DID: f"http://127.0.0.1:{port}"})))
+
+    return asyncio.run(work()), door
+
+
+def test_metadata_and_names_are_asked_for_by_did() -> None:
+    text, door = served(answer(b'{"a": 1}'), lambda venues: venues.metadata(DID, bytes(32)))
+    assert text == '{"a": 1}'
+    assert door.asked[0][0] == f"GET /api/v1/assets/{'00' * 32} HTTP/1.1"
+    claims = split_token(door.asked[0][1]["authorization"].removeprefix("Bearer ")).claims
+    assert claims["aud"] == DID
+    found, door = served(
+        answer({"path": "v/ops/a/b", "asset": "11" * 32}),
+        lambda venues: venues.named(DID, "v/ops/a/b"),
+    )
+    assert found == b"\x11" * 32
+    assert door.asked[0][0].startswith("GET /api/v1/operations/v/ops/a/b")
+
+
+def test_metadata_and_names_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadFormat, match="something other than metadata"):
+        served(answer(b"\xff"), lambda venues: venues.metadata(DID, bytes(32)))
+    with pytest.raises(NoSuchPath, match="there is no job"):
+        served(answer(PROBLEM, "404 Not"), lambda venues: venues.metadata(DID, bytes(32)))
+    with pytest.raises((BadFormat, ProtocolViolation)):
+        served(answer({"asset": "11"}), lambda venues: venues.named(DID, "v/ops/a"))
+    monkeypatch.setattr(venues, "DEFINITION_MAX", 8)
+    assert served(answer(b'{"a": 1}'), lambda venues: venues.metadata(DID, bytes(32)))[0]
+    with pytest.raises(LimitExceeded):
+        served(answer(b'{"a": 11}'), lambda venues: venues.metadata(DID, bytes(32)))
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:

@@ -4,6 +4,7 @@ from datalattice.service.venue.adapters.configured import (
     AdapterMaker,
     configured_adapters,
     configured_storage,
+    configured_venues,
 )
 from datalattice.service.venue.adapters.grid import GridAdapter, OwnJobs
 from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached, OutboundLimits
@@ -63,6 +64,7 @@ __all__ = [
     "VenueRules",
     "configured_adapters",
     "configured_storage",
+    "configured_venues",
     "dependencies",
     "evaluate",
     "merge_json",

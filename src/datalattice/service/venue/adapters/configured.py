@@ -1,7 +1,8 @@
 """Configured: the adapters and the content storage that the settings of a daemon switch on.
 
-`json` and `orchestrator` are always there. `http` is there with a host in `venue.http.allow`,
-`python` with a function, `sql` if enabled, `spark` with a job.
+`json` and `orchestrator` are always there, and so is `grid`, which the service adds. `http` is
+there with a host in `venue.http.allow`, `python` with a function, `sql` if enabled, `spark` with a
+job.
 
 Source: docs/node.md "Configuration".
 """
@@ -26,6 +27,8 @@ from datalattice.client.settings import (
     VenueSparkConfig,
     VenueSqlConfig,
 )
+from datalattice.clock import Clock
+from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.pipeline import end_session, find_java, jobs, spark_session
 from datalattice.service.venue import Adapter, RecoveryRule
@@ -39,6 +42,7 @@ from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
 from datalattice.service.venue.adapters.sql import SqlAdapter, SqlLimits
 from datalattice.service.venue.adapters.tables import LatticeTables, MayRead
 from datalattice.service.venue.adapters.trial import TrialAdapter
+from datalattice.service.venue.adapters.venues import RemoteVenues, VenueRules
 
 CONNECT_SCHEME: Final = "sc://"
 """A master on Spark Connect: the server has Java, this machine needs none."""
@@ -80,6 +84,26 @@ def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
         return [*made, SqlAdapter(tables, _sql_limits(config.venue_sql))]
 
     return make
+
+
+def configured_venues(
+    config: NodeConfig, key_pair: KeyPair, clock: Clock | None = None
+) -> RemoteVenues | None:
+    """Return the other venues that jobs may call; None: there are none.
+
+    key_pair: of this venue, which signs the calls.
+    Raises: UsageError: a package is missing, with what installs it; or a URL cannot be used.
+    """
+    grid = config.venue_grid
+    if not grid.venues and not grid.allow:
+        return None
+    try:
+        rules = VenueRules(
+            grid.venues, HostRules(grid.allow, grid.block, grid.private), clock=clock
+        )
+    except UsageError as error:
+        raise UsageError(f"venue.grid.venues: {error}") from error
+    return RemoteVenues(key_pair, rules, clock=clock)
 
 
 def _sql_limits(config: VenueSqlConfig) -> SqlLimits:

@@ -50,7 +50,7 @@ POLL_MOST_S: Final = 10.0
 QUICK_MS: Final = 250
 """How long the first request waits for the end of the job: most are over by then."""
 
-REMOTE_WAIT_S: Final = 300.0
+AWAY_S: Final = 300.0
 """How long a venue that has a job of ours may be away, by default."""
 
 JOB_ID_BYTES_MAX: Final = 32  # "readers accept any length from 1 to 32 bytes"
@@ -121,7 +121,7 @@ class GridAdapter(PlainAdapter):
     """Runs `grid:run`, `grid:invoke`, `grid:jobStatus` and `grid:jobResult`.
 
     jobs: of this venue; asked for when a job runs. venues: the others; None: there are none.
-    remote_wait_s: how long a venue that has a job of ours may be away before the job here fails.
+    away_s: how long a venue that has a job of ours may be away before the job here fails.
     """
 
     name = "grid"
@@ -131,12 +131,12 @@ class GridAdapter(PlainAdapter):
         jobs: Callable[[], OwnJobs],
         venues: VenueCalls | None = None,
         *,
-        remote_wait_s: float = REMOTE_WAIT_S,
+        away_s: float = AWAY_S,
         clock: Clock | None = None,
     ) -> None:
         self._jobs: Final = jobs
         self._venues: Final = venues
-        self._remote_wait_s: Final = remote_wait_s
+        self._away_s: Final = away_s
         self._clock: Final = clock or SystemClock()
         self._asked_for: Final[dict[bytes, tuple[_Call, JobRecord | None]]] = {}
         """Jobs here that have asked another venue for one: what for, and what it answered."""
@@ -294,7 +294,7 @@ class GridAdapter(PlainAdapter):
             wait_ms=QUICK_MS if call.kind == "run" else 0,
             timeout_ms=left_ms,
         )
-        away = _Away(self._remote_wait_s)
+        away = _Away(self._away_s)
         # An earlier attempt may have been heard.
         may_be_made = job.attempt > 1
         while True:
@@ -320,7 +320,7 @@ class GridAdapter(PlainAdapter):
 
         What that job asks for is asked for here.
         """
-        asked, pause_s, away = 0, POLL_FIRST_S, _Away(self._remote_wait_s)
+        asked, pause_s, away = 0, POLL_FIRST_S, _Away(self._away_s)
         while True:
             try:
                 record = await self._job(door, id, delegations)

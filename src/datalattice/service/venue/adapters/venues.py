@@ -18,14 +18,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from datalattice.actions import ActionRequest, from_document
+from datalattice.actions import ActionRequest, GetOperation, from_document
 from datalattice.apps.grid import document_url
-from datalattice.client import IDEMPOTENCY_KEY, problem_error, written_request
+from datalattice.client import IDEMPOTENCY_KEY, REST_BASE, problem_error, written_request
 from datalattice.client.credentials import delegation_headers, make_token
 from datalattice.client.network import DoorPin, pin_of, proved_door, split_door, trusting
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import KeyPair
-from datalattice.errors import DataLatticeError, PeerUnavailable, ProtocolViolation, UsageError
+from datalattice.errors import (
+    BadFormat,
+    DataLatticeError,
+    PeerUnavailable,
+    ProtocolViolation,
+    UsageError,
+)
+from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Message
 from datalattice.service.venue import JSON_BYTES_MAX
 from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached
@@ -39,6 +46,9 @@ R = TypeVar("R", bound=Message)
 
 ANSWER_MAX: Final = 4 * JSON_BYTES_MAX
 """Longest answer of another venue, in bytes: a record has an input, an output and steps."""
+
+DEFINITION_MAX: Final = 1 << 20
+"""Longest metadata of an operation of another venue, in bytes."""
 
 TOKEN_S: Final = 120
 """Life of the token of one request, in seconds."""
@@ -178,7 +188,7 @@ class VenueCalls(Protocol):
 
 
 class RemoteVenues:
-    """Calls other venues over REST, with this venue's key; it is a `VenueCalls`.
+    """Calls other venues over REST, with this venue's key: a `VenueCalls`, and its `Definitions`.
 
     resolve, connections: by default those of the operating system. tls: what is trusted of doors
     that are not pinned.
@@ -227,11 +237,35 @@ class RemoteVenues:
         if request_id is not None:
             more[IDEMPOTENCY_KEY] = request_id
         verb, target, body, fields = written_request(request, partial(self._token, door), more)
-        answer = await self._ask(door, verb, target, fields, body or b"")
+        answer = await self._ask(door, verb, target, fields, body or b"", ANSWER_MAX)
         kind: type[R] = request.action.result  # type: ignore[assignment]
         if len(answer.body) < _IN_THREAD:
             return _result(kind, door, answer)
         return await asyncio.to_thread(_result, kind, door, answer)
+
+    async def named(self, did: str, path: str) -> bytes:
+        """Return the asset that a path of a venue's catalogue means now; as `Definitions.named`."""
+        found = await self.call(self.find(did), GetOperation(path=path))
+        if len(found.asset) != HASH_BYTES:
+            raise BadFormat(f"{did} answered for {path!r:.100} with no asset id")
+        return found.asset
+
+    async def metadata(self, did: str, asset: bytes) -> str:
+        """Return the metadata text of an asset as a venue answers; `Definitions.metadata`."""
+        door = self.find(did)
+        answer = await self._get(door, f"assets/{asset.hex()}", DEFINITION_MAX)
+        try:
+            return answer.decode()
+        except UnicodeDecodeError as error:
+            raise BadFormat(f"{door} answered with something other than metadata") from error
+
+    async def _get(self, door: VenueDoor, path: str, body_max: int) -> bytes:
+        """Return what is at a path below the base. Raises: as `call`."""
+        fields = {"authorization": f"Bearer {self._token(door)}", "user-agent": "datalattice"}
+        answer = await self._ask(door, "GET", f"{REST_BASE}/{path}", fields, b"", body_max)
+        if answer.status != 200:
+            raise _error(door, answer)
+        return answer.body
 
     def _token(self, door: VenueDoor) -> str:
         # For the DID where it is known: what an impostor at the URL gets is of no use elsewhere.
@@ -239,18 +273,30 @@ class RemoteVenues:
         return make_token(self._key_pair, audience, self._clock.now_ms(), life_s=TOKEN_S)
 
     async def _ask(
-        self, door: VenueDoor, verb: str, target: str, fields: Mapping[str, str], body: bytes
+        self,
+        door: VenueDoor,
+        verb: str,
+        target: str,
+        fields: Mapping[str, str],
+        body: bytes,
+        body_max: int,
     ) -> HttpAnswer:
         """Ask once. A pinned door may have another certificate by now: then once more."""
         try:
-            return await self._ask_once(door, verb, target, fields, body)
+            return await self._ask_once(door, verb, target, fields, body, body_max)
         except HostUnreached:
             if self._certificates.pop(door, None) is None:
                 raise
-            return await self._ask_once(door, verb, target, fields, body)
+            return await self._ask_once(door, verb, target, fields, body, body_max)
 
     async def _ask_once(
-        self, door: VenueDoor, verb: str, target: str, fields: Mapping[str, str], body: bytes
+        self,
+        door: VenueDoor,
+        verb: str,
+        target: str,
+        fields: Mapping[str, str],
+        body: bytes,
+        body_max: int,
     ) -> HttpAnswer:
         # The operator has listed this host, in whatever network it is.
         rules = HostRules(allow=(door.host,), private=True) if door.is_listed else self._rules.hosts
@@ -261,7 +307,7 @@ class RemoteVenues:
                 tls = await self._trusted(door)
                 # "redirects are not followed": one is an answer without a problem document.
                 return await self._guarded.fetch(
-                    self._network(rules), tls, verb, to, sent, body, ANSWER_MAX
+                    self._network(rules), tls, verb, to, sent, body, body_max
                 )
         except TimeoutError:
             raise PeerUnavailable(
