@@ -38,9 +38,9 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> LedgerAdapter:
-    """Effects of all venues of the test, in the place of one of their adapters."""
+    """Effects of all venues of the test, in the place of their adapters."""
     one = LedgerAdapter()
-    monkeypatch.setattr(folder, "JsonAdapter", lambda: one)
+    monkeypatch.setattr(folder, "configured_adapters", lambda *_: lambda *_: [one])
     return one
 
 

@@ -41,6 +41,8 @@ class JobCommitter:
         self._timer: asyncio.TimerHandle | None = None
         self.failure = ""
         """Why the last try of a commit failed; "" when commits succeed."""
+        self.is_retrying = False
+        """Whether a commit waits for its next try."""
         self.commits = 0
 
     def put(self, batch: JobBatch, *, later_s: float = 0.0) -> asyncio.Future[None]:
@@ -91,18 +93,19 @@ class JobCommitter:
             try:
                 await self._write(batch)
             except IdentityCloned as error:  # until a restart
-                self.failure = f"{type(error).__name__}: {error}"
+                self.failure, self.is_retrying = f"{type(error).__name__}: {error}", False
                 raise
             # The disk may have room again, another writer end: what waits is not given up.
             except (StoreError, Unavailable, OSError) as error:
                 self.failure = f"{type(error).__name__}: {error}"
+                self.is_retrying = True
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
             except Exception as error:
-                self.failure = f"{type(error).__name__}: {error}"
+                self.failure, self.is_retrying = f"{type(error).__name__}: {error}", False
                 raise
             else:
-                self.failure = ""
+                self.failure, self.is_retrying = "", False
                 return
 
     async def flush(self) -> None:

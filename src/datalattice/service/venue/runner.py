@@ -438,7 +438,7 @@ class VenueRunner:
 
     async def _resolved(self, reference: str) -> ResolvedOperation:
         await self._gate.passed()
-        if self.failure:
+        if self._jobs.committer.is_retrying:
             raise Unavailable(f"the venue cannot write its jobs: {self.failure}")
         return await self._finder.find(reference)
 

@@ -64,7 +64,7 @@ def test_a_part_that_does_not_open_is_none() -> None:
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderService]:
-    monkeypatch.setattr(folder, "JsonAdapter", LedgerAdapter)
+    monkeypatch.setattr(folder, "configured_adapters", lambda *_: lambda *_: [LedgerAdapter()])
     write_key(tmp_path / "identity.key", KEY)
     one = FolderService(tmp_path, KEY, NodeConfig(venue=True))
     yield one
