@@ -20,14 +20,17 @@ from datalattice.actions import (
     JobRecord,
     ListJobIds,
     ListOperations,
+    ListScheduled,
     OfferedOperation,
     PauseJob,
     ResumeJob,
+    UnscheduleCall,
+    WaitingCall,
     WatchJob,
 )
 from datalattice.apps.grid import parse_job_id
 from datalattice.client.calling import AsyncClient
-from datalattice.client.venues import has_ended, invocation, message_to, output_of
+from datalattice.client.venues import has_ended, invocation, message_to, output_of, scheduling
 
 
 class AsyncVenueClient:
@@ -112,6 +115,30 @@ class AsyncVenueClient:
     async def resume(self, id: bytes | str) -> JobRecord:
         """Run a paused job again."""
         return await self.client.call(ResumeJob(id=parse_job_id(id)))
+
+    async def schedule(
+        self,
+        operation: str,
+        input: object = None,
+        *,
+        time_ms: int | None = None,
+        after_ms: int | None = None,
+        request_id: str | None = None,
+    ) -> WaitingCall:
+        """Have an operation begin as a job at a time; return the call, with the id of its job.
+
+        time_ms: Unix milliseconds. after_ms: from now, in its place.
+        """
+        request = scheduling(operation, input, time_ms, after_ms)
+        return await self.client.call(request, request_id=request_id)
+
+    async def scheduled(self, after: bytes = b"") -> tuple[WaitingCall, ...]:
+        """Return calls that wait, the next one first. after: the last handle of a page."""
+        return (await self.client.call(ListScheduled(after=after))).calls
+
+    async def unschedule(self, handle: bytes) -> None:
+        """Drop a call that waits."""
+        await self.client.call(UnscheduleCall(handle=handle))
 
     async def delete(self, id: bytes | str) -> None:
         """Cancel a job if it is live, and have it shown no more."""

@@ -22,10 +22,14 @@ from datalattice.actions import (
     JobRecord,
     ListJobIds,
     ListOperations,
+    ListScheduled,
     MessageJob,
     OfferedOperation,
     PauseJob,
     ResumeJob,
+    ScheduleOperation,
+    UnscheduleCall,
+    WaitingCall,
     WatchJob,
 )
 from datalattice.apps.grid import TERMINAL, parse_job_id
@@ -63,6 +67,15 @@ def output_of(record: JobRecord) -> Any:
 def invocation(operation: str, input: object, timeout_ms: int | None) -> InvokeOperation:
     """Return the request that begins a job."""
     return InvokeOperation(operation=operation, input=input_cell(input), timeout_ms=timeout_ms)
+
+
+def scheduling(
+    operation: str, input: object, time_ms: int | None, after_ms: int | None
+) -> ScheduleOperation:
+    """Return the request that has a job begin at a time."""
+    return ScheduleOperation(
+        operation=operation, input=input_cell(input), time_ms=time_ms, after_ms=after_ms
+    )
 
 
 def message_to(id: bytes | str, message: object) -> MessageJob:
@@ -168,6 +181,30 @@ class VenueClient:
     def resume(self, id: bytes | str) -> JobRecord:
         """Run a paused job again."""
         return self.client.call(ResumeJob(id=parse_job_id(id)))
+
+    def schedule(
+        self,
+        operation: str,
+        input: object = None,
+        *,
+        time_ms: int | None = None,
+        after_ms: int | None = None,
+        request_id: str | None = None,
+    ) -> WaitingCall:
+        """Have an operation begin as a job at a time; return the call, with the id of its job.
+
+        time_ms: Unix milliseconds. after_ms: from now, in its place.
+        """
+        request = scheduling(operation, input, time_ms, after_ms)
+        return self.client.call(request, request_id=request_id)
+
+    def scheduled(self, after: bytes = b"") -> tuple[WaitingCall, ...]:
+        """Return calls that wait, the next one first. after: the last handle of a page."""
+        return self.client.call(ListScheduled(after=after)).calls
+
+    def unschedule(self, handle: bytes) -> None:
+        """Drop a call that waits."""
+        self.client.call(UnscheduleCall(handle=handle))
 
     def delete(self, id: bytes | str) -> None:
         """Cancel a job if it is live, and have it shown no more."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.service.cases import World
+from tests.unit.service.cases import LATER_MS, World
 from tests.unit.service.test_suite import listening
 
 from datalattice.client import AsyncVenueClient, VenueClient, has_ended
@@ -78,6 +78,20 @@ def test_a_call_with_an_id_is_made_once(venue: VenueClient) -> None:
     assert venue.invoke(BACK, 1).id != first.id
 
 
+def test_calls_wait_for_their_time(venue: VenueClient) -> None:
+    late = venue.schedule(BACK, 1, time_ms=LATER_MS)
+    later = venue.schedule(BACK, 2, time_ms=LATER_MS + 1)
+    assert venue.scheduled() == (late, later)
+    assert venue.scheduled(late.handle) == (later,)
+    venue.unschedule(late.handle)
+    assert venue.scheduled() == (later,)
+    begun = venue.schedule(BACK, 3, after_ms=0, request_id="one")
+    assert venue.schedule(BACK, 3, after_ms=0, request_id="one") == begun
+    while begun.job not in venue.jobs():
+        pass
+    assert venue.wait(begun.job, 60).output == 3
+
+
 def test_newer_records_alone_are_watched(venue: VenueClient) -> None:
     id = venue.invoke(ASKS, {"ask": "?"}).id
     paused = venue.pause(id)
@@ -124,5 +138,9 @@ def test_the_verbs_with_an_event_loop(connect: Callable[[World], Any], world: Wo
             assert (await venue.cancel(id)).status == "COMPLETE"
             await venue.delete(id)
             assert id not in await venue.jobs()
+            call = await venue.schedule(BACK, 1, time_ms=LATER_MS)
+            assert await venue.scheduled() == (call,)
+            await venue.unschedule(call.handle)
+            assert await venue.scheduled() == ()
 
     asyncio.run(use())
