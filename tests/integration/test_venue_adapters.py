@@ -46,10 +46,19 @@ def greedy(given):
 
 @contextmanager
 def daemon(folder: Path, settings: str) -> Iterator[ControlClient]:
-    """Run `lattice daemon` on a folder, and give a client of its owner."""
+    """Run `lattice venue start` on a folder, and give a client of its owner."""
     folder.mkdir(exist_ok=True)
     (folder / "node.toml").write_text(settings)
-    command = [sys.executable, "-m", "datalattice.cli", "daemon", "--port", "0", "--attached"]
+    command = [
+        sys.executable,
+        "-m",
+        "datalattice.cli",
+        "venue",
+        "start",
+        "--port",
+        "0",
+        "--attached",
+    ]
     process = subprocess.Popen(
         [*command, "--dir", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -105,7 +114,7 @@ def test_a_daemon_runs_functions_sql_and_http(tmp_path: Path) -> None:
     (folder / "functions" / "mine.py").write_text(FUNCTIONS)
     settings = """
         [venue]
-        enabled = true
+        public = false
 
         [venue.http]
         allow = ["127.0.0.1"]
@@ -144,7 +153,7 @@ def test_a_daemon_runs_functions_sql_and_http(tmp_path: Path) -> None:
         long = run(client, "v/ops/http/get", {"url": f"{url}/{'x' * 30}"})
         assert (long.status, "more than 20 bytes" in long.error) == ("FAILED", True)
         # What is read again: who may call; the adapters are those of the start.
-        text = settings.replace("enabled = true", "enabled = true\npublic = true", 1)
+        text = settings.replace("public = false", "public = true")
         (folder / "node.toml").write_text(text.replace("rows = 2", "rows = 3"))
         assert client.call(ReloadSettings()).waiting == ("venue.sql.rows",)
 
@@ -157,9 +166,6 @@ def test_a_daemon_runs_a_job_on_spark_and_shows_how_far_it_is(tmp_path: Path) ->
     pytest.importorskip("starlette")
     folder = tmp_path / "data"
     settings = """
-        [venue]
-        enabled = true
-
         [venue.spark]
         master = "local[2]"
         memory = "1g"

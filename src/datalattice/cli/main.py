@@ -74,7 +74,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "queue": ("queue.commands", "app"),
     "db": ("db", "app"),
     "fs": ("fs.commands", "app"),
-    "venue": ("venue", "app"),
+    "venue": ("venue.commands", "app"),
     "store": ("store.commands", "app"),
     "kv": ("store.kv", "app"),
     "log": ("store.log", "app"),

@@ -123,7 +123,7 @@ class FolderService:
                     doors=self._stated,
                     events=self.events,
                     venue=self._venue,
-                    contents=configured_storage(self._config, self._path, self._node),
+                    contents=configured_storage(self._config, self._path, self._node.drive),
                 )
                 self._both = service, access
             return self._both

@@ -13,7 +13,7 @@ import pytest
 
 from datalattice.apps.grid import Venue, venue_document
 from datalattice.cells import Keyword
-from datalattice.cli import venue as commands
+from datalattice.cli.venue import commands
 from datalattice.client import Folder
 from datalattice.client import edit as client_edit
 from datalattice.crypto import KeyPair, SeededEntropy

@@ -78,10 +78,13 @@ def daemon(
         "log_level": log_level,
         "log_format": log_format,
     }
-    run_node(call, given, config, attached=attached, doors=_doors)
+    run_node(call, given, config, attached=attached, doors=doors_of)
 
 
-def _doors(folder: Path, settings: NodeConfig, identity: KeyPair, service: FolderService) -> Doors:
+def doors_of(
+    folder: Path, settings: NodeConfig, identity: KeyPair, service: FolderService
+) -> Doors:
+    """Return the doors of a daemon. Raises: UnsupportedOperation: a package is not installed."""
     try:
         from datalattice.api import Doors
     except ImportError as error:

@@ -296,7 +296,10 @@ def _waiting(handle: bytes, operation: str, caller: str) -> WaitingCall:
 
 def _venue(call: ServiceCall) -> VenueHost:
     if call.venue is None:
-        raise UnsupportedOperation("this node runs no venue; its setting venue.enabled is false")
+        raise UnsupportedOperation(
+            "this node runs no venue, as its setting venue.enabled is false; `lattice venue start` "
+            "runs a daemon with one"
+        )
     return call.venue
 
 

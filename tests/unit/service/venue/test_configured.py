@@ -125,7 +125,7 @@ def test_contents_are_where_the_settings_say(kind: str, tmp_path: Path) -> None:
     config = NodeConfig(venue_storage=kind, venue_path="kept/here")
     digest = sha256(b"tea").digest()
     with datalattice.open(tmp_path / "data") as node:
-        storage = configured_storage(config, tmp_path / "data", node)
+        storage = configured_storage(config, tmp_path / "data", node.drive)
         assert storage is not None
         assert (storage.get(digest), list(storage)) == (None, [])
         text = f'{{"content": {{"sha256": "{digest.hex()}"}}}}'
@@ -137,8 +137,8 @@ def test_contents_are_where_the_settings_say(kind: str, tmp_path: Path) -> None:
             "drive": node.drive("venue").exists(f"kept/here/{digest.hex()}"),
         }
         assert [name for name, there in inside.items() if there] == [kind] * (kind != "memory")
-        assert configured_storage(NodeConfig(), tmp_path, node) is None
-        again = configured_storage(config, tmp_path / "data", node)
+        assert configured_storage(NodeConfig(), tmp_path, node.drive) is None
+        again = configured_storage(config, tmp_path / "data", node.drive)
         assert again is not None
         assert again.exists(digest) is (kind != "memory")
 
@@ -151,7 +151,7 @@ def test_a_folder_for_contents_that_cannot_be_made_is_named(tmp_path: Path) -> N
         datalattice.open(tmp_path / "data") as node,
         pytest.raises(UsageError, match=r"venue\.path"),
     ):
-        configured_storage(config, tmp_path / "data", node)
+        configured_storage(config, tmp_path / "data", node.drive)
 
 
 def test_an_open_venue_lets_anonymous_callers_run_jobs_and_nothing_else() -> None:

@@ -17,7 +17,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from datalattice.apps.grid import DriveBackend, FileBackend, MemoryBackend, Storage
+from datalattice.apps.dlfs import Drive
+from datalattice.apps.grid import (
+    ContentStaging,
+    DriveBackend,
+    FileBackend,
+    MemoryBackend,
+    MemoryStaging,
+    Storage,
+)
 from datalattice.client import Node
 from datalattice.client.settings import (
     FunctionConfig,
@@ -202,9 +210,15 @@ def _offer(name: str, config: SparkJobConfig, folder: Path) -> SparkOffer:
         raise UsageError(f"{where}: {error}") from error
 
 
-def configured_storage(config: NodeConfig, folder: Path, node: Node) -> Storage | None:
+def configured_storage(
+    config: NodeConfig,
+    folder: Path,
+    drive: Callable[[str], Drive],
+    staging: Callable[[], ContentStaging] = MemoryStaging,
+) -> Storage | None:
     """Return where the venue keeps contents, open; None: in the lattice, as all venues may.
 
+    drive: returns a drive of the node. staging: takes what arrives for it; by default memory.
     Raises: UsageError: the folder or directory cannot be used.
     """
     if config.venue_storage == "lattice":
@@ -219,9 +233,8 @@ def configured_storage(config: NodeConfig, folder: Path, node: Node) -> Storage 
             raise UsageError(f"venue.path: {place}: {error.strerror or error}") from error
         storage = Storage(FileBackend(str(place)))
     else:
-        storage = Storage(
-            DriveBackend(node.drive(DRIVE), config.venue_path, make=True, staging=node.upload)
-        )
+        made = drive(DRIVE)
+        storage = Storage(DriveBackend(made, config.venue_path, make=True, staging=staging))
     storage.initialise()
     return storage
 

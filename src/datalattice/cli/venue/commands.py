@@ -11,9 +11,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from datalattice.apps.dlfs import Drive
 from datalattice.apps.grid import (
     CONTENT_BYTES_MAX,
     KnownKeys,
+    Storage,
     Venue,
     check_content,
     read_metadata,
@@ -23,12 +25,16 @@ from datalattice.cli.command import PAST, WRITES, Call, command
 from datalattice.cli.node.commands import settings_of
 from datalattice.cli.render import CommandResult, counted, listed
 from datalattice.cli.values import listed_json, value_json, value_text
+from datalattice.cli.venue import running
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import LimitExceeded, NoSuchPath, UsageError
+from datalattice.errors import Corruption, LimitExceeded, NoSuchPath, UsageError
 from datalattice.lattice import MergeContext, did_of, root_lattice, verify_did
 
-app = typer.Typer(help="Assets, jobs and content of your venue, and of all others in the grid.")
+app = typer.Typer(
+    help="Run operations as jobs; assets and content of your venue, and of all others in the grid."
+)
+app.registered_commands += running.app.registered_commands
 
 STANDARD_STREAM: Final = "-"
 EXIT_FAILED: Final = 1
@@ -66,7 +72,7 @@ def register(
         check_content(metadata, data)
 
     def change(cursor: RootLattice, key_pair: KeyPair) -> bytes:
-        venue = Venue.at(cursor, key_pair)
+        venue = Venue.at(cursor, key_pair, storage=_storage(call, cursor, key_pair.public_key))
         asset = venue.register(text)
         if data is not None:
             venue.put_content(asset, data)
@@ -86,7 +92,7 @@ def upload(
     data = _read(file, "the content")
 
     def change(cursor: RootLattice, key_pair: KeyPair) -> bytes:
-        venue = Venue.at(cursor, key_pair)
+        venue = Venue.at(cursor, key_pair, storage=_storage(call, cursor, key_pair.public_key))
         return venue.put_content(_asset_of(venue, asset), data)
 
     digest = call.edit(change).hex()
@@ -178,15 +184,24 @@ def show_one(
 
 
 @command(app, "verify", PAST)
-def verify(call: Call) -> CommandResult:
+def verify(
+    call: Call,
+    asset: Annotated[
+        str | None,
+        typer.Argument(help="Only this asset: an id, or the beginning of one. Default: the grid."),
+    ] = None,
+) -> CommandResult:
     """Read the grid and check every signature and hash. Exit code 1 when one is not good.
 
+    Of an asset, the hashes of its metadata and its content; content that is not here is not bad.
     Documents of did:web venues are fetched if the node's setting did_web wants that; else these
     venues count as not good.
     """
     from datalattice.node import web_keys
 
     # Nothing is fetched unless the settings say so.
+    if asset is not None:
+        return _verified_asset(_venue(call), asset)
     keys = web_keys(settings_of(call.existing).config.did_web)
     venue = _venue(call, keys=keys)
     rejected, damaged = venue.verify()
@@ -202,6 +217,34 @@ def verify(call: Call) -> CommandResult:
     return CommandResult(document, lines, EXIT_FAILED)
 
 
+def _verified_asset(venue: Venue, given: str) -> CommandResult:
+    """Hash the metadata and the content of an asset; say what was found."""
+    asset = _asset_of(venue, given)
+    document: dict[str, Any] = {"asset": asset.hex()}
+    try:
+        metadata = venue.metadata(asset)
+    except Corruption as error:
+        document |= {"metadata": "damaged", "reason": str(error)}
+        return CommandResult(document, [str(error)], EXIT_FAILED)
+    document["metadata"] = "sound"
+    said = ["metadata: its SHA-256 is the id"]
+    if metadata.get("content") is None:
+        document["content"] = "none"
+        return CommandResult(document, [*said, "content: none is declared"])
+    try:
+        pieces = venue.stream(asset)
+    except Corruption as error:
+        document |= {"content": "damaged", "reason": str(error)}
+        return CommandResult(document, [*said, str(error)], EXIT_FAILED)
+    if pieces is None:
+        document["content"] = "absent"
+        return CommandResult(document, [*said, "content: it is not here"])
+    # All of it was hashed before the first piece came.
+    document |= {"content": "sound", "bytes": sum(map(len, pieces))}
+    size = counted(document["bytes"], "byte")
+    return CommandResult(document, [*said, f"content: {size} with the declared SHA-256"])
+
+
 def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) -> Venue:
     """Return a venue of the folder's grid: a named one, else its own, else the only one."""
     context = MergeContext(verifier=verify_did)
@@ -214,7 +257,23 @@ def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) ->
         if len(known) != 1:  # several: a guess would show another's data
             raise UsageError(f"{len(known)} venues are in the grid; name one with --venue")
         did = known[0]
-    return Venue.at(cursor, did, keys=keys)
+    storage = None if own is None or did != did_of(own) else _storage(call, cursor, own)
+    return Venue.at(cursor, did, keys=keys, storage=storage)
+
+
+def _storage(call: Call, cursor: RootLattice, owner: bytes) -> Storage | None:
+    """Return where the settings say that contents are; None: in the lattice.
+
+    Raises: UsageError: in the memory of a daemon.
+    """
+    config = settings_of(call.folder).config
+    if config.venue_storage == "lattice":
+        return None
+    if config.venue_storage == "memory":
+        raise UsageError("venue.storage is memory: contents are in the running daemon alone")
+    from datalattice.service.venue.adapters import configured_storage
+
+    return configured_storage(config, call.folder.path, lambda name: Drive.at(cursor, owner, name))
 
 
 _ANY_DID: Final = did_of(bytes(32))

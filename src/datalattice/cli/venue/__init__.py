@@ -1,0 +1,1 @@
+"""Commands `lattice venue ...`: assets, contents and jobs; operations that a venue runs."""
