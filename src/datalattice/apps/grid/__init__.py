@@ -21,6 +21,7 @@ from datalattice.apps.grid.authority import (
     KnownKeys,
     dids_to_resolve,
 )
+from datalattice.apps.grid.contents import ContentStaging, MemoryStaging
 from datalattice.apps.grid.dids import (
     DIDUrl,
     assertion_keys,
@@ -103,6 +104,7 @@ __all__ = [
     "BadContent",
     "Collection",
     "ContentBackend",
+    "ContentStaging",
     "ContentWriter",
     "DIDResolver",
     "DIDUrl",
@@ -112,6 +114,7 @@ __all__ = [
     "KnownKeys",
     "LatticeBackend",
     "MemoryBackend",
+    "MemoryStaging",
     "Storage",
     "StoredContent",
     "Venue",
