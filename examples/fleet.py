@@ -3,10 +3,10 @@
 Two daemons run on this machine, each with a venue of its own. `north` has the flights of New York
 in a signed queue. It publishes an operation as an asset: its steps are a job on Spark, which finds
 the latest flight of each aircraft, and a query in SQL, which counts the aircraft by airport.
-`south` invokes that asset at north, under its own DID, and watches it run. North publishes the
-result as an asset, too. All of this comes to south by replication, and there it is verified: the
-definition and the result by their hashes, the job by north's signature, and the figures by an
-answer of plain Python.
+`south` runs that asset at north, as a job of its own, and watches it. North publishes the result as
+an asset, too. All of this comes to south by replication, and there it is verified: the definition
+and the result by their hashes, the job by north's signature, and the figures by an answer of plain
+Python.
 
     python examples/fleet.py                  # or: make demo-grid
     python examples/fleet.py --flights 100000 --dir fleet-data
@@ -33,15 +33,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import datalattice
-from datalattice import KeyPair, Node
+from datalattice import Node
 from datalattice.actions import JobRecord
-from datalattice.apps.grid import TERMINAL, check_content
+from datalattice.apps.grid import TERMINAL, Venue, check_content
 from datalattice.cells import to_python
-from datalattice.client import Folder, VenueClient, read_key
-from datalattice.client.credentials import make_token
-from datalattice.clock import SystemClock, present_ms
+from datalattice.client import VenueClient
 from datalattice.errors import DataLatticeError, OperationFailed, UsageError
-from datalattice.lattice import did_of
 from datalattice.pipeline import find_java
 from flights.dataset import DataSet, read_flights
 
@@ -73,6 +70,9 @@ fixed = { topic = "flights", into_database = "latest" }
     "south": """
 [venue]
 enabled = true
+
+[venue.grid]
+venues = {{ north = "{north}" }}
 """,
 }
 """What each daemon does: `node.toml` in its folder."""
@@ -108,11 +108,11 @@ RESULT: Final = "Where the aircraft are"
 
 
 class Place(NamedTuple):
-    """A running daemon: the handle of its folder, its keys and DID, the URL of its REST door."""
+    """A running daemon: the handle of its folder, its DID, the socket and URL of its REST door."""
 
     node: Node
-    keys: KeyPair
     did: str
+    socket: str
     url: str
 
 
@@ -139,9 +139,8 @@ def daemon(folder: Path, settings: str) -> Iterator[Place]:
             words = Path(log.name).read_text("utf-8", "replace").splitlines()
             raise UsageError(f"a daemon did not start: {(words or ['see ' + log.name])[-1]}")
         doors = json.loads(told + "}")["doors"]
-        keys = read_key(Folder(folder).key_path)
         with datalattice.open(folder) as node:
-            yield Place(node, keys, did_of(keys.public_key), doors.get("rest", ""))
+            yield Place(node, node.venue().did, str(folder / "rest.sock"), doors.get("rest", ""))
     finally:
         process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -209,21 +208,17 @@ def sha256(data: bytes) -> str:
 
 
 def run_at(north: Place, south: Place, operation: bytes) -> JobRecord:
-    """Invoke an operation at north with a token of south; show it run, and return how it ended."""
-    clock = SystemClock()
+    """Run an operation of north as a job of south; show it run, and return how it ended.
 
-    def token() -> str:
-        return make_token(south.keys, north.did, present_ms(clock))
-
-    with VenueClient.connect(north.url, token=token) as venue:
-        job = venue.invoke(operation.hex())
+    Both venues have a record of it. That of north is read from the copy that south has.
+    """
+    replica = south.node.venue(north.did)
+    with VenueClient.connect(south.socket) as venue:
+        job = venue.invoke("v/ops/grid/run", {"operation": operation.hex(), "venue": "north"})
         shown: set[str] = set()
         while job.status not in TERMINAL:
             job = venue.wait(job.id, LOOK_S)
-            steps: Any = to_python(job.steps) or []
-            for step in steps:  # each is a job, whose message says how far it is
-                message = venue.job(step["id"]).message if "id" in step else ""
-                line = f"  {step['name']}: {step['status']} {message}".rstrip()
+            for line in progress_of(replica, job):
                 if line not in shown:
                     shown.add(line)
                     say(line)
@@ -232,12 +227,23 @@ def run_at(north: Place, south: Place, operation: bytes) -> JobRecord:
     return job
 
 
+def progress_of(venue: Venue, job: JobRecord) -> list[str]:
+    """Return how far the steps of the job there are; each is a job, whose message says it."""
+    record: Any = to_python(venue.job(job.remote_id)) if job.remote_id else None
+    lines = []
+    for step in (record or {}).get("steps") or []:
+        found: Any = to_python(venue.job(step["id"])) if "id" in step else None
+        message = (found or {}).get("message", "")
+        lines.append(f"  {step['name']}: {step['status']} {message}".rstrip())
+    return lines
+
+
 def verify(south: Place, north: Place, job: JobRecord, asset: bytes, data: DataSet) -> list[str]:
     """Return what does not hold, of what south has in its own store."""
     venue = south.node.venue(north.did)
     content = venue.content(asset) or b""
     metadata = venue.metadata(asset)
-    record: Any = to_python(venue.job(job.id))
+    record: Any = to_python(venue.job(job.remote_id))
     latest = {row["tailnum"]: row["dest"] for row in rows_of(data) if row["air_time"] != "NA"}
     airports = Counter(latest.values())
     ranked = sorted(airports.items(), key=lambda one: (-one[1], one[0]))
@@ -282,9 +288,9 @@ def run(folder: Path, count: int) -> bool:
     data = read_flights(limit=count)
     began = time.monotonic()
     with ExitStack() as ending:
-        north, south = (
-            ending.enter_context(daemon(folder / name, text)) for name, text in SETTINGS.items()
-        )
+        north = ending.enter_context(daemon(folder / "north", SETTINGS["north"]))
+        settings = SETTINGS["south"].format(north=north.url)
+        south = ending.enter_context(daemon(folder / "south", settings))
         ticket = north.node.ticket
         assert ticket is not None
         south.node.add_peer(ticket)
@@ -292,7 +298,7 @@ def run(folder: Path, count: int) -> bool:
         added = append_flights(north, data)
         say(f"north appended {added:,} flights; it has {len(north.node.queue('flights')):,}")
         operation = north.node.venue().register(canonical(OPERATION))
-        say(f"south invokes the operation {operation.hex()} at north")
+        say(f"south runs the operation {operation.hex()} at north")
         job = run_at(north, south, operation)
         asset = publish_result(north, job)
         say(f"north publishes the result as asset {asset.hex()}; south verifies its copy")
