@@ -5,7 +5,7 @@
 #   make check   format, lint, types, contracts      make clean   take it away again
 #   make bench   measurements                        make fmt     format the code
 #   make sim     clusters from SEEDS=1000 seeds      make mutations   faults for tests to notice
-#   make laws    merge laws, 10,000 examples each
+#   make laws    merge laws, 10,000 examples each   make wheel   build/wheel/*.whl for this platform
 #   make demo-grid   two venues: one runs a job on Spark, the other asks for it and verifies the result
 
 PYTHON ?= python3
@@ -36,7 +36,7 @@ LAWS ?= tests/laws
 HAS_COMPILER = printf '\#include <Python.h>\n' | $${CC:-cc} -x c -fsyntax-only \
 	-I"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')" - 2>/dev/null
 
-.PHONY: env demo demo-grid test test-pure test-compiled check build clean bench sim laws mutations fmt
+.PHONY: env demo demo-grid test test-pure test-compiled check build wheel clean bench sim laws mutations fmt
 
 env: $(READY)
 
@@ -48,14 +48,18 @@ $(READY): pyproject.toml constraints.txt
 	@echo "make: building $(VENV) (a few minutes the first time: Spark is large)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --quiet --upgrade --constraint constraints.txt pip setuptools wheel
-	@$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[all]'
+	@DATALATTICE_COMPILE=0 $(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[all]'
 	@touch $@
 
+# The compiled kernel where `make test` or `make bench` left one of these very sources, else pure Python.
+PATH_THERE = $$($(MAKE) --no-print-directory --question build/compiled/.ready 2>/dev/null \
+	&& echo "$$PWD/build/compiled" || echo "$$PWD/src")
+
 demo: $(READY)
-	@PYTHONPATH=examples $(BIN)/python -m flights $(DEMO_ARGS)
+	@PYTHONPATH="$(PATH_THERE):examples" $(BIN)/python -m flights $(DEMO_ARGS)
 
 demo-grid: $(READY)
-	@$(BIN)/python examples/fleet.py $(GRID_ARGS)
+	@PYTHONPATH="$(PATH_THERE)" $(BIN)/python examples/fleet.py $(GRID_ARGS)
 
 # --- tests ------------------------------------------------------------------------------------
 
@@ -117,6 +121,9 @@ build: $(READY)
 	@DATALATTICE_COMPILE=1 $(BIN)/python setup.py --quiet build_ext --inplace --build-temp build/temp \
 		>build/compile.log 2>&1 || { cat build/compile.log >&2; exit 1; }
 	@echo "make build: the compiled kernel is on; make clean takes it away"
+
+wheel: build/compiled/.ready
+	@$(BIN)/python tests/scripts/wheel.py build/compiled build/wheel
 
 clean:
 	@find src -name '*.so' -delete

@@ -1,19 +1,29 @@
-"""Build script: pure Python by default, the compiled kernel when DATALATTICE_COMPILE=1.
+"""Build script: with the compiled kernel where this machine can compile, else pure Python.
 
-Everything else about the distribution is in pyproject.toml. `make build` compiles in place and
-`make clean` takes it away again.
+DATALATTICE_COMPILE=1 fails instead of going without, DATALATTICE_COMPILE=0 is always pure. So is an
+editable installation: compiled modules hide later edits of the source. Everything else about the
+distribution is in pyproject.toml. `make build` compiles in place, `make clean` takes it away again.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import sysconfig
+import tempfile
+from contextlib import suppress
+from distutils.ccompiler import new_compiler
+from distutils.sysconfig import customize_compiler
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 PACKAGE = Path("src", "datalattice")
 KECCAK = Path("src", "keccak")
+SIGNATURES = Path("src", "signatures")
 SIGNATURES = Path("src", "signatures")
 
 COMPILED_PACKAGES = ("cells", "lattice")
@@ -72,29 +82,105 @@ def compiled_sources(root: Path) -> list[Path]:
     return [path.relative_to(root) for path in paths]
 
 
-def extensions() -> list[object]:
-    if os.environ.get("DATALATTICE_COMPILE") != "1":
-        return []
-    try:
-        from mypyc.build import mypycify  # noqa: PLC0415 - a pure installation has no mypy
-    except ImportError:
-        sys.exit("DATALATTICE_COMPILE=1 needs mypy beside setuptools: run `make build`")
-    paths = [str(path) for path in compiled_sources(Path())]
+MYPY = "mypy>=2.4,<3"  # as in pyproject.toml
+# What is installed beside it has no say in the code: missing or there, it is compiled alike.
+MYPY_OPTIONS = ["--follow-imports=silent", "--no-site-packages"]
+
+
+def plain_extensions() -> list[Extension]:
+    """Return the C modules of our own: they stand beside `datalattice__mypyc`, the kernel's."""
     keccak = Extension(
-        "datalattice__keccak",  # beside the module of the compiled kernel, `datalattice__mypyc`
+        "datalattice__keccak",
         [str(KECCAK / "keccak.c")],
         depends=[str(KECCAK / "lanes.h")],
         extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
     )
-    signatures = Extension("datalattice__signatures", [str(SIGNATURES / "signatures.c")])
-    kernel = mypycify(paths, opt_level="3", group_name="datalattice")
+    return [keccak, Extension("datalattice__signatures", [str(SIGNATURES / "signatures.c")])]
+
+
+def kernel_extensions() -> list[Extension]:
+    from mypyc.build import mypycify  # noqa: PLC0415 - a pure installation has no mypy
+
+    paths = [str(path) for path in compiled_sources(Path())]
+    kernel: list[Extension] = mypycify(
+        [*MYPY_OPTIONS, *paths], opt_level="3", debug_level="0", group_name="datalattice"
+    )
     if sys.platform != "win32":
+        # gcc's check of indentation reads this one file of 600,000 lines over and over: 60 % of
+        # the compiler's time. The code it makes is the same.
         for extension in kernel:
-            # gcc's check of indentation reads this one file of 600,000 lines over and over: 60 % of
-            # the compiler's time. The code it makes is the same.
-            extension.extra_compile_args.append("-Wno-misleading-indentation")
-    return [keccak, signatures, *kernel]
+            extension.extra_compile_args = [
+                *extension.extra_compile_args,
+                "-Wno-misleading-indentation",
+            ]
+    gc.freeze()  # else the interpreter, before it ends, looks through all that mypy left
+    return kernel
+
+
+def obstacle() -> str:
+    """Return why this machine cannot compile, empty where it can."""
+    if sys.implementation.name != "cpython":
+        return "mypyc compiles for CPython alone"
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder, "probe.c")
+        probe.write_text("#include <Python.h>\n", encoding="utf-8")
+        try:
+            compiler = new_compiler()
+            customize_compiler(compiler)
+            compiler.compile(
+                [str(probe)], output_dir=folder, include_dirs=[sysconfig.get_path("include")]
+            )
+        except (BaseError, CCompilerError):
+            return "no C compiler with Python headers (on Debian: apt-get install gcc python3-dev)"
+    return ""
+
+
+def say_pure(reason: str) -> None:
+    line = f"datalattice: pure Python, without the compiled kernel: {reason}"
+    print(line, file=sys.stderr)
+    if not sys.stderr.isatty():
+        # pip keeps the output of a build that succeeds to itself; there may be no terminal either.
+        with suppress(OSError), Path("/dev/tty").open("w", encoding="utf-8") as terminal:
+            print(line, file=terminal)
+
+
+class BuildKernel(build_ext):  # type: ignore[misc]
+    """Translates the kernel when extensions are built, not whenever pip asks for metadata."""
+
+    extensions: list[Extension]
+
+    def run(self) -> None:
+        must = os.environ.get("DATALATTICE_COMPILE") == "1"
+        if self.editable_mode and not must:
+            self.extensions = []
+            return
+        try:
+            self.distribution.ext_modules = [*plain_extensions(), *kernel_extensions()]
+            self.swig_opts = None  # the first call has made a list of this option
+            self.finalize_options()
+            super().run()
+        except (ImportError, SystemExit, BaseError, CCompilerError) as error:
+            if must:
+                raise
+            # Some modules of the kernel without the others would not import.
+            for extension in self.extensions:
+                Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            self.extensions = []
+            say_pure(" ".join(str(error).split()) or "it does not compile")
+
+
+def main() -> None:
+    wish = os.environ.get("DATALATTICE_COMPILE", "")
+    reason = "" if wish else obstacle()
+    if reason and "bdist_wheel" in sys.argv:
+        say_pure(reason)
+    compiles = wish == "1" or not (wish or reason)
+    setup(
+        ext_modules=plain_extensions() if compiles else [],
+        setup_requires=[MYPY] if compiles and not wish else [],
+        cmdclass={"build_ext": BuildKernel},
+    )
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions())
+    main()

@@ -231,12 +231,15 @@ def _name_of(info: CommandInfo) -> str:
 def _print_version(wanted: bool) -> None:
     if not wanted:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    import sys
 
-    try:
-        print(f"lattice {version('datalattice')}")
-    except PackageNotFoundError:
-        print("lattice, not installed")
+    from datalattice.cells import Cell
+    from datalattice.crypto import HASH_LANES
+    from datalattice.version import VERSION
+
+    is_pure = (sys.modules[Cell.__module__].__file__ or "").endswith(".py")
+    lanes = f", hashes {max(HASH_LANES)} side by side" if HASH_LANES else ""
+    print(f"lattice {VERSION}, {'pure Python' if is_pure else 'compiled'}{lanes}")
     raise Exit(EXIT_DONE)
 
 
@@ -245,7 +248,10 @@ def options(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and the mode.",
         ),
     ] = False,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from datalattice.cells import Cell
 from datalattice.cli.main import run
 from datalattice.errors import StoreFull
 
@@ -35,11 +36,12 @@ COMMANDS = [
 ]
 
 
-def test_the_version_is_one_line(lattice: Any) -> None:
+def test_the_version_is_one_line_and_names_the_mode(lattice: Any) -> None:
     ran = lattice("--version")
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith("lattice ")
-    assert ran.out.count("\n") == 1
+    is_pure = (sys.modules[Cell.__module__].__file__ or "").endswith(".py")
+    mode = "pure Python" if is_pure else f"compiled, hashes {max(HASH_LANES)} side by side"
+    assert ran.out == f"lattice {VERSION}, {mode}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
