@@ -28,11 +28,12 @@ from datalattice.cells import (
     missing,
     novelty,
     same,
+    tagged,
     validate,
     value_hash,
     vector_fork_offset,
 )
-from datalattice.crypto import KeyPair
+from datalattice.crypto import KeyPair, verify
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CHUNK_BYTES
 
@@ -329,6 +330,33 @@ def test_a_signed_value_is_verified_without_its_content() -> None:
     assert not wrong.verify()
     assert not wrong.verify(), "remembered"
     assert not Signed(bytes(32), bytes(64), 6).verify()
+
+
+def test_only_signatures_that_were_not_made_here_are_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bytes] = []
+
+    def counting(key: bytes, signature: bytes, message: bytes) -> bool:
+        asked.append(message)
+        return verify(key, signature, message)
+
+    monkeypatch.setattr(tagged, "verify", counting)
+    pair, other = KeyPair(bytes(32)), KeyPair(bytes([1]) * 32)
+    made = Signed.sign(pair, 7)
+    again = decode(encode(made))
+    assert isinstance(again, Signed)
+    assert again.verify()
+    assert asked == []
+    # The same signature below another key, or over another value, is another claim.
+    assert not Signed(other.public_key, made.signature, 7).verify()
+    assert not Signed(pair.public_key, made.signature, 8).verify()
+    assert asked == [encode(7), encode(8)]
+    # Those made long ago are forgotten, and verified.
+    for number in range(tagged.MADE_HERE_MAX):
+        encode(Signed.sign(pair, number + 100))
+    assert Signed(pair.public_key, made.signature, 7).verify()
+    assert asked == [encode(7), encode(8), encode(7)]
 
 
 def test_a_set_of_missing_cells_is_named_whole() -> None:
