@@ -11,7 +11,9 @@ import pytest
 
 from datalattice.cells import Cell
 from datalattice.cli.main import run
+from datalattice.crypto import HASH_LANES
 from datalattice.errors import StoreFull
+from datalattice.version import VERSION
 
 COMMANDS = [
     ["key", "new"],
