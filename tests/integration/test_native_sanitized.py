@@ -20,13 +20,19 @@ import hashlib, random, sys
 sys.path.insert(0, sys.argv[1])
 import datalattice__keccak as keccak
 dice = random.Random(3)
+def check(messages, lanes):
+    expected = [hashlib.sha3_256(one).digest() for one in messages]
+    assert keccak.sha3_256_many(messages, lanes) == expected, ([*map(len, messages)], lanes)
+    assert [keccak.sha3_256(memoryview(one)) for one in messages] == expected
 lengths = (0, 1, 7, 8, 135, 136, 137, 271, 272, 1_000, 40_000)
 for lanes in (0, *keccak.LANES):
+    for length in range(1_001):
+        check([dice.randbytes(length) for _ in range(9)], lanes)
     for count in range(20):
-        messages = [dice.randbytes(dice.choice(lengths)) for _ in range(count)]
-        expected = [hashlib.sha3_256(one).digest() for one in messages]
-        assert keccak.sha3_256_many(messages, lanes) == expected
-        assert [keccak.sha3_256(memoryview(one)) for one in messages] == expected
+        check([dice.randbytes(dice.choice(lengths)) for _ in range(count)], lanes)
+    for _ in range(1_000):
+        longest = dice.choice((3, 140, 300, 5_000))
+        check([dice.randbytes(dice.randrange(longest)) for _ in range(dice.randrange(40))], lanes)
     for wrong in ([b"a" * 200, None], [1], None):
         try:
             keccak.sha3_256_many(wrong, lanes)

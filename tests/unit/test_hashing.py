@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import sys
 import threading
 
 import pytest
@@ -83,3 +84,27 @@ def test_messages_may_be_taken_from_the_list_while_they_are_hashed() -> None:
     thread.join()
     # The list was read before or after it was emptied, never in between.
     assert found in (wanted, [])
+
+
+def test_other_threads_run_while_a_large_batch_is_hashed() -> None:
+    messages = [bytes(100_000)] * 64
+    begun, ran = threading.Event(), threading.Event()
+
+    def other() -> None:
+        begun.wait()
+        ran.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1_000)  # nothing but giving the lock back lets the other one run
+    try:
+        begun.set()
+        for _ in range(1_000):
+            sha3_256_many(messages)
+            if ran.is_set():
+                break
+        assert ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
