@@ -27,9 +27,9 @@ from datalattice.client.weaverfolder import WEAVER_FOLDER
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
 from datalattice.engine import DATA_FILE, JOURNAL_FILE, GroupCommit, copy_tables, open_engine
-from datalattice.errors import MissingData, UsageError
+from datalattice.errors import UsageError
 from datalattice.lattice import KeyedLattice, Lattice, replicable, root_lattice
-from datalattice.store import PLACE_FILE, STORE_FILE, CellStore, Store
+from datalattice.store import PLACE_FILE, STORE_FILE, CellStore, Store, children_first
 from datalattice.weaver import STORE_TABLES, Stores, store_id_text
 
 LACKING: Final = (
@@ -189,20 +189,15 @@ def copy_value(
     top = encode(value)
     batch: dict[bytes, bytes] = {}
     done = 0
-    # Depth first, without recursion: values may be deep. A cell is stored after all below it, so a
-    # cell that the target has is complete there.
-    stack: list[tuple[bytes, bytes | None]] = [(hash, None) for hash in references(top)]
-    while stack:
-        hash, encoding = stack.pop()
-        if hash in batch or target.has(hash):
-            continue
-        if encoding is None:
-            encoding = made.get(hash) or source.get_encoding(hash)
-            if encoding is None:
-                raise MissingData([hash])
-            stack.append((hash, encoding))
-            stack.extend((below, None) for below in references(encoding))
-            continue
+
+    def encodings_of(hashes: list[bytes]) -> list[bytes | None]:
+        found = source.get_encodings(hashes)
+        return [made.get(hash, cell) for hash, cell in zip(hashes, found, strict=True)]
+
+    # A cell is stored after all below it, so a cell that the target has is complete there.
+    for hash, encoding in children_first(
+        references(top), encodings_of, lambda one: one in batch or target.has(one)
+    ):
         batch[hash] = encoding
         if len(batch) >= BATCH_CELLS:
             target.put_encodings(batch.items())

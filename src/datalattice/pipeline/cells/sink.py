@@ -25,7 +25,7 @@ from datalattice.cells import branch_hashes, decode
 from datalattice.client import Folder, finish, node_or_store
 from datalattice.client.replicas import import_into, taking
 from datalattice.clock import SystemClock
-from datalattice.crypto import sha3_256
+from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
 from datalattice.pipeline.cells.options import WriteOptions, write_options
 from datalattice.pipeline.cells.rows import cells
@@ -133,12 +133,13 @@ def check_columns(schema: StructType) -> None:
 
 def _checked(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
     """Yield (hash, encoding) of the rows of a batch, checked."""
-    for said, encoding in zip(listed(batch, "hash"), listed(batch, "encoding"), strict=True):
-        if encoding is None:
-            raise UsageError("the column encoding has a NULL; every row is a cell")
-        # The hash is computed, never taken from the row: a wrong hash would put one cell in
-        # place of another.
-        hash = sha3_256(encoding)
+    encodings = listed(batch, "encoding")
+    if None in encodings:
+        raise UsageError("the column encoding has a NULL; every row is a cell")
+    # The hash is computed, never taken from the row: a wrong hash would put one cell in place of
+    # another.
+    hashes = sha3_256_many(encodings)
+    for said, hash, encoding in zip(listed(batch, "hash"), hashes, encodings, strict=True):
         if said is not None and said != hash:
             raise BadFormat(f"a cell of a row with the hash 0x{said.hex()} has another hash")
         try:

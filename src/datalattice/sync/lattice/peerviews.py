@@ -187,13 +187,12 @@ class Views:
 
     def supply(self, want: Sequence[bytes]) -> list[Part | None]:
         """Return cells by hash; None for each that was not announced."""
-        found = ((hash, self._supplied(hash)) for hash in want)
-        return [None if data is None else Part(hash, data) for hash, data in found]
-
-    def _supplied(self, hash: bytes) -> bytes | None:
         # "A cell is served by its hash when the part of a root that peers see reached it"
         # (docs/design/foreign-data.md, What is served): a guessed hash of `:local` gets nothing.
-        return self.load(hash) if self._store.announced(hash) else self._made.get(hash)
+        announced = [hash for hash in want if self._store.announced(hash)]
+        stored = dict(zip(announced, self.load_all(announced), strict=True))
+        found = ((hash, stored.get(hash) or self._made.get(hash)) for hash in want)
+        return [None if data is None else Part(hash, data) for hash, data in found]
 
     def _keep(self, value: Value) -> None:
         """Keep the cells above what was cut off: they differ from the stored ones."""
