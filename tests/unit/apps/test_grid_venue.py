@@ -195,6 +195,15 @@ def test_other_ids_are_refused(given: object) -> None:
         parse_asset_id(given)
 
 
+@pytest.mark.parametrize(("offset", "shown"), [(0, 2), (1, 1), (2, 0), (3, 0), (2**64 - 1, 0)])
+def test_a_page_of_assets_begins_anywhere(offset: int, shown: int) -> None:
+    venue = venue_of()
+    ids = {venue.register(json.dumps({"name": name})) for name in "ab"}
+    total, page = venue.asset_page(offset, 10)
+    assert (total, len(page)) == (2, shown)
+    assert set(page) <= ids
+
+
 def test_an_asset_of_another_venue_is_read_by_its_id() -> None:
     here, there = venue_of(0), venue_of(1)
     asset = there.register('{"name":"there"}')

@@ -269,8 +269,9 @@ class Venue:
         """
         held = part_of(self._state(), ASSETS_KEY)
         hidden = sum(one in held for one in self._hidden.of(self.did, ASSETS_KEY))
-        items = islice(self._listed(None, ASSETS_KEY), offset, offset + limit)
-        return len(held) - hidden, list(items)
+        total = len(held) - hidden
+        first = min(offset, total)  # a caller may name any number
+        return total, list(islice(self._listed(None, ASSETS_KEY), first, first + limit))
 
     # --- content ------------------------------------------------------------------------------
 
