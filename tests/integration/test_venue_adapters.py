@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,30 @@ def test_a_daemon_runs_functions_sql_and_http(tmp_path: Path) -> None:
         text = settings.replace("public = false", "public = true")
         (folder / "node.toml").write_text(text.replace("rows = 2", "rows = 3"))
         assert client.call(ReloadSettings()).waiting == ("venue.sql.rows",)
+
+
+def test_contents_go_through_the_daemon_into_its_own_storage(tmp_path: Path) -> None:
+    pytest.importorskip("starlette")
+    folder, content = tmp_path / "data", tmp_path / "content"
+    content.write_bytes(b"tea" * 500_000)
+    digest = sha256(content.read_bytes()).hexdigest()
+    (tmp_path / "metadata").write_text(json.dumps({"content": {"sha256": digest}}))
+
+    def lattice(*words: object) -> str:
+        command = [sys.executable, "-m", "datalattice.cli", "--dir", folder, "venue", *words]
+        done = subprocess.run([str(one) for one in command], capture_output=True, check=False)
+        return (done.stdout + done.stderr).decode()
+
+    for kind in ("memory", "file"):
+        with daemon(folder, f"[venue]\nstorage = '{kind}'\npath = 'kept'\n"):
+            asset = lattice("register", tmp_path / "metadata").strip()
+            assert lattice("upload", asset, content).strip() == digest
+            assert lattice("upload", asset, tmp_path / "metadata").strip() != digest
+            lattice("download", asset, "--output", tmp_path / kind)
+            assert (tmp_path / kind).read_bytes() == content.read_bytes()
+        assert (folder / "kept" / digest).exists() is (kind == "file")
+        gone = kind == "memory"
+        assert ("has the content" in lattice("download", asset)) is gone
 
 
 @pytest.mark.once

@@ -6,11 +6,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import IO, Annotated, Any, Final
 
 import typer
 
+from datalattice.actions import GetContent, PutContent
 from datalattice.apps.dlfs import Drive
 from datalattice.apps.grid import (
     CONTENT_BYTES_MAX,
@@ -26,6 +28,8 @@ from datalattice.cli.node.commands import settings_of
 from datalattice.cli.render import CommandResult, counted, listed
 from datalattice.cli.values import listed_json, value_json, value_text
 from datalattice.cli.venue import running
+from datalattice.client import RestClient
+from datalattice.client import running as running_in
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import Corruption, LimitExceeded, NoSuchPath, UsageError
@@ -38,6 +42,9 @@ app.registered_commands += running.app.registered_commands
 
 STANDARD_STREAM: Final = "-"
 EXIT_FAILED: Final = 1
+MEMORY: Final = "memory"
+DOOR: Final = "rest.sock"
+"""The socket of REST in the folder of a daemon."""
 _STORAGE: Final = Keyword("storage")
 
 VenueOption = Annotated[
@@ -75,6 +82,7 @@ def register(
         venue = Venue.at(cursor, key_pair, storage=_storage(call, cursor, key_pair.public_key))
         asset = venue.register(text)
         if data is not None:
+            _check_kept(call)
             venue.put_content(asset, data)
         return asset
 
@@ -89,9 +97,16 @@ def upload(
     file: Annotated[str, typer.Argument(help="File with the content; - for standard input.")],
 ) -> CommandResult:
     """Store the content of an asset, if it is what the metadata declares. Prints its hash."""
+    door = _door(call)
+    if door is not None:
+        # The daemon takes it piece by piece, into its own storage.
+        with _opened(file) as body:
+            stored = door.upload(PutContent(id=_asset_of(_venue(call), asset)), body)
+        return CommandResult({"sha256": stored.hash.hex()}, [stored.hash.hex()])
     data = _read(file, "the content")
 
     def change(cursor: RootLattice, key_pair: KeyPair) -> bytes:
+        _check_kept(call)
         venue = Venue.at(cursor, key_pair, storage=_storage(call, cursor, key_pair.public_key))
         return venue.put_content(_asset_of(venue, asset), data)
 
@@ -111,6 +126,9 @@ def download(
     venue = _venue(call)  # all venues: content of one asset is the same everywhere
     wanted = _asset_of(venue, asset)
     pieces = venue.stream(wanted)
+    door = _door(call) if pieces is None and call.as_of is None else None
+    if door is not None and settings_of(call.folder).config.venue_storage == MEMORY:
+        pieces = (piece.data for piece in call.enter(door.stream(GetContent(id=wanted))))
     if pieces is None:
         raise NoSuchPath(f"no venue here has the content of the asset {wanted.hex()}")
     if output == STANDARD_STREAM:
@@ -264,13 +282,11 @@ def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) ->
 def _storage(call: Call, cursor: RootLattice, owner: bytes) -> Storage | None:
     """Return where the settings say that contents are; None: in the lattice.
 
-    Raises: UsageError: in the memory of a daemon.
+    Those in the memory of a daemon are not here.
     """
     config = settings_of(call.folder).config
     if config.venue_storage == "lattice":
         return None
-    if config.venue_storage == "memory":
-        raise UsageError("venue.storage is memory: contents are in the running daemon alone")
     from datalattice.service.venue.adapters import configured_storage
 
     return configured_storage(config, call.folder.path, lambda name: Drive.at(cursor, owner, name))
@@ -322,6 +338,24 @@ def _job_row(job: bytes, record: Map | None) -> dict[str, Any]:
         "op": listed_json(held.get("op")),
         "updated": listed_json(held.get("updated")),
     }
+
+
+def _check_kept(call: Call) -> None:
+    """Refuse a content that would be gone with this command."""
+    if settings_of(call.folder).config.venue_storage == MEMORY:
+        raise UsageError("venue.storage is memory: contents are in the running daemon alone")
+
+
+def _door(call: Call) -> RestClient | None:
+    """Return a client of the daemon that runs in the folder; None without one."""
+    socket = call.folder.path / DOOR
+    if running_in(call.folder.path) is None or not socket.exists():
+        return None
+    return call.enter(RestClient(str(socket)))
+
+
+def _opened(name: str) -> AbstractContextManager[IO[bytes]]:
+    return nullcontext(sys.stdin.buffer) if name == STANDARD_STREAM else Path(name).open("rb")
 
 
 def _count(part: Value) -> int:
