@@ -85,7 +85,7 @@ class MemoryStaging:
         """Do nothing: the memory is freed with it."""
 
 
-class CellSink:
+class CellContentSink:
     """A content that becomes a value. commit: gives the value its name."""
 
     def __init__(self, staging: ContentStaging, commit: Callable[[bytes | Blob], None]) -> None:

@@ -17,7 +17,7 @@ from datalattice.apps.dlfs import Drive, join_path, split_path
 from datalattice.apps.grid.assets import parse_hash
 from datalattice.apps.grid.contents import (
     CellContent,
-    CellSink,
+    CellContentSink,
     ContentReader,
     ContentSink,
     ContentStaging,
@@ -221,7 +221,7 @@ class DriveBackend:
                 self.drive.makedirs(self.folder)
             self.drive.write(self._path(digest), made)
 
-        return CellSink(self._staging(), named)
+        return CellContentSink(self._staging(), named)
 
     def size(self, digest: bytes) -> int | None:
         """Return the number of bytes, None if the content is absent."""

@@ -17,7 +17,7 @@ from datalattice.apps.grid.assets import CONTENT_BYTES_MAX, READ_BYTES, SHA256_B
 from datalattice.apps.grid.contents import (
     PIECE_BYTES,
     CellContent,
-    CellSink,
+    CellContentSink,
     ContentReader,
     ContentSink,
     ContentStaging,
@@ -387,7 +387,7 @@ class MemoryBackend:
         def keep(made: bytes | Blob) -> None:
             self._held[digest] = bytes(made)
 
-        return CellSink(MemoryStaging(), keep)
+        return CellContentSink(MemoryStaging(), keep)
 
     def size(self, digest: bytes) -> int | None:
         """Return the number of bytes, None if the content is absent."""
@@ -442,7 +442,7 @@ class LatticeBackend:
 
     def begin(self, digest: bytes) -> ContentSink:
         """Return what takes a content."""
-        return CellSink(self._staging(), lambda made: self._name(digest, made))
+        return CellContentSink(self._staging(), lambda made: self._name(digest, made))
 
     def _name(self, digest: bytes, made: bytes | Blob) -> None:
         self._cursor.update(lambda held: (as_index(held) or EMPTY_INDEX).put(digest, made))
