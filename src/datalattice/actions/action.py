@@ -74,6 +74,7 @@ class Route:
     success: the status of the answer. body: the field that is the body; "" for all other fields.
     answer:  the field of the result that is the answer, in the media type `media`; "" for all
              fields. A text, as `body` or `answer`, stands as it is.
+    query:   fields that may also stand in the query string, where the body has them.
     event:   the name of the events of a stream. at_root: the path does not begin at the base.
     """
 
@@ -85,6 +86,7 @@ class Route:
     media: str = JSON_TYPE
     event: str = ""
     at_root: bool = False
+    query: tuple[str, ...] = ()
 
     def target(self, base: str) -> str:
         """Return the path from the root on. base: where the other routes begin."""
@@ -214,7 +216,7 @@ def _check(made: Action) -> None:
     answers = {field.name for field in made.result.declared()}  # this checks its declaration, too
     named = set(re.findall(r"\{(\w+)\}", made.scope)) - {CALLER}
     for route in made.routes:
-        named |= {*route.fields, *([route.body] if route.body else [])}
+        named |= {*route.fields, *route.query, *([route.body] if route.body else [])}
         if route.answer and route.answer not in answers:
             raise UsageError(f"action {made.name}: its result has no field {route.answer}")
     # At import: a scope with a name that no field has would ask for a right on nothing.

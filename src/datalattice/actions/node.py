@@ -32,8 +32,19 @@ class DoorStatements(Message, name="lattice.daemon.v1.DoorStatements"):
     doors: Annotated[tuple[DoorStatement, ...], Field(1)] = ()
 
 
+class VenueStats(Message, name="lattice.daemon.v1.VenueStats"):
+    """Counts of a venue. users: callers with live jobs. ops: operations that it offers."""
+
+    assets: Annotated[int, Field(1, "uint64")] = 0
+    users: Annotated[int, Field(2, "uint64")] = 0
+    ops: Annotated[int, Field(3, "uint64")] = 0
+
+
 class NodeInfo(Message, name="lattice.daemon.v1.NodeStatus"):
-    """Who a node is. mesh_count: Weaver stores without a parent. Fields from 16 on are our own."""
+    """Who a node is. mesh_count: Weaver stores without a parent. Fields from 16 on are our own.
+
+    From `status` on: as a venue answers. ts: Unix milliseconds. url: of its first door.
+    """
 
     public_key: Annotated[bytes, Field(1)] = b""
     display_name: Annotated[str, Field(2)] = ""
@@ -44,6 +55,12 @@ class NodeInfo(Message, name="lattice.daemon.v1.NodeStatus"):
     root_hash: Annotated[bytes, Field(18, codec=HASH)] = b""
     address: Annotated[str | None, Field(19)] = None
     doors: Annotated[tuple[DoorStatement, ...], Field(20)] = ()
+    status: Annotated[str, Field(21)] = "OK"
+    ts: Annotated[int, Field(22, "uint64")] = 0
+    did: Annotated[str, Field(23)] = ""
+    name: Annotated[str, Field(24)] = ""
+    url: Annotated[str, Field(25)] = ""
+    stats: Annotated[VenueStats | None, Field(26)] = None
 
 
 @action(

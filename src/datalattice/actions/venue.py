@@ -14,6 +14,7 @@ from datalattice.actions.action import (
     Route,
     action,
 )
+from datalattice.actions.assets import ASSET
 from datalattice.actions.common import PAGE, RESUME_NUMBER, Empty
 from datalattice.actions.formats import CELL, HASH, HexFormat
 from datalattice.cells import Value
@@ -61,6 +62,39 @@ class GetOperation(ActionRequest[OfferedOperation], name="datalattice.v1.GetOper
     path: Annotated[str, Field(1)] = ""
 
 
+class DidDocument(Message, name="datalattice.v1.DidDocument"):
+    """A DID document, as JSON has it."""
+
+    document: Annotated[Value, Field(1, codec=CELL)] = None
+
+
+_DID_JSON = "application/did+json"
+
+
+@action(
+    "venue.did",
+    ActionKind.QUERY,
+    "r",
+    "",
+    Route("GET", "/.well-known/did.json", answer="document", media=_DID_JSON, at_root=True),
+)
+class GetVenueDid(ActionRequest[DidDocument], name="datalattice.v1.GetVenueDidRequest"):
+    """Return the DID document of this node's venue: its key, and where its doors are."""
+
+
+@action(
+    "venue.asset_did",
+    ActionKind.QUERY,
+    "r",
+    "",
+    Route("GET", "/a/{id}/did.json", answer="document", media=_DID_JSON, at_root=True),
+)
+class GetAssetDid(ActionRequest[DidDocument], name="datalattice.v1.GetAssetDidRequest"):
+    """Return the DID document of an asset. Raises: NoSuchPath: it is not here."""
+
+    id: Annotated[bytes, Field(1, codec=ASSET)] = b""
+
+
 class JobRecord(Message, name="datalattice.v1.JobRecord"):
     """A job. status: PENDING, STARTED, PAUSED, INPUT_REQUIRED, AUTH_REQUIRED, or how it ended.
 
@@ -88,13 +122,13 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
-@action("venue.invoke", ActionKind.ONCE, "x", _JOBS, POST("/invoke", 201))
+@action("venue.invoke", ActionKind.ONCE, "x", _JOBS, Route("POST", "/invoke", 201, query=("wait",)))
 class InvokeOperation(ActionRequest[JobRecord], name="datalattice.v1.InvokeOperationRequest"):
     """Run an operation as a job, which is durable when it returns.
 
     operation: "v/ops/json/merge", or an asset id. input: a value of JSON. wait_ms: up to 120,000:
-    how long the answer waits for the end, though no longer than 10 s. timeout_ms: after which the
-    job ends as TIMEOUT.
+    how long the answer waits for the end, though no longer than 10 s. wait: as long as that.
+    timeout_ms: after which the job ends as TIMEOUT.
     Raises: NoSuchPath, UsageError: no such operation, or not with this input.
     """
 
@@ -102,6 +136,7 @@ class InvokeOperation(ActionRequest[JobRecord], name="datalattice.v1.InvokeOpera
     input: Annotated[Value, Field(2, codec=CELL)] = None
     wait_ms: Annotated[int, Field(3, "uint32")] = 0
     timeout_ms: Annotated[int | None, Field(4, "uint64")] = None
+    wait: Annotated[bool, Field(5)] = False
 
 
 class JobList(Message, name="datalattice.v1.JobList"):

@@ -9,28 +9,42 @@ Source: docs/venue-client.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from datalattice.actions import (
+    PAGE_MAX,
     CancelJob,
     DeleteJob,
+    GetAsset,
+    GetContent,
     GetJob,
     JobRecord,
+    ListAssets,
     ListJobIds,
     ListOperations,
     ListScheduled,
     OfferedOperation,
     PauseJob,
+    PutContent,
+    RegisterAsset,
     ResumeJob,
     UnscheduleCall,
     WaitingCall,
     WatchJob,
 )
-from datalattice.apps.grid import parse_job_id
+from datalattice.apps.grid import parse_asset_id, parse_job_id
 from datalattice.client.calling import AsyncClient
-from datalattice.client.venues import has_ended, invocation, message_to, output_of, scheduling
+from datalattice.client.venues import (
+    checked_text,
+    has_ended,
+    invocation,
+    message_to,
+    metadata_of,
+    output_of,
+    scheduling,
+)
 
 
 class AsyncVenueClient:
@@ -143,6 +157,37 @@ class AsyncVenueClient:
     async def delete(self, id: bytes | str) -> None:
         """Cancel a job if it is live, and have it shown no more."""
         await self.client.call(DeleteJob(id=parse_job_id(id)))
+
+    async def register(self, metadata: str | Mapping[str, Any]) -> bytes:
+        """Register an asset; as `VenueClient.register`."""
+        return (await self.client.call(RegisterAsset(metadata=metadata_of(metadata)))).id
+
+    async def assets(self) -> AsyncIterator[bytes]:
+        """Yield the ids of the venue's assets, in their order."""
+        offset = 0
+        while page := (await self.client.call(ListAssets(offset=offset, limit=PAGE_MAX))).items:
+            for id in page:
+                yield id
+            offset += len(page)
+
+    async def asset(self, id: bytes | str) -> str:
+        """Return the exact metadata text of an asset; as `VenueClient.asset`."""
+        wanted = parse_asset_id(id)
+        return checked_text(wanted, (await self.client.call(GetAsset(id=wanted))).metadata)
+
+    async def upload(self, id: bytes | str, content: bytes | Iterable[bytes] | IO[bytes]) -> bytes:
+        """Store the content of an asset; as `VenueClient.upload`."""
+        body = [content] if isinstance(content, bytes) else content
+        return (await self.client.upload(PutContent(id=parse_asset_id(id)), body)).hash
+
+    async def download(
+        self, id: bytes | str, start: int = 0, count: int = 0
+    ) -> AsyncIterator[bytes]:
+        """Yield the content of an asset in pieces; as `VenueClient.download`."""
+        request = GetContent(id=parse_asset_id(id), start=start, count=count)
+        async with self.client.stream(request) as pieces:
+            async for piece in pieces:
+                yield piece.data
 
     async def close(self) -> None:
         """End all calls and streams."""

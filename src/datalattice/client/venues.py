@@ -10,34 +10,42 @@ Source: docs/venue-client.md.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
-from typing import Any, Final, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any, Final, Self
 
 from datalattice.actions import (
+    PAGE_MAX,
     CancelJob,
     DeleteJob,
+    GetAsset,
+    GetContent,
     GetJob,
     InvokeOperation,
     JobRecord,
+    ListAssets,
     ListJobIds,
     ListOperations,
     ListScheduled,
     MessageJob,
     OfferedOperation,
     PauseJob,
+    PutContent,
+    RegisterAsset,
     ResumeJob,
     ScheduleOperation,
     UnscheduleCall,
     WaitingCall,
     WatchJob,
 )
-from datalattice.apps.grid import TERMINAL, parse_job_id
+from datalattice.apps.grid import TERMINAL, parse_asset_id, parse_job_id
 from datalattice.cells import Value, from_json, to_python
 from datalattice.client.calling import Client
 from datalattice.client.methods import ResultStream
 from datalattice.client.rest import RestClient
-from datalattice.errors import OperationFailed, UsageError
+from datalattice.errors import OperationFailed, ProtocolViolation, UsageError
 
 COMPLETE: Final = "COMPLETE"
 
@@ -62,6 +70,24 @@ def output_of(record: JobRecord) -> Any:
         why = f": {record.error}" if record.error else ""
         raise OperationFailed(f"job {record.id.hex()} {ended}{why}")
     return to_python(record.output)
+
+
+def metadata_of(metadata: str | Mapping[str, Any]) -> str:
+    """Return the text of metadata. Raises: UsageError: it is not JSON."""
+    if isinstance(metadata, str):
+        return metadata
+    try:
+        return json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"metadata: it is not JSON: {error}") from error
+
+
+def checked_text(id: bytes, text: str) -> str:
+    """Return the text of an asset. Raises: ProtocolViolation: the text has another id."""
+    # "Get metadata text, hash it, compare with the id asked for": a venue needs no trust.
+    if hashlib.sha256(text.encode()).digest() != id:
+        raise ProtocolViolation(f"the venue answered the asset {id.hex()} with another text")
+    return text
 
 
 def invocation(operation: str, input: object, timeout_ms: int | None) -> InvokeOperation:
@@ -209,6 +235,37 @@ class VenueClient:
     def delete(self, id: bytes | str) -> None:
         """Cancel a job if it is live, and have it shown no more."""
         self.client.call(DeleteJob(id=parse_job_id(id)))
+
+    def register(self, metadata: str | Mapping[str, Any]) -> bytes:
+        """Register an asset; return its id. metadata: the exact text, or an object to write."""
+        return self.client.call(RegisterAsset(metadata=metadata_of(metadata))).id
+
+    def assets(self) -> Iterator[bytes]:
+        """Yield the ids of the venue's assets, in their order."""
+        offset = 0
+        while page := self.client.call(ListAssets(offset=offset, limit=PAGE_MAX)).items:
+            yield from page
+            offset += len(page)
+
+    def asset(self, id: bytes | str) -> str:
+        """Return the exact metadata text of an asset, after hashing it again.
+
+        Raises: NoSuchPath: it is not there. ProtocolViolation: what came is another text.
+        """
+        wanted = parse_asset_id(id)
+        return checked_text(wanted, self.client.call(GetAsset(id=wanted)).metadata)
+
+    def upload(self, id: bytes | str, content: bytes | Iterable[bytes] | IO[bytes]) -> bytes:
+        """Store the content of an asset; return its SHA-256. content: bytes, pieces or a file."""
+        body = [content] if isinstance(content, bytes) else content
+        return self.client.upload(PutContent(id=parse_asset_id(id)), body).hash
+
+    def download(self, id: bytes | str, start: int = 0, count: int = 0) -> Iterator[bytes]:
+        """Yield the content of an asset in pieces, `count` bytes from `start` on; 0: to its end."""
+        request = GetContent(id=parse_asset_id(id), start=start, count=count)
+        with self.client.stream(request) as pieces:
+            for piece in pieces:
+                yield piece.data
 
     def close(self) -> None:
         """End all calls and streams."""

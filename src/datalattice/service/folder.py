@@ -123,7 +123,10 @@ class FolderService:
                     doors=self._stated,
                     events=self.events,
                     venue=self._venue,
-                    contents=configured_storage(self._config, self._path, self._node.drive),
+                    contents=configured_storage(
+                        self._config, self._path, self._node.drive, self._node.upload
+                    ),
+                    urls=lambda: self._urls,
                 )
                 self._both = service, access
             return self._both

@@ -57,6 +57,8 @@ class ServiceCall:
     returns what has a transaction done once; None: the request carries no id."""
     venue: VenueHost | None = None
     """The venue of the node, if it runs one."""
+    urls: Callable[[], tuple[str, ...]] = tuple
+    """Under which the doors may be asked for."""
     contents: Storage | None = None
     """Where contents of the venue's assets are; None: in the lattice."""
     request_id: str | None = None

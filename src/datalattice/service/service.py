@@ -76,6 +76,7 @@ class Service:
         limits: RequestLimits = REQUEST_LIMITS,
         venue: VenueHost | None = None,
         contents: Storage | None = None,
+        urls: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         """Make the service of a node.
 
@@ -83,8 +84,9 @@ class Service:
         doors: what the node states about the certificates of its doors.
         locks: on files of drives; None: its own. events: of the running node. limits: of the
         results that are kept for requests with an id. venue: which runs jobs.
-        contents: where contents of assets are; None: in the lattice.
+        contents: where contents of assets are; None: in the lattice. urls: of the doors.
         """
+        self._urls: Final = urls
         self._venue: Final = venue
         self._contents: Final = contents
         self._node: Final = node
@@ -232,6 +234,7 @@ class Service:
             self._events,
             venue=self._venue,
             contents=self._contents,
+            urls=self._urls,
         )
 
     def _scope(

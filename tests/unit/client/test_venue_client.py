@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.service.cases import LATER_MS, World
 from tests.unit.service.test_suite import listening
 
+from datalattice.actions import AssetMetadata
 from datalattice.client import AsyncVenueClient, VenueClient, has_ended
-from datalattice.errors import Conflict, NoSuchPath, OperationFailed, UsageError
+from datalattice.errors import (
+    Conflict,
+    NoSuchPath,
+    OperationFailed,
+    ProtocolViolation,
+    UsageError,
+)
 from datalattice.service import AsyncLocalClient, LocalClient
 
 BACK, FAIL, ASKS = "v/ops/echo/back", "v/ops/echo/fail", "v/ops/ledger/pure"
@@ -100,6 +110,42 @@ def test_newer_records_alone_are_watched(venue: VenueClient) -> None:
         assert [record.status for record in records] == ["CANCELLED"]
 
 
+CONTENT = hashlib.sha256(b"seed").digest() * 10_000
+
+
+def declared(content: bytes) -> dict[str, Any]:
+    return {"content": {"sha256": hashlib.sha256(content).hexdigest()}}
+
+
+def test_assets_go_there_and_back(venue: VenueClient, world: World, tmp_path: Path) -> None:
+    text = '{ "exact" : 1.0 }\n'
+    exact, id = venue.register(text), venue.register(declared(CONTENT))
+    assert venue.asset(exact) == text
+    assert venue.asset(f"a/{exact.hex()}") == text
+    assert list(venue.assets()) == world.node.venue().assets()
+    (tmp_path / "content").write_bytes(CONTENT)
+    with (tmp_path / "content").open("rb") as file:
+        assert venue.upload(id, file) == hashlib.sha256(CONTENT).digest()
+    assert venue.upload(id, CONTENT) == venue.upload(id, [CONTENT[:9], CONTENT[9:]])
+    assert b"".join(venue.download(id.hex())) == CONTENT
+    assert b"".join(venue.download(id, 3, 4)) == CONTENT[3:7]
+    with pytest.raises(UsageError):
+        venue.upload(id, CONTENT[1:])
+    with pytest.raises(NoSuchPath):
+        list(venue.download(exact))
+    with pytest.raises(UsageError, match="metadata: it is not JSON"):
+        venue.register({"x": object()})
+
+
+def test_a_venue_that_answers_another_text_is_not_believed(world: World) -> None:
+    class Forging(LocalClient):
+        def call(self, request: Any, **more: Any) -> Any:
+            return AssetMetadata(metadata="{}")
+
+    with pytest.raises(ProtocolViolation, match="with another text"):
+        VenueClient(Forging(world.service)).asset(b"\x07" * 32)
+
+
 # --- with an event loop ---------------------------------------------------------------------------
 
 
@@ -142,5 +188,10 @@ def test_the_verbs_with_an_event_loop(connect: Callable[[World], Any], world: Wo
             assert await venue.scheduled() == (call,)
             await venue.unschedule(call.handle)
             assert await venue.scheduled() == ()
+            asset = await venue.register(declared(CONTENT))
+            assert json.loads(await venue.asset(asset)) == declared(CONTENT)
+            assert await venue.upload(asset, CONTENT) == hashlib.sha256(CONTENT).digest()
+            assert b"".join([one async for one in venue.download(asset)]) == CONTENT
+            assert asset in [one async for one in venue.assets()]
 
     asyncio.run(use())

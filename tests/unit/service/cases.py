@@ -255,6 +255,14 @@ GOOD: dict[str, Good | Flow] = {
         lambda w: a.ListOperations(),
         lambda r, w: ("v/ops/echo/back", "Back") in [(o.path, o.name) for o in r.operations],
     ),
+    "venue.did": Good(
+        lambda w: a.GetVenueDid(),
+        lambda r, w: r.document["id"] == w.node.venue().did,
+    ),
+    "venue.asset_did": Good(
+        lambda w: a.GetAssetDid(id=w.asset),
+        lambda r, w: r.document["id"] == f"{w.node.venue().did}/a/{w.asset.hex()}",
+    ),
     "venue.assets": Good(
         lambda w: a.ListAssets(offset=1 if w.asset else 0, limit=1),
         lambda r, w: (r.total, r.offset, r.limit, len(r.items)) == (w.assets, 1, 1, 1),
@@ -700,6 +708,8 @@ GOOD: dict[str, Good | Flow] = {
 
 BAD: dict[str, Bad] = {
     "venue.operations": Bad(lambda w: a.ListOperations(count=1_001), LimitExceeded),
+    "venue.did": Bad(lambda w: a.GetAssetDid(id=b"short"), UsageError),
+    "venue.asset_did": Bad(lambda w: a.GetAssetDid(id=NO_HASH), NoSuchPath),
     "venue.assets": Bad(lambda w: a.ListAssets(limit=1_001), UsageError),
     "venue.asset": Bad(lambda w: a.GetAsset(id=NO_HASH), NoSuchPath),
     "venue.register": Bad(lambda w: a.RegisterAsset(metadata="[]"), UsageError),

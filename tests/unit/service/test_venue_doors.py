@@ -12,9 +12,10 @@ from tests.unit.service.cases import World
 from tests.unit.service.test_suite import BACKENDS, listening
 
 from datalattice import actions as a
+from datalattice.apps.grid import assertion_keys, venue_document
 from datalattice.cells import Map
 from datalattice.errors import Unauthorized, UsageError
-from datalattice.service import OPERATOR
+from datalattice.service import OPERATOR, Service
 from datalattice.service.access import Principal
 from datalattice.testing.callers import ALICE_DID, BOB_DID
 
@@ -156,3 +157,55 @@ def test_a_job_is_deleted_by_either_verb(world: World, http: Any) -> None:
     assert http("DELETE", f"/api/v1/jobs/{second.hex()}").status_code == 204
     assert http("GET", "/api/v1/jobs").json() == []
     assert http("GET", f"/api/v1/jobs/{first.hex()}").status_code == 404
+
+
+def test_an_invocation_says_where_its_job_is(http: Any) -> None:
+    echo = {"operation": "v/ops/echo/back", "input": {"a": 1}}
+    begun = http("POST", "/api/v1/invoke", json=echo)
+    assert begun.status_code in (200, 201)
+    assert begun.headers["location"] == f"/api/v1/jobs/{begun.json()['id']}"
+    assert http("GET", begun.headers["location"]).json()["id"] == begun.json()["id"]
+    for asked in (
+        {"url": "/api/v1/invoke", "json": {**echo, "wait": True}},
+        {"url": "/api/v1/invoke?wait=true", "json": echo},
+    ):
+        done = http("POST", asked.pop("url"), **asked)
+        assert (done.status_code, done.json()["output"]) == (200, {"a": 1})
+    asks = {"operation": "v/ops/ledger/pure", "input": {"ask": "?"}, "wait_ms": 1}
+    assert http("POST", "/api/v1/invoke", json=asks).status_code == 201
+    for path, body in (
+        ("/api/v1/invoke?wait=true", {**echo, "wait": True}),  # given twice
+        ("/api/v1/invoke?operation=x", echo),  # of the body alone
+        ("/api/v1/invoke", {"input": 1}),
+    ):
+        refused = http("POST", path, json=body)
+        assert refused.status_code == 400
+        assert refused.json()["error"] == refused.json()["detail"]
+
+
+def test_a_venue_and_its_assets_have_did_documents(world: World, http: Any) -> None:
+    found = http("GET", "/.well-known/did.json")
+    assert found.headers["content-type"] == "application/did+json"
+    did = world.node.venue().did
+    assert found.json() == venue_document(did, world.owner)
+    assert assertion_keys(did, found.json()) == {world.owner}
+    id = world.asset.hex()
+    asset = http("GET", f"/a/{id}/did.json")
+    assert (asset.status_code, asset.json()["id"]) == (200, f"{did}/a/{id}")
+    assert http("GET", f"/a/{'07' * 32}/did.json").status_code == 404
+    assert http("GET", "/a/07/did.json").status_code == 400
+    service = Service(world.node, urls=lambda: ("https://venue.example:8443", "https://other"))
+    made: Any = service.call(a.GetVenueDid(), OPERATOR).document
+    (named,) = made["service"]
+    assert named["serviceEndpoint"] == "https://venue.example:8443/api/v1"
+
+
+def test_the_status_of_a_node_is_that_of_its_venue(world: World, http: Any) -> None:
+    world.job()
+    assert world.asset
+    found = http("GET", "/api/v1/status").json()
+    assert (found["status"], found["did"]) == ("OK", world.node.venue().did)
+    assert found["ts"] > 0
+    operations = len(http("GET", "/api/v1/operations").json())
+    assert found["stats"] == {"assets": world.assets, "users": 1, "ops": operations}
+    assert Service(world.node).call(a.GetNodeStatus(), OPERATOR).stats is None

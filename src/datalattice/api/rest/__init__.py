@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from datalattice.api.rest.answers import file_pieces, take_upload
+from datalattice.api.rest.answers import BASE, file_pieces, take_upload
 from datalattice.api.rest.app import (
-    BASE,
     HEARTBEAT_S,
     LOCAL_HOSTS,
     Enter,

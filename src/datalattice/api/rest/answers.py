@@ -22,10 +22,16 @@ from starlette.responses import Response, StreamingResponse
 
 from datalattice.actions import (
     UPLOAD_BYTES_MAX,
+    AccessRule,
+    Action,
     ContentInfo,
     FileInfo,
     GetContent,
     GetFile,
+    JobRecord,
+    RegisteredAsset,
+    Route,
+    is_plain_text,
     to_document,
 )
 from datalattice.api.rest.bodies import OCTETS, RAW, REPRESENTATIONS, accepted
@@ -33,10 +39,13 @@ from datalattice.api.rest.requests import byte_range
 from datalattice.client import INFO_HEADER
 from datalattice.clock import SystemClock
 from datalattice.errors import IsADirectory, LimitExceeded, UsageError
+from datalattice.protobuf import Message
 from datalattice.service import Service, Streamed, Upload
 from datalattice.service.access import Credentials, Principal
 
 T = TypeVar("T")
+
+BASE: Final = "/api/v1"
 
 IMMUTABLE: Final = "max-age=31536000, immutable"
 """A value that is named by its hash never changes."""
@@ -201,3 +210,37 @@ def _ranged(body: bytes, request: Request, headers: dict[str, str], tag: str) ->
         )
     headers["content-range"] = f"bytes {span.start}-{span.stop - 1}/{len(body)}"
     return Response(body[span.start : span.stop], 206, headers, OCTETS)
+
+
+def document_answer(action: Action, route: Route, result: Message) -> Response:
+    """Return the result of an action as a document, or as the one field that the route shows."""
+    status, headers = route.success, _headers(action, result)
+    # "201; 200 if already there", and "200 if waited and complete".
+    if status == 201 and (
+        getattr(result, "is_new", True) is False
+        or (isinstance(result, JobRecord) and result.status == "COMPLETE")
+    ):
+        status = 200
+    if status == 204 or not result.declared():
+        return Response(status_code=201 if status == 201 else 204)
+    document: Any = to_document(result)
+    if route.answer:
+        field = next(one for one in result.declared() if one.name == route.answer)
+        if is_plain_text(field):
+            return Response(getattr(result, field.name), status, headers, route.media)
+        document = document[field.json]
+    return Response(json.dumps(document), status, headers, route.media)
+
+
+def _headers(action: Action, result: Message) -> dict[str, str]:
+    """Return where the caller finds what was made, and its version."""
+    if isinstance(result, RegisteredAsset):
+        return {"location": f"{BASE}/assets/{result.id.hex()}"}
+    if isinstance(result, JobRecord) and action.name == "venue.invoke":
+        return {"location": f"{BASE}/jobs/{result.id.hex()}"}
+    if isinstance(result, AccessRule):
+        return {"etag": f'"{result.version}"'}
+    hash = getattr(result, "hash", None)
+    if action.name == "values.put" and isinstance(hash, bytes):
+        return {"location": f"{BASE}/values/{hash.hex()}", "x-value-id": hash.hex()}
+    return {}

@@ -31,20 +31,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from datalattice.actions import (
     ACTIONS,
     CELL,
-    AccessRule,
     Action,
     ActionKind,
     ActionRequest,
     DoorStatements,
     GetContent,
     GetFile,
-    RegisteredAsset,
     Route,
-    is_plain_text,
     to_document,
     with_resume,
 )
-from datalattice.api.rest.answers import file_answer, take_upload, value_answer
+from datalattice.api.rest.answers import (
+    BASE,
+    document_answer,
+    file_answer,
+    take_upload,
+    value_answer,
+)
 from datalattice.api.rest.bodies import (
     JSON,
     OCTETS,
@@ -65,13 +68,10 @@ from datalattice.client import IDEMPOTENCY_KEY
 from datalattice.client.network import WELL_KNOWN
 from datalattice.clock import SystemClock
 from datalattice.errors import DataLatticeError, Draining, NoSuchPath, UsageError
-from datalattice.protobuf import FieldInfo, Message
 from datalattice.service import Service, Streamed, Upload
 from datalattice.service.access import Credentials, Origin, Principal
 
 T = TypeVar("T")
-
-BASE: Final = "/api/v1"
 
 HEARTBEAT_S: Final = 15.0
 """Longest silence of a stream of events: proxies cut connections that are silent for longer."""
@@ -330,7 +330,7 @@ class RestDoor:
         if resource.action.kind is ActionKind.UPLOAD:
             begun = partial(self._begin_upload, asked)
             result = await take_upload(request, self._run, begun, asked.shown, self._service)
-            return _document_answer(resource, result)
+            return document_answer(resource.action, resource.arguments.route, result)
         if resource.is_file:
             return await self._run(self._file, asked)
         if resource.action.kind is ActionKind.STREAM:
@@ -401,7 +401,7 @@ class RestDoor:
             return Response(
                 result.data, media_type=OCTETS, headers={"etag": f'"{result.hash.hex()}"'}
             )
-        return _document_answer(asked.resource, result)
+        return document_answer(asked.resource.action, asked.resource.arguments.route, result)
 
     # --- streams ---
 
@@ -469,31 +469,3 @@ class RestDoor:
             self._wakes.discard(wake)
             stream.close()
         yield b"event: end\ndata: " + json.dumps({**end, "resume": token}).encode() + b"\n\n"
-
-
-def _document_answer(resource: _Resource, result: Message) -> Response:
-    route = resource.arguments.route
-    status = route.success
-    headers = {}
-    # "201; 200 if already there".
-    if status == 201 and getattr(result, "is_new", True) is False:
-        status = 200
-    hash = getattr(result, "hash", None)
-    if resource.action.name == "values.put" and isinstance(hash, bytes):
-        headers = {"location": f"{BASE}/values/{hash.hex()}", "x-value-id": hash.hex()}
-    if isinstance(result, RegisteredAsset):
-        headers = {"location": f"{BASE}/assets/{result.id.hex()}"}
-    if isinstance(result, AccessRule):
-        headers = {"etag": f'"{result.version}"'}
-    if status == 204 or not result.declared():
-        return Response(status_code=201 if status == 201 else 204)
-    document: Any = to_document(result)
-    if route.answer:
-        if is_plain_text(_field(result, route.answer)):
-            return Response(getattr(result, route.answer), status, headers, route.media)
-        document = document[route.answer]
-    return Response(json.dumps(document), status, headers, route.media)
-
-
-def _field(message: Message, name: str) -> FieldInfo:
-    return next(field for field in message.declared() if field.name == name)

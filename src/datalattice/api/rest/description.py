@@ -95,12 +95,11 @@ def _operation(action: Action, route: Route, schemas: dict[str, Any]) -> dict[st
     fields = {field.name: field for field in action.request.declared()}
     in_query = not arguments.has_body or arguments.body is not None
     parameters = [_parameter(fields[name], "path", schemas, required=True) for name in route.fields]
-    if in_query:
-        parameters += [
-            _parameter(field, "query", schemas)
-            for name, field in fields.items()
-            if name not in route.fields and name != route.body
-        ]
+    parameters += [
+        _parameter(field, "query", schemas)
+        for name, field in fields.items()
+        if (in_query and name not in route.fields and name != route.body) or name in route.query
+    ]
     if action.kind is ActionKind.ONCE:
         schema = {"type": "string", "minLength": 1, "maxLength": REQUEST_ID_CHARS_MAX}
         parameters.append(

@@ -121,12 +121,14 @@ class Arguments:
         values: dict[str, Any] = {}
         for name, text in path.items():
             values[name] = read_text(self._fields[name], text)
-        # Without a field of its own, the body has all fields, and the query string none.
+        # Without a field of its own, the body has all fields; the query string those of the route.
         in_query = not self.has_body or self.body is not None
         for name, text in query:
             field = self._fields.get(name)
-            if not in_query or field is None or name in path or name == self.route.body:
+            may_stand = in_query or name in self.route.query
+            if not may_stand or field is None or name in path or name == self.route.body:
                 known = [one for one in self._fields if in_query and one not in path]
+                known += [] if in_query else self.route.query
                 raise UsageError(
                     f"{name[:80]}: no value of the query; {', '.join(known) or 'none'}"
                 )
@@ -156,7 +158,7 @@ class Arguments:
         elif self.has_body and body:
             document = read_document(body, content_type)
             if isinstance(document, dict) and not document.keys().isdisjoint(known):
-                raise UsageError("a field that stands in the path is not in the body")
+                raise UsageError("a field that stands in the path or query is not in the body")
             given = from_document(self._request, document)
             for name in document:
                 values[name] = getattr(given, name)

@@ -267,11 +267,14 @@ class Venue:
 
         offset: how many to pass over. limit: how many at most.
         """
-        held = part_of(self._state(), ASSETS_KEY)
-        hidden = sum(one in held for one in self._hidden.of(self.did, ASSETS_KEY))
-        total = len(held) - hidden
+        total = self.asset_count()
         first = min(offset, total)  # a caller may name any number
         return total, list(islice(self._listed(None, ASSETS_KEY), first, first + limit))
+
+    def asset_count(self) -> int:
+        """Return how many visible assets this venue has."""
+        held = part_of(self._state(), ASSETS_KEY)
+        return len(held) - sum(one in held for one in self._hidden.of(self.did, ASSETS_KEY))
 
     # --- content ------------------------------------------------------------------------------
 

@@ -29,16 +29,20 @@ from datalattice.actions import (
     StopNode,
     StoreTypes,
     TaskInfo,
+    VenueStats,
     WaitForRoot,
     WatchTask,
 )
 from datalattice.cells import value_hash
 from datalattice.client import Folder, read_node_name
+from datalattice.clock import SystemClock
 from datalattice.errors import NoSigningKey
+from datalattice.lattice import did_of
 from datalattice.protobuf import Message
 from datalattice.service.access.principal import LOCAL
 from datalattice.service.registry import ServiceCall, Streamed, handles
 from datalattice.service.relay import Relay
+from datalattice.service.venue import VenueHost
 from datalattice.version import VERSION
 
 M = TypeVar("M", bound=Message)
@@ -57,9 +61,10 @@ def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:
         owner = None
     running = node.running
     identity = None if running is None else running.public_key
+    name = _display_name(call, has_owner=owner is not None)
     return NodeInfo(
         public_key=b"" if identity is None else bytes.fromhex(identity),
-        display_name=_display_name(call, has_owner=owner is not None),
+        display_name=name,
         # Where data lies on the disk is nobody's business but the operator's.
         data_path=str(node.path or "") if call.is_operator else "",
         mesh_count=len(node.stores()),
@@ -68,7 +73,18 @@ def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:
         root_hash=value_hash(node.cursor().get()),
         address=None if running is None else running.address,
         doors=call.doors(),
+        ts=SystemClock().now_ms(),
+        did=did_of(owner) if isinstance(owner, bytes) else "",
+        name=name,
+        url=next(iter(call.urls()), ""),
+        stats=None if call.venue is None else _stats(call, call.venue),
     )
+
+
+def _stats(call: ServiceCall, venue: VenueHost) -> VenueStats:
+    runner = venue.runner
+    assets = call.node.venue().asset_count()
+    return VenueStats(assets=assets, users=runner.callers, ops=len(runner.operations()))
 
 
 def _display_name(call: ServiceCall, *, has_owner: bool) -> str:

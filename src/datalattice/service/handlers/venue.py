@@ -10,9 +10,12 @@ from datalattice.actions import (
     PAGE_MAX,
     CancelJob,
     DeleteJob,
+    DidDocument,
     Empty,
+    GetAssetDid,
     GetJob,
     GetOperation,
+    GetVenueDid,
     InvokeOperation,
     JobList,
     JobRecord,
@@ -31,9 +34,11 @@ from datalattice.actions import (
     WaitingCalls,
     WatchJob,
 )
+from datalattice.apps.grid import venue_document
 from datalattice.cells import Map, Value
 from datalattice.cursors import Stream, Wake
 from datalattice.errors import LimitExceeded, NoSuchPath, UnsupportedOperation, UsageError
+from datalattice.lattice import did_of
 from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.service.venue import (
     JobCaller,
@@ -89,10 +94,33 @@ def get_operation(call: ServiceCall, request: GetOperation) -> OfferedOperation:
     return _offered(request.path, *found)
 
 
+@handles(GetVenueDid)
+def get_venue_did(call: ServiceCall, request: GetVenueDid) -> DidDocument:
+    """Return the DID document of the venue."""
+    key = call.node.owner_key("own")
+    assert isinstance(key, bytes), "the own key"
+    url = next(iter(call.urls()), None)
+    document = venue_document(did_of(key), key, url and f"{url.rstrip('/')}/api/v1")
+    return DidDocument(document=json_cell(document, "document"))
+
+
+@handles(GetAssetDid)
+def get_asset_did(call: ServiceCall, request: GetAssetDid) -> DidDocument:
+    """Return the DID document of an asset."""
+    venue = call.node.venue()
+    if venue.asset(request.id) is None:
+        raise NoSuchPath(f"there is no asset {request.id.hex()} here")
+    id = f"{venue.did}/a/{request.id.hex()}"
+    document = {"@context": "https://www.w3.org/ns/did/v1", "id": id, "controller": venue.did}
+    return DidDocument(document=json_cell(document, "document"))
+
+
 @handles(InvokeOperation)
 def invoke(call: ServiceCall, request: InvokeOperation) -> JobRecord:
     """Begin a job, and wait for its end if it is asked for."""
     venue, caller, wait_s = _venue(call), _caller(call), _seconds(request.wait_ms)
+    if request.wait:
+        wait_s = WAIT_S
     record = venue.call(
         venue.runner.invoke(
             request.operation,

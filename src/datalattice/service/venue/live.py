@@ -386,6 +386,11 @@ class LiveJobs:
         except Exception as error:  # noqa: BLE001 - "best effort": the job has ended already
             _log.warning("job %s: cancel: %s", job.id.hex(), error_text(error))
 
+    @property
+    def callers(self) -> int:
+        """How many callers have live jobs."""
+        return len(self._counts)
+
     async def _write(self, batch: JobBatch) -> None:
         await self._off_loop(partial(self._storage.write, batch))
 

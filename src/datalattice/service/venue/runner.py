@@ -393,6 +393,11 @@ class VenueRunner:
         return self._catalogue.operations()
 
     @property
+    def callers(self) -> int:
+        """How many callers have live jobs."""
+        return self._jobs.callers
+
+    @property
     def failure(self) -> str:
         """Why nothing can be written at present, or ""."""
         return self._jobs.committer.failure
