@@ -714,8 +714,8 @@ MUTATIONS: Final = (
     Mutation(
         "serve cells that no committed root reaches",
         "sync/lattice/peerviews.py",
-        " if self._store.announced(hash) else self._made.get(hash)\n",
-        "\n",
+        "[hash for hash in want if self._store.announced(hash)]",
+        "list(want)",
         (
             UNIT + "sync/test_announced.py"
             "::test_cells_of_a_value_that_is_incomplete_are_given_to_nobody",
