@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import datalattice
-from datalattice.actions import ActionRequest, InvokeOperation, JobRecord
-from datalattice.cells import from_json, to_python
+from datalattice.actions import ActionRequest, InvokeOperation, JobRecord, OfferRecords
+from datalattice.cells import from_json, to_cell, to_python
+from datalattice.client import write_key
 from datalattice.client.settings import (
     NodeConfig,
     VenueGridConfig,
@@ -23,7 +24,8 @@ from datalattice.client.settings import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.errors import Unauthenticated, UsageError
-from datalattice.service import FolderService
+from datalattice.lattice import did_of
+from datalattice.service import OPERATOR, FolderService
 from datalattice.service.access import Policy, Principal, decide
 from datalattice.service.venue import adapters
 from datalattice.service.venue.adapters import (
@@ -217,3 +219,35 @@ def test_a_job_of_a_folder_is_run_by_the_grid_adapter(tmp_path: Path) -> None:
             service.call(InvokeOperation(operation=web))
     finally:
         service.close()
+
+
+@pytest.mark.parametrize(
+    ("reading", "caller", "ended"),
+    [
+        ("public", None, "COMPLETE"),
+        ("authenticated", None, "FAILED"),
+        ("authenticated", did_of(bytes(32)), "COMPLETE"),
+    ],
+)
+def test_a_query_reads_what_its_caller_may_read(
+    reading: str, caller: str | None, ended: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("duckdb")
+    key = KeyPair.generate()
+    write_key(tmp_path / "identity.key", key)
+    config = NodeConfig(
+        venue=True, venue_public=True, reading=reading, venue_sql=VenueSqlConfig(enabled=True)
+    )
+    folder = FolderService(tmp_path, key, config)
+    service, _ = folder.at_doors((), tuple)
+    folder.call(OfferRecords(topic="log", values=("tea",)))
+    query = {"query": "SELECT count(*) FROM t", "tables": {"t": {"topic": "log"}}}
+    request = InvokeOperation(operation="v/ops/sql/query", input=to_cell(query), wait_ms=10_000)
+    who = Principal(caller, "anonymous" if caller is None else "token")
+    for principal, expected in ((who, ended), (OPERATOR, "COMPLETE")):
+        record = service.call(request, principal)
+        assert (record.status, record.caller.endswith(":public")) == (
+            expected,
+            principal.how == "anonymous",
+        )
+    folder.close()
