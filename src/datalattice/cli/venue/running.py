@@ -84,8 +84,8 @@ def start(
 ) -> None:
     """Run a daemon whose venue takes jobs: `lattice daemon` with `venue.enabled`.
 
-    What the venue runs, beside JSON values and orchestrations, is in the sections
-    `venue.http`, `venue.python`, `venue.sql` and `venue.spark` of node.toml. `lattice node stop` ends it.
+    What the venue runs, beside JSON values and orchestrations, is in the sections `venue.http`,
+    `venue.python`, `venue.sql` and `venue.spark` of node.toml. `lattice node stop` ends it.
     """
     given = {
         "venue": True,
