@@ -1,17 +1,19 @@
 """Leave streams and requests of a daemon's doors unfinished; it must give back all they took.
 
-    doors_soak.py [--seconds 600] [--seed 1] [--growth-mb 16] [--folder DIR] [--ways WAY ...]
+    doors_soak.py [--clients 4000] [--warm 1500] [--noise-bytes 60000] [--seed 1] [--folder DIR]
+                  [--ways WAY ...]
 
-A daemon runs on a folder. Each round opens clients at both doors and leaves them in one of these
-ways: a stream that is closed, cancelled, or never read until its client goes; a request whose head
-or body stops half way; a call whose client is gone before the answer. Records are offered
-meanwhile, so that streams have something to say. After each round the daemon must have as many
-descriptors and threads as before the first, answer a call, and have logged no error. Its own memory
-(`RssAnon`) may grow by `--growth-mb`: the most of the last quarter against the most of the first.
-The decoded cells that a daemon keeps, 64 MiB for the node and as much for its doors, take longer
-than this to fill; here they may take so little that they are full after the first offers. The
-newest part of the index grows with each offer, up to 13 MB for either, so offers are few.
-Prints one JSON document; exit code 0 when all was given back.
+A daemon runs on a folder, with all its doors. At first clients leave in all ways, in turn, while
+records are offered to the streams. Then each way is measured alone: after `--warm` clients, which
+fill what is bounded (the records of access: 1,024), come `--clients`. Nothing is written meanwhile:
+the newest part of the index grows with what is written, up to 13 MB. Decoded cells may take so
+little here that they are full before.
+
+Clients come in rounds of 40. After each the daemon must have as many descriptors and threads as
+before the first. `bytes_a_client` is the slope of the memory
+in use (`measured_daemon.py`), not of what the C library keeps for the next client. It may be half
+of the least that can be lost, and the noise of the measurement, `--noise-bytes` over the clients.
+Prints one JSON document; exit code 0 when all was given back, and no error was logged.
 """
 
 from __future__ import annotations
@@ -25,30 +27,54 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
-from datalattice.actions import ActionRequest, FollowTopic, GetNodeStatus, OfferRecords, WatchRoot
+import grpc
+
+from datalattice.actions import (
+    ActionRequest,
+    FollowTopic,
+    GetNodeStatus,
+    MakeDirectory,
+    OfferRecords,
+    PutFile,
+    WatchRoot,
+    WriteFile,
+)
+from datalattice.client.control import ControlClient, running
 from datalattice.client.grpc import GrpcClient
 from datalattice.client.rest import RestClient
 
 CACHE_BYTES = 1_000_000
 
+CHUNK_BYTES = 32
+"""The least that malloc takes. A way that loses one thing a client loses this."""
+
 TOGETHER = 40
 """Clients of a round."""
 
-ROUNDS_MIN = 2
+MARKS = 10
+"""How often the memory is measured while a way is tried."""
 
 OFFER_EVERY = 4
 """Rounds from one offer to the next."""
 
 RECORD = "x" * 4_000
 SETTLE_S = 60.0
-THREADS_MORE = 24  # that pools may still start; a thread for each stream would be more
+THREADS_MORE = 64  # that pools may still start; a thread for each client would soon be more
+
+MALLOC = {
+    "PYTHONMALLOC": "malloc",
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
+}
+"""See `measured_daemon.py`."""
 
 Leave = Callable[["Daemon", random.Random], None]
 
@@ -58,23 +84,19 @@ class Daemon:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
         self._log = folder / "daemon.log"
-        command = [
-            sys.executable,
-            "-m",
-            "datalattice.cli",
-            "--dir",
-            str(folder),
-            "--json",
-            "daemon",
-        ]
-        with self._log.open("w") as log:
+        self._asked, told = socket.socketpair()
+        program = [sys.executable, str(Path(__file__).with_name("measured_daemon.py"))]
+        command = [*program, str(told.fileno()), "--dir", str(folder), "--json", "daemon"]
+        with self._log.open("w") as log, told:
             self.process = subprocess.Popen(
-                [*command, "--port", "0", "--attached"],
+                [*command, "--port", "0", "--attached", "--mcp", "all"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | {"LATTICE_LIMITS_CACHE_BYTES": str(CACHE_BYTES)},
+                env=os.environ | MALLOC | {"LATTICE_LIMITS_CACHE_BYTES": str(CACHE_BYTES)},
+                pass_fds=[told.fileno()],
                 text=True,
             )
         assert self.process.stdout is not None
@@ -82,6 +104,14 @@ class Daemon:
         doors = json.loads("".join([*lines, "}"]))["doors"]
         self.rest: str = doors["socket"]
         self.grpc: str = doors["grpc socket"]
+        found = running(folder)
+        assert found is not None
+        self.control: str = found.control
+        self.clients: tuple[Callable[[], Any], ...] = (
+            lambda: RestClient(self.rest),
+            lambda: GrpcClient(self.grpc),
+            lambda: ControlClient(self.control),
+        )
 
     @property
     def _proc(self) -> Path:
@@ -95,18 +125,29 @@ class Daemon:
         """Return how many threads run."""
         return len(list((self._proc / "task").iterdir()))
 
-    def memory_mb(self) -> float:
-        """Return the memory that is its own, without mapped files."""
+    def used_bytes(self) -> int:
+        """Return what `measured_daemon.py` tells."""
+        self._asked.sendall(b"?")
+        with self._asked.makefile() as told:
+            return int(told.readline())
+
+    def resident_mb(self) -> float:
+        """Return the memory that is its own, without mapped files, with what is free in it."""
         lines = (self._proc / "status").read_text().splitlines()
         found = next(line for line in lines if line.startswith("RssAnon"))
-        return int(found.split()[1]) / 1024
+        return round(int(found.split()[1]) / 1024, 1)
 
-    def connect(self) -> socket.socket:
-        """Return a connection to the REST door, of bytes."""
+    def connect(self, path: str | None = None) -> socket.socket:
+        """Return a connection to a socket, the REST door's if none is named, of bytes."""
         connection = socket.socket(socket.AF_UNIX)
+        connection.connect(path or self.rest)  # without a timeout it waits until there is room
         connection.settimeout(SETTLE_S)
-        connection.connect(self.rest)
         return connection
+
+    def ask(self, client: Callable[[], Any]) -> None:
+        """Have a call answered through a door."""
+        with client() as opened:
+            opened.call(GetNodeStatus())
 
     def faults(self) -> list[str]:
         """Return what it logged as an error."""
@@ -114,6 +155,7 @@ class Daemon:
 
     def end(self) -> None:
         """End it, and wait for its end."""
+        self._asked.close()
         self.process.send_signal(signal.SIGTERM)
         self.process.communicate(timeout=SETTLE_S)
 
@@ -184,6 +226,86 @@ def grpc_streams_dropped(daemon: Daemon, chance: random.Random) -> None:
             next(streams[0])
 
 
+def grpc_call_cancelled(daemon: Daemon, chance: random.Random) -> None:
+    """Ask, and cancel before the answer."""
+    with grpc.insecure_channel(f"unix:{daemon.grpc}") as channel:
+        request = GetNodeStatus()
+        called = channel.unary_unary(f"/{request.action.method}").future(request.encode())
+        time.sleep(chance.choice([0, chance.random() / 100]))
+        called.cancel()
+
+
+def grpc_upload_cancelled(daemon: Daemon, chance: random.Random) -> None:
+    """Send a part of a file, and cancel."""
+    left = threading.Event()
+
+    def parts() -> Iterator[bytes]:
+        yield PutFile(drive="papers", path="part.txt", data=b"x" * 10_000).encode()
+        left.wait(SETTLE_S)
+
+    with grpc.insecure_channel(f"unix:{daemon.grpc}") as channel:
+        called = channel.stream_unary(f"/{PutFile.action.method}").future(parts())
+        time.sleep(chance.random() / 100)
+        called.cancel()
+        left.set()
+
+
+def _webdav(method: str, path: str, more: str = "") -> bytes:
+    return f"{method} /dlfs/own/papers/{path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode()
+
+
+def webdav_no_answer_read(daemon: Daemon, chance: random.Random) -> None:
+    """Ask for a file or a directory, and be gone before the answer."""
+    asked = [_webdav("GET", "a.txt"), _webdav("PROPFIND", "", "Depth: 1\r\n")]
+    with daemon.connect() as connection:
+        connection.sendall(chance.choice(asked))
+        if chance.random() < 0.5:
+            connection.recv(chance.randrange(1, 200))
+
+
+def webdav_half_a_file(daemon: Daemon, chance: random.Random) -> None:
+    """Send a part of a file."""
+    with daemon.connect() as connection:
+        connection.sendall(
+            _webdav("PUT", "half.txt", "Content-Length: 100000\r\n")
+            + b"x" * chance.randrange(100_000)
+        )
+
+
+def mcp_no_answer_read(daemon: Daemon, chance: random.Random) -> None:
+    """Ask for the tools, or call one, and be gone before the answer or in the middle of it."""
+    method, given = chance.choice(
+        [("tools/list", {}), ("tools/call", {"name": "node_status", "arguments": {}})]
+    )
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": given}).encode()
+    head = (
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Accept: application/json, text/event-stream\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with daemon.connect() as connection:
+        connection.sendall(head.encode() + body)
+        if chance.random() < 0.5:
+            connection.recv(chance.randrange(1, 2_000))
+
+
+def control_stream_left(daemon: Daemon, chance: random.Random) -> None:
+    """Read some records of a stream of the control socket, and close it."""
+    with ControlClient(daemon.control) as client, client.stream(_follow()) as stream:
+        for _ in range(chance.randrange(1, 5)):
+            next(stream)
+
+
+def control_half_a_request(daemon: Daemon, chance: random.Random) -> None:
+    """Send a part of a request to the control socket."""
+    with daemon.connect(daemon.control) as connection:
+        connection.sendall(b"\x87\x68" + b"x" * chance.randrange(1_000))
+
+
+def calls_answered(daemon: Daemon, chance: random.Random) -> None:
+    """Have a call answered by one of the doors."""
+    daemon.ask(chance.choice(daemon.clients))
+
+
 WAYS: tuple[Leave, ...] = (
     rest_stream_read,
     rest_stream_unread,
@@ -192,99 +314,159 @@ WAYS: tuple[Leave, ...] = (
     no_answer_read,
     grpc_stream_cancelled,
     grpc_streams_dropped,
+    grpc_call_cancelled,
+    grpc_upload_cancelled,
+    webdav_no_answer_read,
+    webdav_half_a_file,
+    mcp_no_answer_read,
+    control_stream_left,
+    control_half_a_request,
+    calls_answered,
 )
 
 
 # --- rounds -------------------------------------------------------------------------------------
 
 
-def settle(daemon: Daemon, descriptors: int, threads: int) -> dict[str, int]:
-    """Wait until the daemon has no more than these; return what it has more."""
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        more = {
-            "descriptors": max(0, daemon.descriptors() - descriptors),
-            "threads": max(0, daemon.threads() - threads),
+class StillHeldError(Exception):
+    """The daemon holds something for clients that have gone, or has logged an error."""
+
+
+class Soak:
+    """The rounds on one daemon."""
+
+    def __init__(self, daemon: Daemon, seed: int) -> None:
+        self._daemon = daemon
+        self._chance = random.Random(seed)
+        self.descriptors = self.threads = 0
+
+    def begin(self, ways: Sequence[Leave]) -> None:
+        """Let the daemon load its modules and start its threads; note what it has then."""
+        daemon = self._daemon
+        with RestClient(daemon.rest) as rest:
+            self.offer()
+            rest.call(MakeDirectory(drive="papers"))
+            rest.call(WriteFile(drive="papers", path="a.txt", data=RECORD.encode()))
+        for way in [*ways] * 4:
+            way(daemon, self._chance)
+        with ThreadPoolExecutor(TOGETHER) as pool:
+            for done in [pool.submit(self.offer) for _ in range(TOGETHER)]:
+                done.result()
+        time.sleep(1)
+        self.descriptors = daemon.descriptors()
+        self.threads = daemon.threads() + THREADS_MORE
+
+    def offer(self) -> None:
+        """Offer what streams can tell."""
+        with RestClient(self._daemon.rest) as rest:
+            rest.call(OfferRecords(topic="log", values=(RECORD,) * 8))
+
+    def leave(self, ways: Sequence[Leave], clients: int, *, offers: bool = False) -> None:
+        """Let clients leave, in ways that chance chooses. Raises: StillHeldError."""
+        for first in range(0, clients, TOGETHER):
+            for _ in range(first, min(first + TOGETHER, clients)):
+                self._chance.choice(ways)(self._daemon, self._chance)
+            if offers and first // TOGETHER % OFFER_EVERY == 0:
+                self.offer()
+            self._settle()
+        faults = self._daemon.faults()
+        if faults:
+            raise StillHeldError(faults[0])
+
+    def _settle(self) -> None:
+        """Wait until the daemon has no more than at first."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            more = {
+                "descriptors": max(0, self._daemon.descriptors() - self.descriptors),
+                "threads": max(0, self._daemon.threads() - self.threads),
+            }
+            if not any(more.values()):
+                return
+            if time.monotonic() > deadline:
+                raise StillHeldError(f"after {SETTLE_S} s: {more} more than before")
+            time.sleep(0.02)
+
+    def measure(self, way: Leave, clients: int, warm: int, noise_bytes: int) -> dict[str, Any]:
+        """Measure what clients of one way leave in use. Raises: StillHeldError."""
+        self.leave([way], warm)
+        step = max(TOGETHER, clients // MARKS)
+        marks = [self._mark()]
+        for _ in range(clients // step):
+            self.leave([way], step)
+            marks.append(self._mark())
+        done = [step * number for number in range(len(marks))]
+        slope, _ = linear_regression(done, marks)
+        return {
+            "clients": done[-1],
+            "bytes_a_client": round(slope, 1),
+            "allowed": round(CHUNK_BYTES / 2 + noise_bytes / done[-1], 1),
+            "used_mb": round(marks[-1] / 1e6, 2),
+            "resident_mb": self._daemon.resident_mb(),
         }
-        if not any(more.values()) or time.monotonic() > deadline:
-            return more
-        time.sleep(0.05)
+
+    def _mark(self) -> int:
+        """Return the bytes in use, once they fall no more: threads may still end a request."""
+        for client in self._daemon.clients:  # it has taken the connections that came before
+            self._daemon.ask(client)
+        self._settle()
+        least = self._daemon.used_bytes()
+        while True:
+            time.sleep(0.2)
+            newest = self._daemon.used_bytes()
+            if newest > least - 1_000:
+                return min(least, newest)
+            least = newest
 
 
 def soak(
-    folder: Path, seconds: float, seed: int, growth_mb: float, chosen: Sequence[Leave] = WAYS
+    folder: Path,
+    clients: int,
+    warm: int,
+    noise_bytes: int,
+    seed: int = 1,
+    chosen: Sequence[Leave] = WAYS,
 ) -> dict[str, Any]:
-    """Run the rounds; return what was counted. `failed` says what was kept, nil if nothing."""
-    chance = random.Random(seed)
+    """Run the rounds; return what was measured. `failed` says what was kept, None if nothing."""
     daemon = Daemon(folder)
-    ways = dict.fromkeys((way.__name__ for way in chosen), 0)
-    memory: list[float] = []
+    ways: dict[str, Any] = {}
     failed: str | None = None
-    rounds = 0
-
-    def offer() -> None:
-        with RestClient(daemon.rest) as rest:
-            rest.call(OfferRecords(topic="log", values=(RECORD,) * 8))
-        ask()
-
-    def ask() -> None:
-        with GrpcClient(daemon.grpc) as client:
-            client.call(GetNodeStatus())
-
     try:
-        offer()
-        # The first clients load modules and start threads, up to a number, that stay.
-        for way in [*chosen] * 4:
-            way(daemon, chance)
-        with ThreadPoolExecutor(TOGETHER) as pool:
-            for done in [pool.submit(offer) for _ in range(4 * TOGETHER)]:
-                done.result()
-        time.sleep(1)
-        descriptors, threads = daemon.descriptors(), daemon.threads() + THREADS_MORE
-        end = time.monotonic() + seconds
-        while failed is None and (time.monotonic() < end or rounds < ROUNDS_MIN):
-            for _ in range(TOGETHER):
-                way = chance.choice(chosen)
-                ways[way.__name__] += 1
-                way(daemon, chance)
-            (ask if rounds % OFFER_EVERY else offer)()
-            rounds += 1
-            more = settle(daemon, descriptors, threads)
-            memory.append(daemon.memory_mb())
-            if daemon.faults():
-                failed = daemon.faults()[0]
-            elif any(more.values()):
-                failed = f"after round {rounds} and {SETTLE_S} s: {more} more than before"
-        grown = max(memory[-(len(memory) // 4 or 1) :]) - max(memory[: len(memory) // 4 or 1])
-        if failed is None and grown > growth_mb:
-            failed = f"memory grew by {grown:.1f} MB"
+        rounds = Soak(daemon, seed)
+        rounds.begin(chosen)
+        rounds.leave(chosen, warm, offers=True)
+        for way in chosen:
+            ways[way.__name__] = rounds.measure(way, clients, warm, noise_bytes)
+        growing = [name for name, one in ways.items() if one["bytes_a_client"] > one["allowed"]]
+        failed = f"memory grows with the clients of: {', '.join(growing)}" if growing else None
+    except StillHeldError as error:
+        failed = str(error)
     finally:
         daemon.end()
-    return {
-        "rounds": rounds,
-        "left": ways,
-        "descriptors": descriptors,
-        "threads": threads,
-        "memory_mb": [round(one, 1) for one in memory[:: max(1, len(memory) // 10)]],
-        "growth_mb": round(grown, 1),
-        "failed": failed,
-    }
+    held = {"descriptors": rounds.descriptors, "threads": rounds.threads}
+    return {"ways": ways, **held, "failed": failed}
 
 
 def main() -> int:
     """Run it from the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--clients", type=int, default=4_000, help="of each way, at least 40")
+    parser.add_argument("--warm", type=int, default=1_500, help="before them, of each way")
+    parser.add_argument("--noise-bytes", type=int, default=60_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--growth-mb", type=float, default=16)
     parser.add_argument("--folder", type=Path)
     named = {way.__name__: way for way in WAYS}
     parser.add_argument("--ways", nargs="+", choices=named, default=[*named])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        folder = options.folder or Path(made, "node")
-        ways = [named[name] for name in options.ways]
-        report = soak(folder, options.seconds, options.seed, options.growth_mb, ways)
+        report = soak(
+            options.folder or Path(made, "node"),
+            options.clients,
+            options.warm,
+            options.noise_bytes,
+            options.seed,
+            [named[name] for name in options.ways],
+        )
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
     return report["failed"] is not None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from typing import Any
@@ -75,6 +76,22 @@ def door(node: Any) -> Iterator[Door]:
 
 def still_serves(door: Door) -> None:
     assert door.answer(STATUS + b"connection: close\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def until(true: Callable[[], object]) -> None:
+    assert any(true() or threading.Event().wait(0.02) for _ in range(3_000))
+
+
+def test_a_connection_that_is_reset_after_an_answer_is_let_go(door: Door) -> None:
+    connections = door.server.server_state.connections
+    with door.connect() as connection:
+        connection.sendall(STATUS + b"\r\n")
+        connection.recv(1, socket.MSG_PEEK)  # the answer stays unread
+        (kept,) = connections
+        until(lambda: kept.timeout_keep_alive_task)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until(lambda: not connections)
+    assert kept.timeout_keep_alive_task.cancelled()
 
 
 @pytest.mark.parametrize(

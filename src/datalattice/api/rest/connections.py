@@ -66,6 +66,9 @@ class BoundedHttp(HttpToolsProtocol):
         """Wait for nothing more."""
         self._wait(0, None)
         self.resume_writing()
+        # uvicorn leaves the timer of a connection that was reset, and so keeps it for 5 s.
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
