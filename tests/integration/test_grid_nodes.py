@@ -144,6 +144,31 @@ def test_what_is_tampered_or_forged_is_refused_and_counted() -> None:
     run(work)
 
 
+def test_with_a_peer_of_that_key_one_venue_alone_is_shared() -> None:
+    async def work() -> None:
+        key = KEYS[0].public_key.hex()
+        own, other = (did_of(KEYS[number].public_key) for number in (1, 2))
+        first = open_node(MemoryStore(), key_pair=KEYS[0], config=NodeConfig(port=0))
+        async with first:
+            paths = (f"{key}/grid/venues/{own}", f"{key}/grid/meta")
+            config = NodeConfig(port=0, peers=(f"tls://{key}@{first.address}",), partial=paths)
+            second = open_node(MemoryStore(), key_pair=KEYS[1], config=config)
+            elsewhere = Venue.create(KEYS[2])
+            elsewhere.register('{"name":"elsewhere"}')
+            async with second:
+                mine = Venue.at(second.cursor, KEYS[1])
+                mine.merge(elsewhere.grid)
+                asset = mine.register('{"name":"shared"}')
+                await second.sync()
+                there = Venue.at(first.cursor, KEYS[0])
+                await first.wait_until(lambda _: there.assets(own) == [asset])
+                await first.wait_until(lambda _: len(part_of(there.grid, META)) == 2)
+                assert other in mine.view()
+                assert other not in there.view()
+
+    run(work)
+
+
 def test_a_web_venue_is_taken_once_its_document_is_known() -> None:
     did = "did:web:venue.example"
     documents: dict[str, Any] = {}
