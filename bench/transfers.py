@@ -2,11 +2,13 @@
 
 Both are processes of their own on a loopback port, asked in turn by one blocking socket. The plain
 server answers with Starlette's FileResponse, and writes an upload to a file that it syncs. Ours is
-`lattice daemon`: an upload is hashed cell by cell, stored, named by a signed edit, and synced.
+`lattice daemon`: an upload is hashed cell by cell, stored, named by a signed edit, and synced. The
+content of an asset is a file there: an upload is hashed, synced and renamed, a download checked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import socket
@@ -23,6 +25,7 @@ from typing import Any, NamedTuple
 
 import datalattice
 from datalattice.cells import cell
+from datalattice.client import VenueClient
 
 Row = dict[str, object]
 COMPILED = not str(cell.__file__).endswith(".py")
@@ -32,18 +35,27 @@ WAIT_S = 120
 PLAIN = "file server"
 
 
+CONTENT = "content"
+
+
 class FileServer(NamedTuple):
-    """A server: its process, its port, and what each request shows."""
+    """A server: its process, its port, what each request shows, and the socket of its owner."""
 
     pid: int
     port: int
     header: str = ""
+    socket: str = ""
 
 
 def transfer_rows(quick: bool) -> Iterator[Row]:
     """Yield the rows: MB/s each way, and the most memory of the processes in MB."""
     size = (256 if quick else 1_024) << 20
-    targets = {"rest": "/api/v1/drives/d/files/f", "webdav": "/dlfs/own/d/f", PLAIN: "/f"}
+    targets = {
+        "rest": "/api/v1/drives/d/files/f",
+        "webdav": "/dlfs/own/d/f",
+        CONTENT: "",
+        PLAIN: "/f",
+    }
     rates: dict[str, dict[str, list[float]]] = {"upload": {}, "download": {}}
     with tempfile.TemporaryDirectory() as folder, _daemon(Path(folder, "node")) as ours:
         source = Path(folder, "source")
@@ -51,7 +63,8 @@ def transfer_rows(quick: bool) -> Iterator[Row]:
             for _ in range(size // TAKEN_BYTES):
                 file.write(os.urandom(TAKEN_BYTES))  # of equal parts a store would keep one
         with _plain(Path(folder)) as plain:
-            for _ in range(TURNS):
+            for turn in range(TURNS):
+                targets[CONTENT] = _registered(ours, source, turn)
                 for way, found in rates.items():
                     for who, path in targets.items():
                         server = plain if who == PLAIN else ours
@@ -62,9 +75,20 @@ def transfer_rows(quick: bool) -> Iterator[Row]:
         most_mb = _most_mb(ours.pid)
     for way, found in rates.items():
         middle = {who: statistics.median(each) for who, each in found.items()}
-        for door in ("rest", "webdav"):
+        for door in ("rest", "webdav", CONTENT):
             yield _row(f"{door}-{way}", middle[door], "MB/s", {PLAIN: middle[PLAIN]})
     yield _row("transfer-memory", most_mb, "MB", memory)
+
+
+def _registered(server: FileServer, source: Path, turn: int) -> str:
+    """Make the file another one, and an asset of it; return where its content is."""
+    with source.open("r+b") as file:
+        file.write(turn.to_bytes(8, "big"))
+    with source.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with VenueClient.connect(server.socket) as venue:
+        asset = venue.register({"content": {"sha256": digest}})
+    return f"/api/v1/assets/{asset.hex()}/content"
 
 
 def _row(name: str, value: float, unit: str, peers: dict[str, float]) -> Row:
@@ -109,17 +133,22 @@ def _transferred(server: FileServer, path: str, size: int, sent: Path | None) ->
 def _daemon(folder: Path) -> Iterator[FileServer]:
     with datalattice.open(folder) as node:
         node.drive("d").ensure()
+        did = node.venue().did
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     lattice = (sys.executable, "-m", "datalattice.cli")
     command = [*lattice, "daemon", "--dir", str(folder), "--rest", f"127.0.0.1:{port}"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
+    command += ["--admin", did]
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    chosen = {"LATTICE_VENUE_STORAGE": "file", "LATTICE_VENUE_CONTENT_BYTES_MAX": str(1 << 32)}
+    with subprocess.Popen(command, env={**os.environ, **chosen}, **quiet) as program:
         try:
             _wait_for(port)
             url = f"http://127.0.0.1:{port}"
             ask = [*lattice, "key", "token", url, "--dir", str(folder)]
             token = subprocess.run(ask, capture_output=True, check=True, text=True).stdout.strip()
-            yield FileServer(program.pid, port, f"authorization: Bearer {token}\r\n")
+            header = f"authorization: Bearer {token}\r\n"
+            yield FileServer(program.pid, port, header, str(folder / "rest.sock"))
         finally:
             program.terminate()
 

@@ -145,7 +145,7 @@ class JobList(Message, name="datalattice.v1.JobList"):
     jobs: Annotated[tuple[bytes, ...], Field(1, codec=JOB_ID)] = ()
 
 
-@action("venue.jobs", ActionKind.QUERY, "r", _JOBS, GET("/jobs", "jobs"))
+@action("venue.jobs", ActionKind.QUERY, "r", _JOBS, GET("/jobs", "jobs"), is_tool=True)
 class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"):
     """List the caller's jobs, newest first; an administrator sees all.
 
@@ -157,7 +157,7 @@ class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"
     count: Annotated[int, Field(3, "uint32")] = PAGE
 
 
-@action("venue.job", ActionKind.QUERY, "r", _JOBS, GET("/jobs/{id}"))
+@action("venue.job", ActionKind.QUERY, "r", _JOBS, GET("/jobs/{id}"), is_tool=True)
 class GetJob(ActionRequest[JobRecord], name="datalattice.v1.GetJobRequest"):
     """Return a job. wait_ms: up to 120,000: how long to wait for its end, 10 s at most."""
 
@@ -182,7 +182,7 @@ class WatchJob(ActionRequest[JobRecord], name="datalattice.v1.WatchJobRequest"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
-@action("venue.cancel", ActionKind.EFFECT, "x", _JOBS, PUT("/jobs/{id}/cancel"))
+@action("venue.cancel", ActionKind.EFFECT, "x", _JOBS, PUT("/jobs/{id}/cancel"), is_tool=True)
 class CancelJob(ActionRequest[JobRecord], name="datalattice.v1.CancelJobRequest"):
     """End a job as CANCELLED; one that has ended stays as it is."""
 
@@ -211,7 +211,9 @@ class QueuedMessage(Message, name="datalattice.v1.QueuedMessage"):
     queued: Annotated[bool, Field(3)] = True
 
 
-@action("venue.message", ActionKind.ONCE, "x", _JOBS, POST("/jobs/{id}", 202, "message"))
+@action(
+    "venue.message", ActionKind.ONCE, "x", _JOBS, POST("/jobs/{id}", 202, "message"), is_tool=True
+)
 class MessageJob(ActionRequest[QueuedMessage], name="datalattice.v1.MessageJobRequest"):
     """Give a job a message: the answer to what it asks, or for later.
 

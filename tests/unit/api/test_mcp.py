@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from tests.unit.service.cases import BAD, GOOD, Good, World
 
-from datalattice.actions import ACTIONS, ActionKind, ActionRequest, from_document, to_document
+from datalattice.actions import (
+    ACTIONS,
+    ActionKind,
+    ActionRequest,
+    WatchJob,
+    from_document,
+    to_document,
+)
 from datalattice.cells import Map
 from datalattice.errors import DataLatticeError
 from datalattice.service import OPERATOR, Service
@@ -128,7 +135,8 @@ def test_a_bad_call_is_a_tool_error_with_the_code(name: str, world: World) -> No
 
 
 def test_the_schema_of_each_tool_takes_its_good_case(world: World) -> None:
-    listed = with_client(world.service, lambda client: client.list_tools()).tools
+    every = with_client(world.service, lambda client: client.list_tools()).tools
+    listed = [tool for tool in every if not tool.name.startswith("op_")]
     assert {tool.name for tool in listed} == {name.replace(".", "_") for name in TOOLS}
     for tool in listed:
         checker = jsonschema.Draft202012Validator(tool.input_schema)
@@ -401,3 +409,56 @@ def test_calls_over_http_are_recorded_and_counted_like_others(world: World, tmp_
     records = audit.after(0)[1]
     assert {one.door for one in records} == {"mcp"}
     assert [one.action for one in records] == ["kv.write", *["authenticate"] * 3]
+
+
+# --- operations of the venue ----------------------------------------------------------------------
+
+
+def test_the_operations_of_the_venue_are_tools(world: World) -> None:
+    async def use(client: Any) -> None:
+        tools = {one.name: one for one in (await client.list_tools()).tools}
+        back = tools["op_echo_back"]
+        assert "Back" in back.description
+        assert back.input_schema["type"] == "object"
+        done = (await client.call_tool("op_echo_back", {"a": [1, None]})).structured_content
+        assert (done["status"], done["output"]) == ("COMPLETE", {"a": [1, None]})
+        failed = await client.call_tool("op_echo_fail", {"text": "nothing left"})
+        assert failed.is_error
+        assert failed.structured_content["error"] == "nothing left"
+        told = await client.call_tool("venue_job", {"id": failed.structured_content["job"]})
+        assert told.structured_content["status"] == "FAILED"
+        wrong = await client.call_tool("op_echo_fail", {})
+        assert (wrong.is_error, wrong.structured_content["code"]) == (True, "usage")
+        none = await client.call_tool("op_none", {})
+        assert (none.is_error, none.structured_content["code"]) == (True, "usage")
+
+    with_client(world.service, use)
+
+
+def test_an_operation_that_goes_on_answers_with_its_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datalattice.service.handlers.venue.WAIT_S", 0.05)
+
+    async def use(client: Any) -> None:
+        begun = (await client.call_tool("op_ledger_pure", {"ask": "which one?"})).structured_content
+        assert "goes on" in begun["note"]
+        sent = await client.call_tool("venue_message", {"id": begun["job"], "message": "this"})
+        assert not sent.is_error
+        with world.service.stream(WatchJob(id=bytes.fromhex(begun["job"])), OPERATOR) as records:
+            assert [one.status for one in records][-1] == "COMPLETE"
+
+    with_client(world.service, use)
+
+
+def test_operations_are_no_tools_for_who_may_only_read(world: World) -> None:
+    async def use(client: Any) -> None:
+        names = [one.name for one in (await client.list_tools()).tools]
+        assert "venue_job" in names
+        assert not any(name.startswith("op_") for name in names)
+        refused = await client.call_tool("op_echo_back", {"a": 1})
+        assert refused.is_error
+
+    with_client(world.service, use, tools="read")
+    assert McpTools(world.service, "all").operations(ANONYMOUS) == {}
+    assert McpTools(Service(world.node), "all").operations(OPERATOR) == {}

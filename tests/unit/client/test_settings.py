@@ -113,6 +113,11 @@ def test_the_written_file_is_read_as_it_was_meant(tmp_path: Path) -> None:
         ("[access]\nadmins = ['x']", "line 2: admins are DIDs"),
         ("[doors.mcp]\ntools = 'some'", "line 2: mcp is off, read or all, got 'some'"),
         ("venue.storage = 'tape'", "line 1: venue_storage is lattice, file, memory or drive, got"),
+        (
+            "[venue]\ncontent_bytes_max = 0",
+            "line 2: venue_content_bytes_max is 1 to 4294967296, got 0",
+        ),
+        ("[venue]\ncontent_bytes_max = 4294967297", "is 1 to 4294967296, got 4294967297"),
         ("[venue]\npath = '/'", "line 2: venue_path is the name of a folder, got '/'"),
         ("[venue.grid]\nvenues = { a = 5 }", "line 2: [venue.grid]: venues.a is a URL, got 5"),
         ("[venue.grid]\nblock = ['A:1']", "line 2: [venue.grid]: a host is a name in lower case"),

@@ -37,6 +37,7 @@ from datalattice.api.mcp.tools import (
     VALUE_URI,
     McpTool,
     McpTools,
+    OperationTool,
     ToolAnswer,
     ToolResource,
 )
@@ -83,7 +84,9 @@ class _Answers:
         self._listed = [_described(tool) for tool in tools.tools.values()]
 
     async def list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self._listed)
+        caller = self._caller_of(ctx.request)
+        found = await to_thread.run_sync(self._tools.operations, caller, limiter=self._threads)
+        return types.ListToolsResult(tools=[*self._listed, *map(_operation, found.values())])
 
     async def call_tool(
         self, ctx: Any, params: types.CallToolRequestParams
@@ -163,6 +166,20 @@ def _described(tool: McpTool) -> types.Tool:
             destructive_hint=not tool.is_read_only,
             idempotent_hint=tool.is_repeatable,
             open_world_hint=False,
+        ),
+    )
+
+
+def _operation(tool: OperationTool) -> types.Tool:
+    return types.Tool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=tool.schema,
+        annotations=types.ToolAnnotations(
+            read_only_hint=False,
+            destructive_hint=True,
+            idempotent_hint=False,
+            open_world_hint=True,
         ),
     )
 

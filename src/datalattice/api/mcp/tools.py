@@ -23,17 +23,30 @@ from urllib.parse import unquote
 from datalattice.actions import (
     ACTIONS,
     CELL,
+    PAGE_MAX,
     Action,
     ActionKind,
     ActionRequest,
     GetPath,
     GetValue,
+    InvokeOperation,
+    JobRecord,
+    ListOperations,
+    OfferedOperation,
     from_document,
     schema_of,
     to_document,
 )
+from datalattice.apps.grid import TERMINAL
 from datalattice.cells import Blob, Value, render, write_json
-from datalattice.errors import LimitExceeded, UsageError
+from datalattice.errors import (
+    LimitExceeded,
+    OperationFailed,
+    Unauthenticated,
+    Unauthorized,
+    UnsupportedOperation,
+    UsageError,
+)
 from datalattice.protobuf import Message
 from datalattice.service import Service, answer_to
 from datalattice.service.access import Principal
@@ -49,6 +62,12 @@ RESULT_DEPTH_MAX: Final = 100
 
 RESOURCE_CHARACTERS_MAX: Final = 16 << 20
 """Longest JSON text, and most bytes, of one resource."""
+
+OPERATION_PREFIX: Final = "op_"
+"""How the names of tools begin that are operations of the venue."""
+
+TOOL_NAME_MAX: Final = 64
+"""Characters of a tool's name: clients take no longer ones."""
 
 VALUE_URI: Final = "lattice://value/"
 PATH_URI: Final = "lattice://path/"
@@ -152,19 +171,84 @@ def _hex_of(document: object, where: str) -> str:
     raise UsageError(f'{where} is a text, or {{"{_BLOB}": "hex"}} for bytes')
 
 
+class OperationTool(NamedTuple):
+    """An operation of the venue as a tool. path: in the catalogue. schema: of its input."""
+
+    name: str
+    path: str
+    description: str
+    schema: dict[str, Any]
+
+
+def _operation_tool(offered: OfferedOperation) -> OperationTool | None:
+    """Return an operation as a tool; None if its input is not an object, as arguments are."""
+    schema: Any = to_document(offered).get("input")
+    if not isinstance(schema, dict):
+        schema = {"type": "object"}
+    if schema.setdefault("type", "object") != "object":
+        return None
+    words = offered.path.removeprefix("v/ops/")
+    name = OPERATION_PREFIX + re.sub(r"[^A-Za-z0-9]+", "_", words)
+    text = f"{offered.name}. {offered.description}".strip(". ")
+    text = f"{text or words}. Runs the operation {offered.path} of the venue as a job."
+    return OperationTool(name[:TOOL_NAME_MAX], offered.path, text, schema)
+
+
+def _job_answer(record: JobRecord) -> ToolAnswer:
+    """Return the output of a job, or its id while it goes on."""
+    job = {"job": record.id.hex(), "status": record.status}
+    if record.status == "COMPLETE":
+        return ToolAnswer({**job, "output": CELL.document(record.output)})
+    if record.status in TERMINAL:
+        error = {"code": OperationFailed.code, "error": record.error, **job}
+        return ToolAnswer(error, is_error=True)
+    waits = f"; it asks: {record.message}" if record.message else ""
+    return ToolAnswer({**job, "note": f"the job goes on: venue_job tells its state{waits}"})
+
+
 class McpTools:
     """The tools and resources of a service. Any thread may call them, and waits for the disk."""
 
     def __init__(self, service: Service, tools: ToolSet = "read") -> None:
         """tools: `read` for those that change nothing, `all` for those that write, too."""
         self.service: Final = service
+        self._has_operations: Final = tools == "all"  # a job is an effect
         made = [McpTool(action) for action in ACTIONS.values() if action.is_tool]
         self.tools: Final[Mapping[str, McpTool]] = {
             tool.name: tool for tool in made if tools == "all" or tool.is_read_only
         }
 
+    def operations(self, caller: Principal) -> dict[str, OperationTool]:
+        """Return the operations that the caller may see, by the name of the tool."""
+        if not self._has_operations:
+            return {}
+        try:
+            offered = self.service.call(ListOperations(count=PAGE_MAX), caller).operations
+        except (UnsupportedOperation, Unauthorized, Unauthenticated):
+            return {}  # no venue runs here, or not for this caller
+        found: dict[str, OperationTool] = {}
+        for one in map(_operation_tool, offered):
+            if one is not None:
+                found.setdefault(one.name, one)
+        return found
+
+    def _run(self, name: str, arguments: Mapping[str, Any], caller: Principal) -> ToolAnswer:
+        try:
+            operation = self.operations(caller).get(name)
+            if operation is None:
+                return _refused(UsageError(f"there is no operation {name[:80]!r}; list the tools"))
+            document = {"operation": operation.path, "input": dict(arguments), "wait": True}
+            request = from_document(InvokeOperation, document)
+            answer = _job_answer(self.service.call(request, caller))
+            _check_size(answer.document)
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends one call, not the session
+            return _refused(error, "x", name)
+        return answer
+
     def call(self, name: str, arguments: Mapping[str, Any], caller: Principal) -> ToolAnswer:
         """Return what a tool answers; never raises: a model reads what was wrong."""
+        if name.startswith(OPERATION_PREFIX):
+            return self._run(name, arguments, caller)
         tool = self.tools.get(name)
         if tool is None:
             known = ", ".join(self.tools)
@@ -206,6 +290,12 @@ def _answer(result: Message) -> ToolAnswer:
     document = to_document(result)
     if {"data", "start", "size"} <= fields.keys():
         return ToolAnswer({**document, **_content(result)})
+    _check_size(document)
+    return ToolAnswer(document)
+
+
+def _check_size(document: dict[str, Any]) -> None:
+    """Raise LimitExceeded for a document that is longer or deeper than an answer may be."""
     length = len(json.dumps(document, ensure_ascii=False))
     if length > RESULT_CHARACTERS_MAX:
         raise LimitExceeded(
@@ -217,7 +307,6 @@ def _answer(result: Message) -> ToolAnswer:
         raise LimitExceeded(
             f"a value in the answer is nested deeper than {RESULT_DEPTH_MAX} levels"
         )
-    return ToolAnswer(document)
 
 
 def _is_shallow(document: object) -> bool:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from datalattice.actions import UPLOAD_BYTES_MAX
+from datalattice.apps.grid import CONTENT_BYTES_MAX
 from datalattice.cells import Value
 from datalattice.client.addresses import PORT_MAX, parse_address, parse_key, parse_ticket
 from datalattice.client.settings.policyfile import parse_owner
@@ -191,6 +193,8 @@ class NodeConfig:
     venue_storage: where this venue keeps contents: `lattice`; `file`, in the folder `venue_path`;
            `drive`, in the directory `venue_path` of the drive `venue`; or `memory`.
     venue_path: from the node's folder on, or from the root of the drive.
+    venue_content_bytes_max: longest content, up to 4 GiB. In the lattice it is 64 MiB, as peers
+           refuse longer ones.
     venue_public: whether callers without a credential may list its operations and run jobs.
     venue_trial: whether it has the operations for trying it.
     venue_grid, venue_http, venue_python, venue_sql, venue_spark: what its adapters run, and where.
@@ -244,6 +248,7 @@ class NodeConfig:
     venue: bool = False
     venue_storage: str = "lattice"
     venue_path: str = "content"
+    venue_content_bytes_max: int = CONTENT_BYTES_MAX
     venue_public: bool = False
     venue_trial: bool = False
     venue_grid: VenueGridConfig = field(default_factory=VenueGridConfig)
@@ -336,6 +341,11 @@ class NodeConfig:
             split_partial(text)
         if self.url is not None:
             parse_address(self.url)
+        if not 1 <= self.venue_content_bytes_max <= UPLOAD_BYTES_MAX:
+            raise UsageError(
+                f"venue_content_bytes_max is 1 to {UPLOAD_BYTES_MAX}, "
+                f"got {self.venue_content_bytes_max}"
+            )
         if not self.venue_path.strip("/"):  # contents would lie among the files of the node
             raise UsageError(f"venue_path is the name of a folder, got {self.venue_path!r}")
         for host in self.http_hosts:

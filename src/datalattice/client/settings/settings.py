@@ -67,6 +67,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "trial": "venue_trial",
         "storage": "venue_storage",
         "path": "venue_path",
+        "content_bytes_max": "venue_content_bytes_max",
     },
 }
 """Sections besides `node`: the names in them, and the fields of a `NodeConfig` that they set."""

@@ -124,12 +124,13 @@ def test_arguments_of_a_job_on_spark_are_checked_at_the_start(
 
 @pytest.mark.parametrize("kind", ["file", "memory", "drive"])
 def test_contents_are_where_the_settings_say(kind: str, tmp_path: Path) -> None:
-    config = NodeConfig(venue_storage=kind, venue_path="kept/here")
+    config = NodeConfig(venue_storage=kind, venue_path="kept/here", venue_content_bytes_max=1 << 32)
     digest = sha256(b"tea").digest()
     with datalattice.open(tmp_path / "data") as node:
         storage = configured_storage(config, tmp_path / "data", node.drive)
         assert storage is not None
         assert (storage.get(digest), list(storage)) == (None, [])
+        assert storage.content_bytes_max == 1 << 32
         text = f'{{"content": {{"sha256": "{digest.hex()}"}}}}'
         venue = node.venue(storage=storage)
         venue.put_content(venue.register(text), b"tea")

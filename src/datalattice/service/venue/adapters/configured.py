@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from datalattice.apps.dlfs import Drive
 from datalattice.apps.grid import (
+    ContentBackend,
     ContentStaging,
     DriveBackend,
     FileBackend,
@@ -223,18 +224,20 @@ def configured_storage(
     """
     if config.venue_storage == "lattice":
         return None
+    backend: ContentBackend
     if config.venue_storage == "memory":
-        storage = Storage(MemoryBackend())
+        backend = MemoryBackend()
     elif config.venue_storage == "file":
         place = folder / config.venue_path
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"venue.path: {place}: {error.strerror or error}") from error
-        storage = Storage(FileBackend(str(place)))
+        backend = FileBackend(str(place))
     else:
         made = drive(DRIVE)
-        storage = Storage(DriveBackend(made, config.venue_path, make=True, staging=staging))
+        backend = DriveBackend(made, config.venue_path, make=True, staging=staging)
+    storage = Storage(backend, config.venue_content_bytes_max)
     storage.initialise()
     return storage
 
