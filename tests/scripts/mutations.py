@@ -1154,6 +1154,41 @@ MUTATIONS: Final = (
         "        if part is not None:\n",
         (VENUE + "test_sealing.py::test_a_secret_is_in_no_file_and_no_log",),
     ),
+    Mutation(
+        "follow no job of another venue after three restarts",
+        "service/venue/recovery.py",
+        "    if found.is_delegated:\n",
+        "    if found.is_delegated and found.attempt < attempts_max:\n",
+        (VENUE + "test_grid.py::test_the_job_there_is_followed_after_a_restart",),
+    ),
+    Mutation(
+        "ask another venue again with another id",
+        "service/venue/adapters/grid.py",
+        "request_id=job.effect_key().hex()\n",
+        "request_id=job.effect_key(str(id(request))).hex()\n",
+        (VENUE + "test_grid.py::test_a_cancel_before_the_answer_cancels_there",),
+    ),
+    Mutation(
+        "show a caller the jobs of others at another venue",
+        "service/venue/adapters/grid.py",
+        "not await self._jobs().is_delegated(job.caller, str(door), call.id.hex())",
+        "False",
+        (VENUE + "test_grid.py::test_invoke_returns_the_record_and_others_ask_for_it",),
+    ),
+    Mutation(
+        "run a definition that has another hash",
+        "service/venue/definitions.py",
+        "            if asset_id(text) != asset:\n",
+        "            if False:\n",
+        (VENUE + "test_definitions.py::test_a_definition_with_another_hash_is_refused",),
+    ),
+    Mutation(
+        "pin a content that has another hash",
+        "service/venue/adapters/assets.py",
+        "            if hashlib.sha256(content).digest() != declared:\n",
+        "            if False:\n",
+        (VENUE + "test_assets.py::test_what_has_another_hash_is_refused_and_nothing_is_kept",),
+    ),
     # --- streams and consumers --------------------------------------------------------------------
     Mutation(
         "keep a position whose batch failed",

@@ -2,11 +2,11 @@
 
     three_venues.py [--assets 10] [--folder DIR]
 
-Three daemons, A, B and C. Apart, each registers assets and runs jobs; once they are peers they must
-have one grid. A hostile node sends texts and contents with other hashes, and states in the names of
-others: A must refuse and count them. Then A has B run jobs: the result is what B has signed, a
-cancel reaches B, and both may be killed meanwhile. Prints one JSON document; exit code 0 when all
-of it held.
+Three daemons, A, B and C. Apart, each registers assets and runs jobs, and A runs a definition of C
+and pins an asset of it. Once they are peers they must have one grid. A hostile node sends texts and
+contents with other hashes, and states in the names of others: A must refuse and count them. Then A
+has B run jobs: the result is an asset that B has signed and A verifies, a cancel reaches B, and
+both may be killed meanwhile. Prints one JSON document; exit code 0 when all of it held.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from datalattice.actions import (
     JobRecord,
     ListJobIds,
     NodeHealth,
+    PutPolicy,
+    RightHolders,
 )
 from datalattice.apps.grid import Venue
 from datalattice.cells import Value, from_json, to_python
@@ -52,6 +54,8 @@ T = TypeVar("T")
 
 WAIT_S = 60.0
 AWAY_S = {"a": 60.0, "b": 60.0, "c": 1.0}
+FETCH_JOBS = 3
+"""Jobs of `fetch`."""
 REFUSED = ("bad-asset", "bad-content", "bad-metadata", "bad-signature", "not-owner")
 
 SETTINGS = """
@@ -73,13 +77,18 @@ class Site:
         self.folder = folder / name
         self.node_port, self.rest_port = _free_port(), _free_port()
         self.url = f"http://127.0.0.1:{self.rest_port}"
+        self.did_web = f"did:web:127.0.0.1%3A{self.rest_port}"
         self._process: subprocess.Popen[str] | None = None
         self.client: RestClient | None = None
 
     def start(self, sites: list[Site]) -> None:
         """Start it; return once it serves. sites: all, which it may call."""
         self.folder.mkdir(exist_ok=True)
-        listed = ", ".join(f'{one.name} = "{one.url}"' for one in sites if one is not self)
+        listed = ", ".join(
+            f'{one.name} = "{one.url}", "{one.did_web}" = "{one.url}"'
+            for one in sites
+            if one is not self
+        )
         text = SETTINGS.format(venues=listed, away_s=AWAY_S[self.name])
         (self.folder / "node.toml").write_text(text)
         self._process = subprocess.Popen(
@@ -214,8 +223,9 @@ def check_joined(sites: list[Site], count: int) -> dict[str, int]:
         assert not set(REFUSED) & set(plain(site.health.counters))
     assert found[0] == found[1] == found[2], found
     assert len(found[0]) == 3
-    assert {jobs for _, jobs in found[0].values()} == {count}
-    return {"assets": sum(assets for assets, _ in found[0].values()), "jobs": 3 * count}
+    assets, jobs = (sum(numbers) for numbers in zip(*found[0].values(), strict=True))
+    assert jobs == 3 * count + FETCH_JOBS
+    return {"assets": assets, "jobs": jobs}
 
 
 def attack(site: Site, others: list[Site]) -> list[str]:
@@ -250,25 +260,56 @@ def attack(site: Site, others: list[Site]) -> list[str]:
     return counted
 
 
-def run_there(here: Site, there: Site) -> str:
-    """Have another venue run a job; return the content that its result names."""
+def fetch(here: Site, there: Site) -> None:
+    """Run a definition of another venue, and pin an asset of it, while nothing replicates."""
+    metadata = {"name": "ours", "operation": {"adapter": "json:merge"}}
+    text = json.dumps(metadata)
+    operation = there.venue(lambda venue: venue.register(text)).hex()
+    given = {"values": [{"a": 1}, {"b": 2}]}
+    job = here.ended(here.begin(f"{there.did_web}/a/{operation}", given).id)
+    assert (job.status, job.op) == ("COMPLETE", operation), job
+    assert here.venue(lambda venue: venue.asset(operation)) == text
+    # What a name means is told to those who may list the operations.
+    readers = RightHolders(right="r", who=("authenticated",))
+    there.call(PutPolicy(scope="venue/operations", rights=(readers,)))
+    named = here.ended(here.begin(f"{there.did_web}/v/ops/json/merge", given).id)
+    assert (named.status, named.op_name) == ("COMPLETE", f"{there.did_web}/v/ops/json/merge")
     asset = there.venue(lambda venue: next(filter(venue.has_content, venue.assets(venue.did))))
-    given = {"operation": "v/ops/test/echo", "input": {"result": asset.hex()}, "venue": there.name}
+    pin = here.begin("v/ops/asset/pin", {"asset": f"{there.did_web}/a/{asset.hex()}"})
+    assert here.ended(pin.id).status == "COMPLETE", here.job(pin.id)
+    content = here.venue(lambda venue: venue.content(asset))
+    assert content is not None
+    assert content == there.venue(lambda venue: venue.content(asset))
+
+
+def run_there(here: Site, there: Site) -> str:
+    """Have another venue run a job whose result is an asset of it; return its content."""
+    did = here.venue(lambda venue: venue.did)
+    # "Whoever may list and download"; to register is a right that the other venue gives.
+    there.call(PutPolicy(scope="venue/assets", rights=(RightHolders(right="w", who=(did,)),)))
+    made = {"metadata": {"name": "result"}, "content": "made there"}
+    given = {"operation": "v/ops/asset/store", "input": made, "venue": there.name}
     job = here.ended(here.begin("v/ops/grid/run", given).id)
     assert job.status == "COMPLETE", job
     assert job.venue == there.url
-    did = there.venue(lambda venue: venue.did)
+    other = there.venue(lambda venue: venue.did)
     # The record there is signed by that venue, and comes here as all of the grid does.
     signed = until(
-        lambda: here.venue(lambda venue: venue.job(job.remote_id, did)),
+        lambda: here.venue(lambda venue: venue.job(job.remote_id, other)),
         lambda record: record is not None and record.get("status") == "COMPLETE",
     )
     assert signed is not None
     assert signed.get("output") == job.output
-    assert signed.get("caller") == here.venue(lambda venue: venue.did)
+    assert signed.get("caller") == did
+    result = plain(job.output)
+    pin = here.begin("v/ops/asset/pin", {"asset": f"{there.did_web}/a/{result['id']}"})
+    assert plain(here.ended(pin.id).output) == result
     assert here.venue(Venue.verify) == ([], [])
-    content = here.venue(lambda venue: venue.content(plain(job.output)["result"]))
-    assert content is not None, "hashed as it was read"
+    content = here.venue(lambda venue: venue.content(result["id"]))
+    assert content is not None
+    assert hashlib.sha256(content).hexdigest() == result["sha256"]
+    refused = there.begin("v/ops/grid/run", {**given, "venue": here.name})
+    assert "right w on venue/assets" in there.ended(refused.id).error
     return content.decode()
 
 
@@ -329,9 +370,10 @@ def check(folder: Path, count: int) -> dict[str, Any]:
         for site in sites:
             site.start(sites)
             publish(site, count)
+        fetch(sites[0], sites[2])
         report: dict[str, Any] = {"grid": join(sites), **check_joined(sites, count)}
         report["refused"] = attack(sites[0], sites[1:])
-        report["result"] = run_there(sites[0], sites[1])[:40]
+        report["result"] = run_there(sites[0], sites[1])
         report["cancelled"] = cancel_there(sites[0], sites[1])
         report["killed there"] = kill_there(sites)
         report["killed here"] = kill_here(sites)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from datalattice.actions import ActionRequest, DoorStatement, NodeEvent
+from datalattice.apps.grid import Storage
 from datalattice.client import Node
 from datalattice.client import open as open_node
 from datalattice.client.settings import NodeConfig
@@ -42,6 +43,7 @@ from datalattice.service.service import OPERATOR, Service
 from datalattice.service.venue import Adapter, GridJobs, VenueHost, VenueRunner
 from datalattice.service.venue.adapters import (
     AdapterMaker,
+    AssetAdapter,
     GridAdapter,
     configured_adapters,
     configured_storage,
@@ -115,23 +117,30 @@ class FolderService:
             if self._both is None:
                 self._node = open_node(self._path, cache_bytes=self._cache_bytes)
                 access = self._access()
+                contents = configured_storage(
+                    self._config, self._path, self._node.drive, self._node.upload
+                )
                 if self._adapters is not None:
-                    self._venue = self._begun_venue(self._node, access, self._adapters)
+                    self._venue = self._begun_venue(self._node, access, self._adapters, contents)
                 service = Service(
                     self._node,
                     access=access,
                     doors=self._stated,
                     events=self.events,
                     venue=self._venue,
-                    contents=configured_storage(
-                        self._config, self._path, self._node.drive, self._node.upload
-                    ),
+                    contents=contents,
                     urls=lambda: self._urls,
                 )
                 self._both = service, access
             return self._both
 
-    def _begun_venue(self, node: Node, access: AccessControl, adapters: AdapterMaker) -> VenueHost:
+    def _begun_venue(
+        self,
+        node: Node,
+        access: AccessControl,
+        adapters: AdapterMaker,
+        contents: Storage | None,
+    ) -> VenueHost:
         checking = Service(node, access=access)  # that of the doors begins after the venue
         did = did_of(self._identity.public_key)
 
@@ -144,7 +153,8 @@ class FolderService:
                 who = Principal(None, "anonymous")
             checking.check_right(request, who)
 
-        made = self._made = adapters(node, may_read)
+        assets = AssetAdapter(lambda: node.venue(storage=contents), may_read, self._venues)
+        made = self._made = [*adapters(node, may_read), assets]
         jobs = GridJobs.of_node(node, self._clock)
 
         def begun() -> VenueRunner:

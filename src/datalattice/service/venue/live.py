@@ -134,7 +134,10 @@ class LiveJobs:
             caller,
         )
         job = LiveJob(
-            id, record, replace(private, input=cell, is_secret=bool(operation.secrets)), operation
+            id,
+            record,
+            replace(private, input=cell, is_secret=bool(operation.secret_inputs)),
+            operation,
         )
         self.admit(job)
         return job, JobBatch({id: record}, {id: job.private.cell()})

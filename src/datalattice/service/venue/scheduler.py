@@ -90,7 +90,7 @@ class Scheduler:
                 await durably(self._jobs.committer.put(batch))  # with the first one, or later
                 return known
         when_ms = now_ms + (after_ms or 0) if time_ms is None else time_ms
-        is_secret = bool(operation.secrets)
+        is_secret = bool(operation.secret_inputs)
         call = ScheduledCall(operation.asset, operation.given, cell, caller.did, when_ms, is_secret)
         handle = self._calls.add(call)
         batch.schedule[handle] = call.cell()

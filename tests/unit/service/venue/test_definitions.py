@@ -99,24 +99,26 @@ def test_a_definition_that_was_fetched_outlives_its_publisher() -> None:
     life.end()
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "why"),
-    [
-        (TEXT + " ", BadFormat, "another text"),
-        ("[]", UsageError, "one JSON object"),
-        ("no JSON", UsageError, "one JSON object"),
-    ],
-)
-def test_a_definition_with_another_hash_is_refused(
-    text: str, kind: type[Exception], why: str
-) -> None:
+def test_a_definition_with_another_hash_is_refused() -> None:
+    check_refused(TEXT + " ", BadFormat, "another text")
+
+
+@pytest.mark.parametrize("text", ["[]", "no JSON"])
+def test_a_definition_that_is_no_metadata_is_refused(text: str) -> None:
+    check_refused(text, UsageError, "one JSON object")
+
+
+def check_refused(text: str, kind: type[Exception], why: str) -> None:
+    """Check that a text in the place of a definition is refused, and leaves nothing."""
     root = venue_root(KEY)
     life = life_of(root, Published({ASSET: text}))
-    with pytest.raises(kind, match=why):
-        run(life, BY_ID)
-    assert ASSET not in part_of(Venue.at(root, KEY).grid, META)
-    assert life.run(life.runner.jobs(ALICE)) == []
-    life.end()
+    try:
+        with pytest.raises(kind, match=why):
+            run(life, BY_ID)
+        assert ASSET not in part_of(Venue.at(root, KEY).grid, META)
+        assert life.run(life.runner.jobs(ALICE)) == []
+    finally:
+        life.end()
 
 
 @pytest.mark.parametrize("metadata", [{"name": "x"}, {"operation": {"adapter": "other:x"}}])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from datalattice.actions import CancelJob, GetJob, InvokeOperation, MessageJob
+from datalattice.cells import encode_message
 from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor
 from datalattice.errors import DataLatticeError, PeerUnavailable, UsageError
@@ -157,6 +158,13 @@ def run(life: VenueLife, given: Json, kind: str = "run", caller: JobCaller = ALI
     return end_of(life, begin(life, given, kind, caller))
 
 
+def held(life: VenueLife) -> dict[bytes, Any]:
+    """Return what the adapter keeps of jobs that run elsewhere."""
+    grid = life.runner._catalogue._adapters["grid"]
+    assert isinstance(grid, GridAdapter)
+    return grid._asked_for
+
+
 SLOW: Json = {"operation": "v/ops/ledger/check", "input": {"ms": 5_000}, "venue": "south"}
 
 
@@ -219,7 +227,9 @@ def test_a_venue_may_be_away_for_a_while(life: VenueLife, south: South) -> None:
     id = begin(life, SLOW)
     life.until(lambda: "remoteId" in shown(life, id))
     south.runner = None
+    assert id in held(life)
     done = end_of(life, id)
+    assert held(life) == {}
     assert done["status"] == "FAILED"
     assert done["error"] == f"{SOUTH} has not answered for 20 s: nobody is there"
 
@@ -307,6 +317,16 @@ def test_delegations_are_shown_there_and_hidden_here(life: VenueLife, south: Sou
     done = run(life, given)
     assert done["input"]["ucans"] == "HIDDEN"
     assert {shown for *_, shown in south.asked} == {("a.b.c",)}
+
+
+def test_what_is_sent_there_is_sealed_on_this_disk(root: LatticeCursor, life: VenueLife) -> None:
+    given: Json = {"operation": "v/ops/ledger/retry", "input": {"ms": 5_000, "pin": "s3cr3t-1"}}
+    id = begin(life, {**given, "venue": "south", "ucans": ["s3cr3t-2"]})  # type: ignore[dict-item]
+    life.until(lambda: "remoteId" in shown(life, id))
+    written = encode_message(root.get())
+    assert id.hex().encode() in written
+    assert b"s3cr3t" not in written
+    assert end_of(life, id)["status"] == "COMPLETE"
 
 
 def test_invoke_returns_the_record_and_others_ask_for_it(life: VenueLife, south: South) -> None:

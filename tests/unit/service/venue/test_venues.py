@@ -272,7 +272,7 @@ def test_metadata_and_names_are_asked_for_by_did() -> None:
 def test_metadata_and_names_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadFormat, match="something other than metadata"):
         served(answer(b"\xff"), lambda venues: venues.metadata(DID, bytes(32)))
-    with pytest.raises(NoSuchPath, match="there is no job"):
+    with pytest.raises(NoSuchPath, match=f"{DID}: there is no job"):
         served(answer(PROBLEM, "404 Not"), lambda venues: venues.metadata(DID, bytes(32)))
     with pytest.raises((BadFormat, ProtocolViolation)):
         served(answer({"asset": "11"}), lambda venues: venues.named(DID, "v/ops/a"))

@@ -1,5 +1,6 @@
 """Adapters of a venue: what runs the operations that every venue can offer."""
 
+from datalattice.service.venue.adapters.assets import AssetAdapter, AssetSource
 from datalattice.service.venue.adapters.configured import (
     AdapterMaker,
     configured_adapters,
@@ -37,6 +38,8 @@ from datalattice.service.venue.adapters.venues import (
 
 __all__ = [
     "AdapterMaker",
+    "AssetAdapter",
+    "AssetSource",
     "GridAdapter",
     "HostRules",
     "HostUnreached",

@@ -1,8 +1,8 @@
 """Configured: the adapters and the content storage that the settings of a daemon switch on.
 
-`json` and `orchestrator` are always there, and so is `grid`, which the service adds. `http` is
-there with a host in `venue.http.allow`, `python` with a function, `sql` if enabled, `spark` with a
-job.
+`json` and `orchestrator` are always there, and so are `grid` and `asset`, which the service adds.
+`http` is there with a host in `venue.http.allow`, `python` with a function, `sql` if enabled,
+`spark` with a job.
 
 Source: docs/node.md "Configuration".
 """

@@ -173,7 +173,14 @@ class GridAdapter(PlainAdapter):
             async with asyncio.timeout(call.timeout_ms and call.timeout_ms / 1_000):
                 if call.door is None:
                     return await self._here(job, call)
-                return await self._there(job, call, call.door)
+                output = await self._there(job, call, call.door)
+                self._asked_for.pop(job.id, None)
+                return output
+        except DataLatticeError:
+            # One that is cancelled or paused meanwhile is still to be told there.
+            if not job.cancelled:
+                self._asked_for.pop(job.id, None)
+            raise
         except TimeoutError:
             # "over it: error, job untouched"
             raise OperationFailed(f"no answer within {call.timeout_ms} ms") from None
@@ -261,13 +268,10 @@ class GridAdapter(PlainAdapter):
         else:
             record = await self._begin(job, call, door)
         if call.kind == "invoke":
-            output = _shown(record)
-        elif JobStatus(record.status).is_terminal:
-            output = _result_of(record, door)
-        else:
-            output = await self._result(job, door, record.id, call.delegations)
-        self._asked_for.pop(job.id, None)
-        return output
+            return _shown(record)
+        if JobStatus(record.status).is_terminal:
+            return _result_of(record, door)
+        return await self._result(job, door, record.id, call.delegations)
 
     async def _begin(self, job: JobContext, call: _Call, door: VenueDoor) -> JobRecord:
         """Have the other venue make a job; return its record when this one shows it."""

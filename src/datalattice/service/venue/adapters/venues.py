@@ -10,16 +10,17 @@ Source: docs/grid.md "Several venues".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from datalattice.actions import ActionRequest, GetOperation, from_document
-from datalattice.apps.grid import document_url
+from datalattice.apps.grid import CONTENT_BYTES_MAX, document_url
 from datalattice.client import IDEMPOTENCY_KEY, REST_BASE, problem_error, written_request
 from datalattice.client.credentials import delegation_headers, make_token
 from datalattice.client.network import DoorPin, pin_of, proved_door, split_door, trusting
@@ -28,6 +29,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import (
     BadFormat,
     DataLatticeError,
+    NoSuchPath,
     PeerUnavailable,
     ProtocolViolation,
     UsageError,
@@ -188,8 +190,9 @@ class VenueCalls(Protocol):
 
 
 class RemoteVenues:
-    """Calls other venues over REST, with this venue's key: a `VenueCalls`, and its `Definitions`.
+    """Calls other venues over REST, with this venue's key.
 
+    It is a `VenueCalls`, and the `Definitions` and `AssetSource` of other venues.
     resolve, connections: by default those of the operating system. tls: what is trusted of doors
     that are not pinned.
     Raises: UsageError: the package httpcore is not installed.
@@ -245,7 +248,8 @@ class RemoteVenues:
 
     async def named(self, did: str, path: str) -> bytes:
         """Return the asset that a path of a venue's catalogue means now; as `Definitions.named`."""
-        found = await self.call(self.find(did), GetOperation(path=path))
+        with _there(did):
+            found = await self.call(self.find(did), GetOperation(path=path))
         if len(found.asset) != HASH_BYTES:
             raise BadFormat(f"{did} answered for {path!r:.100} with no asset id")
         return found.asset
@@ -253,11 +257,18 @@ class RemoteVenues:
     async def metadata(self, did: str, asset: bytes) -> str:
         """Return the metadata text of an asset as a venue answers; `Definitions.metadata`."""
         door = self.find(did)
-        answer = await self._get(door, f"assets/{asset.hex()}", DEFINITION_MAX)
+        with _there(did):
+            answer = await self._get(door, f"assets/{asset.hex()}", DEFINITION_MAX)
         try:
             return answer.decode()
         except UnicodeDecodeError as error:
             raise BadFormat(f"{door} answered with something other than metadata") from error
+
+    async def content(self, did: str, asset: bytes) -> bytes:
+        """Return the content of an asset as a venue answers; `AssetSource.content`."""
+        path = f"assets/{asset.hex()}/content"
+        with _there(did):
+            return await self._get(self.find(did), path, CONTENT_BYTES_MAX)
 
     async def _get(self, door: VenueDoor, path: str, body_max: int) -> bytes:
         """Return what is at a path below the base. Raises: as `call`."""
@@ -268,8 +279,9 @@ class RemoteVenues:
         return answer.body
 
     def _token(self, door: VenueDoor) -> str:
-        # For the DID where it is known: what an impostor at the URL gets is of no use elsewhere.
-        audience = door.did or door.url
+        # For the key where it is known: what an impostor at the URL gets is of no use elsewhere.
+        # The node behind a `did:web` knows itself by its key and its URLs alone.
+        audience = door.did if door.did.startswith("did:key:") else door.url
         return make_token(self._key_pair, audience, self._clock.now_ms(), life_s=TOKEN_S)
 
     async def _ask(
@@ -339,6 +351,15 @@ def _result(kind: type[R], door: VenueDoor, answer: HttpAnswer) -> R:
         return from_document(kind, {name: one for name, one in document.items() if name in known})
     except (ValueError, RecursionError, DataLatticeError) as error:
         raise ProtocolViolation(f"{door} answered with no {kind.__name__}: {error}"[:400]) from None
+
+
+@contextlib.contextmanager
+def _there(did: str) -> Iterator[None]:
+    """Say which venue has nothing: "there is no asset here" would be read as here."""
+    try:
+        yield
+    except NoSuchPath as error:
+        raise NoSuchPath(f"{did}: {error}") from error
 
 
 def _error(door: VenueDoor, answer: HttpAnswer) -> Exception:

@@ -1,0 +1,181 @@
+"""Adapter `asset`: what a job makes becomes an asset, and assets of other venues become own ones.
+
+Both are writes of this venue, so the caller needs the right to register assets, as over REST.
+
+Source: docs/venue-operations.md "Assets".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from datalattice.actions import RegisterAsset
+from datalattice.apps.grid import (
+    Venue,
+    asset_id,
+    declared_hash,
+    parse_asset_id,
+    read_metadata,
+    split_did_url,
+)
+from datalattice.errors import BadFormat, NoSuchPath, UsageError
+from datalattice.service.venue import (
+    JobContext,
+    Json,
+    Metadata,
+    PlainAdapter,
+    RecoveryRule,
+    VenueOperation,
+)
+from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
+from datalattice.service.venue.adapters.tables import MayRead
+
+PINS_AT_ONCE: Final = 2
+"""Contents of other venues that are fetched at once: each is in memory until it is stored."""
+
+_KINDS: Final[Mapping[str, tuple[str, dict[str, Json], list[Json]]]] = {
+    "store": (
+        "Registers an asset, with its content if there is one",
+        {"metadata": {"type": "object"}, "content": {"type": "string"}},
+        ["metadata"],
+    ),
+    "pin": (
+        "Makes an asset of another venue one of this venue, with its content",
+        {"asset": {"type": "string"}},
+        ["asset"],
+    ),
+}
+
+
+class AssetSource(Protocol):
+    """Where the assets of other venues come from."""
+
+    async def metadata(self, did: str, asset: bytes) -> str:
+        """Return the metadata text of an asset as a venue answers; its hash is not checked."""
+        ...
+
+    async def content(self, did: str, asset: bytes) -> bytes:
+        """Return the content of an asset as a venue answers; its hash is not checked."""
+        ...
+
+
+class AssetAdapter(PlainAdapter):
+    """Runs `asset:store` and `asset:pin`.
+
+    venue: that of this node. may: refuses callers who may not register assets. source: None: only
+    what other venues have sent here can be pinned.
+    """
+
+    name = "asset"
+
+    def __init__(
+        self, venue: Callable[[], Venue], may: MayRead, source: AssetSource | None = None
+    ) -> None:
+        self._venue: Final = venue
+        self._may: Final = may
+        self._source: Final = source
+        self._pins: Final = asyncio.Semaphore(PINS_AT_ONCE)
+
+    def operations(self) -> Sequence[VenueOperation]:
+        """Return the two operations. What is stored twice under its hash is there once."""
+        return [
+            VenueOperation(
+                f"asset/{kind}",
+                {
+                    "name": f"Asset {kind}",
+                    "description": description,
+                    "operation": {
+                        "adapter": f"asset:{kind}",
+                        "input": {"type": "object", "properties": known, "required": needed},
+                    },
+                },
+                recover=RecoveryRule.RETRY,
+            )
+            for kind, (description, known, needed) in _KINDS.items()
+        ]
+
+    def check(self, meta: Metadata, input: Json) -> None:
+        """Refuse a malformed input."""
+        kind = sub_operation(meta, _KINDS)
+        given = members(input, _KINDS[kind][1])
+        if kind == "store":
+            _stored(given)
+        else:
+            _named(text_member(given, "asset"))
+
+    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+        """Store or pin an asset; return its `id`, and the `sha256` and `bytes` of its content.
+
+        Raises: Unauthorized: the caller may not register assets. NoSuchPath: it is nowhere.
+                BadFormat: another venue answered with something that has another hash.
+        """
+        kind = sub_operation(meta, _KINDS)
+        given = members(input, _KINDS[kind][1])
+        await asyncio.to_thread(self._may, job.caller, RegisterAsset())
+        if kind == "store":
+            return await asyncio.to_thread(self._put, *_stored(given))
+        async with self._pins:
+            return await self._pin(*_named(text_member(given, "asset")))
+
+    async def _pin(self, did: str | None, asset: bytes) -> Json:
+        venue = self._venue()
+        text, content = await asyncio.to_thread(venue.asset, asset), None
+        is_here = text is not None
+        if text is None:
+            if did is None or self._source is None:
+                raise NoSuchPath(f"there is no asset {asset.hex()} here")
+            text = await self._source.metadata(did, asset)
+            if asset_id(text) != asset:
+                raise BadFormat(f"{did} answered with another text than {asset.hex()}")
+        if "content" in read_metadata(text):
+            declared = declared_hash(read_metadata(text))
+            content = await asyncio.to_thread(venue.content, asset) if is_here else None
+            if content is None:
+                if did is None or self._source is None:
+                    raise NoSuchPath(f"the content of the asset {asset.hex()} is not here")
+                content = await self._source.content(did, asset)
+            # "get content, hash, compare with `content.sha256`, refuse on difference; then store"
+            if hashlib.sha256(content).digest() != declared:
+                raise BadFormat(f"{did} answered with another content than {declared.hex()}")
+        return await asyncio.to_thread(self._put, text, content)
+
+    def _put(self, text: str, content: bytes | None) -> Json:
+        """Register an asset and store its content; both are durable when this returns."""
+        venue = self._venue()
+        asset = venue.register(text)
+        found: dict[str, Json] = {"id": asset.hex()}
+        if content is not None:
+            found |= {"sha256": venue.put_content(asset, content).hex(), "bytes": len(content)}
+        return found
+
+
+def _stored(given: Mapping[str, Json]) -> tuple[str, bytes | None]:
+    """Return the metadata text and the content of what is to be stored. Raises: UsageError."""
+    metadata = given.get("metadata")
+    if not isinstance(metadata, dict):
+        raise UsageError("`metadata` is an object")
+    if given.get("content") is None:
+        return _text(metadata), None
+    content = text_member(given, "content").encode()
+    declared = metadata.get("content", {})
+    if not isinstance(declared, dict):
+        raise UsageError("`metadata.content` is an object")
+    # "store takes metadata and optional content and adds its hash"
+    digest = hashlib.sha256(content).hexdigest()
+    if declared.get("sha256", digest) != digest:
+        raise UsageError(f"`metadata.content.sha256` is that of the content, {digest}, or absent")
+    return _text({**metadata, "content": {**declared, "sha256": digest}}), content
+
+
+def _text(metadata: Mapping[str, Json]) -> str:
+    return json.dumps(metadata, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def _named(reference: str) -> tuple[str | None, bytes]:
+    """Return the venue in a reference, None without one, and the id of the asset."""
+    did = split_did_url(reference).did if reference.startswith("did:") else None
+    return did, parse_asset_id(reference)
