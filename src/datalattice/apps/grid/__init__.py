@@ -21,7 +21,7 @@ from datalattice.apps.grid.authority import (
     KnownKeys,
     dids_to_resolve,
 )
-from datalattice.apps.grid.contents import ContentStaging, MemoryStaging
+from datalattice.apps.grid.contents import ContentStaging, MemoryStaging, StoredContent
 from datalattice.apps.grid.dids import (
     DIDUrl,
     assertion_keys,
@@ -76,7 +76,6 @@ from datalattice.apps.grid.storage import (
     LatticeBackend,
     MemoryBackend,
     Storage,
-    StoredContent,
 )
 from datalattice.apps.grid.venue import Venue
 

@@ -5,10 +5,12 @@ Source: COG-4 "Storage"; docs/grid.md "Content".
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from datalattice.cells import Blob, BlobBuilder
+from datalattice.errors import Corruption
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of a content that are checked together, where its backend does not check what it reads."""
@@ -63,6 +65,80 @@ def pieces_in(source: ContentReader) -> Iterator[bytes]:
     """Yield a content in pieces of `PIECE_BYTES`. Raises: Corruption."""
     for start in range(0, source.size, PIECE_BYTES):
         yield source.read(start, min(start + PIECE_BYTES, source.size))
+
+
+class PieceHashes:
+    """The SHA-256 of each `PIECE_BYTES` of a content that arrives in pieces of any length."""
+
+    def __init__(self) -> None:
+        self._done: list[bytes] = []
+        self._piece = hashlib.sha256()
+        self._size = 0
+
+    def update(self, data: bytes) -> None:
+        """Add bytes at the end."""
+        view = memoryview(data)
+        while view:
+            part = view[: PIECE_BYTES - self._size]
+            self._piece.update(part)
+            self._size += len(part)
+            view = view[len(part) :]
+            if self._size == PIECE_BYTES:
+                self._end()
+
+    def _end(self) -> None:
+        self._done.append(self._piece.digest())
+        self._piece, self._size = hashlib.sha256(), 0
+
+    def finish(self) -> tuple[bytes, ...]:
+        """Return the hashes of all that was added."""
+        if self._size:
+            self._end()
+        return tuple(self._done)
+
+
+class StoredContent:
+    """Content that is present, from any byte on. One thread at a time reads it."""
+
+    def __init__(
+        self, digest: bytes, source: ContentReader, hashes: tuple[bytes, ...] | None = None
+    ) -> None:
+        """hashes: of its pieces; None: the source checks what it reads."""
+        self.digest: Final = digest
+        self._source: Final = source
+        self._hashes: Final = hashes
+        self._piece: tuple[int, bytes] = (-1, b"")
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return self._source.size
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` up to `stop`. Raises: Corruption: they are damaged."""
+        if self._hashes is None:
+            return self._source.read(start, stop)
+        parts = []
+        while start < stop:
+            number = start // PIECE_BYTES
+            end = min((number + 1) * PIECE_BYTES, stop)
+            offset = number * PIECE_BYTES
+            parts.append(self._checked(number, self._hashes)[start - offset : end - offset])
+            start = end
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _checked(self, number: int, hashes: tuple[bytes, ...]) -> bytes:
+        """Return a piece, checked."""
+        if self._piece[0] == number:
+            return self._piece[1]
+        start = number * PIECE_BYTES
+        piece = self._source.read(start, min(start + PIECE_BYTES, self._source.size))
+        # "A ranged read checks the cells, or the pieces of 1 MiB, that it touches" (docs/grid.md
+        # "Content").
+        if number >= len(hashes) or hashlib.sha256(piece).digest() != hashes[number]:
+            raise Corruption(f"the content {self.digest.hex()} is damaged at byte {start}")
+        self._piece = (number, piece)
+        return piece
 
 
 class MemoryStaging:

@@ -15,13 +15,14 @@ from typing import Final, Protocol, Self
 
 from datalattice.apps.grid.assets import CONTENT_BYTES_MAX, READ_BYTES, SHA256_BYTES
 from datalattice.apps.grid.contents import (
-    PIECE_BYTES,
     CellContent,
     CellContentSink,
     ContentReader,
     ContentSink,
     ContentStaging,
     MemoryStaging,
+    PieceHashes,
+    StoredContent,
     pieces_in,
 )
 from datalattice.apps.grid.lattice import STORAGE, as_index
@@ -195,10 +196,14 @@ class Storage:
         hashes = self._hashes.get(name)
         if hashes is None:
             hashes = self._check(name)
-            self._hashes[name] = hashes
-            while sum(map(len, self._hashes.values())) > PIECES_MAX and len(self._hashes) > 1:
-                self._hashes.pop(next(iter(self._hashes)), None)  # the oldest
+            self.checked(name, hashes)
         return StoredContent(name, source, hashes)
+
+    def checked(self, name: bytes, hashes: tuple[bytes, ...]) -> None:
+        """Keep the hashes of the pieces of a content that was hashed as a whole just now."""
+        self._hashes[name] = hashes
+        while sum(map(len, self._hashes.values())) > PIECES_MAX and len(self._hashes) > 1:
+            self._hashes.pop(next(iter(self._hashes)), None)  # the oldest
 
     def exists(self, digest: bytes | None) -> bool:
         """Return whether content is present; False for None and while the storage is closed."""
@@ -282,7 +287,10 @@ class ContentWriter:
     ) -> None:
         """sink: None: the content is present, and what arrives is only checked."""
         self.name: Final = name
+        self._storage: Final = storage
         self._limit: Final = storage.content_bytes_max
+        # Where reads are checked by pieces, so that a download need not hash all of it first.
+        self._pieces: Final = None if storage.backend.checks_reads else PieceHashes()
         self._sink: Final = sink
         self._finished: Final = finished
         self._digest: Final = hashlib.sha256()
@@ -296,6 +304,8 @@ class ContentWriter:
         if self._size > self._limit:  # counted while it is read: a stream has no length
             raise LimitExceeded(f"the content {self.name.hex()} has more than {self._limit} bytes")
         self._digest.update(piece)
+        if self._pieces is not None:
+            self._pieces.update(piece)
         if self._sink is not None:
             self._sink.write(piece)
 
@@ -308,6 +318,8 @@ class ContentWriter:
             )
         if self._sink is not None:
             self._sink.commit()
+        if self._pieces is not None:
+            self._storage.checked(self.name, self._pieces.finish())
         self._finished()
 
     def close(self) -> None:
@@ -320,50 +332,6 @@ class ContentWriter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-class StoredContent:
-    """Content that is present, from any byte on. One thread at a time reads it."""
-
-    def __init__(
-        self, digest: bytes, source: ContentReader, hashes: tuple[bytes, ...] | None = None
-    ) -> None:
-        """hashes: of its pieces; None: the source checks what it reads."""
-        self.digest: Final = digest
-        self._source: Final = source
-        self._hashes: Final = hashes
-        self._piece: tuple[int, bytes] = (-1, b"")
-
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return self._source.size
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes from `start` up to `stop`. Raises: Corruption: they are damaged."""
-        if self._hashes is None:
-            return self._source.read(start, stop)
-        parts = []
-        while start < stop:
-            number = start // PIECE_BYTES
-            end = min((number + 1) * PIECE_BYTES, stop)
-            offset = number * PIECE_BYTES
-            parts.append(self._checked(number, self._hashes)[start - offset : end - offset])
-            start = end
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _checked(self, number: int, hashes: tuple[bytes, ...]) -> bytes:
-        """Return a piece, checked."""
-        if self._piece[0] == number:
-            return self._piece[1]
-        start = number * PIECE_BYTES
-        piece = self._source.read(start, min(start + PIECE_BYTES, self._source.size))
-        # "A ranged read checks the cells, or the pieces of 1 MiB, that it touches" (docs/grid.md
-        # "Content").
-        if number >= len(hashes) or hashlib.sha256(piece).digest() != hashes[number]:
-            raise Corruption(f"the content {self.digest.hex()} is damaged at byte {start}")
-        self._piece = (number, piece)
-        return piece
 
 
 class MemoryBackend:

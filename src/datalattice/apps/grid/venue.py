@@ -25,7 +25,7 @@ from datalattice.apps.grid.assets import (
     record_text,
 )
 from datalattice.apps.grid.authority import KnownKeys, dids_to_resolve
-from datalattice.apps.grid.contents import ContentStaging, MemoryStaging
+from datalattice.apps.grid.contents import ContentStaging, MemoryStaging, StoredContent
 from datalattice.apps.grid.dids import checked_did, is_venue_did
 from datalattice.apps.grid.hidden import HiddenEntries, VenueBackend
 from datalattice.apps.grid.jobs import (
@@ -63,7 +63,6 @@ from datalattice.apps.grid.storage import (
     ContentWriter,
     LatticeBackend,
     Storage,
-    StoredContent,
 )
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
 from datalattice.clock import Clock, SystemClock, next_stamp, present_ms
