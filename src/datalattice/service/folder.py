@@ -37,10 +37,11 @@ from datalattice.service.access import (
     RateLimits,
     SpentIds,
     Use,
+    parse_grants,
 )
 from datalattice.service.registry import Streamed
 from datalattice.service.service import OPERATOR, Service
-from datalattice.service.venue import Adapter, GridJobs, VenueHost, VenueRunner
+from datalattice.service.venue import Adapter, GridJobs, JobCaller, VenueHost, VenueRunner
 from datalattice.service.venue.adapters import (
     AdapterMaker,
     AssetAdapter,
@@ -144,13 +145,15 @@ class FolderService:
         checking = Service(node, access=access)  # that of the doors begins after the venue
         did = did_of(self._identity.public_key)
 
-        def may_read(caller: str, request: ActionRequest[Any]) -> None:
+        def may_read(caller: JobCaller, request: ActionRequest[Any]) -> None:
             """Ask for the rights of a DID, or, as jobs name them, the operator and anonymous."""
-            who = Principal(caller, "token")
-            if caller == did:
+            who = Principal(caller.did, "token")
+            if caller.did == did:
                 who = OPERATOR
-            elif caller == f"{did}:public":
+            elif caller.did == f"{did}:public":
                 who = Principal(None, "anonymous")
+            if caller.grants is not None:  # a narrowed credential reads no more through a job
+                who = who.narrowed(parse_grants(list(caller.grants)))
             checking.check_right(request, who)
 
         assets = AssetAdapter(lambda: node.venue(storage=contents), may_read, self._venues)

@@ -95,6 +95,7 @@ class LoneJob:
     ) -> None:
         self.id = bytes(16)
         self.caller = "did:key:z6MkCaller"
+        self.grants: tuple[str, ...] | None = None
         self.attempt = attempt
         self.deadline_ms = deadline_ms
         self.cancelled = False

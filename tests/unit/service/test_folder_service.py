@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,16 +25,18 @@ from datalattice.actions import (
     PutPolicy,
     ReadRecords,
     RightHolders,
+    ScheduleOperation,
     WatchAudit,
     WatchNode,
 )
-from datalattice.cells import Map
+from datalattice.cells import Map, from_json
 from datalattice.client import ControlClient, Folder, OpenFolder, write_key
-from datalattice.client.settings import NodeConfig
+from datalattice.client.settings import NodeConfig, VenueSqlConfig
 from datalattice.crypto import KeyPair
-from datalattice.errors import LimitExceeded, UnsupportedOperation, UsageError
+from datalattice.errors import LimitExceeded, NoSuchPath, UnsupportedOperation, UsageError
 from datalattice.lattice import did_of
 from datalattice.service import FolderService
+from datalattice.service.access import Principal, parse_grants
 from datalattice.service.access.policies import POLICY_FILE
 from datalattice.testing.folders import running
 
@@ -93,6 +97,53 @@ def test_a_folder_with_a_venue_runs_jobs_that_are_there_after_a_restart(tmp_path
     with pytest.raises(LimitExceeded, match="wait_ms: at most 120000"):
         again.call(GetJob(id=done.id, wait_ms=120_001))
     again.close()
+
+
+def _narrowed(did: str, *grants: str) -> Principal:
+    return Principal(did, "token").narrowed(parse_grants(list(grants)))
+
+
+@pytest.mark.parametrize("way", ["itself", "in a step", "through the grid", "later"])
+def test_a_narrowed_credential_reads_no_more_through_a_job(tmp_path: Path, way: str) -> None:
+    pytest.importorskip("duckdb")
+    key = KeyPair.generate()
+    write_key(tmp_path / "identity.key", key)
+    with datalattice.open(tmp_path) as node:
+        for topic in ("open", "closed"):
+            node.topic(topic, partitions=1).offer("record")
+    did = did_of(key.public_key)
+    runs = "rwx venue/jobs"
+    config = NodeConfig(venue=True, venue_sql=VenueSqlConfig(enabled=True))
+    with closing(FolderService(tmp_path, key, config)) as service:
+        asked, _ = service.at_doors((), tuple)
+
+        def status_of(topic: str, who: Principal) -> tuple[str, str]:
+            query = {"query": "SELECT * FROM t", "tables": {"t": {"topic": topic}}}
+            operation = "v/ops/sql/query"
+            input: dict[str, Any] = query
+            if way == "in a step":
+                input = {"steps": [{"op": operation, "input": ["const", query]}], "result": [0]}
+                operation = "v/ops/orchestrator/steps"
+            if way == "through the grid":
+                input = {"operation": operation, "input": query}
+                operation = "v/ops/grid/run"
+            given = from_json(json.dumps(input))
+            if way == "later":
+                call = asked.call(ScheduleOperation(operation, given, after_ms=0), who)
+                done = None
+                while done is None:  # its time has come: it is made a job at once
+                    with suppress(NoSuchPath):
+                        done = asked.call(GetJob(id=call.job, wait_ms=60_000), who)
+            else:
+                done = asked.call(InvokeOperation(operation, given, wait_ms=60_000), who)
+            return done.status, done.error
+
+        who = _narrowed(did, runs, f"r lattice/queue/{did}/open")
+        assert status_of("open", who)[0] == "COMPLETE"
+        status, error = status_of("closed", who)
+        assert status == "FAILED"
+        assert "token" in error or "grant" in error, error
+        assert status_of("closed", Principal(did, "token"))[0] == "COMPLETE"
 
 
 def test_a_folder_without_a_venue_says_so(control: ControlClient) -> None:

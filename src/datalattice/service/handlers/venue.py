@@ -334,10 +334,12 @@ def _venue(call: ServiceCall) -> VenueHost:
 def _caller(call: ServiceCall) -> JobCaller:
     """Return who asks, as records name them."""
     did = _venue(call).runner.did
+    scopes = call.principal.scopes
+    grants = None if scopes is None else tuple(map(str, scopes))
     if call.is_operator:
-        return JobCaller(call.caller or did, sees_all=True)
+        return JobCaller(call.caller or did, sees_all=True, grants=grants)
     # "Anonymous: caller is `<venue DID>:public`"
-    return JobCaller(call.caller or f"{did}:public")
+    return JobCaller(call.caller or f"{did}:public", grants=grants)
 
 
 def _seconds(wait_ms: int) -> float:

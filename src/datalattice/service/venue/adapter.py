@@ -110,6 +110,11 @@ class JobContext(Protocol):
         ...
 
     @property
+    def grants(self) -> tuple[str, ...] | None:
+        """What the credential of the call was narrowed to, as `r lattice/kv`; None: to nothing."""
+        ...
+
+    @property
     def attempt(self) -> int:
         """1 the first time that it runs, 2 after the first restart, ..."""
         ...

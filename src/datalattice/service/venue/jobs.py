@@ -35,10 +35,15 @@ DEPTH_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class JobCaller:
-    """Who asks. sees_all: an operator, who may see and change every job."""
+    """Who asks.
+
+    sees_all: an operator, who may see and change every job. grants: what the credential is narrowed
+    to, None if to nothing; jobs that read for this caller keep to it.
+    """
 
     did: str
     sees_all: bool = False
+    grants: tuple[str, ...] | None = None
 
 
 class LiveJob:
@@ -131,6 +136,11 @@ class JobRun:
     def caller(self) -> str:
         """The DID of the caller."""
         return self.job.caller
+
+    @property
+    def grants(self) -> tuple[str, ...] | None:
+        """What the credential of the call was narrowed to."""
+        return self.job.private.grants
 
     @property
     def attempt(self) -> int:

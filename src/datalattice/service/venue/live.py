@@ -188,7 +188,8 @@ class LiveJobs:
         id = child_id(parent.id, key)
         # The note of a restored parent may be older than the child, whose record peers held.
         is_older = parent.accepted is None and await self._off_loop(partial(self._has_record, id))
-        private = PrivatePart(parent=parent.id, depth=parent.private.depth + 1)
+        above = parent.private
+        private = PrivatePart(parent=parent.id, depth=above.depth + 1, grants=above.grants)
         known = self.live.get(id)
         if known is not None or is_older:
             job, batch = known, JobBatch()

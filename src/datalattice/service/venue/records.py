@@ -84,6 +84,18 @@ def cell_json(value: Value) -> Any:
     return to_python(value)
 
 
+def texts_cell(texts: tuple[str, ...] | None) -> Value:
+    """Return texts as a cell; `read_texts` is the reverse."""
+    return None if texts is None else Vector.of(texts)
+
+
+def read_texts(cell: Value) -> tuple[str, ...] | None:
+    """Return the texts in a cell, none where it has another shape; None for nothing."""
+    if cell is None:
+        return None
+    return tuple(map(str, cell)) if isinstance(cell, Vector) else ()
+
+
 @dataclass(frozen=True, slots=True)
 class PrivatePart:
     """What only this node knows of a live job. Values are cells of JSON.
@@ -91,7 +103,7 @@ class PrivatePart:
     input: with its secrets. attempt: 1 at first. answers: to `ask`, in order. queue: messages that
     wait. saved: of `checkpoint`. children: the jobs that it invoked, by key. parent: the job that
     invoked it. depth: of such jobs. deadline_ms: when it ends as TIMEOUT. is_secret: it is sealed
-    on the disk.
+    on the disk. grants: what the credential of the call was narrowed to.
     """
 
     input: Value = None
@@ -104,6 +116,7 @@ class PrivatePart:
     depth: int = 0
     deadline_ms: int | None = None
     is_secret: bool = False
+    grants: tuple[str, ...] | None = None
 
     def cell(self) -> Map:
         """Return it as a Map; `read` is the reverse."""
@@ -118,6 +131,7 @@ class PrivatePart:
                 "parent": self.parent,
                 "depth": self.depth,
                 "deadline": self.deadline_ms,
+                "grants": texts_cell(self.grants),
             }
         )
         return found.put(SECRET, True) if self.is_secret else found
@@ -142,6 +156,7 @@ class PrivatePart:
             depth if isinstance(depth, int) else 0,
             deadline if isinstance(deadline, int) else None,
             cell.get(SECRET) is True,
+            read_texts(cell.get("grants")),
         )
 
     def next_attempt(self) -> PrivatePart:

@@ -249,7 +249,7 @@ class VenueRunner:
             known = self._repeats.find(mark, present_ms(self._clock))
             if known is not None:
                 return await self._accepted(known, caller)
-        private = PrivatePart(deadline_ms=deadline)
+        private = PrivatePart(deadline_ms=deadline, grants=caller.grants)
         job, batch = self._jobs.new_job(operation, input, caller.did, private)
         if mark is not None:
             # In the commit of the job: no moment has one without the other.

@@ -18,6 +18,7 @@ from datalattice.cells import Map, Value
 from datalattice.clock import Clock, present_ms
 from datalattice.crypto import Entropy
 from datalattice.errors import Backpressure, UsageError
+from datalattice.service.venue.records import read_texts, texts_cell
 from datalattice.service.venue.sealing import SECRET
 
 _TIME_BYTES: Final = 8
@@ -30,6 +31,7 @@ class ScheduledCall:
 
     asset: of the operation. reference: as it was given, "" if by id. input: a cell of JSON.
     owner: the DID whose job it becomes. time_ms: Unix time. is_secret: it is sealed on the disk.
+    grants: what the credential of the call was narrowed to.
     """
 
     asset: bytes
@@ -38,6 +40,7 @@ class ScheduledCall:
     owner: str
     time_ms: int
     is_secret: bool = False
+    grants: tuple[str, ...] | None = None
 
     def cell(self) -> Map:
         """Return it as a Map."""
@@ -48,6 +51,7 @@ class ScheduledCall:
                 "input": self.input,
                 "owner": self.owner,
                 "time": self.time_ms,
+                "grants": texts_cell(self.grants),
             }
         )
         return found.put(SECRET, True) if self.is_secret else found
@@ -59,7 +63,13 @@ def _read(cell: Map) -> ScheduledCall | None:
     if not (isinstance(asset, bytes) and isinstance(owner, str) and isinstance(time_ms, int)):
         return None
     return ScheduledCall(
-        asset, str(reference or ""), cell.get("input"), owner, time_ms, cell.get(SECRET) is True
+        asset,
+        str(reference or ""),
+        cell.get("input"),
+        owner,
+        time_ms,
+        cell.get(SECRET) is True,
+        read_texts(cell.get("grants")),
     )
 
 

@@ -91,7 +91,9 @@ class Scheduler:
                 return known
         when_ms = now_ms + (after_ms or 0) if time_ms is None else time_ms
         is_secret = bool(operation.secret_inputs)
-        call = ScheduledCall(operation.asset, operation.given, cell, caller.did, when_ms, is_secret)
+        call = ScheduledCall(
+            operation.asset, operation.given, cell, caller.did, when_ms, is_secret, caller.grants
+        )
         handle = self._calls.add(call)
         batch.schedule[handle] = call.cell()
         if mark is not None:
@@ -137,7 +139,11 @@ class Scheduler:
             try:
                 operation = replace(await self._of_asset(call.asset), given=call.reference)
                 job, batch = self._jobs.new_job(
-                    operation, cell_json(call.input), call.owner, PrivatePart(), job_of_call(handle)
+                    operation,
+                    cell_json(call.input),
+                    call.owner,
+                    PrivatePart(grants=call.grants),
+                    job_of_call(handle),
                 )
             except Exception as error:  # noqa: BLE001 - the caller finds it in the job
                 batch = self._rejected(handle, call, error_text(error))

@@ -27,7 +27,7 @@ from datalattice.errors import Unauthenticated, UsageError
 from datalattice.lattice import did_of
 from datalattice.service import OPERATOR, FolderService
 from datalattice.service.access import Policy, Principal, decide
-from datalattice.service.venue import adapters
+from datalattice.service.venue import JobCaller, adapters
 from datalattice.service.venue.adapters import (
     HttpAdapter,
     PythonAdapter,
@@ -48,7 +48,7 @@ WHOLE = NodeConfig(
 )
 
 
-def may_read(caller: str, request: ActionRequest[Any]) -> None:
+def may_read(caller: JobCaller, request: ActionRequest[Any]) -> None:
     """Let every caller read everything."""
 
 

@@ -14,7 +14,7 @@ import datalattice
 from datalattice.actions import ActionRequest, ReadKeys, ReadRecords
 from datalattice.client import Node
 from datalattice.errors import LimitExceeded, NoSuchPath, Unauthorized, UsageError
-from datalattice.service.venue import Json, Metadata, OperationFailed
+from datalattice.service.venue import JobCaller, Json, Metadata, OperationFailed
 from datalattice.service.venue.adapters.sql import (
     QUERY_CHARS_MAX,
     TABLES_MAX,
@@ -38,7 +38,7 @@ class Numbers:
         if not isinstance(source, dict):
             raise UsageError("not a source")
 
-    def open(self, caller: str, source: Json) -> TableRows:
+    def open(self, caller: JobCaller, source: Json) -> TableRows:
         assert isinstance(source, dict)
         count = source["count"]
         assert isinstance(count, int)
@@ -338,9 +338,9 @@ class Policy:
 
     def __init__(self, *allowed: ActionRequest[Any]) -> None:
         self.allowed = allowed
-        self.asked: list[tuple[str, ActionRequest[Any]]] = []
+        self.asked: list[tuple[JobCaller, ActionRequest[Any]]] = []
 
-    def __call__(self, caller: str, request: ActionRequest[Any]) -> None:
+    def __call__(self, caller: JobCaller, request: ActionRequest[Any]) -> None:
         self.asked.append((caller, request))
         if request not in self.allowed:
             raise Unauthorized("not for you")
@@ -375,7 +375,7 @@ def test_a_query_joins_a_topic_and_a_database(node: Node) -> None:
     )
     made = lattice(node, policy, query, {"o": {"topic": "orders"}, "p": {"database": "prices"}})
     assert made["rows"] == [["nut", 1.5], ["bolt", 8.0]]
-    assert [caller for caller, _ in policy.asked] == [CALLER, CALLER]
+    assert [caller for caller, _ in policy.asked] == [JobCaller(CALLER)] * 2
 
 
 def test_a_topic_has_its_columns(node: Node) -> None:

@@ -233,7 +233,7 @@ class GridAdapter(PlainAdapter):
     # --- here -------------------------------------------------------------------------------------
 
     async def _here(self, job: JobContext, call: _Call) -> Json:
-        caller = JobCaller(job.caller)
+        caller = JobCaller(job.caller, grants=job.grants)
         if call.kind == "run":
             result = await job.invoke(call.operation, call.input, key="run")
             if result.status != JobStatus.COMPLETE:

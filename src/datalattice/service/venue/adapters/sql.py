@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from datalattice.errors import LimitExceeded, Unauthorized, UsageError
 from datalattice.pipeline import BATCH_RECORDS_MAX, record_batch, row_bytes
 from datalattice.service.venue import (
+    JobCaller,
     JobContext,
     Json,
     Metadata,
@@ -135,7 +136,7 @@ class SqlAdapter(PlainAdapter):
             query = await self._in_thread(
                 _Query, self._duckdb, self._config(), request, self._limits
             )
-            call = self._in_thread(self._answer, job.caller, query)
+            call = self._in_thread(self._answer, JobCaller(job.caller, grants=job.grants), query)
             try:
                 async with asyncio.timeout(self._limits.seconds):
                     return await asyncio.shield(call)
@@ -168,7 +169,7 @@ class SqlAdapter(PlainAdapter):
             "allow_community_extensions": "false",
         }
 
-    def _answer(self, caller: str, query: _Query) -> Json:
+    def _answer(self, caller: JobCaller, query: _Query) -> Json:
         try:
             for name, source in query.request.tables.items():
                 query.load(name, self._tables.open(caller, source))

@@ -12,7 +12,7 @@ from datalattice.cells import Value, to_json
 from datalattice.client import Node
 from datalattice.errors import NoSuchPath, UsageError
 from datalattice.pipeline import Row, micros
-from datalattice.service.venue import Json
+from datalattice.service.venue import JobCaller, Json
 from datalattice.service.venue.adapters.inputs import members, text_member
 
 TOPIC_COLUMNS: Final = "partition STRING, offset BIGINT, time TIMESTAMP, key STRING, value STRING"
@@ -33,7 +33,7 @@ class TableSource(Protocol):
         """Refuse a malformed source. Raises: UsageError: and what is accepted."""
         ...
 
-    def open(self, caller: str, source: Json) -> TableRows:
+    def open(self, caller: JobCaller, source: Json) -> TableRows:
         """Return the table, of the moment of the call.
 
         Raises: Unauthorized: the caller may not read it. NoSuchPath: it is not there.
@@ -41,8 +41,8 @@ class TableSource(Protocol):
         ...
 
 
-MayRead = Callable[[str, ActionRequest[Any]], None]
-"""Raises Unauthorized unless a caller, by DID, may do the action."""
+MayRead = Callable[[JobCaller, ActionRequest[Any]], None]
+"""Raises Unauthorized unless the caller of a job may do the action."""
 
 
 class LatticeTables:
@@ -60,7 +60,7 @@ class LatticeTables:
         """Refuse a source with neither or both of the two names."""
         _request(source)
 
-    def open(self, caller: str, source: Json) -> TableRows:
+    def open(self, caller: JobCaller, source: Json) -> TableRows:
         """Return the records of a topic in all partitions, or the live keys of a database."""
         request = _request(source)
         self._may_read(caller, request)
