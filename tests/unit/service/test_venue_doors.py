@@ -85,6 +85,15 @@ def test_the_token_of_a_job_is_a_time(token: str, world: World) -> None:
         world.service.stream(a.WatchJob(id=world.one_job, resume=token), OPERATOR)
 
 
+def test_a_token_from_the_future_hides_no_state_of_a_job(world: World) -> None:
+    id = world.one_job
+    ended = world.service.call(a.CancelJob(id=id), OPERATOR)
+    # As one of another job, or of before the folder was restored.
+    token = str(ended.updated + 1)
+    with world.service.stream(a.WatchJob(id=id, resume=token), OPERATOR) as stream:
+        assert [one.updated for one in stream] == [ended.updated]
+
+
 def test_events_of_a_job_have_the_form_of_the_specification(world: World, http: Any) -> None:
     id = world.one_job
     world.service.call(a.CancelJob(id=id), OPERATOR)

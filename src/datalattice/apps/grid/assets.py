@@ -78,7 +78,7 @@ def read_metadata(text: str | bytes) -> Map:
     except BadFormat as error:
         raise UsageError(f"metadata is one JSON object: {error}") from None
     if not isinstance(value, Map):  # "Metadata must parse as one JSON object"
-        raise UsageError(f"metadata is one JSON object, got {type(value).__name__}")
+        raise UsageError(f"metadata is one JSON object, got other JSON: {text!r:.80}")
     return value
 
 

@@ -191,8 +191,9 @@ class _JobVersions(Stream[Map]):
 
         Raises: NoSuchPath, Unauthorized: there is none that the caller may see.
         """
-        self._venue, self._id, self._caller, self._seen = venue, id, caller, seen
-        self._newest()
+        self._venue, self._id, self._caller = venue, id, caller
+        # A version that is newer than the newest is not of this job, or of before a restore.
+        self._seen = seen if seen <= _updated(self._newest()) else -1
         super().__init__(_JobChanges(venue, id))
 
     def _newest(self) -> Map:

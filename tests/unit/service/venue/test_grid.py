@@ -390,7 +390,7 @@ def test_cancelling_an_orchestration_cancels_there(life: VenueLife, south: South
         ("run", {"operation": "x", "ucans": "a.b.c"}, "`ucans` is a list of at most 16"),
         ("run", {"operation": "x", "ucans": ["a"] * 17}, "`ucans` is a list of at most 16"),
         ("run", {"operation": "x", "ucans": ["a,b"]}, "`ucans` is a list of at most 16"),
-        ("run", {"operation": "x", "timeout": 1}, "the input has no member 'timeout'"),
+        ("run", {"operation": "x", "timeout": 1}, "the input has an unknown member 'timeout'"),
         ("jobStatus", {"id": "zz"}, "`id` is the id of a job in hex"),
         ("jobStatus", {"id": ""}, "`id` is the id of a job in hex"),
         ("jobStatus", {"id": "00" * 33}, "`id` is the id of a job in hex"),

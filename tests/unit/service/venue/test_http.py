@@ -209,7 +209,7 @@ def test_a_body_is_read_in_its_charset() -> None:
         ({"queryParams": {"a": {}}}, "`queryParams.a`"),
         ({"queryParams": "a"}, "`queryParams` is an object"),
         ({"body": 1}, "a GET has none"),
-        ({"more": 1}, "no member 'more'"),
+        ({"more": 1}, "unknown member 'more'"),
     ],
 )
 def test_a_bad_request_makes_no_job(given: dict[str, Json], named: str) -> None:

@@ -148,7 +148,7 @@ def test_the_adapter_refuses_before_there_is_a_job() -> None:
     with pytest.raises(UsageError, match="json:merge or json:cond or json:assoc or json:select"):
         adapter.check({"operation": {"adapter": "json:split"}}, {})
     meta: Metadata = {"operation": {"adapter": "json:cond"}}
-    with pytest.raises(UsageError, match="no member 'values'; known: cases, default"):
+    with pytest.raises(UsageError, match="an unknown member 'values'; known: cases, default"):
         adapter.check(meta, {"values": []})
     with pytest.raises(UsageError, match="`cases` is a list"):
         adapter.check(meta, {"cases": 1})

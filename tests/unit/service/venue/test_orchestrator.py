@@ -197,7 +197,7 @@ def test_a_plan_without_steps_has_its_result() -> None:
     ("plan", "named"),
     [
         ([], "the input is an object with steps, result, input"),
-        ({"steps": [], "result": ["input"], "more": 1}, "no member 'more'"),
+        ({"steps": [], "result": ["input"], "more": 1}, "unknown member 'more'"),
         ({"steps": [step("echo", [0])], "result": ["input"]}, "names step 0"),
         ({"steps": [step("echo", [1]), step("echo", [0])], "result": ["input"]}, "names step 1"),
         ({"steps": [step("echo", ["input"])] * (STEPS_MAX + 1), "result": [0]}, "at most"),

@@ -115,8 +115,8 @@ def test_a_job_gets_fixed_and_open_arguments_and_its_tag() -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"store": "/etc"}, "no member 'store'; known: topic"),
-        ({"write_id": "x"}, "no member 'write_id'"),
+        ({"store": "/etc"}, "unknown member 'store'; known: topic"),
+        ({"write_id": "x"}, "unknown member 'write_id'"),
         ([], "the input is an object with topic"),
     ],
 )

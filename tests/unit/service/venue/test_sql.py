@@ -292,7 +292,7 @@ def test_cancelling_the_job_interrupts_the_query() -> None:
     [
         ({}, "`query` is a text"),
         ({"query": 1}, "`query` is a text"),
-        ({"query": "SELECT 1", "more": 1}, "no member 'more'"),
+        ({"query": "SELECT 1", "more": 1}, "unknown member 'more'"),
         ({"query": "SELECT 1", "tables": []}, ""),
         ({"query": "SELECT 1", "tables": "t"}, "`tables` is an object"),
         ({"query": "SELECT 1", "tables": {'a"b': {"count": 1}}}, "the name of a table"),

@@ -31,11 +31,13 @@ def members(given: Json, known: Collection[str]) -> dict[str, Json]:
     Raises: UsageError: it is not an object, or has another member than the known.
     """
     if not isinstance(given, dict):
-        raise UsageError(f"the input is an object with {', '.join(known)}")
+        raise UsageError(f"the input is an object with {', '.join(known) or 'no members'}")
     for name in given:
         # A misspelt member would have no effect, in silence.
         if name not in known:
-            raise UsageError(f"the input has no member {name!r}; known: {', '.join(known)}")
+            raise UsageError(
+                f"the input has an unknown member {name!r:.80}; known: {', '.join(known) or 'none'}"
+            )
     return given
 
 
