@@ -145,7 +145,7 @@ class FolderService:
         checking = Service(node, access=access)  # that of the doors begins after the venue
         did = did_of(self._identity.public_key)
 
-        def may_read(caller: JobCaller, request: ActionRequest[Any]) -> None:
+        def may(caller: JobCaller, request: ActionRequest[Any]) -> None:
             """Ask for the rights of a DID, or, as jobs name them, the operator and anonymous."""
             who = Principal(caller.did, "token")
             if caller.did == did:
@@ -156,8 +156,8 @@ class FolderService:
                 who = who.narrowed(parse_grants(list(caller.grants)))
             checking.check_right(request, who)
 
-        assets = AssetAdapter(lambda: node.venue(storage=contents), may_read, self._venues)
-        made = self._made = [*adapters(node, may_read), assets]
+        assets = AssetAdapter(lambda: node.venue(storage=contents), may, self._venues)
+        made = self._made = [*adapters(node, may), assets]
         jobs = GridJobs.of_node(node, self._clock)
 
         def begun() -> VenueRunner:

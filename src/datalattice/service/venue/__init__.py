@@ -29,7 +29,7 @@ from datalattice.service.venue.catalogue import (
 from datalattice.service.venue.committer import JobCommitter
 from datalattice.service.venue.definitions import Definitions, OperationFinder
 from datalattice.service.venue.host import VenueHost
-from datalattice.service.venue.jobs import JobCaller, effect_key
+from datalattice.service.venue.jobs import JobCaller, caller_of, effect_key
 from datalattice.service.venue.live import VENUE_LIMITS, LiveJobs, VenueLimits
 from datalattice.service.venue.pages import PAGE_MAX, JobPages
 from datalattice.service.venue.records import (
@@ -105,6 +105,7 @@ __all__ = [
     "VenueLimits",
     "VenueOperation",
     "VenueRunner",
+    "caller_of",
     "cell_json",
     "effect_key",
     "is_allowed",

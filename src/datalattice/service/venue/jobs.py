@@ -16,6 +16,7 @@ from datalattice.errors import Conflict, LimitExceeded, OperationFailed, Unautho
 from datalattice.service.venue.adapter import (
     AUTH_REQUIRED,
     INPUT_REQUIRED,
+    JobContext,
     JobResult,
     Json,
 )
@@ -44,6 +45,11 @@ class JobCaller:
     did: str
     sees_all: bool = False
     grants: tuple[str, ...] | None = None
+
+
+def caller_of(job: JobContext) -> JobCaller:
+    """Return for whom a job runs, with the grants that it keeps to."""
+    return JobCaller(job.caller, grants=job.grants)
 
 
 class LiveJob:

@@ -13,7 +13,7 @@ from datalattice.actions import ActionRequest
 from datalattice.apps.grid import Venue
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, NoSuchPath, Unauthorized, UsageError
-from datalattice.service.venue import Json, Metadata
+from datalattice.service.venue import JobCaller, Json, Metadata
 from datalattice.service.venue.adapters import AssetAdapter
 from datalattice.testing.venue_kit import LoneJob, venue_root
 
@@ -40,13 +40,13 @@ class South:
         return self.bytes
 
 
-def allow(caller: str, request: ActionRequest[Any]) -> None:
+def allow(caller: JobCaller, request: ActionRequest[Any]) -> None:
     """Let everybody register assets."""
     assert request.action.name == "venue.register"
-    assert caller == LoneJob().caller
+    assert caller == JobCaller(LoneJob().caller)
 
 
-def refuse(_caller: str, _request: ActionRequest[Any]) -> None:
+def refuse(_caller: JobCaller, _request: ActionRequest[Any]) -> None:
     raise Unauthorized("the caller does not have the right w on venue/assets")
 
 

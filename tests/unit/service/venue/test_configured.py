@@ -48,7 +48,7 @@ WHOLE = NodeConfig(
 )
 
 
-def may_read(caller: JobCaller, request: ActionRequest[Any]) -> None:
+def may(caller: JobCaller, request: ActionRequest[Any]) -> None:
     """Let every caller read everything."""
 
 
@@ -56,9 +56,9 @@ def test_the_settings_say_which_adapters_there_are(tmp_path: Path) -> None:
     for package in ("duckdb", "httpcore", "pyspark"):
         pytest.importorskip(package)
     with datalattice.open(tmp_path / "data") as node:
-        few = configured_adapters(NodeConfig(venue=True), tmp_path)(node, may_read)
+        few = configured_adapters(NodeConfig(venue=True), tmp_path)(node, may)
         assert [one.name for one in few] == ["json", "orchestrator"]
-        made = configured_adapters(WHOLE, tmp_path)(node, may_read)
+        made = configured_adapters(WHOLE, tmp_path)(node, may)
         kinds = {type(one) for one in made[2:]}
         assert kinds == {HttpAdapter, PythonAdapter, SparkAdapter, SqlAdapter}
         for one in made:

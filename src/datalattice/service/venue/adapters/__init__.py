@@ -24,7 +24,7 @@ from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
 from datalattice.service.venue.adapters.sql import SqlAdapter, SqlLimits
 from datalattice.service.venue.adapters.tables import (
     LatticeTables,
-    MayRead,
+    MayDo,
     TableRows,
     TableSource,
 )
@@ -46,7 +46,7 @@ __all__ = [
     "HttpAdapter",
     "JsonAdapter",
     "LatticeTables",
-    "MayRead",
+    "MayDo",
     "OrchestratorAdapter",
     "OutboundLimits",
     "OutputCheck",

@@ -30,9 +30,10 @@ from datalattice.service.venue import (
     PlainAdapter,
     RecoveryRule,
     VenueOperation,
+    caller_of,
 )
 from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
-from datalattice.service.venue.adapters.tables import MayRead
+from datalattice.service.venue.adapters.tables import MayDo
 
 PINS_AT_ONCE: Final = 2
 """Contents of other venues that are fetched at once: each is in memory until it is stored."""
@@ -73,7 +74,7 @@ class AssetAdapter(PlainAdapter):
     name = "asset"
 
     def __init__(
-        self, venue: Callable[[], Venue], may: MayRead, source: AssetSource | None = None
+        self, venue: Callable[[], Venue], may: MayDo, source: AssetSource | None = None
     ) -> None:
         self._venue: Final = venue
         self._may: Final = may
@@ -115,7 +116,7 @@ class AssetAdapter(PlainAdapter):
         """
         kind = sub_operation(meta, _KINDS)
         given = members(input, _KINDS[kind][1])
-        await asyncio.to_thread(self._may, job.caller, RegisterAsset())
+        await asyncio.to_thread(self._may, caller_of(job), RegisterAsset())
         if kind == "store":
             return await asyncio.to_thread(self._put, *_stored(given))
         async with self._pins:

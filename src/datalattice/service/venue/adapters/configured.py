@@ -49,7 +49,7 @@ from datalattice.service.venue.adapters.processes import ProcessLimits
 from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
 from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
 from datalattice.service.venue.adapters.sql import SqlAdapter, SqlLimits
-from datalattice.service.venue.adapters.tables import LatticeTables, MayRead
+from datalattice.service.venue.adapters.tables import LatticeTables, MayDo
 from datalattice.service.venue.adapters.trial import TrialAdapter
 from datalattice.service.venue.adapters.venues import RemoteVenues, VenueRules
 
@@ -59,7 +59,7 @@ CONNECT_SCHEME: Final = "sc://"
 _NOT_JSON: Final = frozenset({"clock", "key", "progress", "spark", "write_id"})
 """Arguments of jobs that are no JSON, or the venue's."""
 
-AdapterMaker = Callable[[Node, MayRead], list[Adapter]]
+AdapterMaker = Callable[[Node, MayDo], list[Adapter]]
 
 
 def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
@@ -86,10 +86,10 @@ def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
     if config.venue_sql.enabled:
         SqlAdapter.check_packages()
 
-    def make(node: Node, may_read: MayRead) -> list[Adapter]:
+    def make(node: Node, may: MayDo) -> list[Adapter]:
         if not config.venue_sql.enabled:
             return made
-        tables = LatticeTables(node, may_read)
+        tables = LatticeTables(node, may)
         return [*made, SqlAdapter(tables, _sql_limits(config.venue_sql))]
 
     return make

@@ -36,6 +36,7 @@ from datalattice.service.venue import (
     PlainAdapter,
     RecoveryRule,
     VenueOperation,
+    caller_of,
     cell_json,
     json_cell,
 )
@@ -233,7 +234,7 @@ class GridAdapter(PlainAdapter):
     # --- here -------------------------------------------------------------------------------------
 
     async def _here(self, job: JobContext, call: _Call) -> Json:
-        caller = JobCaller(job.caller, grants=job.grants)
+        caller = caller_of(job)
         if call.kind == "run":
             result = await job.invoke(call.operation, call.input, key="run")
             if result.status != JobStatus.COMPLETE:

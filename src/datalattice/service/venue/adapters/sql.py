@@ -28,6 +28,7 @@ from datalattice.service.venue import (
     OperationFailed,
     PlainAdapter,
     VenueOperation,
+    caller_of,
 )
 from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
 from datalattice.service.venue.adapters.plans import check_size
@@ -136,7 +137,7 @@ class SqlAdapter(PlainAdapter):
             query = await self._in_thread(
                 _Query, self._duckdb, self._config(), request, self._limits
             )
-            call = self._in_thread(self._answer, JobCaller(job.caller, grants=job.grants), query)
+            call = self._in_thread(self._answer, caller_of(job), query)
             try:
                 async with asyncio.timeout(self._limits.seconds):
                     return await asyncio.shield(call)

@@ -41,20 +41,20 @@ class TableSource(Protocol):
         ...
 
 
-MayRead = Callable[[JobCaller, ActionRequest[Any]], None]
+MayDo = Callable[[JobCaller, ActionRequest[Any]], None]
 """Raises Unauthorized unless the caller of a job may do the action."""
 
 
 class LatticeTables:
     """Tables of a node: `{"topic": name}` and `{"database": name}`, each with `owner` if not "own".
 
-    Keys that are no text, and all values, are JSON. may_read: asked with the action that reads the
+    Keys that are no text, and all values, are JSON. may: asked with the action that reads the
     same data over other doors.
     """
 
-    def __init__(self, node: Node, may_read: MayRead) -> None:
+    def __init__(self, node: Node, may: MayDo) -> None:
         self._node: Final = node
-        self._may_read: Final = may_read
+        self._may: Final = may
 
     def check(self, source: Json) -> None:
         """Refuse a source with neither or both of the two names."""
@@ -63,7 +63,7 @@ class LatticeTables:
     def open(self, caller: JobCaller, source: Json) -> TableRows:
         """Return the records of a topic in all partitions, or the live keys of a database."""
         request = _request(source)
-        self._may_read(caller, request)
+        self._may(caller, request)
         owner = self._node.owner_key(request.owner)
         if isinstance(request, ReadRecords):
             topic = self._node.topic(request.topic, owner=owner)
