@@ -151,7 +151,7 @@ def test_a_caller_needs_the_right_to_register(venue: Venue, kind: str, given: Js
         ("pin", {}, "`asset` is a text"),
         ("pin", {"asset": "tea"}, "an asset id is 64 hex digits"),
         ("pin", {"asset": f"{WEB}/v/ops/x/y"}, "an asset id is 64 hex digits"),
-        ("pin", {"asset": "00", "venue": "x"}, "no member 'venue'"),
+        ("pin", {"asset": "00", "venue": "x"}, "unknown member 'venue'"),
     ],
 )
 def test_a_malformed_input_is_refused(venue: Venue, kind: str, given: Json, text: str) -> None:

@@ -82,6 +82,18 @@ def step_statuses(life: VenueLife, id: bytes) -> list[str]:
     return [step["status"] for step in shown(life, id).get("steps") or []]
 
 
+def test_the_record_hides_the_input_of_the_steps() -> None:
+    life = life_of(venue_root(KEY), GateAdapter(is_open=True), 0.0)
+    given: Json = {**GOOD, "input": {"n": "a secret"}}  # type: ignore[dict-item]
+    id = begin(life, given)
+    record: Any = cell_json(life.run(life.runner.wait(id, ALICE, 60)))
+    life.end()
+    assert record["status"] == "COMPLETE"
+    assert record["output"] == {"out": "a secret"}
+    assert record["input"]["input"] == "HIDDEN"
+    assert len(record["input"]["steps"]) == 2
+
+
 def test_steps_are_jobs_of_the_caller() -> None:
     life = life_of(venue_root(KEY), GateAdapter(is_open=True), 1_000)
     id = begin(life, GOOD)

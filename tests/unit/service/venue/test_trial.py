@@ -65,6 +65,7 @@ def test_an_answer_is_what_ask_returns(life: VenueLife) -> None:
 def test_a_delay_runs_an_operation_afterwards(life: VenueLife) -> None:
     late = begin(life, "delay", {"delay": 5_000, "operation": "v/ops/test/echo", "input": 7})
     assert seen(life, late, 4.9)["status"] == "STARTED"
+    assert seen(life, late, 0.0)["input"]["input"] == "HIDDEN"  # it may have a secret
     assert seen(life, late, 1.0)["output"] == 7
     bad: Json = {"delay": 0, "operation": "v/ops/test/error", "input": {"message": "no"}}
     assert seen(life, begin(life, "delay", bad))["error"] == "v/ops/test/error is FAILED: no"

@@ -54,7 +54,12 @@ class OrchestratorAdapter(PlainAdapter):
 
     def operations(self) -> Sequence[VenueOperation]:
         """Return the operation whose plan is in the input."""
-        properties: dict[str, Json] = {"steps": {"type": "array"}, "result": {}, "input": {}}
+        properties: dict[str, Json] = {
+            "steps": {"type": "array"},
+            "result": {},
+            # Records hide it, as steps may have operations with secrets; the plan is published.
+            "input": {"writeOnly": True},
+        }
         metadata: Metadata = {
             "name": "Orchestration",
             "description": "Runs steps, each with inputs from the input or from earlier steps",

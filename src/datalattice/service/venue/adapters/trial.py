@@ -24,7 +24,7 @@ RANDOM_BYTES_MAX: Final = 1_024
 _DELAY: Final[dict[str, Json]] = {
     "delay": {"type": "integer", "minimum": 0, "maximum": DELAY_MS_MAX},
     "operation": {"type": "string"},
-    "input": {},
+    "input": {"writeOnly": True},
 }
 _LENGTH: Final[dict[str, Json]] = {
     "length": {"type": "integer", "minimum": 1, "maximum": RANDOM_BYTES_MAX}
