@@ -96,6 +96,7 @@ def test_without_a_node_the_venue_runs_in_the_command(lattice: Lattice, tmp_path
     id = merged.document["id"]
     shown = lattice("venue", "job", id[:20], "--json").document
     assert (shown["status"], shown["output"]) == ("COMPLETE", merged.document["output"])
+    assert list(shown) == list(merged.document)  # in the order of the running node
     assert lattice("venue", "operations").out.count("v/ops/json/") == 4
     for command in (["pause"], ["resume"], ["cancel"], ["delete"], ["message", "hello"]):
         ran = lattice("venue", command[0], id, *command[1:])

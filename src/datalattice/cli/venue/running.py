@@ -164,7 +164,8 @@ def job(
             raise NoSuchPath(f"there is no job {wanted.hex()}")
         found = value_json(record)
         assert isinstance(found, dict)
-        document = found
+        names = (*whole_document(JobRecord()), *found)  # as the running node shows it
+        document = {name: found[name] for name in names if name in found}
     return CommandResult(document, pair_lines({name: _text(one) for name, one in document.items()}))
 
 
