@@ -173,6 +173,22 @@ def test_an_owner_reads_what_a_rule_above_hides() -> None:
     assert not decide(policy, caller(BOB), "r", OWN).is_allowed
 
 
+@pytest.mark.parametrize("above", ["venue", "venue/jobs"])
+def test_a_rule_above_says_who_runs_jobs(above: str) -> None:
+    alices, bobs = (join_scope("venue", "jobs", one) for one in (ALICE, BOB))
+    policy = Policy(rules={above: {"x": (ALICE,)}})
+    for who, right, scope, allowed in (
+        (ALICE, "x", alices, True),
+        (BOB, "x", bobs, False),
+        (BOB, "r", bobs, True),
+        (ALICE, "x", bobs, False),
+    ):
+        assert decide(policy, caller(who), right, scope).is_allowed is allowed, (who, right, scope)
+    policy = Policy(rules={above: {"x": (ALICE,)}, bobs: {"x": (BOB,)}})
+    assert decide(policy, caller(BOB), "x", bobs).is_allowed
+    assert decide(Policy(rules={above: {"r": (ALICE,)}}), caller(BOB), "x", bobs).is_allowed
+
+
 def test_a_credential_narrows_an_administrator_too() -> None:
     policy = Policy(frozenset([ROOT]))
     narrow = caller(ROOT, "r lattice/kv", "rw lattice/kv/x")

@@ -138,6 +138,7 @@ def _by_policy(policy: Policy, caller: Principal, right: str, scope: str) -> tup
         return True, "admin"
     owned = owned_part(scope)
     is_open = policy.open_venue and (right, scope) in OPEN_VENUE
+    is_runner = False
     for one in covering(scope):
         who = policy.rules.get(one, {}).get(right)
         if who is not None:  # "longest scope wins"
@@ -146,9 +147,14 @@ def _by_policy(policy: Policy, caller: Principal, right: str, scope: str) -> tup
         # lets nobody write with the key of an owner.
         if owned is not None and one == owned.scope:
             if caller.did == owned.owner:
-                return True, "owner"
+                if right != "x":
+                    return True, "owner"
+                is_runner = True  # a rule above says which DIDs run jobs: a DID costs nothing
+                continue
             if right != "r" and not is_open:
                 return False, "policy"
+    if is_runner:
+        return True, "owner"
     allowed = is_open or _is_among(caller, _default(policy, right, split_scope(scope)))
     return allowed, "default" if allowed else "policy"
 
