@@ -269,9 +269,6 @@ def fetch(here: Site, there: Site) -> None:
     job = here.ended(here.begin(f"{there.did_web}/a/{operation}", given).id)
     assert (job.status, job.op) == ("COMPLETE", operation), job
     assert here.venue(lambda venue: venue.asset(operation)) == text
-    # What a name means is told to those who may list the operations.
-    readers = RightHolders(right="r", who=("authenticated",))
-    there.call(PutPolicy(scope="venue/operations", rights=(readers,)))
     named = here.ended(here.begin(f"{there.did_web}/v/ops/json/merge", given).id)
     assert (named.status, named.op_name) == ("COMPLETE", f"{there.did_web}/v/ops/json/merge")
     asset = there.venue(lambda venue: next(filter(venue.has_content, venue.assets(venue.did))))

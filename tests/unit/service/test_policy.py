@@ -114,6 +114,8 @@ def test_grants_are_bounded_and_name_each_scope_once() -> None:
         (BOB, "x", join_scope("venue", "jobs", BOB), True),
         (BOB, "x", join_scope("venue", "jobs", ALICE), False),
         (BOB, "x", "venue", False),
+        (BOB, "r", "venue/operations", True),
+        (None, "r", "venue/operations", False),
         (BOB, "r", "stores/0123", False),
         (BOB, "a", "admin", False),
         (ROOT, "a", "admin", True),

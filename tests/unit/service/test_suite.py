@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +24,7 @@ from datalattice.actions import (
     ActionRequest,
     CreateTopic,
     ExecMethod,
+    NodeInfo,
     OfferRecords,
 )
 from datalattice.client import ControlClient
@@ -301,7 +303,10 @@ def test_a_repeated_effect_has_the_effect_of_one(backend: Backend, world: World)
     for name, case in GOOD.items():
         if ACTIONS[name].kind is ActionKind.QUERY and isinstance(case, Good):
             request = case.make(world)
-            assert backend.call(request) == backend.call(request), name
+            one, other = backend.call(request), backend.call(request)
+            if isinstance(one, NodeInfo) and isinstance(other, NodeInfo):
+                one, other = replace(one, ts=0), replace(other, ts=0)  # the time of the answer
+            assert one == other, name
 
 
 # --- requests with an id --------------------------------------------------------------------------

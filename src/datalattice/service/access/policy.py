@@ -25,6 +25,7 @@ PUBLIC: Final = "public"
 AUTHENTICATED: Final = "authenticated"
 
 ASSETS: Final = ("venue", "assets")
+OPERATIONS: Final = ("venue", "operations")
 
 ANYBODY: Final = "anybody"
 """In a scope, the caller that showed no credential."""
@@ -163,6 +164,9 @@ def _default(policy: Policy, right: str, segments: tuple[str, ...]) -> tuple[str
     if right == "r" and (segments[0] in ("values", "lattice") or segments[:2] == ASSETS):
         return (policy.reading,)
     if right in ("w", "p") and segments[0] in ("values", "lattice", "pins"):
+        return (AUTHENTICATED,)
+    # Whoever has a key runs operations as jobs of its own, so it may see which there are.
+    if right == "r" and segments == OPERATIONS:
         return (AUTHENTICATED,)
     return ()
 
