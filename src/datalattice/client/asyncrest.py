@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from itertools import chain
 from typing import IO, Any, Final, TypeVar
@@ -23,7 +23,7 @@ except ImportError as missing:
 
 from datalattice.actions import CHUNK_BYTES_MAX, ActionRequest
 from datalattice.client.asyncremote import AsyncRemoteClient
-from datalattice.client.calling import body_pieces, check_answer, check_upload
+from datalattice.client.calling import Token, body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.credentials import delegation_headers
 from datalattice.client.network import proved_door, trusting
@@ -64,7 +64,7 @@ class AsyncRestClient(AsyncRemoteClient):
         self,
         url: str,
         *,
-        token: Callable[[], str] | None = None,
+        token: Token | None = None,
         delegations: Sequence[str] = (),
         timeout_s: float = CALL_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
@@ -126,7 +126,7 @@ class AsyncRestClient(AsyncRemoteClient):
         return aclosing(self._items(request))
 
     async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
-        going = Resumption(request, self._resume_s, renews=self._token is not None)
+        going = Resumption(request, self._resume_s, renews=callable(self._token))
         while True:
             try:
                 async with aclosing(self._connected(going)) as items:

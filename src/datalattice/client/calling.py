@@ -13,7 +13,7 @@ and over gRPC. Source: docs/clients.md.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from datalattice.client.methods import AsyncStoreMethods, ResultStream, StoreMethods
 
 R = TypeVar("R", bound=Message)
+
+Token = str | Callable[[], str]
+"""A bearer token, or what returns one that has not ended, asked for at each call."""
 
 
 def check_answer(request: ActionRequest[Any], *, stream: bool) -> None:

@@ -42,7 +42,7 @@ from datalattice.actions import (
     write_text,
 )
 from datalattice.cells import decode_message, encode_message
-from datalattice.client.calling import body_pieces, check_answer, check_upload
+from datalattice.client.calling import Token, body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
 from datalattice.client.credentials import delegation_headers
 from datalattice.client.network import (
@@ -104,8 +104,8 @@ class RestClient(RemoteClient):
 
     url:   `http://host:port`, `https://host:port`, `did:key:...@host:port`, or the path of a Unix
            socket.
-    token: makes the bearer token of each request; without it the caller is anonymous, or the owner
-           of the socket.
+    token: a bearer token, or what returns one for each request; without it the caller is anonymous,
+           or the owner of the socket.
     delegations: what owners let that caller use, as `make_delegation` returns it.
     did:   of the node that must answer, whatever signed its certificate; BadSignature if another
            one does, before anything is sent. tls: verifies certificates in another way.
@@ -117,7 +117,7 @@ class RestClient(RemoteClient):
         self,
         url: str,
         *,
-        token: Callable[[], str] | None = None,
+        token: Token | None = None,
         delegations: Sequence[str] = (),
         timeout_s: float = CALL_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
@@ -220,7 +220,7 @@ class RestStream(Generic[R]):
 
     def __init__(self, client: RestClient, request: ActionRequest[R]) -> None:
         self._client: Final = client
-        self._going: Final = Resumption(request, client._resume_s, renews=client._token is not None)
+        self._going: Final = Resumption(request, client._resume_s, renews=callable(client._token))
         self._socket: socket.socket | None = None
         self._closed: Final = threading.Event()
         self._items: Final = self._read()
@@ -390,7 +390,7 @@ def _connector(
 
 def written_request(
     request: ActionRequest[Any],
-    token: Callable[[], str] | None,
+    token: Token | None,
     more: Mapping[str, str] = NO_HEADERS,
 ) -> tuple[str, str, bytes | None, dict[str, str]]:
     """Return (verb, target, body, headers) of a request. Raises: UsageError: it has no route."""
@@ -401,7 +401,7 @@ def written_request(
     if kind:
         headers["content-type"] = kind
     if token is not None:
-        headers["authorization"] = f"Bearer {token()}"
+        headers["authorization"] = f"Bearer {token if isinstance(token, str) else token()}"
     route = request.action.route
     assert route is not None
     return route.verb, target, body, headers

@@ -53,9 +53,25 @@ COMPLETE: Final = "COMPLETE"
 def input_cell(value: object, name: str = "input") -> Value:
     """Return plain JSON as a value. name: of what it is, for errors. Raises: UsageError."""
     try:
-        return from_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        _check_names(value, name)  # after it has found that there are no circles
+        return from_json(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{name}: it is not JSON: {error}") from error
+
+
+def _check_names(value: object, name: str) -> None:
+    """Refuse members whose names are no text: `json` would make text of some of them."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            wrong = next((key for key in one if not isinstance(key, str)), "")
+            if wrong != "":
+                raise UsageError(f"{name}: names of members are text, got {wrong!r:.80}")
+            left += one.values()
+        elif isinstance(one, list | tuple):
+            left += one
 
 
 def has_ended(record: JobRecord) -> bool:

@@ -354,6 +354,17 @@ def test_a_renewed_certificate_is_taken_without_a_restart(kind: str, tmp_path: P
         assert made.call(GetNodeStatus()).doors == now  # its connection stays
 
 
+def test_a_token_is_given_as_text_too(served: Served) -> None:
+    async def waiting() -> None:
+        door = f"{served.did}@{served.rest}"
+        async with AsyncRestClient(door, token=served.token()) as client:
+            await client.call(GetNodeStatus())
+
+    with RestClient(f"{served.did}@{served.rest}", token=served.token()) as client:
+        client.call(GetNodeStatus())
+    asyncio.run(waiting())
+
+
 def test_a_client_with_a_loop_proves_a_door_again_whose_certificate_is_another(
     served: Served,
 ) -> None:

@@ -56,6 +56,14 @@ def test_an_operation_is_run(venue: VenueClient) -> None:
     for wrong in (float("nan"), object(), {1, 2}):
         with pytest.raises(UsageError, match="input: it is not JSON"):
             venue.run(BACK, wrong)
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(UsageError, match="input: it is not JSON"):
+        venue.run(BACK, circle)
+    named: list[Any] = [{1: 2}, {"a": [{None: 1}]}, [({True: 1},)]]
+    for wrong in named:
+        with pytest.raises(UsageError, match="input: names of members are text, got "):
+            venue.run(BACK, wrong)
     assert {one.path for one in venue.operations()} >= {BACK, FAIL}
 
 

@@ -14,6 +14,7 @@ except ImportError as error:
         f"gRPC is not usable ({error}): pip install 'datalattice[doors]'", name=error.name
     ) from error
 
+from datalattice.client.calling import Token
 from datalattice.client.grpc.blocking import GrpcClient, GrpcStream
 from datalattice.client.grpc.channels import (
     AUTHORIZATION,
@@ -22,7 +23,6 @@ from datalattice.client.grpc.channels import (
     REQUEST_ID_KEY,
     RESUME_KEY,
     RETRY_KEY,
-    Token,
 )
 from datalattice.client.grpc.waiting import AsyncGrpcClient
 

@@ -10,12 +10,11 @@ from typing import IO, Any, Final, Generic, Self, TypeVar
 import grpc
 
 from datalattice.actions import ActionKind, ActionRequest
-from datalattice.client.calling import check_answer, check_upload, upload_messages
+from datalattice.client.calling import Token, check_answer, check_upload, upload_messages
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import (
     CALLS_MAX,
     DoorAddress,
-    Token,
     token_in,
 )
 from datalattice.client.remote import RemoteClient

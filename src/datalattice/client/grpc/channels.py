@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
 from datalattice.actions import GetNodeStatus, NodeInfo
+from datalattice.client.calling import Token
 from datalattice.client.control import error_of
 from datalattice.client.credentials import delegation_headers
 from datalattice.client.network import pin_of, read_certificate, shown_certificate, split_door
@@ -69,9 +70,6 @@ OPTIONS: Final = (
 CALLS_MAX: Final = 64
 """Calls of one client that are under way; further ones wait here. A door takes 128 on a connection,
 streams included, and would refuse some of those above."""
-
-Token = str | Callable[[], str]
-"""A bearer token, or what returns one that has not ended, asked for at each call."""
 
 
 class DoorAddress:

@@ -13,9 +13,9 @@ from grpc import aio
 
 from datalattice.actions import ActionKind, ActionRequest
 from datalattice.client.asyncremote import AsyncRemoteClient
-from datalattice.client.calling import check_answer, check_upload, upload_messages
+from datalattice.client.calling import Token, check_answer, check_upload, upload_messages
 from datalattice.client.control import CALL_TIMEOUT_S
-from datalattice.client.grpc.channels import CALLS_MAX, DoorAddress, Token, token_in
+from datalattice.client.grpc.channels import CALLS_MAX, DoorAddress, token_in
 from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import RETRY_POLICY, RetryPolicy
 from datalattice.clock import Clock

@@ -100,10 +100,11 @@ def read_texts(cell: Value) -> tuple[str, ...] | None:
 class PrivatePart:
     """What only this node knows of a live job. Values are cells of JSON.
 
-    input: with its secrets. attempt: 1 at first. answers: to `ask`, in order. queue: messages that
-    wait. saved: of `checkpoint`. children: the jobs that it invoked, by key. parent: the job that
-    invoked it. depth: of such jobs. deadline_ms: when it ends as TIMEOUT. is_secret: it is sealed
-    on the disk. grants: what the credential of the call was narrowed to.
+    input: with its secrets. attempt: 1 at first. stops: attempts that an orderly stop ended.
+    answers: to `ask`, in order. queue: messages that wait. saved: of `checkpoint`. children: the
+    jobs that it invoked, by key. parent: the job that invoked it. depth: of such jobs. deadline_ms:
+    when it ends as TIMEOUT. is_secret: it is sealed on the disk. grants: what the credential of the
+    call was narrowed to.
     """
 
     input: Value = None
@@ -117,6 +118,7 @@ class PrivatePart:
     deadline_ms: int | None = None
     is_secret: bool = False
     grants: tuple[str, ...] | None = None
+    stops: int = 0
 
     def cell(self) -> Map:
         """Return it as a Map; `read` is the reverse."""
@@ -132,6 +134,7 @@ class PrivatePart:
                 "depth": self.depth,
                 "deadline": self.deadline_ms,
                 "grants": texts_cell(self.grants),
+                "stops": self.stops,
             }
         )
         return found.put(SECRET, True) if self.is_secret else found
@@ -144,7 +147,7 @@ class PrivatePart:
             return None
         children, answers, queue = (cell.get(name) for name in ("children", "answers", "queue"))
         attempt, depth, parent = cell.get("attempt"), cell.get("depth"), cell.get("parent")
-        deadline = cell.get("deadline")
+        deadline, stops = cell.get("deadline"), cell.get("stops")
         return cls(
             cell.get("input"),
             attempt if isinstance(attempt, int) else 1,
@@ -157,11 +160,21 @@ class PrivatePart:
             deadline if isinstance(deadline, int) else None,
             cell.get(SECRET) is True,
             read_texts(cell.get("grants")),
+            stops if isinstance(stops, int) else 0,
         )
 
     def next_attempt(self) -> PrivatePart:
         """Return it for the next attempt."""
         return replace(self, attempt=self.attempt + 1)
+
+    def stopped(self) -> PrivatePart:
+        """Return it for a run that an orderly stop of the venue ends."""
+        return replace(self, stops=self.stops + 1)
+
+    @property
+    def interruptions(self) -> int:
+        """Attempts without those that an orderly stop ended."""
+        return self.attempt - self.stops
 
     def answered(self, message: Value) -> PrivatePart:
         """Return it with one more answer."""

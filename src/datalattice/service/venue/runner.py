@@ -156,6 +156,9 @@ class VenueRunner:
             await asyncio.wait(running, timeout=drain_s)
         self._jobs.is_open = False
         for job in self._jobs.live.values():
+            if job.run is not None and job.status is JobStatus.STARTED:
+                # Whoever stops a venue in order means no harm to its jobs.
+                self._jobs.save(job, job.private.stopped())
             self._jobs.stop(job)
         for task in list(self._jobs.tasks):
             task.cancel()
@@ -181,7 +184,7 @@ class VenueRunner:
         decided = recovery_of(
             FoundJob(
                 job.status,
-                job.private.attempt,
+                job.private.interruptions,
                 rule,
                 why,
                 is_delegated=job.record.get("remoteId") is not None,

@@ -32,6 +32,7 @@ from datalattice.service.venue import (
     recovery_of,
     settle_check,
 )
+from datalattice.service.venue.adapters import TrialAdapter
 from datalattice.testing.venue_kit import (
     EchoAdapter,
     LedgerAdapter,
@@ -223,6 +224,23 @@ def test_a_job_that_waited_for_an_answer_gets_it_after_a_restart() -> None:
     assert found(later, id)["output"] == {"times": 1, "answer": "this"}
     assert ledger.runs[id] == 2
     later.end()
+
+
+def test_orderly_stops_are_no_interruptions() -> None:
+    root, trial = venue_root(KEY), TrialAdapter()
+    life = VenueLife(root, KEY, [trial])
+    life.run(life.runner.start())
+    id = bytes.fromhex(str(life.run(life.runner.invoke("v/ops/test/never", {}, ALICE))["id"]))
+    for start_s in range(2_000, 9_000, 1_000):
+        life.pass_ms(100)
+        assert found(life, id)["status"] == "STARTED", (start_s, found(life, id))
+        life.run(life.runner.close(1.0))
+        life.end()
+        life = VenueLife(root, KEY, [trial], start_s=start_s)
+        life.run(life.runner.start())
+    life.pass_ms(100)
+    assert found(life, id)["status"] == "STARTED"
+    life.end()
 
 
 def test_a_repeated_call_finds_its_job_after_a_restart() -> None:
