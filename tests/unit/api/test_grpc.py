@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -41,6 +42,7 @@ from datalattice.actions import (
     GetValue,
     ListTopics,
     MakeDirectory,
+    NodeInfo,
     OfferRecords,
     PutValue,
     QueueRecord,
@@ -147,6 +149,8 @@ def test_every_action_answers_through_the_door_as_in_the_process(
         return
     inside = outcome(lambda: service.call(request, SOCKET))
     outside = outcome(lambda: client.call(request))
+    if isinstance(inside, NodeInfo) and isinstance(outside, NodeInfo):
+        inside, outside = replace(inside, ts=0), replace(outside, ts=0)  # the time of the answer
     if action.kind is ActionKind.QUERY:
         assert outside == inside
     else:  # done a second time, it may find less to do
