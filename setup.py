@@ -50,7 +50,6 @@ COMPILED_MODULES: tuple[str, ...] = (
     "store/cellstore.py",
     "store/log/hashindex.py",
     "store/log/packing.py",
-    "store/memory.py",
     "store/reader.py",
     "store/log/segments.py",
     "sync/reconcile/sketchcells.py",
