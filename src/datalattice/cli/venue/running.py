@@ -293,7 +293,7 @@ def _followed(client: VenueClient, record: JobRecord) -> JobRecord:
 
 
 def _ended(record: JobRecord) -> CommandResult:
-    """Return the output of a job that was waited for, or why there is none."""
+    """Return the output of a job that was waited for, or why it failed or has not ended."""
     document = _document(record)
     if record.status == COMPLETE:
         return CommandResult(document, [_text(document.get("output"))])

@@ -84,7 +84,7 @@ def _text(value: Value) -> str:
 
 
 def _content(venue: Venue, id: bytes) -> StoredContent:
-    """Return a content that is here. Raises: NoSuchPath: there is none, for whatever reason."""
+    """Return a content. Raises: NoSuchPath: the asset declares none, or it is not stored here."""
     try:
         found = venue.content_reader(id)
     except NoSuchPath:

@@ -189,7 +189,7 @@ class _JobVersions(Stream[Map]):
     def __init__(self, venue: VenueHost, id: bytes, caller: JobCaller, seen: int) -> None:
         """seen: the `updated` of a record that is not returned again.
 
-        Raises: NoSuchPath, Unauthorized: there is none that the caller may see.
+        Raises: NoSuchPath: the job is not here. Unauthorized: it is another caller's.
         """
         self._venue, self._id, self._caller = venue, id, caller
         # A version that is newer than the newest is not of this job, or of before a restore.

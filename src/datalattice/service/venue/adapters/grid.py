@@ -257,7 +257,7 @@ class GridAdapter(PlainAdapter):
 
     async def _there(self, job: JobContext, call: _Call, door: VenueDoor) -> Json:
         if call.kind in {"jobStatus", "jobResult"}:
-            # The other venue knows this venue alone, so it is here that callers are told apart.
+            # The other venue sees one caller, this venue. Whose job it is, this venue must ask.
             if not await self._jobs().is_delegated(job.caller, str(door), call.id.hex()):
                 raise NoSuchPath(f"no job of yours here has made job {call.id.hex()} at {door}")
             if call.kind == "jobStatus":
