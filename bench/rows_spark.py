@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datalattice.apps.queue import Topics
+from datalattice.arrow import leaves
 from datalattice.client import write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import end_session, register, spark_session
-from datalattice.pipeline.queue import leaves
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:

@@ -19,13 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import datalattice.pipeline.spark.workers as _workers
-from datalattice.pipeline.arrow_batches import (
-    BATCH_RECORDS_MAX,
-    Row,
-    micros,
-    record_batch,
-    row_bytes,
-)
+from datalattice.arrow import BATCH_RECORDS_MAX, Row, micros, record_batch, row_bytes
 from datalattice.pipeline.formats import register
 from datalattice.pipeline.reading import (
     read_cells,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+from datalattice.arrow import ValueFormat, parse, plain
 from datalattice.cells import (
     CellList,
     Column,
@@ -30,7 +31,6 @@ from datalattice.cells import (
 )
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.pipeline.columns import entries
-from datalattice.pipeline.values import ValueFormat, parse, plain
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from datalattice.arrow import ValueFormat, accepted_types, parse
 from datalattice.cells import Value, to_cell
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.limits import CHUNK_BYTES
-from datalattice.pipeline.values import ValueFormat, accepted_types, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
+from datalattice.arrow import Row, row_batches
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import DataLoss, MissingData
-from datalattice.pipeline.arrow_batches import Row, arrow_schema, batches, check_schema, ddl
 from datalattice.pipeline.leasing import LeasedRoot
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget, open_target
+from datalattice.pipeline.schemas import arrow_schema, check_schema, ddl
 from datalattice.pipeline.spark.workers import settle
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class FormatReader(Generic[OptionsT]):
 
     def batches(self, part: Any, source: OpenTarget, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part as Arrow batches."""
-        return batches(self.rows(part, source), schema)
+        return row_batches(self.rows(part, source), schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task. Raises: as `read_part`."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from datalattice.arrow import Row
 from datalattice.cells import references
 from datalattice.errors import Corruption, DataLatticeError
-from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.cells.options import CellReadOptions
 from datalattice.store import CellStore
 from datalattice.store.gc import (

@@ -12,10 +12,11 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from datalattice.pipeline.arrow_batches import arrow_schema, batches, check_schema, ddl
+from datalattice.arrow import row_batches
 from datalattice.pipeline.cells.options import CellReadOptions, read_options
 from datalattice.pipeline.cells.rows import SegmentsTask, plan, rows
 from datalattice.pipeline.options import documents
+from datalattice.pipeline.schemas import arrow_schema, check_schema, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,4 +94,4 @@ class CellsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the cells of a task. Runs in a task's process."""
         if isinstance(partition, CellsPartition):  # otherwise Spark's own empty partition
-            yield from batches(rows(partition.part, self._options), arrow_schema(self._schema))
+            yield from row_batches(rows(partition.part, self._options), arrow_schema(self._schema))

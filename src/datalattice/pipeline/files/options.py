@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from datalattice.arrow import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX
 from datalattice.errors import UsageError
 from datalattice.pipeline.files.globs import EVERYTHING, Glob, glob_option
 from datalattice.pipeline.options import (
@@ -21,7 +22,6 @@ from datalattice.pipeline.options import (
     read_record,
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
-from datalattice.pipeline.values import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX
 
 TYPES: Final = {
     "owner": "STRING",

@@ -7,9 +7,9 @@ from typing import Final
 
 from datalattice.apps.dlfs import Content, DriveNode, join_path, live_entries
 from datalattice.apps.dlfs import read_node as node_of
+from datalattice.arrow import Row, ValueFormat, check_size, micros, part_of, render
 from datalattice.cells import Loader, Value, blob_length, decode
 from datalattice.errors import BadFormat
-from datalattice.pipeline.arrow_batches import Row, micros
 from datalattice.pipeline.files.globs import States
 from datalattice.pipeline.files.options import FilesOptions
 from datalattice.pipeline.files.plan import (
@@ -21,7 +21,6 @@ from datalattice.pipeline.files.plan import (
     index_of,
     is_long,
 )
-from datalattice.pipeline.values import ValueFormat, check_size, part_of, render
 
 
 def rows(task: FilesTask, options: FilesOptions, loader: Loader) -> Iterator[Row]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader
 
+from datalattice.arrow import Row
 from datalattice.cells import Value
-from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.files.options import FilesOptions, parse_options
 from datalattice.pipeline.files.plan import FilesTask, plan
 from datalattice.pipeline.files.rows import rows

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from datalattice.arrow import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, ValueFormat, column_type
 from datalattice.errors import UsageError
 from datalattice.pipeline.changes import EARLIEST, start_option
 from datalattice.pipeline.options import (
@@ -22,12 +23,6 @@ from datalattice.pipeline.options import (
     read_record,
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
-from datalattice.pipeline.values import (
-    CONTENT_BYTES_LIMIT,
-    CONTENT_BYTES_MAX,
-    ValueFormat,
-    column_type,
-)
 
 
 class GridTable(Enum):

@@ -18,6 +18,7 @@ from datalattice.apps.grid import (
     job_time,
     read_metadata,
 )
+from datalattice.arrow import NotBytes, Row, check_size, micros, part_of, render
 from datalattice.cells import (
     Blob,
     Index,
@@ -35,11 +36,9 @@ from datalattice.cells import (
 )
 from datalattice.errors import BadSignature, Corruption, LimitExceeded, UsageError
 from datalattice.lattice import public_key_of
-from datalattice.pipeline.arrow_batches import Row, micros
 from datalattice.pipeline.grid.options import GridOptions, GridTable
 from datalattice.pipeline.index_partitions import ENTRIES_PER_TASK_MAX, Piece, cut, entries
 from datalattice.pipeline.options import bad_option, check_there
-from datalattice.pipeline.values import NotBytes, check_size, part_of, render
 
 CONTENTS_PER_TASK_MAX: Final = 256
 """Entries that one task reads if their contents are selected."""

@@ -27,8 +27,8 @@ from functools import reduce
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from datalattice.arrow import record_batch
 from datalattice.errors import Corruption
-from datalattice.pipeline.arrow_batches import record_batch
 from datalattice.pipeline.jobs.inspecting import CellFault, FoundFault, Inspector
 from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
 from datalattice.pipeline.spark.failures import clear_errors

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from datalattice.arrow import record_batch
 from datalattice.cells import (
     ABSENT,
     Value,
@@ -30,7 +31,6 @@ from datalattice.cells import (
 )
 from datalattice.errors import UsageError
 from datalattice.lattice import Lattice, SignedLattice, root_lattice
-from datalattice.pipeline.arrow_batches import record_batch
 from datalattice.pipeline.jobs.comparing import PART_KEYS, Signers, ValuePair, planned, rows_of
 from datalattice.pipeline.jobs.inputs import CACHE_BYTES, JobInput, open_stores, resolve_input
 from datalattice.pipeline.jobs.tasks import PAYLOADS_MAX, mapped

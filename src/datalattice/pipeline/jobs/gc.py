@@ -27,9 +27,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from datalattice.arrow import record_batch
 from datalattice.clock import Clock, SystemClock
 from datalattice.limits import HASH_BYTES
-from datalattice.pipeline.arrow_batches import record_batch
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.stores import (
     for_tasks,

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from datalattice.arrow import ValueFormat, render, row_batches
 from datalattice.cells import (
     CellList,
     Map,
@@ -30,13 +31,11 @@ from datalattice.cells import (
     to_json,
 )
 from datalattice.errors import DataLatticeError, UsageError
-from datalattice.pipeline.arrow_batches import batches
 from datalattice.pipeline.arrow_rows import MapPlan, maps_of, values_of
 from datalattice.pipeline.columns import checked_texts
 from datalattice.pipeline.jobs.report import JobReport, counted
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.spark.progress import Progress, watching_tasks
-from datalattice.pipeline.values import ValueFormat, render
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -243,7 +242,7 @@ def made_rows(plan: LoadPlan, read_batches: Iterable[pa.RecordBatch]) -> Iterato
     if plan.key is not None:
         fields.append(("key", pa.string() if plan.text_key else pa.binary()))
     rows = (row[: len(fields)] for row in _rows(plan, read_batches))
-    yield from batches(rows, pa.schema(fields))
+    yield from row_batches(rows, pa.schema(fields))
 
 
 def _rows(plan: LoadPlan, read_batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, object]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from datalattice.pipeline.arrow_batches import record_batch
+from datalattice.arrow import record_batch
 from datalattice.pipeline.spark.progress import Progress, watching_tasks
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from datalattice.arrow import ValueFormat, column_type
 from datalattice.pipeline.changes import EARLIEST, start_option
 from datalattice.pipeline.options import (
     Given,
@@ -23,7 +24,6 @@ from datalattice.pipeline.options import (
     text_option,
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
-from datalattice.pipeline.values import ValueFormat, column_type
 
 FORMAT: Final = "lattice.kv"
 

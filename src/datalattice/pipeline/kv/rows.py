@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from datalattice.apps.kv import ENTRIES, Entry, live_entry, read_entry, shown_value
+from datalattice.arrow import NotBytes, Row, micros, render
 from datalattice.cells import Index, Loader, Value, key_bytes, same
 from datalattice.errors import MissingData
 from datalattice.lattice import is_short, key_of
 from datalattice.limits import INDEX_KEY_BYTES
-from datalattice.pipeline.arrow_batches import Row, micros
 from datalattice.pipeline.kv.options import KVOptions
 from datalattice.pipeline.kv.plan import Piece, Task
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.values import NotBytes, render
 
 _SHOWN_CHARS: Final = 100
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from datalattice.arrow import ValueFormat
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
 from datalattice.pipeline.columns import check_known, check_type, column_types, value_format
@@ -24,7 +25,6 @@ from datalattice.pipeline.exactly_once.writers import FormatSink, RowWriter
 from datalattice.pipeline.kv.stage import KeyPlan, KeyStager, checked_database
 from datalattice.pipeline.kv.upsert import upserting
 from datalattice.pipeline.options import Given, choice_option, option, read_record, text_option
-from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

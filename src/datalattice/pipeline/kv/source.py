@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 
+from datalattice.arrow import Row
 from datalattice.cells import Value
 from datalattice.errors import UsageError
-from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.changes import (
     EARLIEST,
     LATEST,

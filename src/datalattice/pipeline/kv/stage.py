@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from datalattice.apps.kv import TYPE_TAGS, checked_key, checked_shown
+from datalattice.arrow import ValueFormat
 from datalattice.cells import (
     Value,
     Vector,
@@ -27,7 +28,6 @@ from datalattice.lattice import key_of
 from datalattice.pipeline.columns import cell, check_name, listed, lower_names, slices, stamps_ms
 from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Stage
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
-from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa

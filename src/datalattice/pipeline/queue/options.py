@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from datalattice.arrow import ValueFormat, column_type
 from datalattice.errors import UsageError
 from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.options import (
@@ -31,7 +32,6 @@ from datalattice.pipeline.options import (
     read_record,
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
-from datalattice.pipeline.values import ValueFormat, column_type
 
 COLUMNS: Final = ("owner", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """Every column, in order. `headers` is optional (`includeHeaders`, `columns`)."""

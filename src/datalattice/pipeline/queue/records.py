@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from datalattice.arrow import ValueFormat
 from datalattice.cells import CellList, encode
 from datalattice.errors import UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
@@ -19,7 +20,6 @@ from datalattice.pipeline.arrow_rows import MapPlan, maps_of
 from datalattice.pipeline.arrow_rows import column_of as map_column
 from datalattice.pipeline.columns import cell, column_of, listed_column, stamps_ms
 from datalattice.pipeline.queue.splice import ENTRY_HEAD, NIL, encoded_records, records
-from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa

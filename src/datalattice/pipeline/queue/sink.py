@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from datalattice.apps.queue import PARTITIONS_MAX, Topics
+from datalattice.arrow import ValueFormat
 from datalattice.client import Folder, open_reader, read_key
 from datalattice.clock import SystemClock
 from datalattice.cursors import RootLattice
@@ -49,7 +50,6 @@ from datalattice.pipeline.options import (
 )
 from datalattice.pipeline.queue.append import appending
 from datalattice.pipeline.queue.stage import RecordPlan, RecordStager
-from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

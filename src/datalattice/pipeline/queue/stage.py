@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from datalattice.apps.queue import PARTITIONS_MAX, partition_of
+from datalattice.arrow import ValueFormat
 from datalattice.cells import CellList, Vector, encode_message
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.pipeline.arrow_rows import MapPlan
@@ -35,7 +36,6 @@ from datalattice.pipeline.queue.records import (
     records_of_maps,
     values_of,
 )
-from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa

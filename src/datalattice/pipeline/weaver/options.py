@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from datalattice.arrow import ValueFormat, column_type
 from datalattice.errors import UsageError
 from datalattice.pipeline.changes import EARLIEST, LATEST
 from datalattice.pipeline.options import (
@@ -29,7 +30,6 @@ from datalattice.pipeline.options import (
     read_record,
     text_option,
 )
-from datalattice.pipeline.values import ValueFormat, column_type
 from datalattice.pipeline.weaver.opening import open_stores
 from datalattice.weaver import KvMachine, LogMachine
 

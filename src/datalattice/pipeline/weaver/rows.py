@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from datalattice.arrow import BATCH_BYTES_MAX, Row, ValueFormat, micros, render
 from datalattice.cells import decode_message
 from datalattice.clock import Hlc
 from datalattice.errors import BadFormat, BadSignature, DataLoss
-from datalattice.pipeline.arrow_batches import BATCH_BYTES_MAX, Row, micros
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.values import ValueFormat, render
 from datalattice.pipeline.weaver.opening import open_stores
 from datalattice.pipeline.weaver.options import KeyFormat, WeaverOptions, WeaverTable
 from datalattice.weaver import (

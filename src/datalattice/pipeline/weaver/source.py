@@ -24,10 +24,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from datalattice.arrow import row_batches
 from datalattice.errors import UsageError
-from datalattice.pipeline.arrow_batches import arrow_schema, batches, check_schema
 from datalattice.pipeline.options import bad_option, documents, hash_of
 from datalattice.pipeline.reader import Format
+from datalattice.pipeline.schemas import arrow_schema, check_schema
 from datalattice.pipeline.spark.workers import settle
 from datalattice.pipeline.weaver.opening import open_stores
 from datalattice.pipeline.weaver.options import (
@@ -137,7 +138,7 @@ class _WeaverReader:
         if isinstance(partition, RecordsPartition):  # otherwise Spark's own empty partition
             settle()
             made = rows(partition.task, self._options)
-            yield from batches(made, arrow_schema(self._schema))
+            yield from row_batches(made, arrow_schema(self._schema))
 
 
 class WeaverReader(_WeaverReader, DataSourceReader):

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datalattice.apps.queue import Topics
+from datalattice.arrow import batches as arrow_batches
 from datalattice.cells import decode_message, to_json
 from datalattice.clock import Clock
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.pipeline import arrow_batches
 from datalattice.pipeline.arrow_rows import converter
 from datalattice.pipeline.jobs import Keyless, compact, export, load
 from datalattice.pipeline.jobs.compact import partition_count

@@ -17,6 +17,8 @@ pytest.importorskip("pyarrow")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from datalattice.apps.kv import KV_SECTION, Database
+from datalattice.arrow.batches import row_bytes
+from datalattice.arrow.values import ValueFormat, render
 from datalattice.cells import (
     Char,
     Index,
@@ -34,7 +36,6 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, BadSignature, DataLoss, MissingData, UsageError
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline.arrow_batches import row_bytes
 from datalattice.pipeline.changes import STAND_MS, ReadPosition
 from datalattice.pipeline.kv.options import COLUMNS, HIDDEN_DATABASE, parse_options
 from datalattice.pipeline.kv.rows import rows
@@ -42,7 +43,6 @@ from datalattice.pipeline.kv.source import KVSource, KVStreamReader
 from datalattice.pipeline.leasing import RootLease
 from datalattice.pipeline.read_targets import OpenTarget
 from datalattice.pipeline.reader import Planned
-from datalattice.pipeline.values import ValueFormat, render
 from datalattice.store import CellStore
 from datalattice.store.gc import collection
 from datalattice.store.kept import NOTHING

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datalattice.arrow.values import ValueFormat
 from datalattice.errors import UsageError
 from datalattice.pipeline.options import declared, owner_name
 from datalattice.pipeline.queue.options import (
@@ -20,7 +21,6 @@ from datalattice.pipeline.queue.options import (
     parse_options,
 )
 from datalattice.pipeline.read_targets import ReadTarget
-from datalattice.pipeline.values import ValueFormat
 
 KEY = "ab" * 32
 NAMES = [one.name for one in declared(ReadTarget, QueueOptions).values()]

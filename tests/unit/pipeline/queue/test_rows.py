@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datalattice.apps.queue import make_entry
+from datalattice.arrow import log
+from datalattice.arrow.values import ValueFormat, render
 from datalattice.cells import (
     Blob,
     Char,
@@ -35,11 +37,9 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import HASH_BYTES
-from datalattice.pipeline.queue import rows
 from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import PartitionLog, PartitionName, Slice
 from datalattice.pipeline.queue.rows import batches
-from datalattice.pipeline.values import ValueFormat, render
 from datalattice.store.records import check_hash
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -260,14 +260,14 @@ def test_where_a_record_lies_is_known_without_reading_it() -> None:
 
 
 def test_batches_are_bounded_in_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "BATCH_RECORDS_MAX", 32)
+    monkeypatch.setattr(log, "BATCH_RECORDS_MAX", 32)
     found = read([make_entry(None, i, 0) for i in range(100)], valueFormat="json")
     assert [batch.num_rows for batch in found] == [32, 32, 32, 4]
     assert [row["offset"] for batch in found for row in batch.to_pylist()] == list(range(100))
 
 
 def test_batches_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "BATCH_BYTES_MAX", 100_000)
+    monkeypatch.setattr(log, "BATCH_BYTES_MAX", 100_000)
     found = read([make_entry(None, bytes(1_000), 0) for _ in range(400)], valueFormat="bytes")
     assert sum(batch.num_rows for batch in found) == 400
     assert all(80 <= batch.num_rows <= 112 for batch in found[:-1])

@@ -11,6 +11,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from datalattice.arrow.values import (
+    VARIANT_BYTES_MAX,
+    NotBytes,
+    ValueFormat,
+    accepted_types,
+    column_type,
+    parse,
+    render,
+    variant_parts,
+)
 from datalattice.cells import (
     Blob,
     Char,
@@ -31,16 +41,6 @@ from datalattice.errors import BadFormat, LimitExceeded, UsageError
 from datalattice.pipeline.queue.options import parse_options
 from datalattice.pipeline.queue.plan import PartitionLog, PartitionName, Slice
 from datalattice.pipeline.queue.rows import batches
-from datalattice.pipeline.values import (
-    VARIANT_BYTES_MAX,
-    NotBytes,
-    ValueFormat,
-    accepted_types,
-    column_type,
-    parse,
-    render,
-    variant_parts,
-)
 from datalattice.testing import strategies
 
 pa: Any = pytest.importorskip("pyarrow")

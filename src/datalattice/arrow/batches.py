@@ -5,14 +5,11 @@ For the formats where speed is less important.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
-
-from datalattice.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 BATCH_RECORDS_MAX: Final = 8_192
 """Rows of one Arrow batch, enough to make the fixed cost of a batch small."""
@@ -27,35 +24,7 @@ Row = Sequence[object]
 """The columns of a row: Python objects, with variants as Arrow's structs."""
 
 
-def ddl(types: Mapping[str, str]) -> str:
-    """Return columns as Spark's DDL."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
-
-
-def check_schema(schema: StructType, types: Mapping[str, str], format: str, options: str) -> None:
-    """Check that a schema, which a user may have given, equals the format's schema.
-
-    options: the options that choose columns and types, named in the error.
-    Raises: UsageError: the schemas differ.
-    """
-    # "A user-defined schema is refused" (docs/spark.md): options choose the columns.
-    given = [(field.name, field.dataType.simpleString().upper()) for field in schema.fields]
-    if given != [(name, kind.replace(" ", "")) for name, kind in types.items()]:
-        columns = ", ".join(f"{name} {kind}" for name, kind in types.items())
-        raise UsageError(
-            f"the rows of {format} are ({columns}): omit schema(), and choose columns and "
-            f"types with the options {options}"
-        )
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of a Spark schema, with times in UTC."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
-
-
-def batches(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def row_batches(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield rows as batches of at most `BATCH_RECORDS_MAX` rows.
 
     A batch also ends with the row that brings it to `BATCH_BYTES_MAX` bytes.

@@ -16,6 +16,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from datalattice.arrow.spans import TEXT_BYTES_MAX, Longs, Sheet, Spans
 from datalattice.cells import (
     REF_BYTES,
     TAG_REF,
@@ -36,7 +37,6 @@ from datalattice.cells import (
     vector_count,
 )
 from datalattice.limits import CHUNK_BYTES, COUNT_MAX
-from datalattice.pipeline.queue.spans import TEXT_BYTES_MAX, Longs, Sheet, Spans
 
 SKIP: Final = 0
 CELL: Final = 1

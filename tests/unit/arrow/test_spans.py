@@ -6,8 +6,8 @@ from array import array
 
 import pytest
 
+from datalattice.arrow.spans import TEXT_BYTES_MAX, Longs, Sheet, Spans
 from datalattice.errors import BadFormat, LimitExceeded
-from datalattice.pipeline.queue.spans import TEXT_BYTES_MAX, Longs, Sheet, Spans
 
 
 def read(sheet: Sheet, spans: Spans) -> list[bytes | None]:

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from datalattice.arrow import leaves
+from datalattice.arrow.leaves import Columns, Unfit
+from datalattice.arrow.spans import Spans
 from datalattice.cells import (
     Blob,
     Char,
@@ -30,9 +33,6 @@ from datalattice.cells import (
 )
 from datalattice.cells.scalars import encode_vlq
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
-from datalattice.pipeline.queue import leaves
-from datalattice.pipeline.queue.leaves import Columns, Unfit
-from datalattice.pipeline.queue.spans import Spans
 from datalattice.testing import strategies
 
 Fetch = Callable[[bytes], bytes]
