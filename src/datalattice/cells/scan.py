@@ -178,9 +178,9 @@ def _past_plain(data: bytes, pos: i64, end: i64, depth: i64) -> i64:
             count = ((count & 0x7F) << 7) | low
             at += 1
         return at + count if count <= CHUNK_BYTES and count != 0x80 else -1
-    if tag == 0x84 and count == 1:
-        count = 2
-    elif tag != 0x80 or count > 16:
+    if (tag == 0x84 and count == 1) or (tag == 0x82 and count <= MAP_LEAF_MAX):
+        count *= 2
+    elif (tag != 0x80 or count > 16) and (tag != 0x83 or count > MAP_LEAF_MAX):
         return -1
     if depth > 3:
         return -1
@@ -372,25 +372,24 @@ def _scan_map(
         if kids < 2:
             raise bad(f"a map node has at least two children, got {kids}", at)
         return _scan_kids(data, at + 3, end, depth, strict, places, kids)
+    if not strict:
+        width: i64 = 2 if tag == 0x82 else 1
+        return _scan_kids(data, at, end, depth, strict, places, count * width)
     starts: list[i64] = []
     keys: list[bytes] = []
     for _ in range(count):
         start: i64 = at
         at = _scan_kids(data, at, end, depth, strict, places, 1)
-        if strict:
-            starts.append(start)
-            keys.append(data[start:at])
+        starts.append(start)
+        keys.append(data[start:at])
         if tag == 0x82:
             at = _scan_kids(data, at, end, depth, strict, places, 1)
-    if strict:
-        hashes = kid_hashes(keys)
-        # Refused are "keys of a Map or Set leaf that are not in strictly increasing order of their
-        # hashes" (docs/cells.md "Decoding"): equal keys, too.
-        for i in range(1, len(hashes)):
-            if hashes[i] <= hashes[i - 1]:
-                raise bad(
-                    "map keys are not in strictly increasing order of their hashes", starts[i]
-                )
+    hashes = kid_hashes(keys)
+    # Refused are "keys of a Map or Set leaf that are not in strictly increasing order of their
+    # hashes" (docs/cells.md "Decoding"): equal keys, too.
+    for i in range(1, len(hashes)):
+        if hashes[i] <= hashes[i - 1]:
+            raise bad("map keys are not in strictly increasing order of their hashes", starts[i])
     return at
 
 

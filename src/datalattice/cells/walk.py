@@ -11,7 +11,7 @@ from typing import Final
 
 from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
 from datalattice.cells.message import branch_kids, cell_children, references
-from datalattice.cells.scan import branch_hashes
+from datalattice.cells.scan import branch_places, may_refer
 from datalattice.cells.tagged import Signed
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
@@ -76,7 +76,7 @@ def _wide_kids(cell: Cell, encoding: bytes) -> list[object]:
 
     A closed cell without references in its encoding is not opened.
     """
-    if cell._kids is None and not branch_hashes(encoding):
+    if cell._kids is None and not (may_refer(encoding) and branch_places(encoding)):
         return []
     return [child for child in cell._children() if _is_wide(child)]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from datalattice.cells import Value, branch_hashes, close_cells, novelty, value_hash
@@ -87,36 +87,40 @@ class MemoryStore(Store):
                 return None
             parts = novelty(value, self)
             tops = with_top(parts, value, root)
-            cells = {hash: encoding for hash, encoding, _ in tops}
-            self._check_below(cells)
+            if self._has_collected:
+                self._check_below({hash: encoding for hash, encoding, _ in tops})
             shown, hidden = tops, []
             if announced is not None:
                 shown = announced_parts(announced, self)
                 public = {hash for hash, _, _ in shown}
                 # An announced cell stays announced (`Store`).
-                hidden = [one for one in cells if one not in public and one not in self._encodings]
+                hidden = [
+                    one for one in tops if one[0] not in public and one[0] not in self._encodings
+                ]
             if self._staged:
                 below = reachable(shown, self._staged.get)
                 for hash in (*below, *[hash for hash, _, _ in shown]):
                     self._staged.pop(hash, None)
-            self._staged.update({hash: cells[hash] for hash in hidden})
-            self._keep(cells)
+            self._staged.update({hash: encoding for hash, encoding, _ in hidden})
+            self._keep(tops)
             # Committing the same root again does not raise the number.
             if root != self._root:
                 self._sequence += 1
             self._root = root
-            self._touch(root)
             close_cells(parts, self)
-        self.history.note(root)
+            now_ms = self.clock.now_ms()
+            self._touched[root] = now_ms
+            self.history.note(root, now_ms)
         self.history.flush()
         return Commit(root, parts, self._sequence)
 
-    def _keep(self, cells: Mapping[bytes, bytes]) -> None:
-        here = self._encodings
-        for hash, encoding in cells.items():
+    def _keep(self, cells: Iterable[tuple[bytes, bytes, Value]]) -> None:
+        here, size = self._encodings, 0
+        for hash, encoding, _ in cells:
             if hash not in here:
-                self._size_bytes += len(encoding)
+                size += len(encoding)
                 here[hash] = encoding
+        self._size_bytes += size
 
     def _touch(self, hash: bytes) -> None:
         self._touched[hash] = self.clock.now_ms()
@@ -126,7 +130,8 @@ class MemoryStore(Store):
         self._check_open()
         with self._lock:
             new = {hash: cell for hash, cell in cells if hash not in self._encodings}
-            self._check_below(new)
+            if self._has_collected:
+                self._check_below(new)
             self._encodings.update(new)
             self._size_bytes += sum(map(len, new.values()))
             self._staged.update(new)
@@ -136,12 +141,10 @@ class MemoryStore(Store):
     def _check_below(self, cells: dict[bytes, bytes]) -> None:
         """Check that all cells that new ones refer to are here or new.
 
-        A value in memory may refer to cells that a collection has removed.
+        A value in memory may refer to cells that a collection has removed. As long as it removed
+        none, every cell that this store has reported is still here.
         Raises: MissingData: one is missing; nothing was stored.
         """
-        # As long as nothing was removed, every cell that this store has reported is still here.
-        if not self._has_collected:
-            return
         below = [ref for encoding in cells.values() for ref in branch_hashes(encoding)]
         absent = [ref for ref in below if ref not in cells and ref not in self._encodings]
         if absent:
@@ -152,7 +155,7 @@ class MemoryStore(Store):
         self._check_open()
         healed = check_cells(cells)
         with self._lock:
-            self._keep(healed)
+            self._keep((hash, encoding, None) for hash, encoding in healed.items())
         return len(healed)
 
     def size_bytes(self) -> int:

@@ -130,8 +130,9 @@ class History:
         self._now_ms = now_ms
         self._retention = retention
         self._lock = threading.Lock()
-        # In bytes as in the file: Python's cycle collector would visit a `Moment` for each commit.
-        self._entries: list[bytes] = []
+        # Two lists: Python's cycle collector would visit a `Moment` for each commit.
+        self._times: list[int] = []  # Unix milliseconds
+        self._roots: list[bytes] = []
         self._since = 0  # entries since the history was thinned
 
     @property
@@ -147,7 +148,7 @@ class History:
     def entries(self) -> list[Moment]:
         """Return the entries, the oldest first; the last is the present root."""
         with self._lock:
-            return _moments(self._entries)
+            return self._moments()
 
     def roots(self) -> list[bytes]:
         """Return the hashes of the roots to keep, each once.
@@ -166,25 +167,22 @@ class History:
         index = bisect_right(entries, time_ms, key=lambda entry: entry.time_ms)
         return entries[index - 1] if index else None
 
-    def note(self, root: bytes) -> None:
-        """Add a durable root; `flush` writes it."""
+    def note(self, root: bytes, now_ms: int | None = None) -> None:
+        """Add a durable root; `flush` writes it. now_ms: the present time, if it is known."""
         with self._lock:
-            self._note(root)
+            self._note(root, self._now_ms() if now_ms is None else now_ms)
 
-    def _note(self, root: bytes) -> bytes | None:
-        """Add a root and return its entry; None: it is the last one already."""
-        now_ms = self._now_ms()
-        if self._entries:
-            last_ms, last = _ENTRY.unpack(self._entries[-1])
+    def _note(self, root: bytes, now_ms: int) -> None:
+        roots, times = self._roots, self._times
+        if roots:
             # A collection writes a pack that repeats the root, which is not a new entry.
-            if last == root:
-                return None
+            if roots[-1] == root:
+                return
             # Times never decrease, so a bisection finds the root at a time.
-            now_ms = max(now_ms, last_ms)
-        entry = _ENTRY.pack(now_ms, root)
-        self._entries.append(entry)
+            now_ms = max(now_ms, times[-1])
+        times.append(now_ms)
+        roots.append(root)
         self._since += 1
-        return entry
 
     def flush(self) -> None:
         """Write new entries without a sync; keep them in memory where that fails.
@@ -201,18 +199,23 @@ class History:
         Raises: StoreFull, StoreFailed: it could not be written.
         """
         with self._lock:
-            entries = self._entries
             # An entry ends where the next begins, so the last one, the present root, always stays.
-            count = sum(1 for one in _moments(entries[1:]) if one.time_ms <= before_ms)
-            self._entries = entries[count:]
+            count = bisect_right(self._times[1:], before_ms)
+            del self._times[:count], self._roots[:count]
             self._compact()
             return count
 
     def _compact(self) -> None:
         """Thin the history; the lock is held."""
-        kept = self._retention.thin(_moments(self._entries), self._now_ms())
-        self._entries = _in_bytes(kept)
+        self._set(self._retention.thin(self._moments(), self._now_ms()))
         self._since = 0
+
+    def _moments(self, start: int = 0) -> list[Moment]:
+        return list(map(Moment, self._times[start:], self._roots[start:]))
+
+    def _set(self, entries: list[Moment]) -> None:
+        self._times = [one.time_ms for one in entries]
+        self._roots = [one.root_hash for one in entries]
 
 
 class FolderHistory(History):
@@ -232,7 +235,7 @@ class FolderHistory(History):
         self._writable = writable
         self._file: DiskFile | None = None
         self._offset = 0  # where the next slot goes
-        self._fresh: list[bytes] = []  # not in the file yet
+        self._fresh = 0  # how many of the last entries are not in the file yet
         self._failure: StoreError | None = None
         self._damage: tuple[Damage, ...] = ()
         if writable:
@@ -251,7 +254,7 @@ class FolderHistory(History):
     def entries(self) -> list[Moment]:
         """Return the entries, the oldest first; the last is the present root."""
         with self._lock:
-            return _moments(self._entries) if self._writable else self._read()[0]
+            return self._moments() if self._writable else self._read()[0]
 
     def roots(self) -> list[bytes]:
         """Return the hashes of the roots to keep, each once, as `History.roots`."""
@@ -265,15 +268,14 @@ class FolderHistory(History):
     def begin(self, root: bytes | None, is_here: Callable[[bytes], bool]) -> None:
         """Begin to write: drop entries whose roots are gone, and note the present root."""
         with self._lock:
-            entries = self._entries
+            count = len(self._roots)
             # A collection by another process may have removed the cells of a root.
-            kept = [one for one in _moments(entries) if is_here(one.root_hash)]
-            self._entries = _in_bytes(kept)
-            is_whole = self._offset == len(_HEAD) + len(self._entries) * SLOT_BYTES
+            self._set([one for one in self._moments() if is_here(one.root_hash)])
+            is_whole = self._offset == len(_HEAD) + len(self._roots) * SLOT_BYTES
             if root is not None:
-                self._note(root)
-            if is_whole and len(entries) < COMPACT_ENTRIES:
-                self._since = len(self._entries)
+                self._note(root, self._now_ms())
+            if is_whole and count < COMPACT_ENTRIES:
+                self._since = len(self._roots)
                 self._attempt(self._open_file)
             else:
                 self._attempt(self._compact)
@@ -302,7 +304,7 @@ class FolderHistory(History):
                 has_followed = False  # `_read` below raises the error
             if has_followed:
                 if root is not None:
-                    self._note(root)
+                    self._note(root, self._now_ms())
                 self._attempt(self._open_file)
         if has_followed:
             self.flush()
@@ -312,18 +314,18 @@ class FolderHistory(History):
 
     def _follow(self) -> bool:
         """Read what others appended; return False where they replaced the file."""
-        entries, start = self._entries, self._offset
-        if not entries:
+        start = self._offset
+        if not self._roots:
             return False
         data = (self._folder.read(HISTORY_FILE) or b"")[start - SLOT_BYTES :]
         # Thinning only removes entries. So if the last known one is still at its offset, all
         # entries before it are unchanged.
-        if data[:SLOT_BYTES] != _slot(entries[-1]):
+        if data[:SLOT_BYTES] != _slot(*self._moments(-1)[0]):
             return False
         appended, bad = parse_history(_HEAD + data)
         if bad or len(data) % SLOT_BYTES:
             return False
-        self._entries = entries + _in_bytes(appended[1:])
+        self._set(self._moments() + appended[1:])
         self._offset = start + len(data) - SLOT_BYTES
         self._since += len(appended) - 1
         return True
@@ -340,11 +342,10 @@ class FolderHistory(History):
     def _open_file(self) -> None:
         self._file = self._folder.open(HISTORY_FILE, write=True)
 
-    def _note(self, root: bytes) -> bytes | None:
-        entry = super()._note(root)
-        if entry is not None:
-            self._fresh.append(entry)
-        return entry
+    def _note(self, root: bytes, now_ms: int) -> None:
+        before = self._since
+        super()._note(root, now_ms)
+        self._fresh += self._since - before
 
     def flush(self) -> None:
         """Write new entries without a sync, as `History.flush`."""
@@ -356,11 +357,11 @@ class FolderHistory(History):
 
     def _append(self) -> None:
         assert self._file is not None
-        fresh = self._fresh
         # Without a sync: a power failure may lose the last entries, which is accepted.
-        self._file.write(self._offset, b"".join([_slot(entry) for entry in fresh]))
-        self._offset += len(fresh) * SLOT_BYTES
-        self._fresh = []
+        data = _slots(self._moments(-self._fresh))
+        self._file.write(self._offset, data)
+        self._offset += len(data)
+        self._fresh = 0
 
     def close(self) -> None:
         """Write and sync new entries as far as the disk allows, and close the file."""
@@ -376,7 +377,7 @@ class FolderHistory(History):
     def _compact(self) -> None:
         """Thin the history and replace the file durably."""
         super()._compact()
-        data = _HEAD + b"".join([_slot(entry) for entry in self._entries])
+        data = _HEAD + _slots(self._moments())
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -386,12 +387,12 @@ class FolderHistory(History):
         except OSError as error:
             raise write_error(error, self._path) from error
         self._offset = len(data)
-        self._fresh = []
+        self._fresh = 0
         self._failure = None
 
     def _load(self) -> None:
         entries, self._offset = self._read()
-        self._entries = _in_bytes(entries)
+        self._set(entries)
 
     def _read(self) -> tuple[list[Moment], int]:
         """Return the entries in the file, and its length."""
@@ -404,17 +405,14 @@ class FolderHistory(History):
         return entries, len(data)
 
 
-def _moments(entries: list[bytes]) -> list[Moment]:
-    return [Moment(*_ENTRY.unpack(one)) for one in entries]
-
-
-def _in_bytes(moments: list[Moment]) -> list[bytes]:
-    return [_ENTRY.pack(*one) for one in moments]
-
-
-def _slot(entry: bytes) -> bytes:
+def _slot(time_ms: int, root: bytes) -> bytes:
     # [Unix milliseconds 8][root hash 32][CRC-32 4, begun with 1, so that zeros never fit].
+    entry = _ENTRY.pack(time_ms, root)
     return entry + zlib.crc32(entry, 1).to_bytes(4, "big")
+
+
+def _slots(entries: list[Moment]) -> bytes:
+    return b"".join([_slot(*one) for one in entries])
 
 
 def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
@@ -429,9 +427,8 @@ def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
     if not data.startswith(_HEAD):
         return [], [0] if data else []
     for offset in range(len(_HEAD), len(data) - SLOT_BYTES + 1, SLOT_BYTES):
-        entry, slot = data[offset : offset + _ENTRY.size], data[offset : offset + SLOT_BYTES]
-        fits = slot == _slot(entry)
-        time_ms, root_hash = _ENTRY.unpack(entry)
+        time_ms, root_hash = _ENTRY.unpack_from(data, offset)
+        fits = data[offset : offset + SLOT_BYTES] == _slot(time_ms, root_hash)
         # Times never decrease, so an earlier time than the one before it is damage.
         if not fits or (entries and time_ms < entries[-1].time_ms):
             bad.append(offset)
