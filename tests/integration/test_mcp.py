@@ -14,10 +14,13 @@ import pytest
 from tests.integration.test_doors import WAIT_S, Process
 
 import datalattice
+from datalattice.actions import WatchJob
 from datalattice.client.credentials import make_token
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
+from datalattice.errors import PeerUnavailable
 from datalattice.lattice import did_of
+from datalattice.service import LocalClient
 from datalattice.testing.folders import running
 
 mcp = pytest.importorskip("mcp")
@@ -73,6 +76,30 @@ def test_a_running_node_is_no_hindrance_and_writes_go_through_it(folder: Path) -
         through_a_pipe(folder, use, "--tools", "all")
         with datalattice.open(folder) as node:
             assert list(node.queue("log")) == ["a"]
+
+
+def test_operations_of_the_daemons_venue_are_tools_through_the_pipe(folder: Path) -> None:
+    async def use(client: Any) -> None:
+        assert "op_json_merge" in {tool.name for tool in (await client.list_tools()).tools}
+        made = await client.call_tool("op_json_merge", {"values": [{"a": 1}, {"b": 2}]})
+        assert made.structured_content["output"] == {"result": {"a": 1, "b": 2}}
+        with datalattice.open(folder) as node, LocalClient(node) as local:
+            id = bytes.fromhex(made.structured_content["job"])
+            with local.stream(WatchJob(id=id)) as records:
+                assert [one.status for one in records] == ["COMPLETE"]
+
+    async def use_without(client: Any) -> None:
+        assert not [one for one in (await client.list_tools()).tools if one.name[:3] == "op_"]
+        none = await client.call_tool("venue_job", {"id": "00" * 16})
+        assert none.structured_content["code"] == PeerUnavailable.code
+
+    through_a_pipe(folder, use_without, "--tools", "all")
+    (folder / "node.toml").write_text("[venue]\nenabled = true\n")
+    daemon = Process(folder)
+    try:
+        through_a_pipe(folder, use, "--tools", "all")
+    finally:
+        assert daemon.end() in (0, 143)
 
 
 def test_the_pipe_outlives_what_is_not_the_protocol(folder: Path) -> None:

@@ -604,14 +604,17 @@ class Node:
                 raise Timeout(f"not equal after {timeout:g} s: {', '.join(behind) or 'no peers'}")
             time.sleep(EQUAL_LOOK_S)
 
-    def ask(self, request: ActionRequest[M], caller: str = "") -> M:
+    def ask(
+        self, request: ActionRequest[M], caller: str = "", *, request_id: str | None = None
+    ) -> M:
         """Have the running node do an action; return its result.
 
         caller: the DID for whom it is asked; "": the owner of the folder.
+        request_id: as `ControlClient.call`.
         Raises: what the action raises. PeerUnavailable: no node runs in the folder.
         """
         with self._control() as client:
-            return client.call(request, caller)
+            return client.call(request, caller, request_id=request_id)
 
     def follow(self, request: ActionRequest[M], caller: str = "") -> ControlStream[M]:
         """Begin a stream of the running node; close it. Raises: as `ask`."""

@@ -23,7 +23,7 @@ from datalattice.client import Node
 from datalattice.cursors import EventRing, Stream, Wake
 from datalattice.errors import DataLoss, LimitExceeded, MissingData, StaleToken, UsageError
 from datalattice.protobuf import Message
-from datalattice.service.access import LOCAL, AccessControl, Policy, Principal, decide
+from datalattice.service.access import ANYBODY, LOCAL, AccessControl, Policy, Principal, decide
 from datalattice.service.filelocks import FileLocks
 from datalattice.service.resuming import StreamPositions, write_token
 from datalattice.service.venue import VenueHost
@@ -74,6 +74,11 @@ class ServiceCall:
         """Whose the locks of the caller are."""
         who = self.principal
         return who.did or ("local" if who.how in LOCAL else who.how)
+
+    @property
+    def asker(self) -> str:
+        """For whom the running node is asked: a DID, or "" for the owner of the folder."""
+        return "" if self.principal.how in LOCAL else self.caller or ANYBODY
 
     @property
     def is_operator(self) -> bool:

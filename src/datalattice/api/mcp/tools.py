@@ -42,6 +42,7 @@ from datalattice.cells import Blob, Value, render, write_json
 from datalattice.errors import (
     LimitExceeded,
     OperationFailed,
+    PeerUnavailable,
     Unauthenticated,
     Unauthorized,
     UnsupportedOperation,
@@ -224,7 +225,7 @@ class McpTools:
             return {}
         try:
             offered = self.service.call(ListOperations(count=PAGE_MAX), caller).operations
-        except (UnsupportedOperation, Unauthorized, Unauthenticated):
+        except (UnsupportedOperation, PeerUnavailable, Unauthorized, Unauthenticated):
             return {}  # no venue runs here, or not for this caller
         found: dict[str, OperationTool] = {}
         for one in map(_operation_tool, offered):

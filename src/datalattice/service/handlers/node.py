@@ -39,7 +39,6 @@ from datalattice.clock import SystemClock
 from datalattice.errors import NoSigningKey
 from datalattice.lattice import did_of
 from datalattice.protobuf import Message
-from datalattice.service.access.principal import LOCAL
 from datalattice.service.registry import ServiceCall, Streamed, handles
 from datalattice.service.relay import Relay
 from datalattice.service.venue import VenueHost
@@ -126,16 +125,11 @@ def list_peers(call: ServiceCall, request: ListPeers) -> NodePeers:
 @handles(CancelTask)
 def ask_node(call: ServiceCall, request: ActionRequest[M]) -> M:
     """Have the running node do it."""
-    return call.node.ask(request, _asker(call))
+    return call.node.ask(request, call.asker)
 
 
 @handles(WatchTask)
 def watch_task(call: ServiceCall, request: WatchTask) -> Streamed[TaskInfo]:
     """Return how far a task is."""
-    states: Relay[TaskInfo] = Relay(call.node.follow(request, _asker(call)))
+    states: Relay[TaskInfo] = Relay(call.node.follow(request, call.asker))
     return Streamed(states, lambda info: info)
-
-
-def _asker(call: ServiceCall) -> str:
-    """Return for whom the node is asked: a DID, or "" for the owner of the folder."""
-    return "" if call.principal.how in LOCAL else call.caller or ANYBODY

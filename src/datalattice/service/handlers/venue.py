@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from datalattice.actions import (
     PAGE_MAX,
+    ActionRequest,
     CancelJob,
     DeleteJob,
     DidDocument,
@@ -39,7 +40,9 @@ from datalattice.cells import Map, Value
 from datalattice.cursors import Stream, Wake
 from datalattice.errors import LimitExceeded, NoSuchPath, UnsupportedOperation, UsageError
 from datalattice.lattice import did_of
+from datalattice.protobuf import Message
 from datalattice.service.registry import ServiceCall, Streamed, handles, page
+from datalattice.service.relay import Relay
 from datalattice.service.venue import (
     JobCaller,
     JobStatus,
@@ -53,6 +56,9 @@ from datalattice.service.venue import (
     time_of_call,
 )
 
+M = TypeVar("M", bound=Message)
+_Q = TypeVar("_Q", bound=ActionRequest[Any])
+
 WAIT_MS_MAX: Final = 120_000
 """Longest wait for the end of a job that may be asked for."""
 WAIT_S: Final = 10.0
@@ -62,7 +68,30 @@ VERSION_DIGITS_MAX: Final = 20
 """Digits of the `updated` of a record: 64 bits."""
 
 
-@handles(ListOperations)
+def _at_venue(
+    request: type[_Q],
+) -> Callable[[Callable[[ServiceCall, _Q], M]], Callable[[ServiceCall, _Q], M]]:
+    """Register what does a request at the venue; a program beside the node has the node do it."""
+
+    def register(handler: Callable[[ServiceCall, _Q], M]) -> Callable[[ServiceCall, _Q], M]:
+        @handles(request)
+        def done(call: ServiceCall, given: _Q) -> M:
+            if _is_beside(call):
+                answer: M = call.node.ask(given, call.asker, request_id=call.request_id)
+                return answer
+            return handler(call, given)
+
+        return handler
+
+    return register
+
+
+def _is_beside(call: ServiceCall) -> bool:
+    """Whether a node, which is not this process, may run in the folder, with a venue."""
+    return call.venue is None and call.events is None
+
+
+@_at_venue(ListOperations)
 def list_operations(call: ServiceCall, request: ListOperations) -> OperationList:
     """List what the venue offers."""
     found = []
@@ -85,7 +114,7 @@ def _offered(path: str, asset: bytes, operation: VenueOperation) -> OfferedOpera
     )
 
 
-@handles(GetOperation)
+@_at_venue(GetOperation)
 def get_operation(call: ServiceCall, request: GetOperation) -> OfferedOperation:
     """Return one operation of the catalogue."""
     found = _venue(call).runner.operations().get(request.path)
@@ -115,7 +144,7 @@ def get_asset_did(call: ServiceCall, request: GetAssetDid) -> DidDocument:
     return DidDocument(document=json_cell(document, "document"))
 
 
-@handles(InvokeOperation)
+@_at_venue(InvokeOperation)
 def invoke(call: ServiceCall, request: InvokeOperation) -> JobRecord:
     """Begin a job, and wait for its end if it is asked for."""
     venue, caller, wait_s = _venue(call), _caller(call), _seconds(request.wait_ms)
@@ -136,7 +165,7 @@ def invoke(call: ServiceCall, request: InvokeOperation) -> JobRecord:
     return _record(record)
 
 
-@handles(ListJobIds)
+@_at_venue(ListJobIds)
 def list_jobs(call: ServiceCall, request: ListJobIds) -> JobList:
     """List the caller's jobs."""
     venue = _venue(call)
@@ -153,7 +182,7 @@ def list_jobs(call: ServiceCall, request: ListJobIds) -> JobList:
     return JobList(jobs=tuple(found))
 
 
-@handles(GetJob)
+@_at_venue(GetJob)
 def get_job(call: ServiceCall, request: GetJob) -> JobRecord:
     """Return a job."""
     venue, wait_s = _venue(call), _seconds(request.wait_ms)
@@ -163,6 +192,9 @@ def get_job(call: ServiceCall, request: GetJob) -> JobRecord:
 @handles(WatchJob)
 def watch_job(call: ServiceCall, request: WatchJob) -> Streamed[JobRecord]:
     """Return a job as it changes."""
+    if _is_beside(call):
+        states: Relay[JobRecord] = Relay(call.node.follow(request, call.asker))
+        return Streamed(states, lambda record: record)
     stream = _JobVersions(_venue(call), request.id, _caller(call), _version(request.resume))
     return Streamed(
         stream,
@@ -234,28 +266,28 @@ def _updated(record: Map) -> int:
     return found if isinstance(found, int) else 0
 
 
-@handles(CancelJob)
+@_at_venue(CancelJob)
 def cancel(call: ServiceCall, request: CancelJob) -> JobRecord:
     """End a job."""
     venue = _venue(call)
     return _record(venue.call(venue.runner.cancel(request.id, _caller(call))))
 
 
-@handles(PauseJob)
+@_at_venue(PauseJob)
 def pause(call: ServiceCall, request: PauseJob) -> JobRecord:
     """Stop a job."""
     venue = _venue(call)
     return _record(venue.call(venue.runner.pause(request.id, _caller(call))))
 
 
-@handles(ResumeJob)
+@_at_venue(ResumeJob)
 def resume(call: ServiceCall, request: ResumeJob) -> JobRecord:
     """Run a paused job again."""
     venue = _venue(call)
     return _record(venue.call(venue.runner.resume(request.id, _caller(call))))
 
 
-@handles(MessageJob)
+@_at_venue(MessageJob)
 def message(call: ServiceCall, request: MessageJob) -> QueuedMessage:
     """Give a job a message."""
     venue = _venue(call)
@@ -266,7 +298,7 @@ def message(call: ServiceCall, request: MessageJob) -> QueuedMessage:
     return QueuedMessage(id=request.id, queue_depth=depth)
 
 
-@handles(DeleteJob)
+@_at_venue(DeleteJob)
 def delete(call: ServiceCall, request: DeleteJob) -> Empty:
     """Show a job no more."""
     venue = _venue(call)
@@ -274,7 +306,7 @@ def delete(call: ServiceCall, request: DeleteJob) -> Empty:
     return Empty()
 
 
-@handles(ScheduleOperation)
+@_at_venue(ScheduleOperation)
 def schedule(call: ServiceCall, request: ScheduleOperation) -> WaitingCall:
     """Have a job begin at a time."""
     venue, caller = _venue(call), _caller(call)
@@ -291,7 +323,7 @@ def schedule(call: ServiceCall, request: ScheduleOperation) -> WaitingCall:
     return _waiting(handle, request.operation, caller.did)
 
 
-@handles(ListScheduled)
+@_at_venue(ListScheduled)
 def scheduled(call: ServiceCall, request: ListScheduled) -> WaitingCalls:
     """List the caller's calls that wait."""
     venue = _venue(call)
@@ -305,7 +337,7 @@ def scheduled(call: ServiceCall, request: ListScheduled) -> WaitingCalls:
     )
 
 
-@handles(UnscheduleCall)
+@_at_venue(UnscheduleCall)
 def unschedule(call: ServiceCall, request: UnscheduleCall) -> Empty:
     """Drop a call that waits."""
     venue = _venue(call)
