@@ -16,12 +16,12 @@ from datalattice.cells import (
     Map,
     Value,
     Vector,
+    cell as kernel,
     decode_message,
     decode_parts,
     encode_message,
     value_hash,
 )
-from datalattice.cells import cell as kernel
 from datalattice.crypto import HASH_LANES, sha3_256, sha3_256_many
 from datalattice.lattice import MapLattice, MaxLattice
 

@@ -27,8 +27,7 @@ from node_pair import (
 )
 
 from datalattice.apps.queue import Topics
-from datalattice.cells import Index, Keyword, Map, Set, value_hash
-from datalattice.cells import cell as kernel
+from datalattice.cells import Index, Keyword, Map, Set, cell as kernel, value_hash
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, verify
 from datalattice.lattice import (

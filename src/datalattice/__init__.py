@@ -35,8 +35,7 @@ if TYPE_CHECKING:
         to_python,
         value_hash,
     )
-    from datalattice.client import Node
-    from datalattice.client import open as open
+    from datalattice.client import Node, open as open
     from datalattice.crypto import KeyPair
     from datalattice.cursors import Cursor
     from datalattice.errors import DataLatticeError, DataLoss, Unavailable, UsageError

@@ -22,9 +22,11 @@ from nacl.exceptions import CryptoError
 from datalattice.errors import UsageError
 
 try:
-    from datalattice__keccak import LANES as _LANES
-    from datalattice__keccak import sha3_256 as _sha3_256
-    from datalattice__keccak import sha3_256_many as _sha3_256_many
+    from datalattice__keccak import (
+        LANES as _LANES,
+        sha3_256 as _sha3_256,
+        sha3_256_many as _sha3_256_many,
+    )
 except ImportError:  # not compiled
     _LANES = ()
 

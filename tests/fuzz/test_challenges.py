@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.cells import Keyword, Signed, Value, Vector, encode, encode_message, value_hash
 from datalattice.crypto import KeyPair

@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from datalattice.cells import (
     Blob,

@@ -26,6 +26,7 @@ from datalattice.errors import Unfenced
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.node import NodeServer, open_node, resolve_fork
 from datalattice.store import MemoryStore, Store
+from datalattice.testing.polling import until_async
 
 OWNER = KeyPair(b"o" * 32)
 LAPTOP, PHONE, TABLET, RELAY, OTHER = (KeyPair(bytes([seed]) * 32) for seed in range(1, 6))
@@ -58,13 +59,8 @@ def relay(identity: KeyPair = RELAY, *peers: NodeServer, **options: object) -> N
     return node_of(identity, None, *peers, keys=(), **options)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - there is no event for what is looked at
-        await asyncio.sleep(0.005)
-
-
 async def equal(*nodes: NodeServer) -> None:
-    await until(lambda: len({node.root_hash for node in nodes}) == 1)
+    await until_async(lambda: len({node.root_hash for node in nodes}) == 1)
 
 
 def database(node: NodeServer) -> Database:
@@ -127,7 +123,7 @@ def test_devices_that_write_apart_and_together_have_all_of_all(count: int, throu
                 ):
                     assert names <= found(node)[0]
                     written |= names
-                await until(lambda: all(found(node) == (written, written) for node in nodes))
+                await until_async(lambda: all(found(node) == (written, written) for node in nodes))
                 await equal(*nodes, *hub)
                 for node in nodes:
                     assert node.observer.health == "ok"
@@ -186,7 +182,7 @@ def test_a_folder_restored_without_a_peer_keeps_both_histories_and_puts_them_beh
             records = values(log_of(node))
             assert records[130:] == [f"lost {n}" for n in range(50)]
             assert len(set(records)) == 180
-            await until(lambda: node.observer.health == "ok")
+            await until_async(lambda: node.observer.health == "ok")
             assert peer._replica.evidence.records == {}
 
     run(work)
@@ -213,11 +209,11 @@ def test_two_branches_that_were_told_to_two_peers_come_together_at_the_owners_ne
             await equal(one, two)
             health = [node.observer for node in (one, two)]
             # A relay that is told the other's choice before its branch keeps no evidence.
-            await until(lambda: any("signed two values of" in each.health for each in health))
+            await until_async(lambda: any("signed two values of" in each.health for each in health))
             async with node_of(LAPTOP, None, two, keys=(OWNER,), **rounds) as device:
                 everything = {"left", "right"}
-                await until(lambda: found(device)[0] == everything)
-                await until(lambda: len(device._replica.evidence.records) == 1)
+                await until_async(lambda: found(device)[0] == everything)
+                await until_async(lambda: len(device._replica.evidence.records) == 1)
                 await equal(one, two, device)
                 in_log = found(device)[1]
                 (record,) = device._replica.evidence.records.values()

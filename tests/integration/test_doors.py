@@ -14,8 +14,7 @@ import stat
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
@@ -68,6 +67,7 @@ from datalattice.errors import (
 )
 from datalattice.lattice import did_of
 from datalattice.node import take_socket
+from datalattice.testing.polling import until
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -259,13 +259,6 @@ def health(daemon: Process) -> dict[str, Any]:
     assert client is not None
     with client:
         return status_of(client)
-
-
-def until(true: Callable[[], object]) -> None:
-    give_up_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("door", ["rest", "grpc"])

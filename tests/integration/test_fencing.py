@@ -31,6 +31,7 @@ from datalattice.node import NodeServer, open_node
 from datalattice.node.fencing import CLONED, UNFENCED
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import sign_start
+from datalattice.testing.polling import until_async
 
 OWNER = KeyPair(b"o" * 32)
 ONE, TWO, THREE = (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3))
@@ -71,11 +72,6 @@ def silence() -> Iterator[str]:
     """Give the address of a listener that takes connections and never says anything."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - there is no event for what is looked at
-        await asyncio.sleep(0.001)
 
 
 def is_connected(node: NodeServer) -> Callable[[], bool]:
@@ -119,7 +115,7 @@ def test_a_pull_returns_when_the_live_value_has_what_the_peer_has() -> None:
                     await node.wait_until(
                         lambda one: one.peers[0].connected or one.root_hash != b""
                     )
-                    await until(is_connected(node))
+                    await until_async(is_connected(node))
                     await asyncio.gather(node.pull(), node.pull())
                     assert log_of(node).size() == 2_000
                     assert node.root_hash == peer.root_hash
@@ -171,7 +167,7 @@ def test_the_first_answer_of_a_peer_ends_being_unfenced() -> None:
             await offer(node, 0, 5)
             port = int(address.rpartition(":")[2])
             async with device(TWO, None, port=port):
-                await until(lambda: node.is_fenced)
+                await until_async(lambda: node.is_fenced)
                 assert not node.observer.has(UNFENCED)
 
     run(work)
@@ -183,7 +179,7 @@ def test_one_peer_that_answers_is_enough_when_another_is_silent(silence: str) ->
             await offer(peer, 0, 7)
             peers = (silence, str(peer.address))
             async with device(ONE, None, *peers, fence_wait_ms=5_000) as node:
-                await until(lambda: node.is_fenced)
+                await until_async(lambda: node.is_fenced)
                 assert await offer(node, 0, 1) == range(7, 8)
 
     run(work)
@@ -247,7 +243,7 @@ def test_a_peer_whose_cells_never_come_does_not_count_and_others_do(
             async with device(ONE, known, slow, fence_wait_ms=200) as node:
                 assert not node.is_fenced
             async with device(ONE, known, slow, quick, fence_wait_ms=2_000) as node:
-                await until(lambda: node.is_fenced)
+                await until_async(lambda: node.is_fenced)
 
     run(work)
 
@@ -302,11 +298,11 @@ def test_a_peer_that_is_back_after_long_is_asked_before_the_next_write() -> None
             await node.fenced()
             assert log_of(node).size() == 3
         try:
-            await until(lambda: not node.peers[0].connected)
+            await until_async(lambda: not node.peers[0].connected)
             # What was written elsewhere meanwhile, on the third device of the owner.
             async with device(TWO, theirs, port=int(address.rpartition(":")[2])) as peer:
                 await offer(peer, 3, 60)
-                await until(is_connected(node))
+                await until_async(is_connected(node))
                 await asyncio.sleep(0)  # the fence hears of it
                 offsets = await asyncio.to_thread(log_of(node).offer_many, ["a", "b"])
                 assert offsets == range(60, 62)
@@ -356,7 +352,7 @@ def test_a_copied_folder_refuses_to_write_until_a_peer_was_asked(tmp_path: Path)
             device(TWO, None, port=int(address.rpartition(":")[2])),
             device(ONE, copy, address, **waits) as node,
         ):
-            await until(lambda: node.is_fenced)
+            await until_async(lambda: node.is_fenced)
             assert await offer(node, 5, 6) == range(5, 6)
         # It belongs there from now on.
         async with device(ONE, copy, address, fence_wait_ms=20) as node:
@@ -433,7 +429,7 @@ def test_a_node_that_lost_commits_writes_once_a_peer_has_said_what_they_were(
             device(ONE, tmp_path / "a", peer) as node,
         ):
             await offer(node, 0, 5)
-            await until(lambda: peer.root_hash == node.root_hash)
+            await until_async(lambda: peer.root_hash == node.root_hash)
         cut(tmp_path / "a")
         for peers in ((), ("127.0.0.1:1",)):
             async with device(ONE, tmp_path / "a", *peers, fence_moved_wait_ms=20) as node:
@@ -471,7 +467,7 @@ def test_two_live_nodes_with_one_identity_refuse_to_write_until_one_gets_another
             if is_running:
                 copy = copied(tmp_path / "a", tmp_path / "copy")
             async with device(ONE, copy, relay) as two:
-                await until(lambda: all(node.observer.has(CLONED) for node in (one, two)))
+                await until_async(lambda: all(node.observer.has(CLONED) for node in (one, two)))
                 for node in (one, two):
                     with pytest.raises(IdentityCloned, match="lattice key identity new"):
                         log_of(node).offer("x")
@@ -484,7 +480,7 @@ def test_two_live_nodes_with_one_identity_refuse_to_write_until_one_gets_another
             device(ONE, tmp_path / "a", relay) as one,
             device(THREE, copy, relay) as two,
         ):
-            await until(lambda: one.root_hash == two.root_hash == relay.root_hash)
+            await until_async(lambda: one.root_hash == two.root_hash == relay.root_hash)
             assert one.observer.health == two.observer.health == "ok"
             assert await offer(one, 5, 6) == range(5, 6)
 
@@ -504,11 +500,11 @@ def test_two_copies_that_know_only_each_other_refuse_to_write(tmp_path: Path, sc
             address = f"{scheme}{one.address}"
             # No peer answers: what refuses writes is known long before that is given up.
             async with device(ONE, copy, address, accept_unfenced=True) as two:
-                await until(lambda: all(node.observer.has(CLONED) for node in (one, two)))
+                await until_async(lambda: all(node.observer.has(CLONED) for node in (one, two)))
                 for node in (one, two):
                     with pytest.raises(IdentityCloned, match="lattice key identity new"):
                         log_of(node).offer("x")
-                await until(lambda: one.connection_count == two.connection_count == 0)
+                await until_async(lambda: one.connection_count == two.connection_count == 0)
 
     run(work)
 

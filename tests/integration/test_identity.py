@@ -23,6 +23,7 @@ from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_nod
 from datalattice.node.peers import OWN_KEY
 from datalattice.node.transport import Link
 from datalattice.store import MemoryStore
+from datalattice.testing.polling import until_async
 from datalattice.wire import FrameBuffer, Result, decode_payload, encode_frame, encode_ping
 
 LOOPBACK = "127.0.0.1"
@@ -45,18 +46,13 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - there is no event for what is looked at
-        await asyncio.sleep(0.01)
-
-
 def write(node: NodeServer, text: str) -> None:
     assert node.owner is not None
     Topics.at(node.cursor, node.owner.public_key).partition("t", 0).offer(text)
 
 
 async def converge(*nodes: NodeServer) -> None:
-    await until(lambda: len({node.root_hash for node in nodes}) == 1)
+    await until_async(lambda: len({node.root_hash for node in nodes}) == 1)
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +84,7 @@ def test_two_devices_of_one_owner_are_two_nodes_and_join_what_both_write() -> No
 
     async def work() -> None:
         async with device(ONE) as one, device(TWO, str(one.address)) as two:
-            await until(lambda: two.peers[0].proved)
+            await until_async(lambda: two.peers[0].proved)
             assert two.peers[0].public_key == ONE.public_key
             for name, node in (("one", one), ("two", two)):
                 Database.at(node.cursor, THREE.public_key, "shop")[name] = 1
@@ -118,11 +114,11 @@ def test_a_node_is_pulled_from_by_its_key_and_not_by_another() -> None:
             async with node_of(THREE, right) as two, node_of(None, wrong) as three:
                 write(one, "hello")
                 await one.sync()
-                await until(lambda: two.peers[0].connected)
+                await until_async(lambda: two.peers[0].connected)
                 await two.pull(right)
                 await two.pull(one.address)
                 assert two.root_hash == one.root_hash
-                await until(lambda: "proved the key" in three.peers[0].reason)
+                await until_async(lambda: "proved the key" in three.peers[0].reason)
                 assert three.root_hash != one.root_hash
                 assert one.observer.counters["handshakes-failed"] >= 1
 
@@ -161,7 +157,7 @@ def test_plain_streams_are_refused_unless_they_are_wanted() -> None:
                 write(opened, "hello")
                 await opened.sync()
                 await converge(opened, dialler)
-                await until(lambda: dialler.peers[0].public_key == TWO.public_key)
+                await until_async(lambda: dialler.peers[0].public_key == TWO.public_key)
                 assert dialler.peers[0].proved
 
     run(work)
@@ -179,7 +175,7 @@ def test_only_those_who_are_allowed_come_in() -> None:
             write(one, "secret")
             await one.sync()
             await converge(one, two)
-            await until(lambda: one.observer.counters.get("peers-not-allowed", 0) >= 4)
+            await until_async(lambda: one.observer.counters.get("peers-not-allowed", 0) >= 4)
             assert {connection.id for connection in one.connections} == {
                 connection.id for connection in one.connections if connection.id.startswith("in ")
             }
@@ -201,7 +197,7 @@ def test_two_nodes_that_want_each_other_keep_one_connection() -> None:
                 await two.sync()
                 await converge(one, two)
             # The connection of the smaller key stays.
-            await until(
+            await until_async(
                 lambda: (
                     two.connection_count == 1
                     and [link.id[:4] for link in one.connections] == ["out "]
@@ -217,8 +213,8 @@ def test_two_nodes_that_want_each_other_keep_one_connection() -> None:
             assert one.connections == [stays]
             # When that ends, for whatever reason, there is one again.
             stays.cut("for a test")
-            await until(lambda: stays not in one.connections)
-            await until(lambda: one.peers[0].connected and two.peers[0].connected)
+            await until_async(lambda: stays not in one.connections)
+            await until_async(lambda: one.peers[0].connected and two.peers[0].connected)
             write(two, "more")
             await two.sync()
             await converge(one, two)
@@ -232,8 +228,8 @@ def test_a_node_does_not_talk_to_itself() -> None:
     async def work() -> None:
         async with node_of(ONE) as one:
             one.add_peer(one.address)
-            await until(lambda: one.peers[0].reason == OWN_KEY)
-            await until(lambda: one.connection_count == 0)
+            await until_async(lambda: one.peers[0].reason == OWN_KEY)
+            await until_async(lambda: one.connection_count == 0)
             assert one.observer.counters["own-key-refused"] == 1
             assert not one.observer.reasons
 
@@ -255,9 +251,9 @@ def test_nodes_find_each_other_by_what_one_of_them_publishes() -> None:
                 node_of(TWO, str(hub.address), **options[0]) as two,
                 node_of(THREE, str(hub.address), **options[1]) as three,
             ):
-                await until(lambda: {peer.source for peer in two.peers} == {"added", "p2p"})
-                await until(lambda: {peer.source for peer in three.peers} == {"added", "p2p"})
-                await until(lambda: two.peers[1].connected and three.peers[1].connected)
+                await until_async(lambda: {peer.source for peer in two.peers} == {"added", "p2p"})
+                await until_async(lambda: {peer.source for peer in three.peers} == {"added", "p2p"})
+                await until_async(lambda: two.peers[1].connected and three.peers[1].connected)
                 assert two.peers[1].public_key == THREE.public_key
                 assert hub.peers == [], "the hub was not told to look"
                 # What is found is a claim of anybody: it waits with the strangers.
@@ -295,7 +291,7 @@ def test_a_crowd_of_hostile_clients_leaves_the_node_well() -> None:
                 await one.sync()
                 await converge(one, two)
             counters = one.observer.counters
-            await until(lambda: counters.get("handshakes-failed", 0) >= 30)
+            await until_async(lambda: counters.get("handshakes-failed", 0) >= 30)
             for writer in writers:
                 writer.transport.abort()
             assert not one.observer.reasons
@@ -310,7 +306,7 @@ def test_links_in_memory_have_no_keys() -> None:
         async with open_node(MemoryStore(), key_pair=ONE, config=config, transport=net) as one:
             dialling = NodeConfig(bind="memory", port=0, peers=(str(one.address),))
             async with open_node(MemoryStore(), config=dialling, transport=net) as two:
-                await until(lambda: two.peers[0].connected)
+                await until_async(lambda: two.peers[0].connected)
                 assert not two.peers[0].proved
                 assert two.peers[0].public_key is None
 
@@ -379,7 +375,7 @@ def test_a_transport_has_addresses_of_its_own_kind() -> None:
             two.add_peer("cellar coal")
             with pytest.raises(UsageError, match="a cellar has a name, got 'house wine'"):
                 two.add_peer("house wine")
-            await until(lambda: two.peers[0].connected)
+            await until_async(lambda: two.peers[0].connected)
             assert [peer.address for peer in two.peers] == ["cellar wine", "cellar coal"]
             assert two.peers[0].public_key == ONE.public_key
             await two.remove_peer("cellar coal")
@@ -393,9 +389,9 @@ def test_nodes_on_one_network_find_each_other() -> None:
     async def work() -> None:
         nodes = [node_of(key, discover="mdns", mdns_interfaces=(LOOPBACK,)) for key in (ONE, TWO)]
         async with nodes[0] as one, nodes[1] as two:
-            await until(lambda: bool(one.connection_count and two.connection_count))
+            await until_async(lambda: bool(one.connection_count and two.connection_count))
             for node, other in ((one, two), (two, one)):
-                await until(lambda node=node: [one.connected for one in node.peers] == [True])  # type: ignore[misc]
+                await until_async(lambda node=node: [one.connected for one in node.peers] == [True])  # type: ignore[misc]
                 (peer,) = node.peers
                 assert other.identity is not None
                 assert peer.public_key == other.identity.public_key
@@ -428,7 +424,7 @@ def test_with_a_peer_of_that_key_only_some_paths_are_exchanged(scheme: str) -> N
                 await two.sync()
                 await converge(one, three)
                 queues = Topics.at(one.cursor, TWO.public_key)
-                await until(lambda: list(queues.partition("t", 0)) == ["goes there"])
+                await until_async(lambda: list(queues.partition("t", 0)) == ["goes there"])
                 assert get_in(two.root, [Keyword("queue"), ONE.public_key]) is None
 
     run(work)

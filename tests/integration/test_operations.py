@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +20,7 @@ from datalattice.cli.main import run
 from datalattice.cli.node.peers import status_of
 from datalattice.client import connect, write_key
 from datalattice.crypto import KeyPair
+from datalattice.testing.polling import until
 
 PATIENCE_S = 50.0
 POLL_S = 0.1
@@ -88,14 +88,6 @@ class Node:
 def pipe(stream: IO[str] | None) -> IO[str]:
     assert stream is not None
     return stream
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something that is asked for holds."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_s, "what was waited for did not happen"
-        time.sleep(POLL_S)
 
 
 Start = Callable[..., Node]

@@ -10,8 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 
 from datalattice.actions import GetNodeHealth, whole_document
 from datalattice.client import connect
+from datalattice.testing.polling import until
 
 PATIENCE_S = 50.0
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
@@ -61,13 +61,6 @@ def status(folder: Path) -> Any:
     assert client is not None
     with client:
         return whole_document(client.call(GetNodeHealth()))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
 
 
 def until_equal(*folders: Path) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from datalattice.errors import Unavailable, Unfenced
 from datalattice.lattice import MergeContext, did_of, root_lattice
 from datalattice.service import FolderService, folder
 from datalattice.testing.folders import running
+from datalattice.testing.polling import until
 from datalattice.testing.venue_kit import LedgerAdapter
 
 KEY = KeyPair(b"v" * 32)
@@ -61,13 +61,6 @@ def venue(path: Path, *peers: str | None, **settings: Any) -> Iterator[ControlCl
         ControlClient(found.control) as client,
     ):
         yield client
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def begun(client: ControlClient) -> JobRecord:

@@ -6,8 +6,7 @@ import json
 import math
 import pickle
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.cells import (
     Cell,

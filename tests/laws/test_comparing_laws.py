@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.cells import ABSENT, Map, Value, Vector, changes, encode, same
 from datalattice.testing.strategies import small_maps, values

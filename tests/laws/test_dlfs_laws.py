@@ -6,8 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.apps.dlfs import DLFSLattice, Drive, make_directory, make_file, make_tombstone
 from datalattice.cells import Index, Value, Vector, encode, same, to_text

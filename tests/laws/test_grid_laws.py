@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from datalattice.apps.grid import (
     ASSETS,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.engine import GroupCommit, GroupTxn, MemoryEngine
 from datalattice.testing.engine_kit import LIMIT_S, Work, run_together

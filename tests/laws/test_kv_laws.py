@@ -6,8 +6,7 @@ from contextlib import suppress
 from itertools import permutations
 from typing import Any
 
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from datalattice.apps.kv import Batch, Database, KVEntryLattice, KVStoreLattice

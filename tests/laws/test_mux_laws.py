@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.errors import PeerError
 from datalattice.wire import (

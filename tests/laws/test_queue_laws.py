@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from itertools import permutations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from datalattice.apps.kv import Database

@@ -7,8 +7,7 @@ from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from datalattice.cells import EMPTY_MAP, Map, Value, Vector
 from datalattice.engine import GroupCommit, MemoryEngine

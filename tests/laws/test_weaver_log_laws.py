@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from datalattice.engine import GroupCommit, MemoryEngine, WriteTxn, section
 from datalattice.testing.disk import SimDisk, SimulatedCrash

@@ -12,8 +12,7 @@ from random import Random
 from typing import NamedTuple, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.clock import Hlc
 from datalattice.engine import Engine, MemoryEngine

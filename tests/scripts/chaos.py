@@ -40,8 +40,7 @@ from faulty_proxy import BACKWARD, FORWARD, FaultyProxy
 
 from datalattice.actions import GetNodeHealth, whole_document
 from datalattice.apps.queue import Topics
-from datalattice.cells import Map, missing
-from datalattice.cells import cell as kernel
+from datalattice.cells import Map, cell as kernel, missing
 from datalattice.client import Running, connect
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair

@@ -9,8 +9,7 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.crypto import HASH_LANES, sha3_256, sha3_256_many
 

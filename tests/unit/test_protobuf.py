@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.errors import BadFormat, UsageError
 from datalattice.protobuf import (

@@ -8,12 +8,5 @@ import datalattice.apps.dlfs
 import datalattice.apps.grid
 import datalattice.apps.kv
 import datalattice.apps.queue  # noqa: F401 - each registers its section
-from datalattice.apps.binding import Binding, Owner
-from datalattice.apps.valuetypes import T, value_type
-
-__all__ = [
-    "Binding",
-    "Owner",
-    "T",
-    "value_type",
-]
+from datalattice.apps.binding import Binding as Binding, Owner as Owner
+from datalattice.apps.valuetypes import T as T, value_type as value_type

@@ -18,8 +18,7 @@ from __future__ import annotations
 import sys
 import types
 import typing
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache

@@ -9,255 +9,174 @@ Source: CAD002; CAD003; CAD006; docs/cells.md.
 from __future__ import annotations
 
 from datalattice.cells.blobedit import (
-    STAGED_BYTES,
-    BlobBuilder,
-    Stage,
-    blob_from,
-    blob_length,
-    blob_overwrite,
-    blob_ranges,
-    blob_truncate,
+    STAGED_BYTES as STAGED_BYTES,
+    BlobBuilder as BlobBuilder,
+    Stage as Stage,
+    blob_from as blob_from,
+    blob_length as blob_length,
+    blob_overwrite as blob_overwrite,
+    blob_ranges as blob_ranges,
+    blob_truncate as blob_truncate,
 )
-from datalattice.cells.blobs import TAG_BLOB, TAG_TEXT, Blob, Text, make_blob, make_text
+from datalattice.cells.blobs import (
+    TAG_BLOB as TAG_BLOB,
+    TAG_TEXT as TAG_TEXT,
+    Blob as Blob,
+    Text as Text,
+    make_blob as make_blob,
+    make_text as make_text,
+)
 from datalattice.cells.cell import (
-    TAG_REF,
-    Cell,
-    CellSink,
-    Loader,
-    Ref,
-    UncachedLoader,
-    Value,
-    encode,
-    is_embedded,
-    same,
-    text_bytes,
-    unchanged,
-    value_hash,
+    TAG_REF as TAG_REF,
+    Cell as Cell,
+    CellSink as CellSink,
+    Loader as Loader,
+    Ref as Ref,
+    UncachedLoader as UncachedLoader,
+    Value as Value,
+    encode as encode,
+    is_embedded as is_embedded,
+    same as same,
+    text_bytes as text_bytes,
+    unchanged as unchanged,
+    value_hash as value_hash,
 )
-from datalattice.cells.columnar import columns
-from datalattice.cells.comparing import PathChange, arrivals, arriving_names, changes
-from datalattice.cells.convert import refusal, to_cell, to_cells, to_python
-from datalattice.cells.encodedtext import EncodedReader, has_no_branch, json_in_utf8, utf8_text
-from datalattice.cells.facts import FACTS_MAX, Fact, Facts, KnownFacts
-from datalattice.cells.holes import NO_HOLES, Hole, Holes
-from datalattice.cells.html import html_table, html_words, to_html
-from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
-from datalattice.cells.indexparts import IndexPart
-from datalattice.cells.indexranges import index_between, index_bounds, index_joined
-from datalattice.cells.jsonmarks import marked_text
-from datalattice.cells.jsonstream import read_json, write_json
-from datalattice.cells.jsontree import from_json
-from datalattice.cells.maps import EMPTY_MAP, EMPTY_SET, Map, Set
+from datalattice.cells.columnar import columns as columns
+from datalattice.cells.comparing import (
+    PathChange as PathChange,
+    arrivals as arrivals,
+    arriving_names as arriving_names,
+    changes as changes,
+)
+from datalattice.cells.convert import (
+    refusal as refusal,
+    to_cell as to_cell,
+    to_cells as to_cells,
+    to_python as to_python,
+)
+from datalattice.cells.encodedtext import (
+    EncodedReader as EncodedReader,
+    has_no_branch as has_no_branch,
+    json_in_utf8 as json_in_utf8,
+    utf8_text as utf8_text,
+)
+from datalattice.cells.facts import (
+    FACTS_MAX as FACTS_MAX,
+    Fact as Fact,
+    Facts as Facts,
+    KnownFacts as KnownFacts,
+)
+from datalattice.cells.holes import NO_HOLES as NO_HOLES, Hole as Hole, Holes as Holes
+from datalattice.cells.html import (
+    html_table as html_table,
+    html_words as html_words,
+    to_html as to_html,
+)
+from datalattice.cells.index import (
+    EMPTY_INDEX as EMPTY_INDEX,
+    Index as Index,
+    key_bytes as key_bytes,
+)
+from datalattice.cells.indexparts import IndexPart as IndexPart
+from datalattice.cells.indexranges import (
+    index_between as index_between,
+    index_bounds as index_bounds,
+    index_joined as index_joined,
+)
+from datalattice.cells.jsonmarks import marked_text as marked_text
+from datalattice.cells.jsonstream import read_json as read_json, write_json as write_json
+from datalattice.cells.jsontree import from_json as from_json
+from datalattice.cells.maps import (
+    EMPTY_MAP as EMPTY_MAP,
+    EMPTY_SET as EMPTY_SET,
+    Map as Map,
+    Set as Set,
+)
 from datalattice.cells.message import (
-    MessageCells,
-    branch_kids,
-    decode,
-    decode_message,
-    decode_parts,
-    decode_trusted,
-    encode_message,
-    references,
+    MessageCells as MessageCells,
+    branch_kids as branch_kids,
+    decode as decode,
+    decode_message as decode_message,
+    decode_parts as decode_parts,
+    decode_trusted as decode_trusted,
+    encode_message as encode_message,
+    references as references,
 )
-from datalattice.cells.rendering import render
+from datalattice.cells.rendering import render as render
 from datalattice.cells.runs import (
-    REF_BYTES,
-    ElementRun,
-    FetchCell,
-    FetchCells,
-    element_runs,
-    vector_count,
+    REF_BYTES as REF_BYTES,
+    ElementRun as ElementRun,
+    FetchCell as FetchCell,
+    FetchCells as FetchCells,
+    element_runs as element_runs,
+    vector_count as vector_count,
 )
 from datalattice.cells.scalars import (
-    Address,
-    Char,
-    Extension,
-    Flag,
-    Keyword,
-    NanBits,
-    Scalar,
-    Symbol,
-    make_extension,
+    Address as Address,
+    Char as Char,
+    Extension as Extension,
+    Flag as Flag,
+    Keyword as Keyword,
+    NanBits as NanBits,
+    Scalar as Scalar,
+    Symbol as Symbol,
+    make_extension as make_extension,
 )
-from datalattice.cells.scan import branch_hashes, branch_places, may_refer, read_vlq, skip_kid
+from datalattice.cells.scan import (
+    branch_hashes as branch_hashes,
+    branch_places as branch_places,
+    may_refer as may_refer,
+    read_vlq as read_vlq,
+    skip_kid as skip_kid,
+)
 from datalattice.cells.shapes import (
-    CellList,
-    Column,
-    DoubleColumn,
-    IntegerColumn,
-    KidColumn,
-    Shape,
-    StringColumn,
-    TruthColumn,
-    as_kid,
-    cell_as_kid,
-    shape_of,
+    CellList as CellList,
+    Column as Column,
+    DoubleColumn as DoubleColumn,
+    IntegerColumn as IntegerColumn,
+    KidColumn as KidColumn,
+    Shape as Shape,
+    StringColumn as StringColumn,
+    TruthColumn as TruthColumn,
+    as_kid as as_kid,
+    cell_as_kid as cell_as_kid,
+    shape_of as shape_of,
 )
-from datalattice.cells.sound import check_cell, learn_cell, learn_cells, validate
-from datalattice.cells.tagged import Coded, Record, Signed, Syntax
-from datalattice.cells.text import brief, to_json, to_text
-from datalattice.cells.textreader import from_text
-from datalattice.cells.triejoin import ABSENT, Join
+from datalattice.cells.sound import (
+    check_cell as check_cell,
+    learn_cell as learn_cell,
+    learn_cells as learn_cells,
+    validate as validate,
+)
+from datalattice.cells.tagged import (
+    Coded as Coded,
+    Record as Record,
+    Signed as Signed,
+    Syntax as Syntax,
+)
+from datalattice.cells.text import brief as brief, to_json as to_json, to_text as to_text
+from datalattice.cells.textreader import from_text as from_text
+from datalattice.cells.triejoin import ABSENT as ABSENT, Join as Join
 from datalattice.cells.vectors import (
-    EMPTY_LIST,
-    EMPTY_VECTOR,
-    TAG_VECTOR,
-    List,
-    Vector,
-    vector_fork_offset,
-    vector_last_difference,
-    vector_overlap_differences,
+    EMPTY_LIST as EMPTY_LIST,
+    EMPTY_VECTOR as EMPTY_VECTOR,
+    TAG_VECTOR as TAG_VECTOR,
+    List as List,
+    Vector as Vector,
+    vector_fork_offset as vector_fork_offset,
+    vector_last_difference as vector_last_difference,
+    vector_overlap_differences as vector_overlap_differences,
 )
 from datalattice.cells.walk import (
-    EncodedCell,
-    close_cells,
-    difference,
-    inline_signed,
-    memory_size,
-    missing,
-    novelty,
+    EncodedCell as EncodedCell,
+    close_cells as close_cells,
+    difference as difference,
+    inline_signed as inline_signed,
+    memory_size as memory_size,
+    missing as missing,
+    novelty as novelty,
 )
-from datalattice.cells.work import UNBOUNDED, SlotPairs, Work
+from datalattice.cells.work import UNBOUNDED as UNBOUNDED, SlotPairs as SlotPairs, Work as Work
 
 NIL_HASH = value_hash(None)
 """The value hash of None."""
-
-__all__ = [
-    "ABSENT",
-    "EMPTY_INDEX",
-    "EMPTY_LIST",
-    "EMPTY_MAP",
-    "EMPTY_SET",
-    "EMPTY_VECTOR",
-    "FACTS_MAX",
-    "NIL_HASH",
-    "NO_HOLES",
-    "REF_BYTES",
-    "STAGED_BYTES",
-    "TAG_BLOB",
-    "TAG_REF",
-    "TAG_TEXT",
-    "TAG_VECTOR",
-    "UNBOUNDED",
-    "Address",
-    "Blob",
-    "BlobBuilder",
-    "Cell",
-    "CellList",
-    "CellSink",
-    "Char",
-    "Coded",
-    "Column",
-    "DoubleColumn",
-    "ElementRun",
-    "EncodedCell",
-    "EncodedReader",
-    "Extension",
-    "Fact",
-    "Facts",
-    "FetchCell",
-    "FetchCells",
-    "Flag",
-    "Hole",
-    "Holes",
-    "Index",
-    "IndexPart",
-    "IntegerColumn",
-    "Join",
-    "Keyword",
-    "KidColumn",
-    "KnownFacts",
-    "List",
-    "Loader",
-    "Map",
-    "MessageCells",
-    "NanBits",
-    "PathChange",
-    "Record",
-    "Ref",
-    "Scalar",
-    "Set",
-    "Shape",
-    "Signed",
-    "SlotPairs",
-    "Stage",
-    "StringColumn",
-    "Symbol",
-    "Syntax",
-    "Text",
-    "TruthColumn",
-    "UncachedLoader",
-    "Value",
-    "Vector",
-    "Work",
-    "arrivals",
-    "arriving_names",
-    "as_kid",
-    "blob_from",
-    "blob_length",
-    "blob_overwrite",
-    "blob_ranges",
-    "blob_truncate",
-    "branch_hashes",
-    "branch_kids",
-    "branch_places",
-    "brief",
-    "cell_as_kid",
-    "changes",
-    "check_cell",
-    "close_cells",
-    "columns",
-    "decode",
-    "decode_message",
-    "decode_parts",
-    "decode_trusted",
-    "difference",
-    "element_runs",
-    "encode",
-    "encode_message",
-    "from_json",
-    "from_text",
-    "has_no_branch",
-    "html_table",
-    "html_words",
-    "index_between",
-    "index_bounds",
-    "index_joined",
-    "inline_signed",
-    "is_embedded",
-    "json_in_utf8",
-    "key_bytes",
-    "learn_cell",
-    "learn_cells",
-    "make_blob",
-    "make_extension",
-    "make_text",
-    "marked_text",
-    "may_refer",
-    "memory_size",
-    "missing",
-    "novelty",
-    "read_json",
-    "read_vlq",
-    "references",
-    "refusal",
-    "render",
-    "same",
-    "shape_of",
-    "skip_kid",
-    "text_bytes",
-    "to_cell",
-    "to_cells",
-    "to_html",
-    "to_json",
-    "to_python",
-    "to_text",
-    "unchanged",
-    "utf8_text",
-    "validate",
-    "value_hash",
-    "vector_count",
-    "vector_fork_offset",
-    "vector_last_difference",
-    "vector_overlap_differences",
-    "write_json",
-]

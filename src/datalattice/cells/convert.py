@@ -9,8 +9,7 @@ Source: CAD002; docs/cells.md "Python values".
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
 from datetime import datetime
 from typing import Final
 

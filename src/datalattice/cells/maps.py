@@ -5,8 +5,7 @@ Source: CAD002 "Set", "Map"; CAD003 "Set", "Map"; docs/cells.md "Map and Set".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
 from typing import Any, Final
 
 from datalattice.cells.cell import NO_KIDS, Loader, Value, admit, deref, encode, value_hash

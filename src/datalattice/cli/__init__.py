@@ -3,8 +3,6 @@
 import sys
 from typing import Final
 
-__all__ = ["missing_package", "start", "start_daemon"]
-
 _EXTRAS: Final = {
     "fs": ("fsspec",),
     "mdns": ("zeroconf",),

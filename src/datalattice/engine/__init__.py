@@ -8,29 +8,29 @@ from functools import partial
 from pathlib import Path
 
 from datalattice.engine.base import (
-    KEY_BYTES_MAX,
-    TABLES_MAX,
-    VALUE_BYTES_MAX,
-    Engine,
-    ReadTxn,
-    Snapshot,
-    WriteTxn,
-    successor,
+    KEY_BYTES_MAX as KEY_BYTES_MAX,
+    TABLES_MAX as TABLES_MAX,
+    VALUE_BYTES_MAX as VALUE_BYTES_MAX,
+    Engine as Engine,
+    ReadTxn as ReadTxn,
+    Snapshot as Snapshot,
+    WriteTxn as WriteTxn,
+    successor as successor,
 )
-from datalattice.engine.copying import copy_tables
-from datalattice.engine.group import GroupCommit, GroupTxn
+from datalattice.engine.copying import copy_tables as copy_tables
+from datalattice.engine.group import GroupCommit as GroupCommit, GroupTxn as GroupTxn
 from datalattice.engine.journal import (
-    JOURNAL_BYTES,
-    JOURNAL_FILE,
-    JOURNAL_TABLE,
-    JournaledEngine,
-    JournalFile,
-    boot_id,
-    open_journal,
+    JOURNAL_BYTES as JOURNAL_BYTES,
+    JOURNAL_FILE as JOURNAL_FILE,
+    JOURNAL_TABLE as JOURNAL_TABLE,
+    JournaledEngine as JournaledEngine,
+    JournalFile as JournalFile,
+    boot_id as boot_id,
+    open_journal as open_journal,
 )
-from datalattice.engine.lmdb import DATA_FILE, LmdbEngine
-from datalattice.engine.memory import MemoryEngine, MemoryWriteTxn
-from datalattice.engine.section import section
+from datalattice.engine.lmdb import DATA_FILE as DATA_FILE, LmdbEngine as LmdbEngine
+from datalattice.engine.memory import MemoryEngine as MemoryEngine, MemoryWriteTxn as MemoryWriteTxn
+from datalattice.engine.section import section as section
 from datalattice.errors import UsageError
 
 MEMORY_URL = "memory://"
@@ -72,32 +72,3 @@ def open_engine(
     except BaseException:
         base.close()
         raise
-
-
-__all__ = [
-    "DATA_FILE",
-    "JOURNAL_BYTES",
-    "JOURNAL_FILE",
-    "JOURNAL_TABLE",
-    "KEY_BYTES_MAX",
-    "MEMORY_URL",
-    "TABLES_MAX",
-    "VALUE_BYTES_MAX",
-    "Engine",
-    "GroupCommit",
-    "GroupTxn",
-    "JournalFile",
-    "JournaledEngine",
-    "LmdbEngine",
-    "MemoryEngine",
-    "MemoryWriteTxn",
-    "ReadTxn",
-    "Snapshot",
-    "WriteTxn",
-    "boot_id",
-    "copy_tables",
-    "open_engine",
-    "open_journal",
-    "section",
-    "successor",
-]

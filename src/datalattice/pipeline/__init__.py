@@ -19,44 +19,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import datalattice.pipeline.spark.workers as _workers
-from datalattice.arrow import BATCH_RECORDS_MAX, Row, micros, record_batch, row_bytes
-from datalattice.pipeline.formats import register
-from datalattice.pipeline.reading import (
-    read_cells,
-    read_files,
-    read_grid,
-    read_kv,
-    read_queue,
-    read_weaver,
+from datalattice.arrow import (
+    BATCH_RECORDS_MAX as BATCH_RECORDS_MAX,
+    Row as Row,
+    micros as micros,
+    record_batch as record_batch,
+    row_bytes as row_bytes,
 )
-from datalattice.pipeline.spark.failures import clear_errors
-from datalattice.pipeline.spark.java import Java, find_java
-from datalattice.pipeline.spark.session import end_session, spark_session
+from datalattice.pipeline.formats import register as register
+from datalattice.pipeline.reading import (
+    read_cells as read_cells,
+    read_files as read_files,
+    read_grid as read_grid,
+    read_kv as read_kv,
+    read_queue as read_queue,
+    read_weaver as read_weaver,
+)
+from datalattice.pipeline.spark.failures import clear_errors as clear_errors
+from datalattice.pipeline.spark.java import Java as Java, find_java as find_java
+from datalattice.pipeline.spark.session import (
+    end_session as end_session,
+    spark_session as spark_session,
+)
 
 if TYPE_CHECKING:
     # Re-exported for annotations, so that packages above need not import Spark.
-    from pyspark.sql import DataFrame as DataFrame
-    from pyspark.sql import SparkSession as SparkSession
+    from pyspark.sql import DataFrame as DataFrame, SparkSession as SparkSession
 
 # A worker imports this package when it unpickles one of our formats, before any row is sent.
 _workers.quiet_own_daemon()
-
-__all__ = [
-    "BATCH_RECORDS_MAX",
-    "Java",
-    "Row",
-    "clear_errors",
-    "end_session",
-    "find_java",
-    "micros",
-    "read_cells",
-    "read_files",
-    "read_grid",
-    "read_kv",
-    "read_queue",
-    "read_weaver",
-    "record_batch",
-    "register",
-    "row_bytes",
-    "spark_session",
-]

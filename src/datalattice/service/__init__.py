@@ -5,13 +5,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from datalattice.service.statuses import FAULT, STATUSES, ErrorAnswer, Status, answer_to, status_of
+from datalattice.service.statuses import (
+    FAULT as FAULT,
+    STATUSES as STATUSES,
+    ErrorAnswer as ErrorAnswer,
+    Status as Status,
+    answer_to as answer_to,
+    status_of as status_of,
+)
 
 if TYPE_CHECKING:
-    from datalattice.service.folder import FolderService
-    from datalattice.service.local import AsyncLocalClient, LocalClient
-    from datalattice.service.registry import Streamed, Upload
-    from datalattice.service.service import OPERATOR, Service
+    from datalattice.service.folder import FolderService as FolderService
+    from datalattice.service.local import (
+        AsyncLocalClient as AsyncLocalClient,
+        LocalClient as LocalClient,
+    )
+    from datalattice.service.registry import Streamed as Streamed, Upload as Upload
+    from datalattice.service.service import OPERATOR as OPERATOR, Service as Service
 
 _LATER = {
     "AsyncLocalClient": "local",
@@ -29,20 +39,3 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-
-
-__all__ = [
-    "FAULT",
-    "OPERATOR",
-    "STATUSES",
-    "AsyncLocalClient",
-    "ErrorAnswer",
-    "FolderService",
-    "LocalClient",
-    "Service",
-    "Status",
-    "Streamed",
-    "Upload",
-    "answer_to",
-    "status_of",
-]

@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 
 from datalattice.actions import ActionRequest, DoorStatement, NodeEvent
 from datalattice.apps.grid import Storage
-from datalattice.client import Node
-from datalattice.client import open as open_node
+from datalattice.client import Node, open as open_node
 from datalattice.client.settings import NodeConfig
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import KeyPair

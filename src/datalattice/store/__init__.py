@@ -8,92 +8,58 @@ Its packages export what only a few modules need. `store.log`: packs, segments a
 from __future__ import annotations
 
 from datalattice.store.archive import (
-    announce_cells,
-    copy_cells,
-    export_cells,
-    import_cells,
-    unsound_below,
+    announce_cells as announce_cells,
+    copy_cells as copy_cells,
+    export_cells as export_cells,
+    import_cells as import_cells,
+    unsound_below as unsound_below,
 )
 from datalattice.store.base import (
-    ANY,
-    PRIVATE_KEY,
-    Commit,
-    Store,
-    children_first,
-    public_part,
+    ANY as ANY,
+    PRIVATE_KEY as PRIVATE_KEY,
+    Commit as Commit,
+    Store as Store,
+    children_first as children_first,
+    public_part as public_part,
 )
-from datalattice.store.cache import CACHE_BYTES_MAX
-from datalattice.store.cellstore import CellStore
-from datalattice.store.checkedcells import CheckedCells
-from datalattice.store.checking import CheckReport
+from datalattice.store.cache import CACHE_BYTES_MAX as CACHE_BYTES_MAX
+from datalattice.store.cellstore import CellStore as CellStore
+from datalattice.store.checkedcells import CheckedCells as CheckedCells
+from datalattice.store.checking import CheckReport as CheckReport
 from datalattice.store.disk import (
-    FILE_MODE,
-    FOLDER_MODE,
-    Disk,
-    DiskFile,
-    FileView,
-    Lock,
-    LockFile,
-    RealDisk,
-    write_error,
+    FILE_MODE as FILE_MODE,
+    FOLDER_MODE as FOLDER_MODE,
+    Disk as Disk,
+    DiskFile as DiskFile,
+    FileView as FileView,
+    Lock as Lock,
+    LockFile as LockFile,
+    RealDisk as RealDisk,
+    write_error as write_error,
 )
-from datalattice.store.files import replace_file
-from datalattice.store.healing import CellFetcher, Fetch, Healing, heal_store, open_damaged
-from datalattice.store.lockfile import lock_mark
-from datalattice.store.log.folder import FOLDER_VERSION, STORE_FILE, store_in
-from datalattice.store.log.locking import wait_for_lock
-from datalattice.store.memory import MemoryStore
-from datalattice.store.notes import Notes
-from datalattice.store.placefile import PLACE_FILE, START_BYTES, PlaceFile
-from datalattice.store.records import Damage
-from datalattice.store.refs import parse_time, time_text
-from datalattice.store.turn import WriteTurn
-from datalattice.store.writebuffer import WriteBuffer
-
-__all__ = [
-    "ANY",
-    "CACHE_BYTES_MAX",
-    "FILE_MODE",
-    "FOLDER_MODE",
-    "FOLDER_VERSION",
-    "PLACE_FILE",
-    "PRIVATE_KEY",
-    "START_BYTES",
-    "STORE_FILE",
-    "CellFetcher",
-    "CellStore",
-    "CheckReport",
-    "CheckedCells",
-    "Commit",
-    "Damage",
-    "Disk",
-    "DiskFile",
-    "Fetch",
-    "FileView",
-    "Healing",
-    "Lock",
-    "LockFile",
-    "MemoryStore",
-    "Notes",
-    "PlaceFile",
-    "RealDisk",
-    "Store",
-    "WriteBuffer",
-    "WriteTurn",
-    "announce_cells",
-    "children_first",
-    "copy_cells",
-    "export_cells",
-    "heal_store",
-    "import_cells",
-    "lock_mark",
-    "open_damaged",
-    "parse_time",
-    "public_part",
-    "replace_file",
-    "store_in",
-    "time_text",
-    "unsound_below",
-    "wait_for_lock",
-    "write_error",
-]
+from datalattice.store.files import replace_file as replace_file
+from datalattice.store.healing import (
+    CellFetcher as CellFetcher,
+    Fetch as Fetch,
+    Healing as Healing,
+    heal_store as heal_store,
+    open_damaged as open_damaged,
+)
+from datalattice.store.lockfile import lock_mark as lock_mark
+from datalattice.store.log.folder import (
+    FOLDER_VERSION as FOLDER_VERSION,
+    STORE_FILE as STORE_FILE,
+    store_in as store_in,
+)
+from datalattice.store.log.locking import wait_for_lock as wait_for_lock
+from datalattice.store.memory import MemoryStore as MemoryStore
+from datalattice.store.notes import Notes as Notes
+from datalattice.store.placefile import (
+    PLACE_FILE as PLACE_FILE,
+    START_BYTES as START_BYTES,
+    PlaceFile as PlaceFile,
+)
+from datalattice.store.records import Damage as Damage
+from datalattice.store.refs import parse_time as parse_time, time_text as time_text
+from datalattice.store.turn import WriteTurn as WriteTurn
+from datalattice.store.writebuffer import WriteBuffer as WriteBuffer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -77,6 +76,7 @@ from datalattice.errors import (
 )
 from datalattice.service import Service, Streamed
 from datalattice.service.access import ANONYMOUS, BadCredential, Principal
+from datalattice.testing.polling import until
 
 SOCKET = Principal(None, "socket")
 
@@ -102,13 +102,6 @@ def served(service: Service) -> Iterator[Served]:
 def client(served: Served) -> Iterator[GrpcClient]:
     with GrpcClient(served.path) as made:
         yield made
-
-
-def until(true: Callable[[], object]) -> None:
-    ends = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0)  # gives way
 
 
 def bare(action: Action) -> ActionRequest[Any]:

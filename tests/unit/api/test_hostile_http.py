@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import datalattice
 from datalattice.service import Service
 from datalattice.service.access import Principal
+from datalattice.testing.polling import until
 
 uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
@@ -76,10 +77,6 @@ def door(node: Any) -> Iterator[Door]:
 
 def still_serves(door: Door) -> None:
     assert door.answer(STATUS + b"connection: close\r\n\r\n").startswith(b"HTTP/1.1 200 ")
-
-
-def until(true: Callable[[], object]) -> None:
-    assert any(true() or threading.Event().wait(0.02) for _ in range(3_000))
 
 
 def test_a_connection_that_is_reset_after_an_answer_is_let_go(door: Door) -> None:

@@ -23,6 +23,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadSignature, PeerUnavailable, UsageError
 from datalattice.lattice import did_of
+from datalattice.testing.polling import until
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -470,10 +471,6 @@ def test_without_tls_others_reach_a_door_only_if_that_is_said() -> None:
 
 
 # --- doors that fail ------------------------------------------------------------------------------
-
-
-def until(true: Callable[[], object]) -> None:
-    assert any(true() or threading.Event().wait(0.02) for _ in range(3_000))
 
 
 def test_a_door_that_fails_while_it_serves_is_begun_again(

@@ -21,10 +21,10 @@ from datalattice.apps.dlfs import (
     normal_path,
     properties_of,
     read_node,
+    reading as reading_module,
     split_path,
     with_properties,
 )
-from datalattice.apps.dlfs import reading as reading_module
 from datalattice.cells import (
     EMPTY_INDEX,
     Index,

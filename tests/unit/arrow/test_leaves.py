@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha3_256
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from datalattice.arrow import leaves
 from datalattice.arrow.leaves import Columns, Unfit

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.cells import FetchCell, Map, Value, Vector, element_runs, encode, novelty
 from datalattice.errors import BadFormat, MissingData

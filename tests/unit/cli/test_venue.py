@@ -14,8 +14,7 @@ import pytest
 from datalattice.apps.grid import Venue, venue_document
 from datalattice.cells import Keyword
 from datalattice.cli.venue import commands
-from datalattice.client import Folder
-from datalattice.client import edit as client_edit
+from datalattice.client import Folder, edit as client_edit
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.cursors import RootLattice
 from datalattice.errors import LimitExceeded

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import datalattice
 from datalattice.actions import KeyOperation, KeyWrite, OfferRecords, WriteKeys

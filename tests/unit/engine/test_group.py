@@ -11,8 +11,13 @@ from typing import Any
 import lmdb
 import pytest
 
-from datalattice.engine import GroupCommit, GroupTxn, LmdbEngine, MemoryEngine
-from datalattice.engine import group as group_module
+from datalattice.engine import (
+    GroupCommit,
+    GroupTxn,
+    LmdbEngine,
+    MemoryEngine,
+    group as group_module,
+)
 from datalattice.errors import ReadOnly, StoreFull
 from datalattice.testing.engine_kit import LIMIT_S, SignallingQueue, Work, run_together
 

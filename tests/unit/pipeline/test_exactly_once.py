@@ -32,9 +32,11 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import root_lattice
-from datalattice.pipeline.exactly_once import cleanup as staging_cleanup
-from datalattice.pipeline.exactly_once import job as exactly_once
-from datalattice.pipeline.exactly_once import task_files
+from datalattice.pipeline.exactly_once import (
+    cleanup as staging_cleanup,
+    job as exactly_once,
+    task_files,
+)
 from datalattice.pipeline.exactly_once.job import (
     SAVES_MAX,
     Job,

@@ -11,14 +11,16 @@ import pytest
 pytest.importorskip("pyspark")
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.cells.options import CellReadOptions, WriteOptions
-from datalattice.pipeline.cells.options import read_options as cells_options
+from datalattice.pipeline.cells.options import (
+    CellReadOptions,
+    WriteOptions,
+    read_options as cells_options,
+)
 from datalattice.pipeline.exactly_once.job import WriteTarget
 from datalattice.pipeline.files.options import FilesOptions
 from datalattice.pipeline.formats import sources
 from datalattice.pipeline.grid.options import GridOptions
-from datalattice.pipeline.kv.options import KVOptions
-from datalattice.pipeline.kv.options import parse_options as kv_options
+from datalattice.pipeline.kv.options import KVOptions, parse_options as kv_options
 from datalattice.pipeline.kv.sink import KVSinkOptions
 from datalattice.pipeline.options import (
     MIN_PARTITIONS_MAX,
@@ -27,8 +29,7 @@ from datalattice.pipeline.options import (
     declared,
     option_rows,
 )
-from datalattice.pipeline.queue.options import QueueOptions
-from datalattice.pipeline.queue.options import parse_options as queue_options
+from datalattice.pipeline.queue.options import QueueOptions, parse_options as queue_options
 from datalattice.pipeline.queue.sink import QueueSinkOptions
 from datalattice.pipeline.read_targets import ReadTarget
 from datalattice.pipeline.weaver.options import WeaverOptions

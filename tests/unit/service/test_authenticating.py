@@ -14,8 +14,7 @@ import http_message_signatures as hms
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from jwt.algorithms import OKPAlgorithm
 
 from datalattice.client.credentials import (

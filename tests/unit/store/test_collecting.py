@@ -36,8 +36,7 @@ from datalattice.store.files import StoreFolder
 from datalattice.store.gc import collection, marking
 from datalattice.store.kept import LEASE_SECONDS_MAX, NOTHING, pins
 from datalattice.store.kept.pins import PINS_LOCK
-from datalattice.store.log import committer
-from datalattice.store.log import removed as removed_module
+from datalattice.store.log import committer, removed as removed_module
 from datalattice.store.log.hashindex import BEGINNING, STAGED, TABLES, HashIndex, LogPosition
 from datalattice.store.log.packing import FLAG_PART, locate
 from datalattice.store.log.recovery import LogReader, LogState, Pack

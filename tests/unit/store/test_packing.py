@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.log.packing import (

@@ -45,9 +45,9 @@ from datalattice.sync import (
     Replicator,
     Step,
     Want,
+    conversation as said,
     sign_start,
 )
-from datalattice.sync import conversation as said
 from datalattice.sync.lattice.absorption import Absorption
 from datalattice.sync.lattice.incoming import (
     Content,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import ProtocolViolation

@@ -10,8 +10,7 @@ from math import ceil
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nacl import bindings
 
 from datalattice.errors import BadFormat, ProtocolViolation

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.clock import Hlc
 from datalattice.errors import BadFormat, UsageError

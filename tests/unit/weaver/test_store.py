@@ -9,8 +9,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from datalattice.clock import Hlc
 from datalattice.crypto import KeyPair

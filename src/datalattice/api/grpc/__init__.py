@@ -12,19 +12,10 @@ except ImportError as error:
     ) from error
 
 from datalattice.api.grpc.door import (
-    FOLDER_MODE,
-    GrpcAuthenticate,
-    GrpcDoor,
-    GrpcLimits,
-    GrpcLoop,
-    socket_caller,
+    FOLDER_MODE as FOLDER_MODE,
+    GrpcAuthenticate as GrpcAuthenticate,
+    GrpcDoor as GrpcDoor,
+    GrpcLimits as GrpcLimits,
+    GrpcLoop as GrpcLoop,
+    socket_caller as socket_caller,
 )
-
-__all__ = [
-    "FOLDER_MODE",
-    "GrpcAuthenticate",
-    "GrpcDoor",
-    "GrpcLimits",
-    "GrpcLoop",
-    "socket_caller",
-]

@@ -2,53 +2,38 @@
 
 from __future__ import annotations
 
-from datalattice.api.rest.answers import BASE, file_pieces, take_upload
-from datalattice.api.rest.app import (
-    HEARTBEAT_S,
-    LOCAL_HOSTS,
-    Enter,
-    RestDoor,
-    rest_app,
+from datalattice.api.rest.answers import (
+    BASE as BASE,
+    file_pieces as file_pieces,
+    take_upload as take_upload,
 )
-from datalattice.api.rest.bodies import JSON_DEPTH_MAX, JSON_ELEMENTS_MAX
-from datalattice.api.rest.connections import HTTP_LIMITS, BoundedHttp, HttpLimits
-from datalattice.api.rest.problems import problem_answer
+from datalattice.api.rest.app import (
+    HEARTBEAT_S as HEARTBEAT_S,
+    LOCAL_HOSTS as LOCAL_HOSTS,
+    Enter as Enter,
+    RestDoor as RestDoor,
+    rest_app as rest_app,
+)
+from datalattice.api.rest.bodies import (
+    JSON_DEPTH_MAX as JSON_DEPTH_MAX,
+    JSON_ELEMENTS_MAX as JSON_ELEMENTS_MAX,
+)
+from datalattice.api.rest.connections import (
+    HTTP_LIMITS as HTTP_LIMITS,
+    BoundedHttp as BoundedHttp,
+    HttpLimits as HttpLimits,
+)
+from datalattice.api.rest.problems import problem_answer as problem_answer
 from datalattice.api.rest.requests import (
-    byte_range,
-    has_body,
-    merged_headers,
-    shown_credentials,
+    byte_range as byte_range,
+    has_body as has_body,
+    merged_headers as merged_headers,
+    shown_credentials as shown_credentials,
 )
 from datalattice.api.rest.room import (
-    BODIES_BYTES_MAX,
-    BODY_BYTES_MAX,
-    SMALL_BODY_BYTES,
-    BodyRoom,
-    read_body,
+    BODIES_BYTES_MAX as BODIES_BYTES_MAX,
+    BODY_BYTES_MAX as BODY_BYTES_MAX,
+    SMALL_BODY_BYTES as SMALL_BODY_BYTES,
+    BodyRoom as BodyRoom,
+    read_body as read_body,
 )
-
-__all__ = [
-    "BASE",
-    "BODIES_BYTES_MAX",
-    "BODY_BYTES_MAX",
-    "HEARTBEAT_S",
-    "HTTP_LIMITS",
-    "JSON_DEPTH_MAX",
-    "JSON_ELEMENTS_MAX",
-    "LOCAL_HOSTS",
-    "SMALL_BODY_BYTES",
-    "BodyRoom",
-    "BoundedHttp",
-    "Enter",
-    "HttpLimits",
-    "RestDoor",
-    "byte_range",
-    "file_pieces",
-    "has_body",
-    "merged_headers",
-    "problem_answer",
-    "read_body",
-    "rest_app",
-    "shown_credentials",
-    "take_upload",
-]

@@ -6,59 +6,37 @@ registers the root section `:fs`, with the path `:fs, owner, :value, drive`.
 
 from __future__ import annotations
 
-from datalattice.apps.dlfs.drive import Drive, checked_drive, drive_names
-from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
-from datalattice.apps.dlfs.merging import NAMES, entries_of
+from datalattice.apps.dlfs.drive import (
+    Drive as Drive,
+    checked_drive as checked_drive,
+    drive_names as drive_names,
+)
+from datalattice.apps.dlfs.lattice import FS_SECTION as FS_SECTION, DLFSLattice as DLFSLattice
+from datalattice.apps.dlfs.merging import NAMES as NAMES, entries_of as entries_of
 from datalattice.apps.dlfs.node import (
-    DEPTH_MAX,
-    NODE_FIELDS_MAX,
-    Content,
-    DriveNode,
-    join_path,
-    make_directory,
-    make_file,
-    make_tombstone,
-    normal_path,
-    read_node,
-    split_path,
+    DEPTH_MAX as DEPTH_MAX,
+    NODE_FIELDS_MAX as NODE_FIELDS_MAX,
+    Content as Content,
+    DriveNode as DriveNode,
+    join_path as join_path,
+    make_directory as make_directory,
+    make_file as make_file,
+    make_tombstone as make_tombstone,
+    normal_path as normal_path,
+    read_node as read_node,
+    split_path as split_path,
 )
 from datalattice.apps.dlfs.properties import (
-    PROPERTIES_BYTES_MAX,
-    PROPERTIES_KEY,
-    PROPERTIES_MAX,
-    properties_of,
-    with_properties,
+    PROPERTIES_BYTES_MAX as PROPERTIES_BYTES_MAX,
+    PROPERTIES_KEY as PROPERTIES_KEY,
+    PROPERTIES_MAX as PROPERTIES_MAX,
+    properties_of as properties_of,
+    with_properties as with_properties,
 )
-from datalattice.apps.dlfs.reading import DriveUsage, DriveWatch, FileChange, Stat
-from datalattice.apps.dlfs.tree import live_entries
-
-__all__ = [
-    "DEPTH_MAX",
-    "FS_SECTION",
-    "NAMES",
-    "NODE_FIELDS_MAX",
-    "PROPERTIES_BYTES_MAX",
-    "PROPERTIES_KEY",
-    "PROPERTIES_MAX",
-    "Content",
-    "DLFSLattice",
-    "Drive",
-    "DriveNode",
-    "DriveUsage",
-    "DriveWatch",
-    "FileChange",
-    "Stat",
-    "checked_drive",
-    "drive_names",
-    "entries_of",
-    "join_path",
-    "live_entries",
-    "make_directory",
-    "make_file",
-    "make_tombstone",
-    "normal_path",
-    "properties_of",
-    "read_node",
-    "split_path",
-    "with_properties",
-]
+from datalattice.apps.dlfs.reading import (
+    DriveUsage as DriveUsage,
+    DriveWatch as DriveWatch,
+    FileChange as FileChange,
+    Stat as Stat,
+)
+from datalattice.apps.dlfs.tree import live_entries as live_entries

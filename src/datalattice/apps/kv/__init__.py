@@ -6,41 +6,26 @@ A `Database` is a thin object over one cursor. Importing this package registers 
 
 from __future__ import annotations
 
-from datalattice.apps.kv.database import Batch, Database, replica_name
-from datalattice.apps.kv.entries import Entry, read_entry
-from datalattice.apps.kv.joining import ENTRIES
-from datalattice.apps.kv.keys import KEY_BYTES_MAX, checked_key
-from datalattice.apps.kv.lattice import KV_SECTION, KVEntryLattice, KVStoreLattice
-from datalattice.apps.kv.operations import GC_AGE
-from datalattice.apps.kv.showing import (
-    TYPE_TAGS,
-    checked_shown,
-    live_entry,
-    put_shown,
-    shown_value,
+from datalattice.apps.kv.database import (
+    Batch as Batch,
+    Database as Database,
+    replica_name as replica_name,
 )
-from datalattice.apps.kv.watching import KeyChange, Watch
-from datalattice.apps.kv.writing import delete
-
-__all__ = [
-    "ENTRIES",
-    "GC_AGE",
-    "KEY_BYTES_MAX",
-    "KV_SECTION",
-    "TYPE_TAGS",
-    "Batch",
-    "Database",
-    "Entry",
-    "KVEntryLattice",
-    "KVStoreLattice",
-    "KeyChange",
-    "Watch",
-    "checked_key",
-    "checked_shown",
-    "delete",
-    "live_entry",
-    "put_shown",
-    "read_entry",
-    "replica_name",
-    "shown_value",
-]
+from datalattice.apps.kv.entries import Entry as Entry, read_entry as read_entry
+from datalattice.apps.kv.joining import ENTRIES as ENTRIES
+from datalattice.apps.kv.keys import KEY_BYTES_MAX as KEY_BYTES_MAX, checked_key as checked_key
+from datalattice.apps.kv.lattice import (
+    KV_SECTION as KV_SECTION,
+    KVEntryLattice as KVEntryLattice,
+    KVStoreLattice as KVStoreLattice,
+)
+from datalattice.apps.kv.operations import GC_AGE as GC_AGE
+from datalattice.apps.kv.showing import (
+    TYPE_TAGS as TYPE_TAGS,
+    checked_shown as checked_shown,
+    live_entry as live_entry,
+    put_shown as put_shown,
+    shown_value as shown_value,
+)
+from datalattice.apps.kv.watching import KeyChange as KeyChange, Watch as Watch
+from datalattice.apps.kv.writing import delete as delete

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
 from datalattice.apps.binding import Binding, counted, handle_text, owner_cell
-from datalattice.apps.kv.entries import VALUE as VALUE_FIELD
-from datalattice.apps.kv.entries import Entry
+from datalattice.apps.kv.entries import VALUE as VALUE_FIELD, Entry
 from datalattice.apps.kv.keys import checked_text
 from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
 from datalattice.apps.kv.operations import Operations, R, TableEdit

@@ -8,68 +8,43 @@ package registers the root section `:queue`, with the path `:queue, owner, :valu
 
 from __future__ import annotations
 
-from datalattice.apps.queue.concurrent import ConcurrentTopic
-from datalattice.apps.queue.consumer import CONSUMERS, Consumer
+from datalattice.apps.queue.concurrent import ConcurrentTopic as ConcurrentTopic
+from datalattice.apps.queue.consumer import CONSUMERS as CONSUMERS, Consumer as Consumer
 from datalattice.apps.queue.entries import (
-    NewRecords,
-    entry_headers,
-    entry_key,
-    entry_stamp_ms,
-    entry_value,
-    is_entry,
-    make_entry,
+    NewRecords as NewRecords,
+    entry_headers as entry_headers,
+    entry_key as entry_key,
+    entry_stamp_ms as entry_stamp_ms,
+    entry_value as entry_value,
+    is_entry as is_entry,
+    make_entry as make_entry,
 )
-from datalattice.apps.queue.feed import Feed
-from datalattice.apps.queue.following import Bookmark, Follow, PartitionId, QueueEntry
-from datalattice.apps.queue.forks import LogBranch, append_branch, is_appended
+from datalattice.apps.queue.feed import Feed as Feed
+from datalattice.apps.queue.following import (
+    Bookmark as Bookmark,
+    Follow as Follow,
+    PartitionId as PartitionId,
+    QueueEntry as QueueEntry,
+)
+from datalattice.apps.queue.forks import (
+    LogBranch as LogBranch,
+    append_branch as append_branch,
+    is_appended as is_appended,
+)
 from datalattice.apps.queue.lattice import (
-    QUEUE_SECTION,
-    QueueLattice,
-    TopicLattice,
-    topic_map_lattice,
+    QUEUE_SECTION as QUEUE_SECTION,
+    QueueLattice as QueueLattice,
+    TopicLattice as TopicLattice,
+    topic_map_lattice as topic_map_lattice,
 )
-from datalattice.apps.queue.queue import Queue
-from datalattice.apps.queue.state import QueueState, read_state
+from datalattice.apps.queue.queue import Queue as Queue
+from datalattice.apps.queue.state import QueueState as QueueState, read_state as read_state
 from datalattice.apps.queue.topic import (
-    PARTITIONS_MAX,
-    Topic,
-    Topics,
-    device_partition,
-    partition_of,
+    PARTITIONS_MAX as PARTITIONS_MAX,
+    Topic as Topic,
+    Topics as Topics,
+    device_partition as device_partition,
+    partition_of as partition_of,
 )
 
 LatticeMQ = Topics
-
-__all__ = [
-    "CONSUMERS",
-    "PARTITIONS_MAX",
-    "QUEUE_SECTION",
-    "Bookmark",
-    "ConcurrentTopic",
-    "Consumer",
-    "Feed",
-    "Follow",
-    "LatticeMQ",
-    "LogBranch",
-    "NewRecords",
-    "PartitionId",
-    "Queue",
-    "QueueEntry",
-    "QueueLattice",
-    "QueueState",
-    "Topic",
-    "TopicLattice",
-    "Topics",
-    "append_branch",
-    "device_partition",
-    "entry_headers",
-    "entry_key",
-    "entry_stamp_ms",
-    "entry_value",
-    "is_appended",
-    "is_entry",
-    "make_entry",
-    "partition_of",
-    "read_state",
-    "topic_map_lattice",
-]

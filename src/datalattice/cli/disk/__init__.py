@@ -6,8 +6,6 @@ import typer
 
 from datalattice.cli.disk import archive, checking, garbage
 
-__all__ = ["app"]
-
 app = typer.Typer(help="The folder's store: check and heal it, give back room, export and import.")
 for _group in (checking.app, garbage.app, archive.app):
     app.registered_commands += _group.registered_commands

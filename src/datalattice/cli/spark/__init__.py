@@ -6,8 +6,6 @@ import typer
 
 from datalattice.cli.spark import moving, stores
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Jobs on Spark: merge, compare, check, load and export more than one process is for."
 )

@@ -28,8 +28,7 @@ from datalattice.cli.node.commands import settings_of
 from datalattice.cli.render import CommandResult, counted, listed
 from datalattice.cli.values import listed_json, value_json, value_text
 from datalattice.cli.venue import running
-from datalattice.client import RestClient
-from datalattice.client import running as running_in
+from datalattice.client import RestClient, running as running_in
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import Corruption, LimitExceeded, NoSuchPath, UsageError

@@ -1,27 +1,17 @@
 """Drives: the file systems in a folder, read and written by programs, local folders and fsspec."""
 
-from datalattice.client.drives.drives import DriveOf, Drives
-from datalattice.client.drives.syncing import Direction, Side, Sync, SyncResult
-from datalattice.client.drives.transfer import (
-    copy_tree,
-    fetch,
-    inside,
-    pieces,
-    pieces_of,
-    walk_local,
+from datalattice.client.drives.drives import DriveOf as DriveOf, Drives as Drives
+from datalattice.client.drives.syncing import (
+    Direction as Direction,
+    Side as Side,
+    Sync as Sync,
+    SyncResult as SyncResult,
 )
-
-__all__ = [
-    "Direction",
-    "DriveOf",
-    "Drives",
-    "Side",
-    "Sync",
-    "SyncResult",
-    "copy_tree",
-    "fetch",
-    "inside",
-    "pieces",
-    "pieces_of",
-    "walk_local",
-]
+from datalattice.client.drives.transfer import (
+    copy_tree as copy_tree,
+    fetch as fetch,
+    inside as inside,
+    pieces as pieces,
+    pieces_of as pieces_of,
+    walk_local as walk_local,
+)

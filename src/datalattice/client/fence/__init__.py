@@ -1,6 +1,9 @@
 """Fence: no write for an owner before a peer was asked what the owner wrote elsewhere."""
 
-from datalattice.client.fence.asking import ask_peers
-from datalattice.client.fence.rules import WITHOUT_ASKING, OwnHistory, Path, owned_paths
-
-__all__ = ["WITHOUT_ASKING", "OwnHistory", "Path", "ask_peers", "owned_paths"]
+from datalattice.client.fence.asking import ask_peers as ask_peers
+from datalattice.client.fence.rules import (
+    WITHOUT_ASKING as WITHOUT_ASKING,
+    OwnHistory as OwnHistory,
+    Path as Path,
+    owned_paths as owned_paths,
+)

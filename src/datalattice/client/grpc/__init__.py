@@ -14,27 +14,14 @@ except ImportError as error:
         f"gRPC is not usable ({error}): pip install 'datalattice[doors]'", name=error.name
     ) from error
 
-from datalattice.client.calling import Token
-from datalattice.client.grpc.blocking import GrpcClient, GrpcStream
+from datalattice.client.calling import Token as Token
+from datalattice.client.grpc.blocking import GrpcClient as GrpcClient, GrpcStream as GrpcStream
 from datalattice.client.grpc.channels import (
-    AUTHORIZATION,
-    CODE_KEY,
-    MESSAGE_SIZES,
-    REQUEST_ID_KEY,
-    RESUME_KEY,
-    RETRY_KEY,
+    AUTHORIZATION as AUTHORIZATION,
+    CODE_KEY as CODE_KEY,
+    MESSAGE_SIZES as MESSAGE_SIZES,
+    REQUEST_ID_KEY as REQUEST_ID_KEY,
+    RESUME_KEY as RESUME_KEY,
+    RETRY_KEY as RETRY_KEY,
 )
-from datalattice.client.grpc.waiting import AsyncGrpcClient
-
-__all__ = [
-    "AUTHORIZATION",
-    "CODE_KEY",
-    "MESSAGE_SIZES",
-    "REQUEST_ID_KEY",
-    "RESUME_KEY",
-    "RETRY_KEY",
-    "AsyncGrpcClient",
-    "GrpcClient",
-    "GrpcStream",
-    "Token",
-]
+from datalattice.client.grpc.waiting import AsyncGrpcClient as AsyncGrpcClient

@@ -1,25 +1,13 @@
 """Transport: byte streams between nodes."""
 
 from datalattice.node.transport.base import (
-    Accept,
-    Endpoint,
-    Link,
-    Listener,
-    Refused,
-    Transport,
+    Accept as Accept,
+    Endpoint as Endpoint,
+    Link as Link,
+    Listener as Listener,
+    Refused as Refused,
+    Transport as Transport,
 )
-from datalattice.node.transport.memory import MemoryTransport
-from datalattice.node.transport.schemes import NodeTransport
-from datalattice.node.transport.tcp import TcpTransport
-
-__all__ = [
-    "Accept",
-    "Endpoint",
-    "Link",
-    "Listener",
-    "MemoryTransport",
-    "NodeTransport",
-    "Refused",
-    "TcpTransport",
-    "Transport",
-]
+from datalattice.node.transport.memory import MemoryTransport as MemoryTransport
+from datalattice.node.transport.schemes import NodeTransport as NodeTransport
+from datalattice.node.transport.tcp import TcpTransport as TcpTransport

@@ -21,8 +21,8 @@ from datalattice.apps.dlfs import (
     entries_of,
     live_entries,
     make_directory,
+    read_node as node_of,
 )
-from datalattice.apps.dlfs import read_node as node_of
 from datalattice.cells import (
     Index,
     Loader,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from datalattice.apps.dlfs import Content, DriveNode, join_path, live_entries
-from datalattice.apps.dlfs import read_node as node_of
+from datalattice.apps.dlfs import Content, DriveNode, join_path, live_entries, read_node as node_of
 from datalattice.arrow import Row, ValueFormat, check_size, micros, part_of, render
 from datalattice.cells import Loader, Value, blob_length, decode
 from datalattice.errors import BadFormat

@@ -24,8 +24,10 @@ def counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
 
     Call the function only after writing the frame; the rows are not read again.
     """
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql import (
+        Observation,
+        functions as F,  # noqa: N812 - as everybody calls it
+    )
 
     seen = Observation()
     return frame.observe(seen, F.count(F.lit(1)).alias("rows")), lambda: int(seen.get["rows"])

@@ -16,8 +16,7 @@ from datalattice.arrow import ValueFormat
 from datalattice.cells import CellList, encode
 from datalattice.errors import UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.pipeline.arrow_rows import MapPlan, maps_of
-from datalattice.pipeline.arrow_rows import column_of as map_column
+from datalattice.pipeline.arrow_rows import MapPlan, column_of as map_column, maps_of
 from datalattice.pipeline.columns import cell, column_of, listed_column, stamps_ms
 from datalattice.pipeline.queue.splice import ENTRY_HEAD, NIL, encoded_records, records
 

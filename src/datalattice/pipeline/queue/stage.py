@@ -19,8 +19,7 @@ from datalattice.apps.queue import PARTITIONS_MAX, partition_of
 from datalattice.arrow import ValueFormat
 from datalattice.cells import CellList, Vector, encode_message
 from datalattice.errors import LimitExceeded, UsageError
-from datalattice.pipeline.arrow_rows import MapPlan
-from datalattice.pipeline.arrow_rows import values_of as map_values
+from datalattice.pipeline.arrow_rows import MapPlan, values_of as map_values
 from datalattice.pipeline.columns import (
     check_name,
     checked_texts,

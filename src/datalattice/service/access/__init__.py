@@ -1,85 +1,64 @@
 """Access: who asks, and what is allowed; doors hand it plain data and a time."""
 
-from datalattice.service.access.audit import RING_RECORDS, Audit, AuditRecord, is_audited
-from datalattice.service.access.authenticating import Authenticator, Credentials, check_body
-from datalattice.service.access.control import AccessControl, MadeToken
-from datalattice.service.access.limits import ALLOWANCES, Allowance, RateLimits, Use
-from datalattice.service.access.policies import ABSENT, POLICY_FILE, Policies, StoredRule
+from datalattice.service.access.audit import (
+    RING_RECORDS as RING_RECORDS,
+    Audit as Audit,
+    AuditRecord as AuditRecord,
+    is_audited as is_audited,
+)
+from datalattice.service.access.authenticating import (
+    Authenticator as Authenticator,
+    Credentials as Credentials,
+    check_body as check_body,
+)
+from datalattice.service.access.control import (
+    AccessControl as AccessControl,
+    MadeToken as MadeToken,
+)
+from datalattice.service.access.limits import (
+    ALLOWANCES as ALLOWANCES,
+    Allowance as Allowance,
+    RateLimits as RateLimits,
+    Use as Use,
+)
+from datalattice.service.access.policies import (
+    ABSENT as ABSENT,
+    POLICY_FILE as POLICY_FILE,
+    Policies as Policies,
+    StoredRule as StoredRule,
+)
 from datalattice.service.access.policy import (
-    ANYBODY,
-    AUTHENTICATED,
-    PUBLIC,
-    AccessDecision,
-    Policy,
-    Rule,
-    checked_rule,
-    could_allow,
-    decide,
+    ANYBODY as ANYBODY,
+    AUTHENTICATED as AUTHENTICATED,
+    PUBLIC as PUBLIC,
+    AccessDecision as AccessDecision,
+    Policy as Policy,
+    Rule as Rule,
+    checked_rule as checked_rule,
+    could_allow as could_allow,
+    decide as decide,
 )
 from datalattice.service.access.principal import (
-    ANONYMOUS,
-    BAD_CREDENTIAL,
-    LOCAL,
-    BadCredential,
-    How,
-    Origin,
-    Principal,
+    ANONYMOUS as ANONYMOUS,
+    BAD_CREDENTIAL as BAD_CREDENTIAL,
+    LOCAL as LOCAL,
+    BadCredential as BadCredential,
+    How as How,
+    Origin as Origin,
+    Principal as Principal,
 )
 from datalattice.service.access.scopes import (
-    RIGHTS,
-    Delegated,
-    Grant,
-    join_scope,
-    owned_part,
-    parse_grant,
-    parse_grants,
-    split_scope,
+    RIGHTS as RIGHTS,
+    Delegated as Delegated,
+    Grant as Grant,
+    join_scope as join_scope,
+    owned_part as owned_part,
+    parse_grant as parse_grant,
+    parse_grants as parse_grants,
+    split_scope as split_scope,
 )
-from datalattice.service.access.spent import SPENT_MAX, SPENT_TABLE, SpentIds
-
-__all__ = [
-    "ABSENT",
-    "ALLOWANCES",
-    "ANONYMOUS",
-    "ANYBODY",
-    "AUTHENTICATED",
-    "BAD_CREDENTIAL",
-    "LOCAL",
-    "POLICY_FILE",
-    "PUBLIC",
-    "RIGHTS",
-    "RING_RECORDS",
-    "SPENT_MAX",
-    "SPENT_TABLE",
-    "AccessControl",
-    "AccessDecision",
-    "Allowance",
-    "Audit",
-    "AuditRecord",
-    "Authenticator",
-    "BadCredential",
-    "Credentials",
-    "Delegated",
-    "Grant",
-    "How",
-    "MadeToken",
-    "Origin",
-    "Policies",
-    "Policy",
-    "Principal",
-    "RateLimits",
-    "Rule",
-    "SpentIds",
-    "StoredRule",
-    "Use",
-    "check_body",
-    "checked_rule",
-    "could_allow",
-    "decide",
-    "is_audited",
-    "join_scope",
-    "owned_part",
-    "parse_grant",
-    "parse_grants",
-    "split_scope",
-]
+from datalattice.service.access.spent import (
+    SPENT_MAX as SPENT_MAX,
+    SPENT_TABLE as SPENT_TABLE,
+    SpentIds as SpentIds,
+)

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from datalattice.service.handlers import (
-    access,
-    assets,
-    drive,
-    events,
-    forks,
-    kv,
-    lattice,
-    node,
-    queue,
-    stores,
-    venue,
+    access as access,
+    assets as assets,
+    drive as drive,
+    events as events,
+    forks as forks,
+    kv as kv,
+    lattice as lattice,
+    node as node,
+    queue as queue,
+    stores as stores,
+    venue as venue,
 )
-
-__all__ = [
-    "access",
-    "assets",
-    "drive",
-    "events",
-    "forks",
-    "kv",
-    "lattice",
-    "node",
-    "queue",
-    "stores",
-    "venue",
-]

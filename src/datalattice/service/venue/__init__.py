@@ -1,121 +1,76 @@
 """Venue: runs the jobs of a venue of the grid."""
 
-from datalattice.errors import OperationFailed
+from datalattice.errors import OperationFailed as OperationFailed
 from datalattice.service.venue.adapter import (
-    AUTH_REQUIRED,
-    BLOCKING_THREADS,
-    INPUT_REQUIRED,
-    Adapter,
-    Blocking,
-    BlockingAdapter,
-    BlockingJob,
-    EffectOutcome,
-    JobContext,
-    JobResult,
-    Json,
-    Known,
-    Metadata,
-    PlainAdapter,
-    RecoveryRule,
-    VenueOperation,
+    AUTH_REQUIRED as AUTH_REQUIRED,
+    BLOCKING_THREADS as BLOCKING_THREADS,
+    INPUT_REQUIRED as INPUT_REQUIRED,
+    Adapter as Adapter,
+    Blocking as Blocking,
+    BlockingAdapter as BlockingAdapter,
+    BlockingJob as BlockingJob,
+    EffectOutcome as EffectOutcome,
+    JobContext as JobContext,
+    JobResult as JobResult,
+    Json as Json,
+    Known as Known,
+    Metadata as Metadata,
+    PlainAdapter as PlainAdapter,
+    RecoveryRule as RecoveryRule,
+    VenueOperation as VenueOperation,
 )
 from datalattice.service.venue.catalogue import (
-    Catalogue,
-    DefinedElsewhere,
-    ResolvedOperation,
-    metadata_text,
-    operation_of,
+    Catalogue as Catalogue,
+    DefinedElsewhere as DefinedElsewhere,
+    ResolvedOperation as ResolvedOperation,
+    metadata_text as metadata_text,
+    operation_of as operation_of,
 )
-from datalattice.service.venue.committer import JobCommitter
-from datalattice.service.venue.definitions import Definitions, OperationFinder
-from datalattice.service.venue.host import VenueHost
-from datalattice.service.venue.jobs import JobCaller, caller_of, effect_key
-from datalattice.service.venue.live import VENUE_LIMITS, LiveJobs, VenueLimits
-from datalattice.service.venue.pages import PAGE_MAX, JobPages
+from datalattice.service.venue.committer import JobCommitter as JobCommitter
+from datalattice.service.venue.definitions import (
+    Definitions as Definitions,
+    OperationFinder as OperationFinder,
+)
+from datalattice.service.venue.host import VenueHost as VenueHost
+from datalattice.service.venue.jobs import (
+    JobCaller as JobCaller,
+    caller_of as caller_of,
+    effect_key as effect_key,
+)
+from datalattice.service.venue.live import (
+    VENUE_LIMITS as VENUE_LIMITS,
+    LiveJobs as LiveJobs,
+    VenueLimits as VenueLimits,
+)
+from datalattice.service.venue.pages import PAGE_MAX as PAGE_MAX, JobPages as JobPages
 from datalattice.service.venue.records import (
-    JSON_BYTES_MAX,
-    GridJobs,
-    JobBatch,
-    JobStorage,
-    PrivatePart,
-    cell_json,
-    json_cell,
+    JSON_BYTES_MAX as JSON_BYTES_MAX,
+    GridJobs as GridJobs,
+    JobBatch as JobBatch,
+    JobStorage as JobStorage,
+    PrivatePart as PrivatePart,
+    cell_json as cell_json,
+    json_cell as json_cell,
 )
 from datalattice.service.venue.recovery import (
-    FoundJob,
-    RecoveryChoice,
-    RecoveryStep,
-    recovery_of,
-    settle_check,
+    FoundJob as FoundJob,
+    RecoveryChoice as RecoveryChoice,
+    RecoveryStep as RecoveryStep,
+    recovery_of as recovery_of,
+    settle_check as settle_check,
 )
-from datalattice.service.venue.runner import VenueRunner
-from datalattice.service.venue.schedule import ScheduledCall, job_of_call, time_of_call
+from datalattice.service.venue.runner import VenueRunner as VenueRunner
+from datalattice.service.venue.schedule import (
+    ScheduledCall as ScheduledCall,
+    job_of_call as job_of_call,
+    time_of_call as time_of_call,
+)
 from datalattice.service.venue.transitions import (
-    TRANSITIONS,
-    JobEvent,
-    JobStatus,
-    TransitionRefused,
-    is_allowed,
-    status_of_job,
-    step,
+    TRANSITIONS as TRANSITIONS,
+    JobEvent as JobEvent,
+    JobStatus as JobStatus,
+    TransitionRefused as TransitionRefused,
+    is_allowed as is_allowed,
+    status_of_job as status_of_job,
+    step as step,
 )
-
-__all__ = [
-    "AUTH_REQUIRED",
-    "BLOCKING_THREADS",
-    "INPUT_REQUIRED",
-    "JSON_BYTES_MAX",
-    "PAGE_MAX",
-    "TRANSITIONS",
-    "VENUE_LIMITS",
-    "Adapter",
-    "Blocking",
-    "BlockingAdapter",
-    "BlockingJob",
-    "Catalogue",
-    "DefinedElsewhere",
-    "Definitions",
-    "EffectOutcome",
-    "FoundJob",
-    "GridJobs",
-    "JobBatch",
-    "JobCaller",
-    "JobCommitter",
-    "JobContext",
-    "JobEvent",
-    "JobPages",
-    "JobResult",
-    "JobStatus",
-    "JobStorage",
-    "Json",
-    "Known",
-    "LiveJobs",
-    "Metadata",
-    "OperationFailed",
-    "OperationFinder",
-    "PlainAdapter",
-    "PrivatePart",
-    "RecoveryChoice",
-    "RecoveryRule",
-    "RecoveryStep",
-    "ResolvedOperation",
-    "ScheduledCall",
-    "TransitionRefused",
-    "VenueHost",
-    "VenueLimits",
-    "VenueOperation",
-    "VenueRunner",
-    "caller_of",
-    "cell_json",
-    "effect_key",
-    "is_allowed",
-    "job_of_call",
-    "json_cell",
-    "metadata_text",
-    "operation_of",
-    "recovery_of",
-    "settle_check",
-    "status_of_job",
-    "step",
-    "time_of_call",
-]

@@ -7,38 +7,23 @@ file.
 
 from __future__ import annotations
 
-from datalattice.store.etch.checking import EtchFault, EtchReport, check_etch
-from datalattice.store.etch.copying import collect_etch
-from datalattice.store.etch.etchstore import EtchStore
-from datalattice.store.etch.layout import (
-    ANNOUNCED,
-    DATA_START,
-    LEVELS,
-    PERSISTED,
-    STORED,
-    EtchRecord,
-    block_bytes,
-    digit_of,
-    slot_count,
+from datalattice.store.etch.checking import (
+    EtchFault as EtchFault,
+    EtchReport as EtchReport,
+    check_etch as check_etch,
 )
-from datalattice.store.etch.reader import EtchFile
-from datalattice.store.etch.writer import EtchWriter
-
-__all__ = [
-    "ANNOUNCED",
-    "DATA_START",
-    "LEVELS",
-    "PERSISTED",
-    "STORED",
-    "EtchFault",
-    "EtchFile",
-    "EtchRecord",
-    "EtchReport",
-    "EtchStore",
-    "EtchWriter",
-    "block_bytes",
-    "check_etch",
-    "collect_etch",
-    "digit_of",
-    "slot_count",
-]
+from datalattice.store.etch.copying import collect_etch as collect_etch
+from datalattice.store.etch.etchstore import EtchStore as EtchStore
+from datalattice.store.etch.layout import (
+    ANNOUNCED as ANNOUNCED,
+    DATA_START as DATA_START,
+    LEVELS as LEVELS,
+    PERSISTED as PERSISTED,
+    STORED as STORED,
+    EtchRecord as EtchRecord,
+    block_bytes as block_bytes,
+    digit_of as digit_of,
+    slot_count as slot_count,
+)
+from datalattice.store.etch.reader import EtchFile as EtchFile
+from datalattice.store.etch.writer import EtchWriter as EtchWriter

@@ -6,55 +6,29 @@ For a store that is too large for one process, several processes mark it, partit
 
 from __future__ import annotations
 
-from datalattice.store.gc.marking import LOCATION_SHIFT
+from datalattice.store.gc.marking import LOCATION_SHIFT as LOCATION_SHIFT
 from datalattice.store.gc.partitions import (
-    Extent,
-    MarkFrontier,
-    MarkStart,
-    PartitionPlan,
-    StorePartition,
-    StorePartitionMarker,
-    StorePartitionReader,
-    check_extent,
-    entry_count,
-    extent_of,
-    mark_frontier,
-    mark_start,
-    missing_before,
-    record_damage,
-    upper_bits,
+    Extent as Extent,
+    MarkFrontier as MarkFrontier,
+    MarkStart as MarkStart,
+    PartitionPlan as PartitionPlan,
+    StorePartition as StorePartition,
+    StorePartitionMarker as StorePartitionMarker,
+    StorePartitionReader as StorePartitionReader,
+    check_extent as check_extent,
+    entry_count as entry_count,
+    extent_of as extent_of,
+    mark_frontier as mark_frontier,
+    mark_start as mark_start,
+    missing_before as missing_before,
+    record_damage as record_damage,
+    upper_bits as upper_bits,
 )
 from datalattice.store.gc.sweeping import (
-    SweepHead,
-    SweepList,
-    SweptSegment,
-    sweep_head,
-    write_sweep_list,
+    SweepHead as SweepHead,
+    SweepList as SweepList,
+    SweptSegment as SweptSegment,
+    sweep_head as sweep_head,
+    write_sweep_list as write_sweep_list,
 )
-from datalattice.store.records import GRACE_MS, Collected
-
-__all__ = [
-    "GRACE_MS",
-    "LOCATION_SHIFT",
-    "Collected",
-    "Extent",
-    "MarkFrontier",
-    "MarkStart",
-    "PartitionPlan",
-    "StorePartition",
-    "StorePartitionMarker",
-    "StorePartitionReader",
-    "SweepHead",
-    "SweepList",
-    "SweptSegment",
-    "check_extent",
-    "entry_count",
-    "extent_of",
-    "mark_frontier",
-    "mark_start",
-    "missing_before",
-    "record_damage",
-    "sweep_head",
-    "upper_bits",
-    "write_sweep_list",
-]
+from datalattice.store.records import GRACE_MS as GRACE_MS, Collected as Collected

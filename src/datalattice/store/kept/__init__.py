@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from datalattice.store.kept.history import NOTHING, RETENTION, History, Moment, Retention
-from datalattice.store.kept.pins import LEASE_SECONDS_MAX, Lease, Pin, Pins, check_name
-
-__all__ = [
-    "LEASE_SECONDS_MAX",
-    "NOTHING",
-    "RETENTION",
-    "History",
-    "Lease",
-    "Moment",
-    "Pin",
-    "Pins",
-    "Retention",
-    "check_name",
-]
+from datalattice.store.kept.history import (
+    NOTHING as NOTHING,
+    RETENTION as RETENTION,
+    History as History,
+    Moment as Moment,
+    Retention as Retention,
+)
+from datalattice.store.kept.pins import (
+    LEASE_SECONDS_MAX as LEASE_SECONDS_MAX,
+    Lease as Lease,
+    Pin as Pin,
+    Pins as Pins,
+    check_name as check_name,
+)

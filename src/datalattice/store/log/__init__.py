@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datalattice.store.log.hashindex import LogPosition
-from datalattice.store.log.packing import locate
-from datalattice.store.log.recovery import Gap
-from datalattice.store.log.removed import LocationSet
-
-__all__ = ["Gap", "LocationSet", "LogPosition", "locate"]
+from datalattice.store.log.hashindex import LogPosition as LogPosition
+from datalattice.store.log.packing import locate as locate
+from datalattice.store.log.recovery import Gap as Gap
+from datalattice.store.log.removed import LocationSet as LocationSet

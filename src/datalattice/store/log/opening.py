@@ -47,8 +47,8 @@ from datalattice.store.log.removed import (
     finish_removal,
     read_removed,
 )
-from datalattice.store.log.segments import FOLDER as SEGMENTS
 from datalattice.store.log.segments import (
+    FOLDER as SEGMENTS,
     SegmentWriter,
     segment_head,
     segment_numbers,

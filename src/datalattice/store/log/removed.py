@@ -37,8 +37,12 @@ from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import STAGED, HashIndex
 from datalattice.store.log.packing import seed_of
-from datalattice.store.log.segments import FOLDER as SEGMENTS
-from datalattice.store.log.segments import first_pack, segment_numbers, segment_path
+from datalattice.store.log.segments import (
+    FOLDER as SEGMENTS,
+    first_pack,
+    segment_numbers,
+    segment_path,
+)
 
 GARBAGE_FILE: Final = "garbage"
 GARBAGE_VERSION: Final = 1

@@ -42,8 +42,7 @@ Length: one state machine; what it hands to the replica is in incoming.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 

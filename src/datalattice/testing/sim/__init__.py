@@ -6,34 +6,22 @@
 See docs/simulation.md.
 """
 
-from datalattice.testing.dice import Dice
-from datalattice.testing.sim.campaign import replay, run_campaign, scenario
-from datalattice.testing.sim.checkers import SimChecker
-from datalattice.testing.sim.faults import NO_FAULTS, Faults
-from datalattice.testing.sim.lattice import LatticeHost
-from datalattice.testing.sim.neutral_checkers import Durability
-from datalattice.testing.sim.node import SimHost, SimNode
-from datalattice.testing.sim.simulation import SimOutcome, Simulation
-from datalattice.testing.sim.topology import line, mesh, random_links, ring
-from datalattice.testing.sim.trust import standard_checkers
-
-__all__ = [
-    "NO_FAULTS",
-    "Dice",
-    "Durability",
-    "Faults",
-    "LatticeHost",
-    "SimChecker",
-    "SimHost",
-    "SimNode",
-    "SimOutcome",
-    "Simulation",
-    "line",
-    "mesh",
-    "random_links",
-    "replay",
-    "ring",
-    "run_campaign",
-    "scenario",
-    "standard_checkers",
-]
+from datalattice.testing.dice import Dice as Dice
+from datalattice.testing.sim.campaign import (
+    replay as replay,
+    run_campaign as run_campaign,
+    scenario as scenario,
+)
+from datalattice.testing.sim.checkers import SimChecker as SimChecker
+from datalattice.testing.sim.faults import NO_FAULTS as NO_FAULTS, Faults as Faults
+from datalattice.testing.sim.lattice import LatticeHost as LatticeHost
+from datalattice.testing.sim.neutral_checkers import Durability as Durability
+from datalattice.testing.sim.node import SimHost as SimHost, SimNode as SimNode
+from datalattice.testing.sim.simulation import SimOutcome as SimOutcome, Simulation as Simulation
+from datalattice.testing.sim.topology import (
+    line as line,
+    mesh as mesh,
+    random_links as random_links,
+    ring as ring,
+)
+from datalattice.testing.sim.trust import standard_checkers as standard_checkers

@@ -7,8 +7,7 @@ import pickle
 from functools import reduce
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from datalattice.cells import (
     EMPTY_INDEX,

@@ -37,8 +37,7 @@ from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, Store
 from datalattice.lattice import root_lattice
 from datalattice.pipeline.exactly_once import job as exactly_once
 from datalattice.pipeline.exactly_once.job import Mark, RootMoved, Staged
-from datalattice.pipeline.kv import stage as rows_stage
-from datalattice.pipeline.kv import upsert
+from datalattice.pipeline.kv import stage as rows_stage, upsert
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.kv.sink import sink_options
 from datalattice.pipeline.kv.source import KVSource

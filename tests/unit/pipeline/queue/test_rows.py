@@ -7,8 +7,7 @@ from types import NoneType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from datalattice.apps.queue import make_entry
 from datalattice.arrow import log

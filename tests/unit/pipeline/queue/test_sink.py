@@ -42,11 +42,9 @@ from datalattice.errors import (
 )
 from datalattice.lattice import root_lattice
 from datalattice.node import Daemon, NodeServer
-from datalattice.pipeline.exactly_once import job as exactly_once
-from datalattice.pipeline.exactly_once import task_files
+from datalattice.pipeline.exactly_once import job as exactly_once, task_files
 from datalattice.pipeline.exactly_once.job import Mark, Staged
-from datalattice.pipeline.queue import append
-from datalattice.pipeline.queue import stage as rows_stage
+from datalattice.pipeline.queue import append, stage as rows_stage
 from datalattice.pipeline.queue.sink import sink_options
 from datalattice.pipeline.queue.source import QueueSource
 from datalattice.testing.clocks import StoppedClock

@@ -1,76 +1,56 @@
 """Adapters of a venue: what runs the operations that every venue can offer."""
 
-from datalattice.service.venue.adapters.assets import AssetAdapter, AssetSource
+from datalattice.service.venue.adapters.assets import (
+    AssetAdapter as AssetAdapter,
+    AssetSource as AssetSource,
+)
 from datalattice.service.venue.adapters.configured import (
-    AdapterMaker,
-    configured_adapters,
-    configured_storage,
-    configured_venues,
+    AdapterMaker as AdapterMaker,
+    configured_adapters as configured_adapters,
+    configured_storage as configured_storage,
+    configured_venues as configured_venues,
 )
-from datalattice.service.venue.adapters.grid import GridAdapter, OwnJobs
-from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached, OutboundLimits
-from datalattice.service.venue.adapters.http import HttpAdapter
-from datalattice.service.venue.adapters.json_values import JsonAdapter, merge_json
-from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter, OutputCheck
+from datalattice.service.venue.adapters.grid import GridAdapter as GridAdapter, OwnJobs as OwnJobs
+from datalattice.service.venue.adapters.hosts import (
+    HostRules as HostRules,
+    HostUnreached as HostUnreached,
+    OutboundLimits as OutboundLimits,
+)
+from datalattice.service.venue.adapters.http import HttpAdapter as HttpAdapter
+from datalattice.service.venue.adapters.json_values import (
+    JsonAdapter as JsonAdapter,
+    merge_json as merge_json,
+)
+from datalattice.service.venue.adapters.orchestrator import (
+    OrchestratorAdapter as OrchestratorAdapter,
+    OutputCheck as OutputCheck,
+)
 from datalattice.service.venue.adapters.plans import (
-    dependencies,
-    evaluate,
-    ready_steps,
-    step_needs,
+    dependencies as dependencies,
+    evaluate as evaluate,
+    ready_steps as ready_steps,
+    step_needs as step_needs,
 )
-from datalattice.service.venue.adapters.processes import ProcessLimits
-from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
-from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
-from datalattice.service.venue.adapters.sql import SqlAdapter, SqlLimits
+from datalattice.service.venue.adapters.processes import ProcessLimits as ProcessLimits
+from datalattice.service.venue.adapters.python import (
+    PythonAdapter as PythonAdapter,
+    RegisteredFunction as RegisteredFunction,
+)
+from datalattice.service.venue.adapters.spark import (
+    SparkAdapter as SparkAdapter,
+    SparkOffer as SparkOffer,
+)
+from datalattice.service.venue.adapters.sql import SqlAdapter as SqlAdapter, SqlLimits as SqlLimits
 from datalattice.service.venue.adapters.tables import (
-    LatticeTables,
-    MayDo,
-    TableRows,
-    TableSource,
+    LatticeTables as LatticeTables,
+    MayDo as MayDo,
+    TableRows as TableRows,
+    TableSource as TableSource,
 )
-from datalattice.service.venue.adapters.trial import TrialAdapter
+from datalattice.service.venue.adapters.trial import TrialAdapter as TrialAdapter
 from datalattice.service.venue.adapters.venues import (
-    RemoteVenues,
-    VenueCalls,
-    VenueDoor,
-    VenueRules,
+    RemoteVenues as RemoteVenues,
+    VenueCalls as VenueCalls,
+    VenueDoor as VenueDoor,
+    VenueRules as VenueRules,
 )
-
-__all__ = [
-    "AdapterMaker",
-    "AssetAdapter",
-    "AssetSource",
-    "GridAdapter",
-    "HostRules",
-    "HostUnreached",
-    "HttpAdapter",
-    "JsonAdapter",
-    "LatticeTables",
-    "MayDo",
-    "OrchestratorAdapter",
-    "OutboundLimits",
-    "OutputCheck",
-    "OwnJobs",
-    "ProcessLimits",
-    "PythonAdapter",
-    "RegisteredFunction",
-    "RemoteVenues",
-    "SparkAdapter",
-    "SparkOffer",
-    "SqlAdapter",
-    "SqlLimits",
-    "TableRows",
-    "TableSource",
-    "TrialAdapter",
-    "VenueCalls",
-    "VenueDoor",
-    "VenueRules",
-    "configured_adapters",
-    "configured_storage",
-    "configured_venues",
-    "dependencies",
-    "evaluate",
-    "merge_json",
-    "ready_steps",
-    "step_needs",
-]
