@@ -13,27 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import IO, Any, Final, Self
 
-from datalattice.actions import (
-    PAGE_MAX,
-    CancelJob,
-    DeleteJob,
-    GetAsset,
-    GetContent,
-    GetJob,
-    JobRecord,
-    ListAssets,
-    ListJobIds,
-    ListOperations,
-    ListScheduled,
-    OfferedOperation,
-    PauseJob,
-    PutContent,
-    RegisterAsset,
-    ResumeJob,
-    UnscheduleCall,
-    WaitingCall,
-    WatchJob,
-)
+from datalattice import actions
 from datalattice.apps.grid import parse_asset_id, parse_job_id
 from datalattice.client.calling import AsyncClient
 from datalattice.client.venues import (
@@ -60,9 +40,9 @@ class AsyncVenueClient:
 
         return cls(AsyncRestClient(url, **options))
 
-    async def operations(self, after: str = "") -> tuple[OfferedOperation, ...]:
+    async def operations(self, after: str = "") -> tuple[actions.OfferedOperation, ...]:
         """Return operations that the venue offers; as `VenueClient.operations`."""
-        return (await self.client.call(ListOperations(after=after))).operations
+        return (await self.client.call(actions.ListOperations(after=after))).operations
 
     async def invoke(
         self,
@@ -71,7 +51,7 @@ class AsyncVenueClient:
         *,
         timeout_ms: int | None = None,
         request_id: str | None = None,
-    ) -> JobRecord:
+    ) -> actions.JobRecord:
         """Begin a job; as `VenueClient.invoke`."""
         request = invocation(operation, input, timeout_ms)
         return await self.client.call(request, request_id=request_id)
@@ -88,9 +68,9 @@ class AsyncVenueClient:
         begun = await self.invoke(operation, input, timeout_ms=timeout_ms)
         return output_of(await self.wait(begun.id, limit_s))
 
-    async def wait(self, id: bytes | str, limit_s: float | None = None) -> JobRecord:
+    async def wait(self, id: bytes | str, limit_s: float | None = None) -> actions.JobRecord:
         """Return a job when it has ended, or as it is after `limit_s` seconds."""
-        found: JobRecord | None = None
+        found: actions.JobRecord | None = None
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s), self.watch(id) as records:
                 async for found in records:
@@ -100,35 +80,35 @@ class AsyncVenueClient:
 
     def watch(
         self, id: bytes | str, after: int | None = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[JobRecord]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[actions.JobRecord]]:
         """Return a job as it changes: `async with venue.watch(id) as records: async for ...`."""
         resume = "" if after is None else str(after)
-        return self.client.stream(WatchJob(id=parse_job_id(id), resume=resume))
+        return self.client.stream(actions.WatchJob(id=parse_job_id(id), resume=resume))
 
-    async def job(self, id: bytes | str) -> JobRecord:
+    async def job(self, id: bytes | str) -> actions.JobRecord:
         """Return a job."""
-        return await self.client.call(GetJob(id=parse_job_id(id)))
+        return await self.client.call(actions.GetJob(id=parse_job_id(id)))
 
     async def jobs(self, status: str = "", before: bytes | str | None = None) -> tuple[bytes, ...]:
         """Return ids of jobs, newest first. before: the last id of a page."""
         last = b"" if before is None else parse_job_id(before)
-        return (await self.client.call(ListJobIds(status=status, before=last))).jobs
+        return (await self.client.call(actions.ListJobIds(status=status, before=last))).jobs
 
     async def message(self, id: bytes | str, message: object) -> int:
         """Give a job a message; return how many wait for it."""
         return (await self.client.call(message_to(id, message))).queue_depth
 
-    async def cancel(self, id: bytes | str) -> JobRecord:
+    async def cancel(self, id: bytes | str) -> actions.JobRecord:
         """End a job; one that has ended stays as it is."""
-        return await self.client.call(CancelJob(id=parse_job_id(id)))
+        return await self.client.call(actions.CancelJob(id=parse_job_id(id)))
 
-    async def pause(self, id: bytes | str) -> JobRecord:
+    async def pause(self, id: bytes | str) -> actions.JobRecord:
         """Stop a job until it is resumed."""
-        return await self.client.call(PauseJob(id=parse_job_id(id)))
+        return await self.client.call(actions.PauseJob(id=parse_job_id(id)))
 
-    async def resume(self, id: bytes | str) -> JobRecord:
+    async def resume(self, id: bytes | str) -> actions.JobRecord:
         """Run a paused job again."""
-        return await self.client.call(ResumeJob(id=parse_job_id(id)))
+        return await self.client.call(actions.ResumeJob(id=parse_job_id(id)))
 
     async def schedule(
         self,
@@ -138,7 +118,7 @@ class AsyncVenueClient:
         time_ms: int | None = None,
         after_ms: int | None = None,
         request_id: str | None = None,
-    ) -> WaitingCall:
+    ) -> actions.WaitingCall:
         """Have an operation begin as a job at a time; return the call, with the id of its job.
 
         time_ms: Unix milliseconds. after_ms: from now, in its place.
@@ -146,26 +126,28 @@ class AsyncVenueClient:
         request = scheduling(operation, input, time_ms, after_ms)
         return await self.client.call(request, request_id=request_id)
 
-    async def scheduled(self, after: bytes = b"") -> tuple[WaitingCall, ...]:
+    async def scheduled(self, after: bytes = b"") -> tuple[actions.WaitingCall, ...]:
         """Return calls that wait, the next one first. after: the last handle of a page."""
-        return (await self.client.call(ListScheduled(after=after))).calls
+        return (await self.client.call(actions.ListScheduled(after=after))).calls
 
     async def unschedule(self, handle: bytes) -> None:
         """Drop a call that waits."""
-        await self.client.call(UnscheduleCall(handle=handle))
+        await self.client.call(actions.UnscheduleCall(handle=handle))
 
     async def delete(self, id: bytes | str) -> None:
         """Cancel a job if it is live, and have it shown no more."""
-        await self.client.call(DeleteJob(id=parse_job_id(id)))
+        await self.client.call(actions.DeleteJob(id=parse_job_id(id)))
 
     async def register(self, metadata: str | Mapping[str, Any]) -> bytes:
         """Register an asset; as `VenueClient.register`."""
-        return (await self.client.call(RegisterAsset(metadata=metadata_of(metadata)))).id
+        return (await self.client.call(actions.RegisterAsset(metadata=metadata_of(metadata)))).id
 
     async def assets(self) -> AsyncIterator[bytes]:
         """Yield the ids of the venue's assets, in their order."""
         offset = 0
-        while page := (await self.client.call(ListAssets(offset=offset, limit=PAGE_MAX))).items:
+        while page := (
+            await self.client.call(actions.ListAssets(offset=offset, limit=actions.PAGE_MAX))
+        ).items:
             for id in page:
                 yield id
             offset += len(page)
@@ -173,18 +155,18 @@ class AsyncVenueClient:
     async def asset(self, id: bytes | str) -> str:
         """Return the exact metadata text of an asset; as `VenueClient.asset`."""
         wanted = parse_asset_id(id)
-        return checked_text(wanted, (await self.client.call(GetAsset(id=wanted))).metadata)
+        return checked_text(wanted, (await self.client.call(actions.GetAsset(id=wanted))).metadata)
 
     async def upload(self, id: bytes | str, content: bytes | Iterable[bytes] | IO[bytes]) -> bytes:
         """Store the content of an asset; as `VenueClient.upload`."""
         body = [content] if isinstance(content, bytes) else content
-        return (await self.client.upload(PutContent(id=parse_asset_id(id)), body)).hash
+        return (await self.client.upload(actions.PutContent(id=parse_asset_id(id)), body)).hash
 
     async def download(
         self, id: bytes | str, start: int = 0, count: int = 0
     ) -> AsyncIterator[bytes]:
         """Yield the content of an asset in pieces; as `VenueClient.download`."""
-        request = GetContent(id=parse_asset_id(id), start=start, count=count)
+        request = actions.GetContent(id=parse_asset_id(id), start=start, count=count)
         async with self.client.stream(request) as pieces:
             async for piece in pieces:
                 yield piece.data

@@ -16,30 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, Final, Self
 
-from datalattice.actions import (
-    PAGE_MAX,
-    CancelJob,
-    DeleteJob,
-    GetAsset,
-    GetContent,
-    GetJob,
-    InvokeOperation,
-    JobRecord,
-    ListAssets,
-    ListJobIds,
-    ListOperations,
-    ListScheduled,
-    MessageJob,
-    OfferedOperation,
-    PauseJob,
-    PutContent,
-    RegisterAsset,
-    ResumeJob,
-    ScheduleOperation,
-    UnscheduleCall,
-    WaitingCall,
-    WatchJob,
-)
+from datalattice import actions
 from datalattice.apps.grid import TERMINAL, parse_asset_id, parse_job_id
 from datalattice.cells import Value, from_json, to_python
 from datalattice.client.calling import Client
@@ -74,12 +51,12 @@ def _check_names(value: object, name: str) -> None:
             left += one
 
 
-def has_ended(record: JobRecord) -> bool:
+def has_ended(record: actions.JobRecord) -> bool:
     """Return whether a job has ended."""
     return record.status in TERMINAL
 
 
-def output_of(record: JobRecord) -> Any:
+def output_of(record: actions.JobRecord) -> Any:
     """Return the output of a job as plain JSON. Raises: OperationFailed: it ended otherwise."""
     if record.status != COMPLETE:
         ended = f"is {record.status}" if has_ended(record) else f"goes on: {record.status}"
@@ -106,23 +83,25 @@ def checked_text(id: bytes, text: str) -> str:
     return text
 
 
-def invocation(operation: str, input: object, timeout_ms: int | None) -> InvokeOperation:
+def invocation(operation: str, input: object, timeout_ms: int | None) -> actions.InvokeOperation:
     """Return the request that begins a job."""
-    return InvokeOperation(operation=operation, input=input_cell(input), timeout_ms=timeout_ms)
+    return actions.InvokeOperation(
+        operation=operation, input=input_cell(input), timeout_ms=timeout_ms
+    )
 
 
 def scheduling(
     operation: str, input: object, time_ms: int | None, after_ms: int | None
-) -> ScheduleOperation:
+) -> actions.ScheduleOperation:
     """Return the request that has a job begin at a time."""
-    return ScheduleOperation(
+    return actions.ScheduleOperation(
         operation=operation, input=input_cell(input), time_ms=time_ms, after_ms=after_ms
     )
 
 
-def message_to(id: bytes | str, message: object) -> MessageJob:
+def message_to(id: bytes | str, message: object) -> actions.MessageJob:
     """Return the request that gives a job a message."""
-    return MessageJob(id=parse_job_id(id), message=input_cell(message, "message"))
+    return actions.MessageJob(id=parse_job_id(id), message=input_cell(message, "message"))
 
 
 class VenueClient:
@@ -139,9 +118,9 @@ class VenueClient:
         """Return the venue behind a URL or socket. options: of `RestClient`."""
         return cls(RestClient(url, **options))
 
-    def operations(self, after: str = "") -> tuple[OfferedOperation, ...]:
+    def operations(self, after: str = "") -> tuple[actions.OfferedOperation, ...]:
         """Return operations that the venue offers, in order. after: the last path of a page."""
-        return self.client.call(ListOperations(after=after)).operations
+        return self.client.call(actions.ListOperations(after=after)).operations
 
     def invoke(
         self,
@@ -150,7 +129,7 @@ class VenueClient:
         *,
         timeout_ms: int | None = None,
         request_id: str | None = None,
-    ) -> JobRecord:
+    ) -> actions.JobRecord:
         """Begin a job; return its record, which is durable.
 
         timeout_ms: after which the job ends as TIMEOUT. request_id: as that of `Client.call`.
@@ -174,9 +153,9 @@ class VenueClient:
         begun = self.invoke(operation, input, timeout_ms=timeout_ms)
         return output_of(self.wait(begun.id, limit_s))
 
-    def wait(self, id: bytes | str, limit_s: float | None = None) -> JobRecord:
+    def wait(self, id: bytes | str, limit_s: float | None = None) -> actions.JobRecord:
         """Return a job when it has ended, or as it is after `limit_s` seconds."""
-        found: JobRecord | None = None
+        found: actions.JobRecord | None = None
         with self.watch(id) as records:
             timer = None if limit_s is None else threading.Timer(limit_s, records.close)
             if timer is not None:
@@ -191,38 +170,38 @@ class VenueClient:
                     timer.cancel()
         return found or self.job(id)
 
-    def watch(self, id: bytes | str, after: int | None = None) -> ResultStream[JobRecord]:
+    def watch(self, id: bytes | str, after: int | None = None) -> ResultStream[actions.JobRecord]:
         """Return a job as it is, then after each change, up to its end.
 
         after: the `updated` of a record; only newer ones come.
         """
         resume = "" if after is None else str(after)
-        return self.client.stream(WatchJob(id=parse_job_id(id), resume=resume))
+        return self.client.stream(actions.WatchJob(id=parse_job_id(id), resume=resume))
 
-    def job(self, id: bytes | str) -> JobRecord:
+    def job(self, id: bytes | str) -> actions.JobRecord:
         """Return a job."""
-        return self.client.call(GetJob(id=parse_job_id(id)))
+        return self.client.call(actions.GetJob(id=parse_job_id(id)))
 
     def jobs(self, status: str = "", before: bytes | str | None = None) -> tuple[bytes, ...]:
         """Return ids of jobs, newest first. before: the last id of a page."""
         last = b"" if before is None else parse_job_id(before)
-        return self.client.call(ListJobIds(status=status, before=last)).jobs
+        return self.client.call(actions.ListJobIds(status=status, before=last)).jobs
 
     def message(self, id: bytes | str, message: object) -> int:
         """Give a job a message; return how many wait for it."""
         return self.client.call(message_to(id, message)).queue_depth
 
-    def cancel(self, id: bytes | str) -> JobRecord:
+    def cancel(self, id: bytes | str) -> actions.JobRecord:
         """End a job; one that has ended stays as it is."""
-        return self.client.call(CancelJob(id=parse_job_id(id)))
+        return self.client.call(actions.CancelJob(id=parse_job_id(id)))
 
-    def pause(self, id: bytes | str) -> JobRecord:
+    def pause(self, id: bytes | str) -> actions.JobRecord:
         """Stop a job until it is resumed."""
-        return self.client.call(PauseJob(id=parse_job_id(id)))
+        return self.client.call(actions.PauseJob(id=parse_job_id(id)))
 
-    def resume(self, id: bytes | str) -> JobRecord:
+    def resume(self, id: bytes | str) -> actions.JobRecord:
         """Run a paused job again."""
-        return self.client.call(ResumeJob(id=parse_job_id(id)))
+        return self.client.call(actions.ResumeJob(id=parse_job_id(id)))
 
     def schedule(
         self,
@@ -232,7 +211,7 @@ class VenueClient:
         time_ms: int | None = None,
         after_ms: int | None = None,
         request_id: str | None = None,
-    ) -> WaitingCall:
+    ) -> actions.WaitingCall:
         """Have an operation begin as a job at a time; return the call, with the id of its job.
 
         time_ms: Unix milliseconds. after_ms: from now, in its place.
@@ -240,26 +219,28 @@ class VenueClient:
         request = scheduling(operation, input, time_ms, after_ms)
         return self.client.call(request, request_id=request_id)
 
-    def scheduled(self, after: bytes = b"") -> tuple[WaitingCall, ...]:
+    def scheduled(self, after: bytes = b"") -> tuple[actions.WaitingCall, ...]:
         """Return calls that wait, the next one first. after: the last handle of a page."""
-        return self.client.call(ListScheduled(after=after)).calls
+        return self.client.call(actions.ListScheduled(after=after)).calls
 
     def unschedule(self, handle: bytes) -> None:
         """Drop a call that waits."""
-        self.client.call(UnscheduleCall(handle=handle))
+        self.client.call(actions.UnscheduleCall(handle=handle))
 
     def delete(self, id: bytes | str) -> None:
         """Cancel a job if it is live, and have it shown no more."""
-        self.client.call(DeleteJob(id=parse_job_id(id)))
+        self.client.call(actions.DeleteJob(id=parse_job_id(id)))
 
     def register(self, metadata: str | Mapping[str, Any]) -> bytes:
         """Register an asset; return its id. metadata: the exact text, or an object to write."""
-        return self.client.call(RegisterAsset(metadata=metadata_of(metadata))).id
+        return self.client.call(actions.RegisterAsset(metadata=metadata_of(metadata))).id
 
     def assets(self) -> Iterator[bytes]:
         """Yield the ids of the venue's assets, in their order."""
         offset = 0
-        while page := self.client.call(ListAssets(offset=offset, limit=PAGE_MAX)).items:
+        while page := self.client.call(
+            actions.ListAssets(offset=offset, limit=actions.PAGE_MAX)
+        ).items:
             yield from page
             offset += len(page)
 
@@ -269,16 +250,16 @@ class VenueClient:
         Raises: NoSuchPath: it is not there. ProtocolViolation: what came is another text.
         """
         wanted = parse_asset_id(id)
-        return checked_text(wanted, self.client.call(GetAsset(id=wanted)).metadata)
+        return checked_text(wanted, self.client.call(actions.GetAsset(id=wanted)).metadata)
 
     def upload(self, id: bytes | str, content: bytes | Iterable[bytes] | IO[bytes]) -> bytes:
         """Store the content of an asset; return its SHA-256. content: bytes, pieces or a file."""
         body = [content] if isinstance(content, bytes) else content
-        return self.client.upload(PutContent(id=parse_asset_id(id)), body).hash
+        return self.client.upload(actions.PutContent(id=parse_asset_id(id)), body).hash
 
     def download(self, id: bytes | str, start: int = 0, count: int = 0) -> Iterator[bytes]:
         """Yield the content of an asset in pieces, `count` bytes from `start` on; 0: to its end."""
-        request = GetContent(id=parse_asset_id(id), start=start, count=count)
+        request = actions.GetContent(id=parse_asset_id(id), start=start, count=count)
         with self.client.stream(request) as pieces:
             for piece in pieces:
                 yield piece.data

@@ -12,23 +12,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 
-from datalattice.actions import (
-    LOCK_S_MAX,
-    ActionRequest,
-    CopyFile,
-    FileProperty,
-    GetFile,
-    ListLocks,
-    LockInfo,
-    MakeDirectory,
-    MoveFile,
-    PutFile,
-    RemoveFile,
-    SetProperties,
-    StatFile,
-    TakeLock,
-    UnlockFile,
-)
+from datalattice import actions
 from datalattice.api.rest import byte_range, file_pieces
 from datalattice.api.webdav.documents import directory_link, directory_page
 from datalattice.api.webdav.properties import (
@@ -85,12 +69,12 @@ RETRY_S: Final = 1.0
 SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"
 """A page that somebody put on a drive is not let to act for whoever looks at it."""
 
-ACTION_OF: Final[Mapping[str, type[ActionRequest[Any]]]] = {
-    "PROPFIND": StatFile,
-    "PROPPATCH": SetProperties,
-    "LOCK": TakeLock,
-    "MKCOL": MakeDirectory,
-    PUT: PutFile,
+ACTION_OF: Final[Mapping[str, type[actions.ActionRequest[Any]]]] = {
+    "PROPFIND": actions.StatFile,
+    "PROPPATCH": actions.SetProperties,
+    "LOCK": actions.TakeLock,
+    "MKCOL": actions.MakeDirectory,
+    PUT: actions.PutFile,
 }
 """What the methods with a body ask for."""
 
@@ -147,7 +131,7 @@ class DavMethods(DavResources):
     def _get(self, asked: DavAsked) -> Response:
         if not asked.path.drive:
             return self._index(asked)
-        info = self.call(asked, StatFile(**asked.place))
+        info = self.call(asked, actions.StatFile(**asked.place))
         if info.is_directory:
             return self._index(asked)
         tag = entity_tag(info)
@@ -178,7 +162,7 @@ class DavMethods(DavResources):
         if asked.method == "HEAD" or not part:
             return Response(status_code=status, headers=headers)
         # Of the file as it is now: another one that is written meanwhile is not mixed with it.
-        wanted = GetFile(**asked.place, start=part.start, count=len(part), hash=info.hash)
+        wanted = actions.GetFile(**asked.place, start=part.start, count=len(part), hash=info.hash)
         stream = self._service.stream(wanted, asked.caller)
         return StreamingResponse(file_pieces(stream, asked.caller, self._pool), status, headers)
 
@@ -234,7 +218,7 @@ class DavMethods(DavResources):
 
     # --- writing ---
 
-    def put(self, asked: DavAsked) -> tuple[PutFile, bool]:
+    def put(self, asked: DavAsked) -> tuple[actions.PutFile, bool]:
         """Return the action of a PUT, and whether it makes a file; its body comes afterwards."""
         if not asked.path.names or asked.path.is_slashed:
             raise DavError(405, "a directory has no content")
@@ -244,7 +228,9 @@ class DavMethods(DavResources):
         expected = self.expected(asked, held)
         if held is None:
             self.need_parent(asked, asked.path)
-        return PutFile(**asked.place, lock_tokens=asked.lists.tokens, **expected), held is None
+        return actions.PutFile(
+            **asked.place, lock_tokens=asked.lists.tokens, **expected
+        ), held is None
 
     def _delete(self, asked: DavAsked) -> Response:
         self.check_inside(asked)
@@ -255,7 +241,8 @@ class DavMethods(DavResources):
         expected = self.expected(asked, held)
         tokens = asked.lists.tokens
         self.change(
-            asked, RemoveFile(**asked.place, is_recursive=True, lock_tokens=tokens, **expected)
+            asked,
+            actions.RemoveFile(**asked.place, is_recursive=True, lock_tokens=tokens, **expected),
         )
         return Response(status_code=204)
 
@@ -267,7 +254,7 @@ class DavMethods(DavResources):
             raise DavError(405, "it is there already")
         if path.names:
             self.need_parent(asked, path)
-        request = MakeDirectory(
+        request = actions.MakeDirectory(
             owner=path.owner,
             drive=path.drive,
             path=path.path if path.names else "",
@@ -314,8 +301,10 @@ class DavMethods(DavResources):
             "is_recursive": True,
             "lock_tokens": asked.lists.tokens,
         }
-        request: ActionRequest[Any] = (
-            MoveFile(**fields) if is_move else CopyFile(**fields, is_shallow=how == "0")
+        request: actions.ActionRequest[Any] = (
+            actions.MoveFile(**fields)
+            if is_move
+            else actions.CopyFile(**fields, is_shallow=how == "0")
         )
         try:
             self.change(asked, request, missing=409)
@@ -332,11 +321,11 @@ class DavMethods(DavResources):
             raise DavError(403, "Depth: 0 or 1", "propfind-finite-depth")
         depth(asked.headers, ("0", "1"))
         path = asked.path
-        info = self.call(asked, StatFile(**asked.place)) if path.drive else None
+        info = self.call(asked, actions.StatFile(**asked.place)) if path.drive else None
         is_directory = info is None or info.is_directory
-        locks: tuple[LockInfo, ...] = ()
+        locks: tuple[actions.LockInfo, ...] = ()
         if path.drive and wanted.needs_locks:
-            locks = self.call(asked, ListLocks(**asked.place)).locks
+            locks = self.call(asked, actions.ListLocks(**asked.place)).locks
 
         def shown(found: Children) -> str:
             return "".join(response(self.resource(*one, locks), wanted) for one in found)
@@ -352,12 +341,12 @@ class DavMethods(DavResources):
     def _proppatch(self, asked: DavAsked) -> Response:
         self.check_inside(asked, is_root=True)
         changes = changes_in(asked.body)
-        info = self.call(asked, StatFile(**asked.place))
+        info = self.call(asked, actions.StatFile(**asked.place))
         if PROTECTED.isdisjoint(changes):
-            request = SetProperties(
+            request = actions.SetProperties(
                 **asked.place,
                 set=tuple(
-                    FileProperty(name=name, value=value)
+                    actions.FileProperty(name=name, value=value)
                     for name, value in changes.items()
                     if value is not None
                 ),
@@ -376,17 +365,17 @@ class DavMethods(DavResources):
         how = depth(asked.headers, ("0", "infinity"))
         fields: dict[str, Any] = {
             **asked.place,
-            "timeout_s": lock_seconds(asked.headers, LOCK_S_MAX),
+            "timeout_s": lock_seconds(asked.headers, actions.LOCK_S_MAX),
         }
         if not asked.body:
             if len(asked.lists.tokens) != 1:
                 raise UsageError("a LOCK without a body refreshes the lock whose token If has")
             fields["token"] = asked.lists.tokens[0]
-            lock = self.change(asked, TakeLock(**fields), missing=412)
+            lock = self.change(asked, actions.TakeLock(**fields), missing=412)
         else:
             lock = self.change(
                 asked,
-                TakeLock(
+                actions.TakeLock(
                     **fields,
                     is_deep=how == "infinity",
                     lock_tokens=asked.lists.tokens,
@@ -406,7 +395,7 @@ class DavMethods(DavResources):
         self.check_inside(asked, is_root=True)
         token = lock_token(asked.headers)
         try:
-            self.call(asked, UnlockFile(**asked.place, token=token))
+            self.call(asked, actions.UnlockFile(**asked.place, token=token))
         except NoSuchPath as error:
             raise DavError(409, str(error), "lock-token-matches-request-uri") from error
         return Response(status_code=204)

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from datalattice.actions import (
-    AccessRule,
-    AuditEntry,
-    AuditEvent,
-    DeletePolicy,
-    Empty,
-    GetPolicy,
-    IssuedToken,
-    IssueToken,
-    LaggedEvents,
-    PutPolicy,
-    RevokeToken,
-    RightHolders,
-    WatchAudit,
-)
+from datalattice import actions
 from datalattice.cursors import EventsMissed
 from datalattice.errors import NoSuchPath, Unauthorized, UnsupportedOperation, UsageError
 from datalattice.service.access import ABSENT, AccessControl, AuditRecord, owned_part
@@ -43,16 +29,16 @@ def _for_rules(call: ServiceCall, scope: str) -> AccessControl:
     return _access(call)
 
 
-def _rule(access: AccessControl, scope: str) -> AccessRule:
+def _rule(access: AccessControl, scope: str) -> actions.AccessRule:
     try:
         version = access.policies.get(scope).version
     except NoSuchPath:
         version = ABSENT
     held = [
-        RightHolders(right=right, who=one.rule[right], scope=one.scope)
+        actions.RightHolders(right=right, who=one.rule[right], scope=one.scope)
         for right, one in access.policies.inherited(scope).items()
     ]
-    return AccessRule(
+    return actions.AccessRule(
         scope=scope,
         rights=tuple(one for one in held if one.scope == scope),
         inherited=tuple(one for one in held if one.scope != scope),
@@ -60,14 +46,14 @@ def _rule(access: AccessControl, scope: str) -> AccessRule:
     )
 
 
-@handles(GetPolicy)
-def get_policy(call: ServiceCall, request: GetPolicy) -> AccessRule:
+@handles(actions.GetPolicy)
+def get_policy(call: ServiceCall, request: actions.GetPolicy) -> actions.AccessRule:
     """Return the rule of a scope."""
     return _rule(_for_rules(call, request.scope), request.scope)
 
 
-@handles(PutPolicy)
-def put_policy(call: ServiceCall, request: PutPolicy) -> AccessRule:
+@handles(actions.PutPolicy)
+def put_policy(call: ServiceCall, request: actions.PutPolicy) -> actions.AccessRule:
     """Set the rule of a scope."""
     access = _for_rules(call, request.scope)
     rights = {one.right: one.who for one in request.rights}
@@ -80,40 +66,42 @@ def put_policy(call: ServiceCall, request: PutPolicy) -> AccessRule:
     return _rule(access, request.scope)
 
 
-@handles(DeletePolicy)
-def delete_policy(call: ServiceCall, request: DeletePolicy) -> Empty:
+@handles(actions.DeletePolicy)
+def delete_policy(call: ServiceCall, request: actions.DeletePolicy) -> actions.Empty:
     """Remove the rule of a scope."""
     _for_rules(call, request.scope).policies.delete(request.scope, request.if_match)
-    return Empty()
+    return actions.Empty()
 
 
-@handles(IssueToken)
-def issue_token(call: ServiceCall, request: IssueToken) -> IssuedToken:
+@handles(actions.IssueToken)
+def issue_token(call: ServiceCall, request: actions.IssueToken) -> actions.IssuedToken:
     """Make a token for somebody."""
     made = _access(call).issue(
         request.subject, request.scopes, request.life_s, issued_for=call.principal
     )
-    return IssuedToken(token=made.token.reveal(), token_id=made.token_id, ends_ms=made.ends_ms)
+    return actions.IssuedToken(
+        token=made.token.reveal(), token_id=made.token_id, ends_ms=made.ends_ms
+    )
 
 
-@handles(RevokeToken)
-def revoke_token(call: ServiceCall, request: RevokeToken) -> Empty:
+@handles(actions.RevokeToken)
+def revoke_token(call: ServiceCall, request: actions.RevokeToken) -> actions.Empty:
     """Refuse a token from now on."""
     _access(call).revoke(request.issuer, request.token_id)
-    return Empty()
+    return actions.Empty()
 
 
-@handles(WatchAudit)
-def watch_audit(call: ServiceCall, request: WatchAudit) -> Streamed[AuditEvent]:
+@handles(actions.WatchAudit)
+def watch_audit(call: ServiceCall, request: actions.WatchAudit) -> Streamed[actions.AuditEvent]:
     """Return what is decided from now on."""
     return events_of(_access(call).audit.ring, request, _audit_event)
 
 
-def _audit_event(record: AuditRecord | EventsMissed) -> AuditEvent:
+def _audit_event(record: AuditRecord | EventsMissed) -> actions.AuditEvent:
     if isinstance(record, EventsMissed):
-        return AuditEvent(lagged=LaggedEvents(count=record.count))
-    return AuditEvent(
-        record=AuditEntry(
+        return actions.AuditEvent(lagged=actions.LaggedEvents(count=record.count))
+    return actions.AuditEvent(
+        record=actions.AuditEntry(
             time_ms=record.time_ms,
             door=record.door,
             action=record.action,

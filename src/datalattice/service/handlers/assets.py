@@ -5,21 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from datalattice.actions import (
-    PAGE_MAX,
-    AssetMetadata,
-    AssetPage,
-    ContentInfo,
-    FilePiece,
-    GetAsset,
-    GetContent,
-    ListAssets,
-    PutContent,
-    RegisterAsset,
-    RegisteredAsset,
-    StatContent,
-    StoredHash,
-)
+from datalattice import actions
 from datalattice.apps.grid import StoredContent, Venue
 from datalattice.cells import Map, Value
 from datalattice.errors import Conflict, NoSuchPath, UsageError
@@ -38,39 +24,41 @@ def _venue(call: ServiceCall) -> Venue:
     return call.node.venue(storage=call.contents)
 
 
-@handles(ListAssets)
-def list_assets(call: ServiceCall, request: ListAssets) -> AssetPage:
+@handles(actions.ListAssets)
+def list_assets(call: ServiceCall, request: actions.ListAssets) -> actions.AssetPage:
     """List the assets of the venue."""
-    if not 1 <= request.limit <= PAGE_MAX:
-        raise UsageError(f"limit: 1 to {PAGE_MAX}, got {request.limit}")
+    if not 1 <= request.limit <= actions.PAGE_MAX:
+        raise UsageError(f"limit: 1 to {actions.PAGE_MAX}, got {request.limit}")
     total, items = _venue(call).asset_page(request.offset, request.limit)
-    return AssetPage(total=total, offset=request.offset, limit=request.limit, items=tuple(items))
+    return actions.AssetPage(
+        total=total, offset=request.offset, limit=request.limit, items=tuple(items)
+    )
 
 
-@handles(GetAsset)
-def get_asset(call: ServiceCall, request: GetAsset) -> AssetMetadata:
+@handles(actions.GetAsset)
+def get_asset(call: ServiceCall, request: actions.GetAsset) -> actions.AssetMetadata:
     """Return the metadata of an asset."""
     text = _venue(call).asset(request.id)
     if text is None:
         raise NoSuchPath(f"there is no asset {request.id.hex()} here")
-    return AssetMetadata(metadata=text)
+    return actions.AssetMetadata(metadata=text)
 
 
-@handles(RegisterAsset)
-def register_asset(call: ServiceCall, request: RegisterAsset) -> RegisteredAsset:
+@handles(actions.RegisterAsset)
+def register_asset(call: ServiceCall, request: actions.RegisterAsset) -> actions.RegisteredAsset:
     """Register an asset."""
-    return RegisteredAsset(id=_venue(call).register(request.metadata))
+    return actions.RegisteredAsset(id=_venue(call).register(request.metadata))
 
 
-@handles(StatContent)
-def stat_content(call: ServiceCall, request: StatContent) -> ContentInfo:
+@handles(actions.StatContent)
+def stat_content(call: ServiceCall, request: actions.StatContent) -> actions.ContentInfo:
     """Return what is known of a content."""
     venue = _venue(call)
     content = _content(venue, request.id)
     declared = venue.metadata(request.id).get("content")
     assert isinstance(declared, Map), "it declares the content that was found"
     media, name = _text(declared.get("contentType")), _text(declared.get("fileName"))
-    return ContentInfo(
+    return actions.ContentInfo(
         id=request.id,
         hash=content.digest,
         size=content.size,
@@ -96,8 +84,8 @@ def _content(venue: Venue, id: bytes) -> StoredContent:
     return found
 
 
-@handles(GetContent)
-def get_content(call: ServiceCall, request: GetContent) -> Streamed[FilePiece]:
+@handles(actions.GetContent)
+def get_content(call: ServiceCall, request: actions.GetContent) -> Streamed[actions.FilePiece]:
     """Return a content in pieces."""
     content = _content(_venue(call), request.id)
     where = f"the content of {request.id.hex()}"
@@ -108,13 +96,13 @@ def get_content(call: ServiceCall, request: GetContent) -> Streamed[FilePiece]:
     return piece_stream(pieces, name, request)
 
 
-@handles(PutContent)
-def put_content(call: ServiceCall, request: PutContent) -> Upload[StoredHash]:
+@handles(actions.PutContent)
+def put_content(call: ServiceCall, request: actions.PutContent) -> Upload[actions.StoredHash]:
     """Begin to store a content."""
     return _ContentUpload(_venue(call), request.id)
 
 
-class _ContentUpload(Upload[StoredHash]):
+class _ContentUpload(Upload[actions.StoredHash]):
     def __init__(self, venue: Venue, id: bytes) -> None:
         # Refused before the body comes: an unknown asset, or one that declares no content.
         self._writer = venue.content_writer(id)
@@ -122,9 +110,9 @@ class _ContentUpload(Upload[StoredHash]):
     def write(self, piece: bytes) -> None:
         self._writer.write(bytes(piece))
 
-    def finish(self) -> StoredHash:
+    def finish(self) -> actions.StoredHash:
         self._writer.finish()
-        return StoredHash(hash=self._writer.name)
+        return actions.StoredHash(hash=self._writer.name)
 
     def close(self) -> None:
         self._writer.close()

@@ -7,33 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from datalattice.actions import (
-    PIECE_BYTES_MAX,
-    UPLOAD_BYTES_MAX,
-    CopyFile,
-    DriveList,
-    Empty,
-    FileInfo,
-    FileList,
-    FilePiece,
-    FileProperty,
-    GetFile,
-    ListDirectory,
-    ListDrives,
-    ListLocks,
-    LockInfo,
-    LockList,
-    MakeDirectory,
-    MoveFile,
-    PutFile,
-    ReadFile,
-    RemoveFile,
-    SetProperties,
-    StatFile,
-    TakeLock,
-    UnlockFile,
-    WriteFile,
-)
+from datalattice import actions
 from datalattice.apps.dlfs import Content, Drive, Stat, join_path, split_path
 from datalattice.cells import Blob
 from datalattice.errors import (
@@ -49,10 +23,10 @@ from datalattice.service.registry import ServiceCall, Streamed, Upload, handles,
 from datalattice.service.resuming import stream_name
 
 
-@handles(ListDrives)
-def list_drives(call: ServiceCall, request: ListDrives) -> DriveList:
+@handles(actions.ListDrives)
+def list_drives(call: ServiceCall, request: actions.ListDrives) -> actions.DriveList:
     """List the drives of an owner."""
-    return DriveList(drives=tuple(call.node.drives(owner=call.owner(request.owner))))
+    return actions.DriveList(drives=tuple(call.node.drives(owner=call.owner(request.owner))))
 
 
 def _drive(call: ServiceCall, name: str, owner: str) -> Drive:
@@ -67,20 +41,20 @@ def _present(call: ServiceCall, name: str, owner: str) -> Drive:
     return drive
 
 
-def _info(stat: Stat) -> FileInfo:
-    return FileInfo(
+def _info(stat: Stat) -> actions.FileInfo:
+    return actions.FileInfo(
         path=stat.path,
         is_directory=stat.is_dir,
         size=stat.size,
         modified_ms=stat.modified_ms,
         hash=stat.hash,
         content_hash=stat.content_hash,
-        properties=tuple(FileProperty(name=n, value=v) for n, v in stat.properties.items()),
+        properties=tuple(actions.FileProperty(name=n, value=v) for n, v in stat.properties.items()),
     )
 
 
-@handles(StatFile)
-def stat_file(call: ServiceCall, request: StatFile) -> FileInfo:
+@handles(actions.StatFile)
+def stat_file(call: ServiceCall, request: actions.StatFile) -> actions.FileInfo:
     """Return what is at a path."""
     return _info(_present(call, request.drive, request.owner).stat(request.path or "/"))
 
@@ -89,8 +63,8 @@ ENTRIES_MAX: Final = 10_000
 """Entries of a directory in one page."""
 
 
-@handles(ListDirectory)
-def list_directory(call: ServiceCall, request: ListDirectory) -> FileList:
+@handles(actions.ListDirectory)
+def list_directory(call: ServiceCall, request: actions.ListDirectory) -> actions.FileList:
     """Return the entries of a directory, or a page of them."""
     drive, path, following = _present(call, request.drive, request.owner), request.path or "/", b""
     if request.count or request.start:
@@ -98,22 +72,30 @@ def list_directory(call: ServiceCall, request: ListDirectory) -> FileList:
         entries, following = drive.page(path, request.start, count)
     else:
         entries = drive.entries(path)
-    return FileList(entries=tuple(_info(one) for one in entries), next=following)
+    return actions.FileList(entries=tuple(_info(one) for one in entries), next=following)
 
 
-@handles(ReadFile)
-def read_file(call: ServiceCall, request: ReadFile) -> FilePiece:
+@handles(actions.ReadFile)
+def read_file(call: ServiceCall, request: actions.ReadFile) -> actions.FilePiece:
     """Return a piece of a file."""
-    count = page(request.count, PIECE_BYTES_MAX)
+    count = page(request.count, actions.PIECE_BYTES_MAX)
     drive = _drive(call, request.drive, request.owner)
     stat = drive.stat(request.path)
     if request.hash is not None and request.hash != stat.hash:
         raise Conflict(f"{request.path}: the file has changed since the first piece was read")
     data = drive.read(request.path, request.start, request.start + count)
-    return FilePiece(data=data, start=request.start, size=stat.size, hash=stat.hash)
+    return actions.FilePiece(data=data, start=request.start, size=stat.size, hash=stat.hash)
 
 
-_Writes = WriteFile | PutFile | MakeDirectory | RemoveFile | MoveFile | CopyFile | SetProperties
+_Writes = (
+    actions.WriteFile
+    | actions.PutFile
+    | actions.MakeDirectory
+    | actions.RemoveFile
+    | actions.MoveFile
+    | actions.CopyFile
+    | actions.SetProperties
+)
 
 
 @contextmanager
@@ -129,15 +111,19 @@ def _writing(call: ServiceCall, request: _Writes, *touched: Touched) -> Iterator
         yield _drive(call, request.drive, request.owner)
 
 
-@handles(WriteFile)
-def write_file(call: ServiceCall, request: WriteFile) -> FileInfo:
+@handles(actions.WriteFile)
+def write_file(call: ServiceCall, request: actions.WriteFile) -> actions.FileInfo:
     """Write a file as a whole."""
-    if len(request.data) > PIECE_BYTES_MAX:
-        raise LimitExceeded(f"data: at most {PIECE_BYTES_MAX} bytes, got {len(request.data)}")
+    if len(request.data) > actions.PIECE_BYTES_MAX:
+        raise LimitExceeded(
+            f"data: at most {actions.PIECE_BYTES_MAX} bytes, got {len(request.data)}"
+        )
     return _write(call, request, request.data)
 
 
-def _write(call: ServiceCall, request: WriteFile | PutFile, content: Content) -> FileInfo:
+def _write(
+    call: ServiceCall, request: actions.WriteFile | actions.PutFile, content: Content
+) -> actions.FileInfo:
     names = split_path(request.path)
     is_there = _held(_drive(call, request.drive, request.owner), request.path) is not None
     with _writing(call, request, Touched(names, is_member=not is_there)) as drive:
@@ -146,8 +132,8 @@ def _write(call: ServiceCall, request: WriteFile | PutFile, content: Content) ->
     return _info(drive.stat(request.path))
 
 
-@handles(PutFile)
-def put_file(call: ServiceCall, request: PutFile) -> Upload[FileInfo]:
+@handles(actions.PutFile)
+def put_file(call: ServiceCall, request: actions.PutFile) -> Upload[actions.FileInfo]:
     """Begin to write a file."""
     # Refused before the body comes; what holds at the end counts.
     drive = _drive(call, request.drive, request.owner)
@@ -160,18 +146,18 @@ def put_file(call: ServiceCall, request: PutFile) -> Upload[FileInfo]:
     return _FileUpload(call, request)
 
 
-class _FileUpload(Upload[FileInfo]):
-    def __init__(self, call: ServiceCall, request: PutFile) -> None:
+class _FileUpload(Upload[actions.FileInfo]):
+    def __init__(self, call: ServiceCall, request: actions.PutFile) -> None:
         self._call, self._request, self._size = call, request, 0
         self._upload = call.node.upload()
 
     def write(self, piece: bytes) -> None:
         self._size += len(piece)
-        if self._size > UPLOAD_BYTES_MAX:
-            raise LimitExceeded(f"a file has at most {UPLOAD_BYTES_MAX} bytes")
+        if self._size > actions.UPLOAD_BYTES_MAX:
+            raise LimitExceeded(f"a file has at most {actions.UPLOAD_BYTES_MAX} bytes")
         self._upload.write(piece)
 
-    def finish(self) -> FileInfo:
+    def finish(self) -> actions.FileInfo:
         content, request = self._upload.finish(), self._request
         return _write(self._call, request, content)
 
@@ -179,8 +165,8 @@ class _FileUpload(Upload[FileInfo]):
         self._upload.close()
 
 
-@handles(GetFile)
-def get_file(call: ServiceCall, request: GetFile) -> Streamed[FilePiece]:
+@handles(actions.GetFile)
+def get_file(call: ServiceCall, request: actions.GetFile) -> Streamed[actions.FilePiece]:
     """Return a file in pieces."""
     owner = call.owner(request.owner)
     drive = _present(call, request.drive, request.owner)
@@ -218,8 +204,8 @@ def _check_expected(
         raise Conflict(f"{path}: {there}")
 
 
-@handles(MakeDirectory)
-def make_directory(call: ServiceCall, request: MakeDirectory) -> Empty:
+@handles(actions.MakeDirectory)
+def make_directory(call: ServiceCall, request: actions.MakeDirectory) -> actions.Empty:
     """Make a directory, or the drive."""
     names = split_path(request.path or "/")
     with _writing(call, request, Touched(names, is_member=True)) as drive:
@@ -227,26 +213,26 @@ def make_directory(call: ServiceCall, request: MakeDirectory) -> Empty:
             drive.mkdir(request.path)
         else:
             drive.ensure()
-    return Empty()
+    return actions.Empty()
 
 
-@handles(RemoveFile)
-def remove_file(call: ServiceCall, request: RemoveFile) -> Empty:
+@handles(actions.RemoveFile)
+def remove_file(call: ServiceCall, request: actions.RemoveFile) -> actions.Empty:
     """Remove a file or directory."""
     names = split_path(request.path)
     with _writing(call, request, Touched(names, is_tree=True, is_member=True)) as drive:
         _check_expected(drive, request.path, request.if_match)
         (drive.remove_tree if request.is_recursive else drive.delete)(request.path)
     _unlock_removed(call, request, names)
-    return Empty()
+    return actions.Empty()
 
 
 def _unlock_removed(call: ServiceCall, request: _Writes, names: tuple[str, ...]) -> None:
     call.locks.removed(LockPlace(call.owner(request.owner), request.drive, names))
 
 
-@handles(MoveFile)
-def move_file(call: ServiceCall, request: MoveFile) -> Empty:
+@handles(actions.MoveFile)
+def move_file(call: ServiceCall, request: actions.MoveFile) -> actions.Empty:
     """Move a file or directory."""
     source, target = split_path(request.path), split_path(request.target)
     left = Touched(source, is_tree=True, is_member=True)
@@ -256,11 +242,11 @@ def move_file(call: ServiceCall, request: MoveFile) -> Empty:
         drive.move(request.path, request.target, overwrite=request.overwrite)
     if source != target:
         _unlock_removed(call, request, source)
-    return Empty()
+    return actions.Empty()
 
 
-@handles(CopyFile)
-def copy_file(call: ServiceCall, request: CopyFile) -> Empty:
+@handles(actions.CopyFile)
+def copy_file(call: ServiceCall, request: actions.CopyFile) -> actions.Empty:
     """Copy a file or directory."""
     with _writing(call, request, _placing(split_path(request.target))) as drive:
         found = drive.stat(request.path)
@@ -271,20 +257,20 @@ def copy_file(call: ServiceCall, request: CopyFile) -> Empty:
             drive.set_properties(request.target, dict(found.properties))
         else:
             drive.copy(request.path, request.target, overwrite=request.overwrite)
-    return Empty()
+    return actions.Empty()
 
 
 def _placing(target: tuple[str, ...]) -> Touched:
     return Touched(target, is_tree=True, is_member=True)
 
 
-def _check_ends(drive: Drive, request: MoveFile | CopyFile) -> None:
+def _check_ends(drive: Drive, request: actions.MoveFile | actions.CopyFile) -> None:
     """Check what is at both paths. Raises: Conflict: it is not what the caller expects."""
     _check_expected(drive, request.path, request.if_match)
     _check_expected(drive, request.target, request.target_if_match)
 
 
-def _clear(drive: Drive, request: MoveFile | CopyFile) -> None:
+def _clear(drive: Drive, request: actions.MoveFile | actions.CopyFile) -> None:
     """Remove what is at the target of a copy or move, where that is asked for."""
     source, target = split_path(request.path), split_path(request.target)
     if not (request.overwrite and request.is_recursive) or source == target:
@@ -298,8 +284,8 @@ def _clear(drive: Drive, request: MoveFile | CopyFile) -> None:
     drive.remove_tree(request.target)
 
 
-@handles(SetProperties)
-def set_properties(call: ServiceCall, request: SetProperties) -> FileInfo:
+@handles(actions.SetProperties)
+def set_properties(call: ServiceCall, request: actions.SetProperties) -> actions.FileInfo:
     """Set and remove properties."""
     path = request.path or "/"
     changes: dict[str, str | None] = dict.fromkeys(request.remove)
@@ -313,8 +299,8 @@ def set_properties(call: ServiceCall, request: SetProperties) -> FileInfo:
 # --- locks ----------------------------------------------------------------------------------------
 
 
-@handles(TakeLock)
-def lock_file(call: ServiceCall, request: TakeLock) -> LockInfo:
+@handles(actions.TakeLock)
+def lock_file(call: ServiceCall, request: actions.TakeLock) -> actions.LockInfo:
     """Lock a file or directory, or refresh a lock."""
     path = request.path or "/"
     place = LockPlace(call.owner(request.owner), request.drive, split_path(path))
@@ -338,7 +324,9 @@ def lock_file(call: ServiceCall, request: TakeLock) -> LockInfo:
     return replace(_lock_info(made), is_new=is_new)
 
 
-def _create_missing(call: ServiceCall, request: TakeLock, place: LockPlace, made: HeldLock) -> bool:
+def _create_missing(
+    call: ServiceCall, request: actions.TakeLock, place: LockPlace, made: HeldLock
+) -> bool:
     path = request.path or "/"
     drive = _present(call, request.drive, request.owner)
     if drive.exists(path):
@@ -355,8 +343,8 @@ def _create_missing(call: ServiceCall, request: TakeLock, place: LockPlace, made
     return True
 
 
-def _lock_info(lock: HeldLock) -> LockInfo:
-    return LockInfo(
+def _lock_info(lock: HeldLock) -> actions.LockInfo:
+    return actions.LockInfo(
         token=lock.token,
         path=join_path(lock.place.names),
         is_shared=lock.is_shared,
@@ -366,16 +354,16 @@ def _lock_info(lock: HeldLock) -> LockInfo:
     )
 
 
-@handles(UnlockFile)
-def unlock_file(call: ServiceCall, request: UnlockFile) -> Empty:
+@handles(actions.UnlockFile)
+def unlock_file(call: ServiceCall, request: actions.UnlockFile) -> actions.Empty:
     """End a lock."""
     place = LockPlace(call.owner(request.owner), request.drive, split_path(request.path or "/"))
     call.locks.unlock(call.holder, place, request.token)
-    return Empty()
+    return actions.Empty()
 
 
-@handles(ListLocks)
-def list_locks(call: ServiceCall, request: ListLocks) -> LockList:
+@handles(actions.ListLocks)
+def list_locks(call: ServiceCall, request: actions.ListLocks) -> actions.LockList:
     """Return the locks on a path and below it."""
     place = LockPlace(call.owner(request.owner), request.drive, split_path(request.path or "/"))
-    return LockList(locks=tuple(_lock_info(one) for one in call.locks.around(place)))
+    return actions.LockList(locks=tuple(_lock_info(one) for one in call.locks.around(place)))

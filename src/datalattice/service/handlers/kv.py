@@ -9,21 +9,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from datalattice.actions import (
-    PAGE_MAX,
-    DatabaseInfo,
-    DatabaseList,
-    GetKey,
-    KeyEntry,
-    KeyOperation,
-    KeyPage,
-    KeyWrite,
-    ListDatabases,
-    ReadKeys,
-    WatchKeys,
-    WriteKeys,
-    WriteResults,
-)
+from datalattice import actions
 from datalattice.apps.kv import Batch, Database, KeyChange, shown_value
 from datalattice.cells import Value, Vector, value_hash
 from datalattice.cursors import RootLattice, Stream
@@ -33,23 +19,23 @@ from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.service.resuming import not_a_position, read_token, stream_name
 
 
-@handles(ListDatabases)
-def list_databases(call: ServiceCall, request: ListDatabases) -> DatabaseList:
+@handles(actions.ListDatabases)
+def list_databases(call: ServiceCall, request: actions.ListDatabases) -> actions.DatabaseList:
     """List the databases of an owner."""
     owner = call.owner(request.owner)
     found = [
-        DatabaseInfo(database=name, keys=len(call.node.database(name, owner=owner)))
+        actions.DatabaseInfo(database=name, keys=len(call.node.database(name, owner=owner)))
         for name in call.node.databases(owner=owner)
     ]
-    return DatabaseList(databases=tuple(found))
+    return actions.DatabaseList(databases=tuple(found))
 
 
 def _database(call: ServiceCall, name: str, owner: str) -> Database[Value]:
     return call.node.database(name, owner=call.owner(owner))
 
 
-@handles(GetKey)
-def get_key(call: ServiceCall, request: GetKey) -> KeyEntry:
+@handles(actions.GetKey)
+def get_key(call: ServiceCall, request: actions.GetKey) -> actions.KeyEntry:
     """Return what a key holds."""
     database = _database(call, request.database, request.owner)
     found = database.entry(request.key)
@@ -58,9 +44,9 @@ def get_key(call: ServiceCall, request: GetKey) -> KeyEntry:
     return _entry(database, request.key, found)
 
 
-def _entry(database: Database[Value], key: str, entry: Any) -> KeyEntry:
+def _entry(database: Database[Value], key: str, entry: Any) -> actions.KeyEntry:
     left = database.ttl(key)
-    return KeyEntry(
+    return actions.KeyEntry(
         key=key,
         type=entry.type_name,
         value=shown_value(entry),
@@ -68,77 +54,79 @@ def _entry(database: Database[Value], key: str, entry: Any) -> KeyEntry:
     )
 
 
-@handles(ReadKeys)
-def read_keys(call: ServiceCall, request: ReadKeys) -> KeyPage:
+@handles(actions.ReadKeys)
+def read_keys(call: ServiceCall, request: actions.ReadKeys) -> actions.KeyPage:
     """Return keys of a prefix, in order."""
-    count = page(request.count, PAGE_MAX)
+    count = page(request.count, actions.PAGE_MAX)
     database = _database(call, request.database, request.owner)
     behind = (pair for pair in database.scan(request.prefix) if pair[0] > request.after)
     # A scan has long keys behind the short ones: pages need one order for all.
     found = nsmallest(count + 1, behind, key=itemgetter(0))
-    return KeyPage(
+    return actions.KeyPage(
         entries=tuple(_entry(database, key, entry) for key, entry in found[:count]),
         has_more=len(found) > count,
     )
 
 
-_Work = Callable[[Batch[Any], KeyWrite], object]
+_Work = Callable[[Batch[Any], actions.KeyWrite], object]
 
 
-def _score(write: KeyWrite) -> float:
+def _score(write: actions.KeyWrite) -> float:
     if write.score is None:
         raise UsageError(f"score: zadd of {write.key!r:.80} needs one")
     return write.score
 
 
-def _ttl(write: KeyWrite) -> timedelta | None:
+def _ttl(write: actions.KeyWrite) -> timedelta | None:
     return None if write.ttl_ms is None else timedelta(milliseconds=write.ttl_ms)
 
 
-def _expire(batch: Batch[Any], write: KeyWrite) -> bool:
+def _expire(batch: Batch[Any], write: actions.KeyWrite) -> bool:
     ttl = _ttl(write)
     if ttl is None:
         raise UsageError(f"ttl_ms: expire of {write.key!r:.80} needs it")
     return batch.expire(write.key, ttl)
 
 
-_WORK: Final[dict[KeyOperation, _Work]] = {
-    KeyOperation.SET: lambda to, one: to.set(one.key, one.value, _ttl(one)),
-    KeyOperation.DELETE: lambda to, one: to.delete(one.key),
-    KeyOperation.INCR: lambda to, one: to.incr(one.key, 1 if one.amount is None else one.amount),
-    KeyOperation.HSET: lambda to, one: to.hset(one.key, one.field, one.value),
-    KeyOperation.HDEL: lambda to, one: to.hdel(one.key, one.field),
-    KeyOperation.SADD: lambda to, one: to.sadd(one.key, one.value),
-    KeyOperation.SREM: lambda to, one: to.srem(one.key, one.value),
-    KeyOperation.ZADD: lambda to, one: to.zadd(one.key, _score(one), one.value),
-    KeyOperation.ZREM: lambda to, one: to.zrem(one.key, one.value),
-    KeyOperation.LPUSH: lambda to, one: to.lpush(one.key, one.value),
-    KeyOperation.RPUSH: lambda to, one: to.rpush(one.key, one.value),
-    KeyOperation.LPOP: lambda to, one: to.lpop(one.key),
-    KeyOperation.RPOP: lambda to, one: to.rpop(one.key),
-    KeyOperation.EXPIRE: _expire,
-    KeyOperation.PERSIST: lambda to, one: to.persist(one.key),
+_WORK: Final[dict[actions.KeyOperation, _Work]] = {
+    actions.KeyOperation.SET: lambda to, one: to.set(one.key, one.value, _ttl(one)),
+    actions.KeyOperation.DELETE: lambda to, one: to.delete(one.key),
+    actions.KeyOperation.INCR: lambda to, one: to.incr(
+        one.key, 1 if one.amount is None else one.amount
+    ),
+    actions.KeyOperation.HSET: lambda to, one: to.hset(one.key, one.field, one.value),
+    actions.KeyOperation.HDEL: lambda to, one: to.hdel(one.key, one.field),
+    actions.KeyOperation.SADD: lambda to, one: to.sadd(one.key, one.value),
+    actions.KeyOperation.SREM: lambda to, one: to.srem(one.key, one.value),
+    actions.KeyOperation.ZADD: lambda to, one: to.zadd(one.key, _score(one), one.value),
+    actions.KeyOperation.ZREM: lambda to, one: to.zrem(one.key, one.value),
+    actions.KeyOperation.LPUSH: lambda to, one: to.lpush(one.key, one.value),
+    actions.KeyOperation.RPUSH: lambda to, one: to.rpush(one.key, one.value),
+    actions.KeyOperation.LPOP: lambda to, one: to.lpop(one.key),
+    actions.KeyOperation.RPOP: lambda to, one: to.rpop(one.key),
+    actions.KeyOperation.EXPIRE: _expire,
+    actions.KeyOperation.PERSIST: lambda to, one: to.persist(one.key),
 }
 
 
-@handles(WriteKeys)
-def write_keys(call: ServiceCall, request: WriteKeys) -> WriteResults:
+@handles(actions.WriteKeys)
+def write_keys(call: ServiceCall, request: actions.WriteKeys) -> actions.WriteResults:
     """Make writes as one."""
     if not request.writes:
         raise UsageError("writes: one or more")
     unknown = [one.operation for one in request.writes if one.operation not in _WORK]
     if unknown:
-        known = ", ".join(one.name.lower() for one in KeyOperation)
+        known = ", ".join(one.name.lower() for one in actions.KeyOperation)
         raise UsageError(f"operation: one of {known}, got {unknown[0]}")
     results = []
     with _database(call, request.database, request.owner).batch() as batch:
         for write in request.writes:
             results.append(_WORK[write.operation](batch, write))
-    return WriteResults(results=tuple(results))
+    return actions.WriteResults(results=tuple(results))
 
 
-@handles(WatchKeys)
-def watch_keys(call: ServiceCall, request: WatchKeys) -> Streamed[KeyEntry]:
+@handles(actions.WatchKeys)
+def watch_keys(call: ServiceCall, request: actions.WatchKeys) -> Streamed[actions.KeyEntry]:
     """Return the changes of keys."""
     owner = call.owner(request.owner)
     name = stream_name(request.action.name, owner, request.database, request.prefix)
@@ -212,5 +200,5 @@ class _KeyChanges(Stream[KeyChange[Value]]):
         return "with the present keys (kv.range), and a stream without a token"
 
 
-def _change(change: KeyChange[Value]) -> KeyEntry:
-    return KeyEntry(key=change.key, type=change.type or "", value=change.value)
+def _change(change: KeyChange[Value]) -> actions.KeyEntry:
+    return actions.KeyEntry(key=change.key, type=change.type or "", value=change.value)

@@ -5,34 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from datalattice.actions import (
-    PAGE_MAX,
-    DecodeValue,
-    DeletePin,
-    Empty,
-    EncodeValue,
-    Encoding,
-    FindMissing,
-    FoundValue,
-    GetPath,
-    GetRoot,
-    GetValue,
-    ListPins,
-    ListRoots,
-    Merged,
-    MergePath,
-    MissingCells,
-    PastRoot,
-    PathValue,
-    PinInfo,
-    PinList,
-    PutPin,
-    PutValue,
-    RootHistory,
-    RootInfo,
-    Stored,
-    WatchRoot,
-)
+from datalattice import actions
 from datalattice.cells import (
     Index,
     Map,
@@ -55,24 +28,24 @@ HASHES_MAX = 254
 """Hashes of missing cells in one answer: as many as one request of the node protocol names."""
 
 
-@handles(PutValue)
-def put_value(call: ServiceCall, request: PutValue) -> Stored:
+@handles(actions.PutValue)
+def put_value(call: ServiceCall, request: actions.PutValue) -> actions.Stored:
     """Store a value and pin it."""
     hash = value_hash(request.value)
     is_new = not call.node.has_value(hash)
     name = request.label or f"value-{hash.hex()[:16]}"
     call.node.keep(name, request.value, owner=call.caller)
-    return Stored(hash=hash, is_new=is_new)
+    return actions.Stored(hash=hash, is_new=is_new)
 
 
-@handles(GetValue)
-def get_value(call: ServiceCall, request: GetValue) -> FoundValue:
+@handles(actions.GetValue)
+def get_value(call: ServiceCall, request: actions.GetValue) -> actions.FoundValue:
     """Return the value of a hash, or what is inside it."""
     try:
         found = value_at(_shown(call, call.node.value(request.hash)), _keys(request.path))
     except MissingData as error:
         raise NoSuchPath(f"there is no value with the hash {request.hash.hex()} here") from error
-    return FoundValue(value=found, hash=value_hash(found))
+    return actions.FoundValue(value=found, hash=value_hash(found))
 
 
 def _shown(call: ServiceCall, value: Value) -> Value:
@@ -85,43 +58,43 @@ def _keys(path: str) -> list[Value]:
     return [parse_path_key(part) for part in path.split("/") if part]
 
 
-@handles(FindMissing)
-def find_missing(call: ServiceCall, request: FindMissing) -> MissingCells:
+@handles(actions.FindMissing)
+def find_missing(call: ServiceCall, request: actions.FindMissing) -> actions.MissingCells:
     """Return which cells below a value are not here."""
     if not call.node.has_value(request.hash):
-        return MissingCells(missing=(request.hash,))
-    return MissingCells(missing=tuple(missing(call.node.value(request.hash), HASHES_MAX)))
+        return actions.MissingCells(missing=(request.hash,))
+    return actions.MissingCells(missing=tuple(missing(call.node.value(request.hash), HASHES_MAX)))
 
 
-@handles(EncodeValue)
-def encode_value(call: ServiceCall, request: EncodeValue) -> Encoding:
+@handles(actions.EncodeValue)
+def encode_value(call: ServiceCall, request: actions.EncodeValue) -> actions.Encoding:
     """Return the encoding of a value."""
-    return Encoding(data=encode_message(request.value), hash=value_hash(request.value))
+    return actions.Encoding(data=encode_message(request.value), hash=value_hash(request.value))
 
 
-@handles(DecodeValue)
-def decode_value(call: ServiceCall, request: DecodeValue) -> FoundValue:
+@handles(actions.DecodeValue)
+def decode_value(call: ServiceCall, request: actions.DecodeValue) -> actions.FoundValue:
     """Return the value of an encoding."""
     value = decode_message(request.data)
-    return FoundValue(value=value, hash=value_hash(value))
+    return actions.FoundValue(value=value, hash=value_hash(value))
 
 
-@handles(GetPath)
-def get_path(call: ServiceCall, request: GetPath) -> PathValue:
+@handles(actions.GetPath)
+def get_path(call: ServiceCall, request: actions.GetPath) -> actions.PathValue:
     """Return what is at a path."""
     keys = canonical_path(_keys(request.path))
     if not request.at:
         root = _shown(call, call.node.cursor().get())
         value = value_at(root, keys)
-        return PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
+        return actions.PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
     with call.node.as_of(request.at) as past:
         root = _shown(call, past.cursor().get())
         value = value_at(root, keys)
-        return PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
+        return actions.PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
 
 
-@handles(MergePath)
-def merge_path(call: ServiceCall, request: MergePath) -> Merged:
+@handles(actions.MergePath)
+def merge_path(call: ServiceCall, request: actions.MergePath) -> actions.Merged:
     """Merge a value with what is at a path."""
     keys = canonical_path(_keys(request.path))
     lacking = missing(request.value, HASHES_MAX)
@@ -136,22 +109,22 @@ def merge_path(call: ServiceCall, request: MergePath) -> Merged:
     before = value_hash(call.node.cursor().get())
     cursor.merge(request.value)
     after = value_hash(call.node.cursor().get())
-    return Merged(root_hash=after, changed=after != before)
+    return actions.Merged(root_hash=after, changed=after != before)
 
 
-def _root_info(root: Value) -> RootInfo:
+def _root_info(root: Value) -> actions.RootInfo:
     keys = root.keys() if isinstance(root, (Index, Map)) else ()
-    return RootInfo(hash=value_hash(root), sections=tuple(to_text(key) for key in keys))
+    return actions.RootInfo(hash=value_hash(root), sections=tuple(to_text(key) for key in keys))
 
 
-@handles(GetRoot)
-def get_root(call: ServiceCall, request: GetRoot) -> RootInfo:
+@handles(actions.GetRoot)
+def get_root(call: ServiceCall, request: actions.GetRoot) -> actions.RootInfo:
     """Return the root's hash and sections."""
     return _root_info(call.node.cursor().get())
 
 
-@handles(WatchRoot)
-def watch_root(call: ServiceCall, request: WatchRoot) -> Streamed[RootInfo]:
+@handles(actions.WatchRoot)
+def watch_root(call: ServiceCall, request: actions.WatchRoot) -> Streamed[actions.RootInfo]:
     """Return each new root, the present one first."""
     name = stream_name(request.action.name)
     seen = read_token(request.resume, name) if request.resume else None
@@ -189,26 +162,30 @@ class _Roots(Stream[Value]):
         return "at the present root"
 
 
-@handles(ListRoots)
-def list_roots(call: ServiceCall, request: ListRoots) -> RootHistory:
+@handles(actions.ListRoots)
+def list_roots(call: ServiceCall, request: actions.ListRoots) -> actions.RootHistory:
     """Return the roots that are remembered."""
-    count = page(request.count, PAGE_MAX)
-    return RootHistory(
+    count = page(request.count, actions.PAGE_MAX)
+    return actions.RootHistory(
         roots=tuple(
-            PastRoot(ref=past.ref, time_ms=round(past.time.timestamp() * 1_000), hash=past.hash)
+            actions.PastRoot(
+                ref=past.ref, time_ms=round(past.time.timestamp() * 1_000), hash=past.hash
+            )
             for past in islice(call.node.history(), count)
         )
     )
 
 
-def _pin_info(pin: Pin) -> PinInfo:
-    return PinInfo(label=pin.name, hash=pin.root_hash)
+def _pin_info(pin: Pin) -> actions.PinInfo:
+    return actions.PinInfo(label=pin.name, hash=pin.root_hash)
 
 
-@handles(ListPins)
-def list_pins(call: ServiceCall, request: ListPins) -> PinList:
+@handles(actions.ListPins)
+def list_pins(call: ServiceCall, request: actions.ListPins) -> actions.PinList:
     """List the pins of the caller."""
-    return PinList(pins=tuple(_pin_info(pin) for pin in call.node.pins() if _is_own(call, pin)))
+    return actions.PinList(
+        pins=tuple(_pin_info(pin) for pin in call.node.pins() if _is_own(call, pin))
+    )
 
 
 def _is_own(call: ServiceCall, pin: Pin) -> bool:
@@ -216,16 +193,16 @@ def _is_own(call: ServiceCall, pin: Pin) -> bool:
     return call.is_operator or pin.owner == call.caller
 
 
-@handles(PutPin)
-def put_pin(call: ServiceCall, request: PutPin) -> PinInfo:
+@handles(actions.PutPin)
+def put_pin(call: ServiceCall, request: actions.PutPin) -> actions.PinInfo:
     """Keep a stored value."""
     if not request.label:
         raise UsageError("label: the name of a pin is not empty")
     return _pin_info(call.node.pin(request.label, request.hash, owner=call.caller))
 
 
-@handles(DeletePin)
-def delete_pin(call: ServiceCall, request: DeletePin) -> Empty:
+@handles(actions.DeletePin)
+def delete_pin(call: ServiceCall, request: actions.DeletePin) -> actions.Empty:
     """Let go of what a pin keeps."""
     held = {pin.name: pin for pin in call.node.pins()}.get(request.label)
     if held is None:
@@ -233,4 +210,4 @@ def delete_pin(call: ServiceCall, request: DeletePin) -> Empty:
     if not _is_own(call, held):
         raise Unauthorized(f"the pin {request.label!r:.80} is another caller's")
     call.node.unpin(request.label)
-    return Empty()
+    return actions.Empty()

@@ -5,23 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from datalattice.actions import (
-    PAGE_MAX,
-    CreateTopic,
-    Empty,
-    FollowTopic,
-    ListTopics,
-    OfferedRecords,
-    OfferRecords,
-    PartitionSpan,
-    QueueRecord,
-    ReadRecords,
-    RecordPage,
-    TopicInfo,
-    TopicList,
-    Truncated,
-    TruncateTopic,
-)
+from datalattice import actions
 from datalattice.apps.queue import Bookmark, Follow, Queue, QueueEntry, Topic
 from datalattice.cells import Value, Vector, value_hash
 from datalattice.errors import AlreadyExists, DataLoss, NoSuchPath, StaleToken, UsageError
@@ -29,8 +13,8 @@ from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.service.resuming import not_a_position, read_token, stream_name
 
 
-@handles(ListTopics)
-def list_topics(call: ServiceCall, request: ListTopics) -> TopicList:
+@handles(actions.ListTopics)
+def list_topics(call: ServiceCall, request: actions.ListTopics) -> actions.TopicList:
     """List the topics of an owner."""
     owner = call.owner(request.owner)
     found = []
@@ -39,17 +23,17 @@ def list_topics(call: ServiceCall, request: ListTopics) -> TopicList:
         if isinstance(name, str):
             topic = call.node.topic(name, owner=owner)
             spans = tuple(_span(topic.partition(id)) for id in topic.partitions())
-            found.append(TopicInfo(topic=name, owner=owner, partitions=spans))
-    return TopicList(topics=tuple(found))
+            found.append(actions.TopicInfo(topic=name, owner=owner, partitions=spans))
+    return actions.TopicList(topics=tuple(found))
 
 
-def _span(queue: Queue) -> PartitionSpan:
+def _span(queue: Queue) -> actions.PartitionSpan:
     state = queue.state()
-    return PartitionSpan(partition=queue.id.partition, start=state.start, end=state.end)
+    return actions.PartitionSpan(partition=queue.id.partition, start=state.start, end=state.end)
 
 
-@handles(CreateTopic)
-def create_topic(call: ServiceCall, request: CreateTopic) -> Empty:
+@handles(actions.CreateTopic)
+def create_topic(call: ServiceCall, request: actions.CreateTopic) -> actions.Empty:
     """Make a topic with a number of partitions."""
     topic = _topic(call, request.topic, request.owner)
     with call.node.batch():  # one edit: another writer may be about to make the topic
@@ -60,7 +44,7 @@ def create_topic(call: ServiceCall, request: CreateTopic) -> Empty:
                 f"topic {request.topic} exists; its number of partitions does not change"
             )
         topic.set_num_partitions(request.partitions)
-    return Empty()
+    return actions.Empty()
 
 
 def _topic(call: ServiceCall, name: str, owner: str) -> Topic:
@@ -69,8 +53,8 @@ def _topic(call: ServiceCall, name: str, owner: str) -> Topic:
     return call.node.topic(name, owner=call.owner(owner))
 
 
-@handles(OfferRecords)
-def offer(call: ServiceCall, request: OfferRecords) -> OfferedRecords:
+@handles(actions.OfferRecords)
+def offer(call: ServiceCall, request: actions.OfferRecords) -> actions.OfferedRecords:
     """Append records."""
     count = len(request.values)
     if not count:
@@ -81,22 +65,22 @@ def offer(call: ServiceCall, request: OfferRecords) -> OfferedRecords:
         headers=None if request.headers is None else [request.headers] * count,
         partition=request.partition,
     )
-    return OfferedRecords(
+    return actions.OfferedRecords(
         spans=tuple(
-            PartitionSpan(partition=id, start=span.start, end=span.stop)
+            actions.PartitionSpan(partition=id, start=span.start, end=span.stop)
             for id, span in made.items()
         )
     )
 
 
-@handles(ReadRecords)
-def read_records(call: ServiceCall, request: ReadRecords) -> RecordPage:
+@handles(actions.ReadRecords)
+def read_records(call: ServiceCall, request: actions.ReadRecords) -> actions.RecordPage:
     """Return records of one partition."""
     queue = _held(call, request.topic, request.partition, request.owner)
     state = queue.state()
     start = request.start if request.start >= 0 else max(state.start, state.end + request.start)
-    stop = start + page(request.count, PAGE_MAX)
-    return RecordPage(
+    stop = start + page(request.count, actions.PAGE_MAX)
+    return actions.RecordPage(
         records=tuple(_record(entry) for entry in queue.entries(start, stop)),
         start=state.start,
         end=state.end,
@@ -115,8 +99,8 @@ def _held(call: ServiceCall, name: str, partition: Value, owner: str) -> Queue:
     return topic.partition(id)
 
 
-def _record(entry: QueueEntry[Value]) -> QueueRecord:
-    return QueueRecord(
+def _record(entry: QueueEntry[Value]) -> actions.QueueRecord:
+    return actions.QueueRecord(
         partition=entry.partition,
         offset=entry.offset,
         time_ms=entry.time_ms,
@@ -126,8 +110,8 @@ def _record(entry: QueueEntry[Value]) -> QueueRecord:
     )
 
 
-@handles(FollowTopic)
-def follow(call: ServiceCall, request: FollowTopic) -> Streamed[QueueRecord]:
+@handles(actions.FollowTopic)
+def follow(call: ServiceCall, request: actions.FollowTopic) -> Streamed[actions.QueueRecord]:
     """Return the records of a topic as they are appended."""
     start: str | int = request.start
     if start not in ("start", "end"):
@@ -197,8 +181,8 @@ def _starts(topic: Topic) -> str:
     return f"at {', '.join(shown) or 'the first record'}"
 
 
-@handles(TruncateTopic)
-def truncate(call: ServiceCall, request: TruncateTopic) -> Truncated:
+@handles(actions.TruncateTopic)
+def truncate(call: ServiceCall, request: actions.TruncateTopic) -> actions.Truncated:
     """Cut off records."""
     queue = _held(call, request.topic, request.partition, request.owner)
-    return Truncated(count=queue.truncate(request.start))
+    return actions.Truncated(count=queue.truncate(request.start))

@@ -10,77 +10,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Final
 
-from datalattice.actions import (
-    PAGE_MAX,
-    ArchiveStore,
-    AuthorTip,
-    AuthorTips,
-    BranchInspection,
-    BranchPath,
-    CausalDeps,
-    Condition,
-    CreateStore,
-    Empty,
-    ExecMethod,
-    ExecResult,
-    FloatingIntention,
-    FloatingPage,
-    FollowStore,
-    GetAuthorTips,
-    GetDescriptor,
-    GetIntention,
-    GetStore,
-    GetStoreDetails,
-    GetStoreName,
-    GetStrategy,
-    InspectBranch,
-    IntentionAnswer,
-    IntentionClock,
-    IntentionInfo,
-    IntentionPage,
-    InvitePeer,
-    JoinedStore,
-    JoinStore,
-    ListFloating,
-    ListMethods,
-    ListStorePeers,
-    ListStores,
-    ListStreams,
-    ListSystem,
-    MachineDescriptor,
-    MethodInfo,
-    MethodList,
-    NameStore,
-    PeerSync,
-    QueryAnswer,
-    QueryStore,
-    ReadHistory,
-    ReadWitnessLog,
-    RebuildStore,
-    RevokePeer,
-    SExprList,
-    SExprMessage,
-    StoreDetails,
-    StoreInvite,
-    StoreList,
-    StoreMeta,
-    StoreName,
-    StorePeerInfo,
-    StorePeers,
-    StoreRef,
-    StrategyInfo,
-    StreamEvent,
-    StreamInfo,
-    StreamList,
-    SubscribeStream,
-    Synced,
-    SyncStore,
-    SystemEntries,
-    SystemEntry,
-    WitnessedIntention,
-    WitnessInfo,
-    WitnessPage,
-)
+from datalattice import actions
 from datalattice.cells import Value, Vector
 from datalattice.client import Folder, read_node_name
 from datalattice.errors import (
@@ -154,14 +84,14 @@ def _machine(call: ServiceCall, id: bytes) -> Machine | None:
     return stores.machine(kind)() if kind in stores.kinds() else None
 
 
-def _ref(info: StoreInfo) -> StoreRef:
-    return StoreRef(
+def _ref(info: StoreInfo) -> actions.StoreRef:
+    return actions.StoreRef(
         id=info.id, store_type=info.kind, name=info.name or "", archived=info.is_archived
     )
 
 
-@handles(CreateStore)
-def create_store(call: ServiceCall, request: CreateStore) -> StoreRef:
+@handles(actions.CreateStore)
+def create_store(call: ServiceCall, request: actions.CreateStore) -> actions.StoreRef:
     """Make a store."""
     stores = call.node.weaver
     kind = stores.machine(request.store_type).kind
@@ -169,41 +99,41 @@ def create_store(call: ServiceCall, request: CreateStore) -> StoreRef:
     path = call.node.path
     peer_name = None if path is None else read_node_name(Folder(path)) or None
 
-    def answer(made: WeaverStore) -> StoreRef:
-        return StoreRef(id=made.id, store_type=kind, name=name or "")
+    def answer(made: WeaverStore) -> actions.StoreRef:
+        return actions.StoreRef(id=made.id, store_type=kind, name=name or "")
 
     made = stores.create(kind, name, request.parent_id, peer_name=peer_name, once=call.once(answer))
     return answer(made)
 
 
-@handles(ListStores)
-def list_stores(call: ServiceCall, request: ListStores) -> StoreList:
+@handles(actions.ListStores)
+def list_stores(call: ServiceCall, request: actions.ListStores) -> actions.StoreList:
     """List stores."""
     if not call.node.stores() and request.parent_id is None:
-        return StoreList()
+        return actions.StoreList()
     if request.parent_id is not None:
         _info(call, request.parent_id)
     found = call.node.weaver.list(request.parent_id)
-    return StoreList(
+    return actions.StoreList(
         items=tuple(_ref(info) for info in sorted(found, key=lambda one: one.name or ""))
     )
 
 
-@handles(GetStore)
-def get_store(call: ServiceCall, request: GetStore) -> StoreMeta:
+@handles(actions.GetStore)
+def get_store(call: ServiceCall, request: actions.GetStore) -> actions.StoreMeta:
     """Return the kind of a store."""
     info, machine = _info(call, request.id), _machine(call, request.id)
-    return StoreMeta(
+    return actions.StoreMeta(
         id=info.id, store_type=info.kind, schema_version=0 if machine is None else machine.schema
     )
 
 
-@handles(GetStoreDetails)
-def get_details(call: ServiceCall, request: GetStoreDetails) -> StoreDetails:
+@handles(actions.GetStoreDetails)
+def get_details(call: ServiceCall, request: actions.GetStoreDetails) -> actions.StoreDetails:
     """Return how far a store is."""
     with _view(call, request.id) as view:
         status, applied, head = view.progress(), view.applied(), view.position(view.last_seq())
-    return StoreDetails(
+    return actions.StoreDetails(
         author_count=status.authors,
         intention_count=status.intentions,
         witness_count=status.intentions,
@@ -214,45 +144,47 @@ def get_details(call: ServiceCall, request: GetStoreDetails) -> StoreDetails:
     )
 
 
-@handles(ArchiveStore)
-def archive_store(call: ServiceCall, request: ArchiveStore) -> Empty:
+@handles(actions.ArchiveStore)
+def archive_store(call: ServiceCall, request: actions.ArchiveStore) -> actions.Empty:
     """Take a child out of use."""
     _info(call, request.store_id)
     call.node.weaver.archive(request.store_id, request.child_id)
-    return Empty()
+    return actions.Empty()
 
 
-@handles(RebuildStore)
-def rebuild_store(call: ServiceCall, request: RebuildStore) -> Empty:
+@handles(actions.RebuildStore)
+def rebuild_store(call: ServiceCall, request: actions.RebuildStore) -> actions.Empty:
     """Make the state again from the log."""
     _handle(call, request.id).store.rebuild()
-    return Empty()
+    return actions.Empty()
 
 
-@handles(GetStoreName)
-def get_name(call: ServiceCall, request: GetStoreName) -> StoreName:
+@handles(actions.GetStoreName)
+def get_name(call: ServiceCall, request: actions.GetStoreName) -> actions.StoreName:
     """Return the name of a store."""
-    return StoreName(name=_info(call, request.id).name)
+    return actions.StoreName(name=_info(call, request.id).name)
 
 
-@handles(NameStore)
-def name_store(call: ServiceCall, request: NameStore) -> Empty:
+@handles(actions.NameStore)
+def name_store(call: ServiceCall, request: actions.NameStore) -> actions.Empty:
     """Name a store."""
     _handle(call, request.store_id).store.write_system(SystemBatch().set_name(request.name))
-    return Empty()
+    return actions.Empty()
 
 
-@handles(SyncStore)
-def sync_store(call: ServiceCall, request: SyncStore) -> Synced:
+@handles(actions.SyncStore)
+def sync_store(call: ServiceCall, request: actions.SyncStore) -> actions.Synced:
     """Compare a store with all connected peers."""
     found = _handle(call, request.id).sync(request.timeout_ms / 1_000)
-    return Synced(
-        peers=tuple(PeerSync(public_key=one.public_key, error=one.error or "") for one in found)
+    return actions.Synced(
+        peers=tuple(
+            actions.PeerSync(public_key=one.public_key, error=one.error or "") for one in found
+        )
     )
 
 
-@handles(GetAuthorTips)
-def get_tips(call: ServiceCall, request: GetAuthorTips) -> AuthorTips:
+@handles(actions.GetAuthorTips)
+def get_tips(call: ServiceCall, request: actions.GetAuthorTips) -> actions.AuthorTips:
     """Return the newest intention of each author."""
     with _view(call, request.id) as view:
         peers = view.system.peers()
@@ -260,7 +192,7 @@ def get_tips(call: ServiceCall, request: GetAuthorTips) -> AuthorTips:
         for author, hash in sorted(view.tips().items()):
             peer = peers.get(author)
             tips.append(
-                AuthorTip(
+                actions.AuthorTip(
                     public_key=author,
                     hash=hash,
                     witness_seq=view.seq_of(hash),
@@ -268,16 +200,16 @@ def get_tips(call: ServiceCall, request: GetAuthorTips) -> AuthorTips:
                     peer_name=None if peer is None else peer.name,
                 )
             )
-    return AuthorTips(items=tuple(tips))
+    return actions.AuthorTips(items=tuple(tips))
 
 
-@handles(ReadWitnessLog)
-def read_witness_log(call: ServiceCall, request: ReadWitnessLog) -> WitnessPage:
+@handles(actions.ReadWitnessLog)
+def read_witness_log(call: ServiceCall, request: actions.ReadWitnessLog) -> actions.WitnessPage:
     """Return records of the witness log."""
-    limit = page(request.limit, PAGE_MAX)
+    limit = page(request.limit, actions.PAGE_MAX)
     with _view(call, request.store_id) as view:
         records = [
-            WitnessInfo(
+            actions.WitnessInfo(
                 seq=entry.seq,
                 intention_hash=entry.signed.hash,
                 signature=entry.record.signature,
@@ -287,11 +219,11 @@ def read_witness_log(call: ServiceCall, request: ReadWitnessLog) -> WitnessPage:
             )
             for entry in view.entries(max(1, request.start_seq), limit)
         ]
-    return WitnessPage(items=tuple(records))
+    return actions.WitnessPage(items=tuple(records))
 
 
-@handles(GetIntention)
-def get_intention(call: ServiceCall, request: GetIntention) -> IntentionAnswer:
+@handles(actions.GetIntention)
+def get_intention(call: ServiceCall, request: actions.GetIntention) -> actions.IntentionAnswer:
     """Return the intention whose hash begins so."""
     if not request.hash_prefix:
         raise UsageError("hash_prefix: one byte or more")
@@ -303,18 +235,18 @@ def get_intention(call: ServiceCall, request: GetIntention) -> IntentionAnswer:
     if len(found) > 1:
         listed = ", ".join(one.hash.hex() for one in islice(found, 10))
         raise Conflict(f"{len(found)} intentions begin so: {listed}")
-    return IntentionAnswer(intention=_intention(found[0], machine))
+    return actions.IntentionAnswer(intention=_intention(found[0], machine))
 
 
-@handles(ListFloating)
-def list_floating(call: ServiceCall, request: ListFloating) -> FloatingPage:
+@handles(actions.ListFloating)
+def list_floating(call: ServiceCall, request: actions.ListFloating) -> actions.FloatingPage:
     """Return what waits."""
-    limit, machine = page(request.limit, PAGE_MAX), _machine(call, request.id)
+    limit, machine = page(request.limit, actions.PAGE_MAX), _machine(call, request.id)
     with _view(call, request.id) as view:
         found = view.floating()[:limit]
-    return FloatingPage(
+    return actions.FloatingPage(
         items=tuple(
-            FloatingIntention(
+            actions.FloatingIntention(
                 intention=_intention(one.signed, machine), received_at=one.received_ms
             )
             for one in found
@@ -322,61 +254,69 @@ def list_floating(call: ServiceCall, request: ListFloating) -> FloatingPage:
     )
 
 
-def _intention(signed: SignedIntention, machine: Machine | None) -> IntentionInfo:
+def _intention(signed: SignedIntention, machine: Machine | None) -> actions.IntentionInfo:
     intention = signed.intention
     summary = summarize(intention.payload, signed.hash, machine)
-    return IntentionInfo(
+    return actions.IntentionInfo(
         hash=signed.hash,
         author=intention.author,
-        clock=IntentionClock(wall_time=intention.stamp.wall, counter=intention.stamp.counter),
+        clock=actions.IntentionClock(
+            wall_time=intention.stamp.wall, counter=intention.stamp.counter
+        ),
         store_prev=intention.store_prev,
-        condition=Condition(v1=CausalDeps(hashes=tuple(intention.deps))),
+        condition=actions.Condition(v1=actions.CausalDeps(hashes=tuple(intention.deps))),
         operations=(_expression(summary.expression),),
     )
 
 
-def _expression(expr: SExpr) -> SExprMessage:
+def _expression(expr: SExpr) -> actions.SExprMessage:
     if isinstance(expr, SymbolWord):
-        return SExprMessage(symbol=expr.name)
+        return actions.SExprMessage(symbol=expr.name)
     if isinstance(expr, str):
-        return SExprMessage(str=expr)
+        return actions.SExprMessage(str=expr)
     if isinstance(expr, bytes):
-        return SExprMessage(raw=expr)
+        return actions.SExprMessage(raw=expr)
     if isinstance(expr, int):
         # The message has no negative numbers: they are shown as they are written.
-        return SExprMessage(num=expr) if expr >= 0 else SExprMessage(symbol=str(int(expr)))
-    return SExprMessage(list=SExprList(items=tuple(_expression(one) for one in expr)))
+        return (
+            actions.SExprMessage(num=expr)
+            if expr >= 0
+            else actions.SExprMessage(symbol=str(int(expr)))
+        )
+    return actions.SExprMessage(
+        list=actions.SExprList(items=tuple(_expression(one) for one in expr))
+    )
 
 
-@handles(ReadHistory)
-def read_history(call: ServiceCall, request: ReadHistory) -> IntentionPage:
+@handles(actions.ReadHistory)
+def read_history(call: ServiceCall, request: actions.ReadHistory) -> actions.IntentionPage:
     """Return the intentions of a store in log order."""
-    limit = page(request.limit, PAGE_MAX)
+    limit = page(request.limit, actions.PAGE_MAX)
     machine = _machine(call, request.id)
     with _view(call, request.id) as view:
         entries = list(view.entries(max(1, request.start_seq), limit))
         last = view.last_seq()
     end = entries[-1].seq if entries else last
-    return IntentionPage(
+    return actions.IntentionPage(
         items=tuple(_intention(entry.signed, machine) for entry in entries),
         next_seq=end + 1 if end < last else 0,
     )
 
 
-@handles(ListSystem)
-def list_system(call: ServiceCall, request: ListSystem) -> SystemEntries:
+@handles(actions.ListSystem)
+def list_system(call: ServiceCall, request: actions.ListSystem) -> actions.SystemEntries:
     """Return the store's own table."""
     with _view(call, request.id) as view:
         rows = [
-            SystemEntry(key=key, value=value)
+            actions.SystemEntry(key=key, value=value)
             for key, value, _ in view.system.table.scan()
             if value is not None  # a deleted key
         ]
-    return SystemEntries(items=tuple(rows))
+    return actions.SystemEntries(items=tuple(rows))
 
 
-@handles(ListStorePeers)
-def list_peers(call: ServiceCall, request: ListStorePeers) -> StorePeers:
+@handles(actions.ListStorePeers)
+def list_peers(call: ServiceCall, request: actions.ListStorePeers) -> actions.StorePeers:
     """Return the peers of a store."""
     handle = _handle(call, request.id)
     try:
@@ -388,7 +328,7 @@ def list_peers(call: ServiceCall, request: ListStorePeers) -> StorePeers:
     for peer in handle.peers():
         seen = online.get(peer.public_key)
         found.append(
-            StorePeerInfo(
+            actions.StorePeerInfo(
                 public_key=peer.public_key,
                 status=peer.status.name.lower(),
                 online=seen is not None or peer.public_key == own,
@@ -397,86 +337,88 @@ def list_peers(call: ServiceCall, request: ListStorePeers) -> StorePeers:
                 added_at=peer.added_at_ms or 0,
             )
         )
-    return StorePeers(items=tuple(found))
+    return actions.StorePeers(items=tuple(found))
 
 
-@handles(RevokePeer)
-def revoke_peer(call: ServiceCall, request: RevokePeer) -> Empty:
+@handles(actions.RevokePeer)
+def revoke_peer(call: ServiceCall, request: actions.RevokePeer) -> actions.Empty:
     """Shut a peer out."""
     _handle(call, request.store_id).revoke(request.peer_key)
-    return Empty()
+    return actions.Empty()
 
 
-@handles(GetStrategy)
-def get_strategy(call: ServiceCall, request: GetStrategy) -> StrategyInfo:
+@handles(actions.GetStrategy)
+def get_strategy(call: ServiceCall, request: actions.GetStrategy) -> actions.StrategyInfo:
     """Return whose peers a store has."""
     with _view(call, request.id) as view:
         found = view.system.strategy()
     if found.inherited:
-        return StrategyInfo(strategy="inherited")
-    return StrategyInfo(strategy="independent" if found.snapshot is None else "snapshot")
+        return actions.StrategyInfo(strategy="inherited")
+    return actions.StrategyInfo(strategy="independent" if found.snapshot is None else "snapshot")
 
 
-@handles(InspectBranch)
-def inspect_branch(call: ServiceCall, request: InspectBranch) -> BranchInspection:
+@handles(actions.InspectBranch)
+def inspect_branch(call: ServiceCall, request: actions.InspectBranch) -> actions.BranchInspection:
     """Return the common ancestor of heads."""
     if len(request.heads) < 2:
         raise UsageError("heads: two intentions or more")
     with _view(call, request.store_id) as view:
         found = view.branches(request.heads)
-    return BranchInspection(
+    return actions.BranchInspection(
         lca=found[0].path[0],
-        branches=tuple(BranchPath(head=one.head, hashes=tuple(one.path[1:])) for one in found),
+        branches=tuple(
+            actions.BranchPath(head=one.head, hashes=tuple(one.path[1:])) for one in found
+        ),
     )
 
 
-@handles(JoinStore)
-def join_store(call: ServiceCall, request: JoinStore) -> JoinedStore:
+@handles(actions.JoinStore)
+def join_store(call: ServiceCall, request: actions.JoinStore) -> actions.JoinedStore:
     """Join the store of an invite."""
-    return JoinedStore(store_id=call.node.join(request.token).store.id)
+    return actions.JoinedStore(store_id=call.node.join(request.token).store.id)
 
 
-@handles(InvitePeer)
-def invite_peer(call: ServiceCall, request: InvitePeer) -> StoreInvite:
+@handles(actions.InvitePeer)
+def invite_peer(call: ServiceCall, request: actions.InvitePeer) -> actions.StoreInvite:
     """Make an invite."""
-    once = call.once(lambda made: StoreInvite(token=made.to_text()))
-    return StoreInvite(token=_handle(call, request.id).invite(once=once))
+    once = call.once(lambda made: actions.StoreInvite(token=made.to_text()))
+    return actions.StoreInvite(token=_handle(call, request.id).invite(once=once))
 
 
 # --- methods of the state machine -----------------------------------------------------------------
 
 
-@handles(ExecMethod)
-def exec_method(call: ServiceCall, request: ExecMethod) -> ExecResult:
+@handles(actions.ExecMethod)
+def exec_method(call: ServiceCall, request: actions.ExecMethod) -> actions.ExecResult:
     """Call a method of a store."""
     try:
         handle = _handle(call, request.store_id)
     except NoSuchPath as error:
-        return ExecResult(error=str(error), error_code=NO_STORE)
+        return actions.ExecResult(error=str(error), error_code=NO_STORE)
     try:
         method = handle.machine.find_method(request.method)
-        once = call.once(lambda answer: ExecResult(result=answer.encode()))
+        once = call.once(lambda answer: actions.ExecResult(result=answer.encode()))
         answer = handle.call(method.name, method.request.decode(request.payload), once)
     except RequestReused:
         raise  # of the call, not of the method
     except UnknownMethod as error:
-        return ExecResult(error=str(error), error_code=NO_METHOD)
+        return actions.ExecResult(error=str(error), error_code=NO_METHOD)
     except (UsageError, BadFormat) as error:
-        return ExecResult(error=str(error), error_code=BAD_ARGUMENT)
+        return actions.ExecResult(error=str(error), error_code=BAD_ARGUMENT)
     except DataLatticeError as error:
-        return ExecResult(error=str(error), error_code=FAILED)
-    return ExecResult(result=answer.encode())
+        return actions.ExecResult(error=str(error), error_code=FAILED)
+    return actions.ExecResult(result=answer.encode())
 
 
-@handles(QueryStore)
-def query_store(call: ServiceCall, request: QueryStore) -> QueryAnswer:
+@handles(actions.QueryStore)
+def query_store(call: ServiceCall, request: actions.QueryStore) -> actions.QueryAnswer:
     """Call a query of a store."""
     handle = _handle(call, request.store_id)
     method = handle.machine.find_method(request.method)
     if method.kind is not MethodKind.QUERY:
         raise UsageError(f"method: {method.name} is a command, which is called by stores.exec")
     answer = handle.call(method.name, message_of(method.request, request.arguments))
-    return QueryAnswer(answer=value_of(answer))
+    return actions.QueryAnswer(answer=value_of(answer))
 
 
 def _known_machine(call: ServiceCall, id: bytes) -> Machine:
@@ -486,32 +428,32 @@ def _known_machine(call: ServiceCall, id: bytes) -> Machine:
     return machine
 
 
-@handles(GetDescriptor)
-def get_descriptor(call: ServiceCall, request: GetDescriptor) -> MachineDescriptor:
+@handles(actions.GetDescriptor)
+def get_descriptor(call: ServiceCall, request: actions.GetDescriptor) -> actions.MachineDescriptor:
     """Return the messages and methods of a machine."""
     machine = _known_machine(call, request.id)
-    return MachineDescriptor(
+    return actions.MachineDescriptor(
         file_descriptor_set=machine.descriptor_set(), service_name=machine.service_name()
     )
 
 
-@handles(ListMethods)
-def list_methods(call: ServiceCall, request: ListMethods) -> MethodList:
+@handles(actions.ListMethods)
+def list_methods(call: ServiceCall, request: actions.ListMethods) -> actions.MethodList:
     """Return the commands and queries of a store."""
-    return MethodList(
+    return actions.MethodList(
         items=tuple(
-            MethodInfo(name=one.name, description=one.description, kind=int(one.kind))
+            actions.MethodInfo(name=one.name, description=one.description, kind=int(one.kind))
             for one in _known_machine(call, request.id).methods()
         )
     )
 
 
-@handles(ListStreams)
-def list_streams(call: ServiceCall, request: ListStreams) -> StreamList:
+@handles(actions.ListStreams)
+def list_streams(call: ServiceCall, request: actions.ListStreams) -> actions.StreamList:
     """Return the streams of a store."""
-    return StreamList(
+    return actions.StreamList(
         items=tuple(
-            StreamInfo(
+            actions.StreamInfo(
                 name=one.name,
                 description=one.description,
                 param_schema=one.params.full_name,
@@ -522,8 +464,10 @@ def list_streams(call: ServiceCall, request: ListStreams) -> StreamList:
     )
 
 
-@handles(SubscribeStream)
-def subscribe_stream(call: ServiceCall, request: SubscribeStream) -> Streamed[StreamEvent]:
+@handles(actions.SubscribeStream)
+def subscribe_stream(
+    call: ServiceCall, request: actions.SubscribeStream
+) -> Streamed[actions.StreamEvent]:
     """Return the events of a stream."""
     handle = _handle(call, request.store_id)
     method = handle.machine.find_stream(request.stream_name)
@@ -535,7 +479,7 @@ def subscribe_stream(call: ServiceCall, request: SubscribeStream) -> Streamed[St
     stream = handle.subscribe(method.name, params, after=after)
     return Streamed(
         stream,
-        lambda event: StreamEvent(payload=event.encode()),
+        lambda event: actions.StreamEvent(payload=event.encode()),
         name=name,
         positions=_EventPositions(handle, stream),
         is_resumed=bool(request.resume),
@@ -577,8 +521,10 @@ class _EventPositions:
         return "with the state of the store, and a stream without a token"
 
 
-@handles(FollowStore)
-def follow_store(call: ServiceCall, request: FollowStore) -> Streamed[WitnessedIntention]:
+@handles(actions.FollowStore)
+def follow_store(
+    call: ServiceCall, request: actions.FollowStore
+) -> Streamed[actions.WitnessedIntention]:
     """Return the intentions of a store as they come."""
     if request.start not in ("start", "end"):
         raise UsageError(f'start: "start" or "end", got {request.start!r:.80}')
@@ -598,7 +544,7 @@ def follow_store(call: ServiceCall, request: FollowStore) -> Streamed[WitnessedI
     machine = handle.machine
     return Streamed(
         stream,
-        lambda entry: WitnessedIntention(
+        lambda entry: actions.WitnessedIntention(
             seq=entry.seq, intention=_intention(entry.signed, machine)
         ),
         name=name,
