@@ -82,10 +82,7 @@ class Binding(Protocol):
 
     @property
     def own(self) -> bytes:
-        """The public key of the default owner.
-
-        Raises: NoSigningKey: the folder has no key.
-        """
+        """The public key of the default owner. Raises: NoSigningKey: the folder has no key."""
         ...
 
     @property

@@ -112,10 +112,7 @@ class Sheet:
         spans.add(first, self._size)
 
     def check_room(self, size: i64) -> None:
-        """Check that `size` more bytes fit into the text.
-
-        Raises: LimitExceeded: they do not.
-        """
+        """Check that `size` more bytes fit into the text. Raises: LimitExceeded: they do not."""
         whole: i64 = self._size + size
         # It is below 0 if the sum of two 63-bit counts overflows.
         if whole > self._byte_max or whole < 0:

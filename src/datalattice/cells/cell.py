@@ -59,10 +59,7 @@ class Loader(Protocol):
     """Loads cells known by hash: a store, a message, or the cells of a transfer in progress."""
 
     def load(self, hash: bytes) -> Value:
-        """Return the value with this hash.
-
-        Raises: MissingData: the cell is missing.
-        """
+        """Return the value with this hash. Raises: MissingData: the cell is missing."""
         ...
 
 
@@ -81,10 +78,7 @@ class CellSink:
 
     @abstractmethod
     def load(self, hash: bytes) -> Value:
-        """Return the value with this hash.
-
-        Raises: MissingData: the cell is missing.
-        """
+        """Return the value with this hash. Raises: MissingData: the cell is missing."""
 
     @abstractmethod
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:

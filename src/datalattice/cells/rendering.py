@@ -61,10 +61,7 @@ class _Rendering:
         self.work: Final = Work(_LIMITS, earn_max=0)
 
     def kid(self, kid: object, depth: int) -> str:
-        """Return the text of a kid.
-
-        Raises: WorkExceeded: no more cells may be loaded.
-        """
+        """Return the text of a kid. Raises: WorkExceeded: no more cells may be loaded."""
         if not isinstance(kid, Ref):
             return self.value(kid, depth)
         # Only loading costs: what is in memory is shown freely.

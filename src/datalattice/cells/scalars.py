@@ -117,10 +117,7 @@ def _name_encoding(tag: int, kind: str, name: object) -> bytes:
 
 
 class Keyword(Scalar):
-    """A name used as a key, printed `:name`.
-
-    Shapes: name of 1 to 128 UTF-8 bytes.
-    """
+    """A name used as a key, printed `:name`. Shapes: name of 1 to 128 UTF-8 bytes."""
 
     __slots__ = ()
 
@@ -145,10 +142,7 @@ class Keyword(Scalar):
 
 
 class Symbol(Scalar):
-    """A name that stands for something else, printed bare.
-
-    Shapes: name of 1 to 128 UTF-8 bytes.
-    """
+    """A name that stands for something else, printed bare. Shapes: name of 1 to 128 UTF-8 bytes."""
 
     __slots__ = ()
 

@@ -133,10 +133,7 @@ class Work:
         return max(left, 0) + self._room
 
     def spend(self, ticks: int) -> None:
-        """Charge a step.
-
-        Raises: WorkExceeded: the budget is spent.
-        """
+        """Charge a step. Raises: WorkExceeded: the budget is spent."""
         self._pay(min(ticks, UNBOUNDED))
 
     def _pay(self, ticks: i64) -> None:

@@ -236,10 +236,7 @@ class Call:
 
     @property
     def existing(self) -> Folder:
-        """The folder, which has a store.
-
-        Raises: UsageError: it has none.
-        """
+        """The folder, which has a store. Raises: UsageError: it has none."""
         folder = self.folder
         # A reading command makes nothing: a misspelled `--dir` must not become a folder.
         if not folder.store_path.is_dir():

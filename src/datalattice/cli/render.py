@@ -186,10 +186,7 @@ _form: Final = _Form()
 
 
 def use_form(name: str | None, *, json: bool = False, quiet: bool = False) -> None:
-    """Set how results are printed from now on.
-
-    Raises: UsageError: there is no such form.
-    """
+    """Set how results are printed from now on. Raises: UsageError: there is no such form."""
     # "How results are printed" (docs/cli.md): `--as` is about output alone, `--in` about input.
     if name is not None and name not in _FORMS:
         raise UsageError(f"--as is text, table, json or lines, got {name!r}")

@@ -35,10 +35,7 @@ def duration_ms(text: str) -> int:
 
 
 def duration_s(text: str) -> float:
-    """Return the seconds of a duration.
-
-    Raises: UsageError: it is none.
-    """
+    """Return the seconds of a duration. Raises: UsageError: it is none."""
     return duration_ms(text) / 1_000
 
 

@@ -34,10 +34,7 @@ InOption = Annotated[
 
 
 def check_form(form: str) -> None:
-    """Check how values are written.
-
-    Raises: UsageError: there is no such form.
-    """
+    """Check how values are written. Raises: UsageError: there is no such form."""
     if form not in ("text", "json", "hex", "lines"):
         raise UsageError(f"--in is text, json, hex or lines, got {form!r}")
 

@@ -84,10 +84,7 @@ def forget_name(folder: Folder, name: str) -> bool:
 
 
 def checked_name(name: str) -> str:
-    """Return `name` if it can be a local name.
-
-    Raises: UsageError: it cannot.
-    """
+    """Return `name` if it can be a local name. Raises: UsageError: it cannot."""
     # "A local name has a character that is no hex digit", so it is never read as part of a key.
     is_word = 0 < len(name) <= NAME_CHARS_MAX and name.isprintable() and not set(name) & set(" /:")
     if not is_word or set(name) <= _HEX or name.startswith("0x") or name in (OWN, ALL):

@@ -64,10 +64,7 @@ class SlotMoved(Exception):
 
 
 def changed_slots(lattice: Lattice, before: Value, after: Value) -> list[Slot]:
-    """Return what differs between two roots.
-
-    Raises: UsageError: more than an edit may change.
-    """
+    """Return what differs between two roots. Raises: UsageError: more than an edit may change."""
     slots: list[Slot] = []
     for slot in differing(lattice, before, after):
         if len(slots) == SLOTS_MAX:  # counted while they are found

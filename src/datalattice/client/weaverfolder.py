@@ -402,10 +402,7 @@ class NodeStore:
         return self.stores.weaver.stores().open(self.id)
 
     def writable(self) -> WeaverStore:
-        """Return the store for a write.
-
-        Raises: ReadOnly: the node can only read.
-        """
+        """Return the store for a write. Raises: ReadOnly: the node can only read."""
         if self.stores.read_only:
             raise ReadOnly(f"the store {self.name!r} cannot be written to: the node can only read")
         store = self.store()

@@ -94,10 +94,7 @@ def check_known(
 
 
 def check_name(name: str, what: str) -> None:
-    """Check the length of a topic's or database's name.
-
-    Raises: UsageError: it is too long.
-    """
+    """Check the length of a topic's or database's name. Raises: UsageError: it is too long."""
     size = len(name.encode())
     # "Up to 4,096 bytes" (docs/spark-writing.md, Columns).
     if size > NAME_BYTES_MAX:

@@ -155,10 +155,7 @@ class Service:
         return result
 
     def stream(self, request: ActionRequest[R], caller: Principal) -> Streamed[R]:
-        """Begin a stream; close it.
-
-        Raises: as `call`. UsageError: the action answers once.
-        """
+        """Begin a stream; close it. Raises: as `call`. UsageError: the action answers once."""
         action = request.action
         if action.kind is not ActionKind.STREAM:
             raise UsageError(f"{action.name} answers once, not with a stream")

@@ -276,10 +276,7 @@ class Drive(DriveReader):
         self._change_content(path, lambda held: blob_truncate(held, size), must_exist=True)
 
     def resize(self, path: PathLike, size: int) -> None:
-        """Make a file `size` bytes long: cut it, or append zeros.
-
-        Raises: as `truncate`.
-        """
+        """Make a file `size` bytes long: cut it, or append zeros. Raises: as `truncate`."""
 
         def change(held: Content) -> Value:
             if size <= len(held):

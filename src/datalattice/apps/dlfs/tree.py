@@ -100,10 +100,7 @@ def _directory(value: Value) -> DriveNode | None:
 
 
 def find(root: Value, names: Names) -> Value:
-    """Return the live node at `names`.
-
-    Raises: NoSuchPath: nothing is there.
-    """
+    """Return the live node at `names`. Raises: NoSuchPath: nothing is there."""
     # A drive that was never written reads as empty.
     value: Value = ZERO_NODE if root is None else root
     node = root_of(value)

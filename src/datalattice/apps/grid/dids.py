@@ -46,10 +46,7 @@ class DIDUrl:
 
 
 def split_did_url(text: str) -> DIDUrl:
-    """Return the parts of a DID URL.
-
-    Raises: UsageError: it does not begin with a DID.
-    """
+    """Return the parts of a DID URL. Raises: UsageError: it does not begin with a DID."""
     rest, mark, fragment = text.partition("#")
     rest, asked, query = rest.partition("?")
     did, slash, path = rest.partition("/")
@@ -79,10 +76,7 @@ def is_venue_did(did: Value) -> bool:
 
 
 def checked_did(did: object) -> str:
-    """Return `did` if a venue can have it.
-
-    Raises: UsageError: it cannot.
-    """
+    """Return `did` if a venue can have it. Raises: UsageError: it cannot."""
     if isinstance(did, str) and is_venue_did(did):
         return did
     raise UsageError(

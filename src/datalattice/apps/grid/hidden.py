@@ -75,10 +75,7 @@ class HiddenEntries:
         return Vector.of([did, part, key]) in self._entries()
 
     def hide(self, did: str, part: Keyword, key: bytes) -> None:
-        """Hide an entry.
-
-        Raises: NoSigningKey: the venue has no key pair.
-        """
+        """Hide an entry. Raises: NoSigningKey: the venue has no key pair."""
         if self._cursor is None:
             raise NoSigningKey(f"hiding an entry of {did} needs its key pair; give one to Venue.at")
         self._change(lambda entries: entries.add(Vector.of([did, part, key])))

@@ -213,10 +213,7 @@ class Storage:
         return self.backend.size(digest) is not None
 
     def size(self, digest: bytes) -> int:
-        """Return the number of bytes of content.
-
-        Raises: UsageError: it is absent.
-        """
+        """Return the number of bytes of content. Raises: UsageError: it is absent."""
         self._ready()
         size = self.backend.size(checked_digest(digest))
         if size is None:
@@ -445,10 +442,7 @@ class LatticeBackend:
 
 
 def checked_digest(digest: object) -> bytes:
-    """Return `digest` if it is a SHA-256: 32 bytes.
-
-    Raises: UsageError: it is not.
-    """
+    """Return `digest` if it is a SHA-256: 32 bytes. Raises: UsageError: it is not."""
     if isinstance(digest, bytes) and len(digest) == SHA256_BYTES:
         return digest
     raise UsageError(f"`digest` is not a SHA-256 of {SHA256_BYTES} bytes: {digest!r}")

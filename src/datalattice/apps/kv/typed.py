@@ -115,10 +115,7 @@ class TypedOperations(Operations[T]):
         return self._write(key, lambda stored, now: count_up(stored, replica, amount, now))
 
     def decr(self, key: str, amount: int = 1) -> int:
-        """Subtract `amount`; return the total of all replicas.
-
-        Raises: as `incr`.
-        """
+        """Subtract `amount`; return the total of all replicas. Raises: as `incr`."""
         if not is_long(to_cell(amount)):
             raise UsageError(f"`amount` is not an integer of at most 64 bits: {amount!r}")
         return self.incr(key, -amount)
@@ -142,10 +139,7 @@ class TypedOperations(Operations[T]):
         return self.hset_many(key, {field: value}) == 1
 
     def hset_many(self, key: str, fields: Mapping[str, object]) -> int:
-        """Set fields of a hash in one update; return how many are new.
-
-        Raises: as `hset`.
-        """
+        """Set fields of a hash in one update; return how many are new. Raises: as `hset`."""
         # Converted before the update: one bad value writes none of them.
         cells = list(checked_values(fields, "a field", to_cell).items())
         if not cells:

@@ -61,10 +61,7 @@ def read_slot(stored: Value, now_ms: int) -> KeyState:
 
 
 def after(slot: KeyState, now_ms: int) -> int:
-    """Return the stamp of a write that replaces the stored entry.
-
-    Units:  Unix milliseconds.
-    """
+    """Return the stamp of a write that replaces the stored entry. Units:  Unix milliseconds."""
     # "So a write wins over what its writer saw, even if the clock stands still or goes back"
     # (docs/kv.md "Stamps").
     return now_ms if slot.entry is None else max(now_ms, slot.entry.time() + 1)
@@ -97,10 +94,7 @@ def delete(stored: Value, now_ms: int) -> tuple[Value, bool]:
 
 
 def due(ttl_ms: int, now_ms: int) -> int:
-    """Return the time at which a time to live ends.
-
-    Raises: UsageError: it exceeds 64 bits.
-    """
+    """Return the time at which a time to live ends. Raises: UsageError: it exceeds 64 bits."""
     if ttl_ms > LONG_MAX - now_ms:
         raise UsageError(
             f"`ttl` exceeds the last time of 64 bits: {ttl_ms} ms; at most {LONG_MAX - now_ms} ms"

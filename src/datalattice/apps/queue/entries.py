@@ -70,10 +70,7 @@ class NewRecords:
 
 
 def listed(name: str, column: object) -> list[object]:
-    """Return an argument as a list.
-
-    Raises: TypeMismatch: it is not an iterable.
-    """
+    """Return an argument as a list. Raises: TypeMismatch: it is not an iterable."""
     if not isinstance(column, Iterable):
         raise TypeMismatch(f"`{name}` is not an iterable: {type(column).__name__}")
     return list(column)

@@ -88,10 +88,7 @@ def same_metadata(left: Metadata, right: Metadata) -> bool:
 
 
 def checked_meta_key(key: Value) -> Value:
-    """Return `key` if it is not reserved.
-
-    Raises: UsageError: it is `:meta-stamps`.
-    """
+    """Return `key` if it is not reserved. Raises: UsageError: it is `:meta-stamps`."""
     if isinstance(key, Keyword) and key.name == META_STAMPS.name:
         raise UsageError(
             "metadata key :meta-stamps is reserved for the times of the other keys; use another key"

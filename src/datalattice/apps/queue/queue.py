@@ -433,10 +433,7 @@ def _held(state: QueueState, start: object, stop: object) -> range:
 
 
 def checked_topic(name: object) -> Value:
-    """Return the name of a topic as a cell.
-
-    Raises: UsageError: it is None or empty.
-    """
+    """Return the name of a topic as a cell. Raises: UsageError: it is None or empty."""
     if name is None or name == "":  # an empty name would be a topic that no command can name
         raise UsageError("the topic's name is empty; give a string or another cell")
     return to_cell(name)

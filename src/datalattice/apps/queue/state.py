@@ -142,10 +142,7 @@ def advance(value: Value, before: QueueState, entries: Vector, now_ms: int) -> V
 
 
 def set_meta(value: Value, key: Value, meta_value: Value, now_ms: int) -> Vector:
-    """Return the state with one metadata key set.
-
-    Units:  now_ms: Unix milliseconds.
-    """
+    """Return the state with one metadata key set. Units:  now_ms: Unix milliseconds."""
     state = read_state(value)
     meta = put_metadata(state.meta, key, meta_value, now_ms)
     return write_state(state._replace(meta=meta, stamp_ms=max(now_ms, state.stamp_ms)))
@@ -174,10 +171,7 @@ def truncate(value: Value, start: int, now_ms: int) -> Value:
 
 
 def checked_offset(name: str, offset: object) -> int:
-    """Return `offset` if it is an integer of at most 64 bits.
-
-    Raises: UsageError: anything else.
-    """
+    """Return `offset` if it is an integer of at most 64 bits. Raises: UsageError: anything else."""
     if isinstance(offset, int) and is_long(offset):
         return offset
     raise UsageError(f"`{name}` is not an integer of at most 64 bits: {offset!r}")

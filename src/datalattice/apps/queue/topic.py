@@ -100,10 +100,7 @@ def device_partition(identity: bytes) -> int:
 
 
 def checked_count(count: object) -> int:
-    """Return `count` if it is a valid number of partitions.
-
-    Raises: UsageError: it is not.
-    """
+    """Return `count` if it is a valid number of partitions. Raises: UsageError: it is not."""
     if type(count) is int and 1 <= count <= PARTITIONS_MAX:
         return count
     raise UsageError(

@@ -40,10 +40,7 @@ def parse_path(text: str) -> DrivePath:
 
 
 def parse_drive_path(text: str) -> DrivePath:
-    """Return a path in a drive.
-
-    Raises: UsageError: it is a local path.
-    """
+    """Return a path in a drive. Raises: UsageError: it is a local path."""
     found = parse_path(text)
     if found.drive is None:
         raise UsageError(f"a path in a drive is DRIVE:PATH, got {text!r}")

@@ -55,10 +55,7 @@ def print_document(document: dict[str, object], value: Value) -> None:
 
 
 def checked_layout(layout: str, allowed: Sequence[str], option: str) -> str:
-    """Return a layout.
-
-    Raises: UsageError: `layout` is not in `allowed`.
-    """
+    """Return a layout. Raises: UsageError: `layout` is not in `allowed`."""
     if layout not in allowed:  # the error lists what is allowed
         raise UsageError(f"{option} is {', '.join(allowed)}; got {layout!r}")
     return layout

@@ -110,10 +110,7 @@ def _given(text: str, layout: str) -> Value:
 
 
 def _check_writable(keys: list[Value], context: MergeContext, key_pair: KeyPair) -> None:
-    """Check that a value can be written at a canonical path.
-
-    Raises: UsageError: it cannot.
-    """
+    """Check that a value can be written at a canonical path. Raises: UsageError: it cannot."""
     section = keys[0]
     # An unknown section is dropped by every merge.
     if not isinstance(section, Keyword) or root_lattice().child(section) is None:

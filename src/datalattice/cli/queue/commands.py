@@ -80,10 +80,7 @@ def _topic(call: Call, topic: str) -> tuple[bytes, Topic]:
 
 
 def _queue(call: Call, topic: str, partition: str | None) -> Queue:
-    """Return the partition that is read.
-
-    Raises: NoSuchPath: the topic has no such partition.
-    """
+    """Return the partition that is read. Raises: NoSuchPath: the topic has no such partition."""
     _, found = _topic(call, topic)
     id = 0 if partition is None else parse_path_key(partition)
     return found.partition(_checked_id(found, topic, id))

@@ -57,10 +57,7 @@ def has_stores(node: Node) -> bool:
 
 
 def found(stores: Stores, name: str) -> StoreInfo:
-    """Return the store that a name means.
-
-    Raises: NoSuchPath: the store does not exist.
-    """
+    """Return the store that a name means. Raises: NoSuchPath: the store does not exist."""
     info = stores.find(name)
     if info is None:
         raise stores.missing(name, LISTED)
@@ -68,10 +65,7 @@ def found(stores: Stores, name: str) -> StoreInfo:
 
 
 def handle_of(node: Node, name: str) -> StoreHandle:
-    """Return the handle of a store of any kind.
-
-    Raises: NoSuchPath: the store does not exist.
-    """
+    """Return the handle of a store of any kind. Raises: NoSuchPath: the store does not exist."""
     from datalattice.weaver import store_id_text
 
     # By id: a name may be that of several stores.

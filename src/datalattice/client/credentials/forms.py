@@ -88,10 +88,7 @@ def is_token(text: str) -> bool:
 
 
 def split_token(text: str) -> TokenParts:
-    """Return the parts of a token.
-
-    Raises: BadFormat: it is not one.
-    """
+    """Return the parts of a token. Raises: BadFormat: it is not one."""
     if len(text) > CREDENTIAL_CHARACTERS_MAX:
         raise BadFormat(f"a token has at most {CREDENTIAL_CHARACTERS_MAX} characters")
     if not is_token(text):

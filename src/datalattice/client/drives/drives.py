@@ -142,10 +142,7 @@ class Drives:
         return drive_names(self._cursor(), self.owner())
 
     def drive(self, name: str) -> Drive:
-        """Return a snapshot of a drive.
-
-        Raises: NoSuchPath: it does not exist.
-        """
+        """Return a snapshot of a drive. Raises: NoSuchPath: it does not exist."""
         cursor = self._cursor()
         owner = self.owner()
         if name not in drive_names(cursor, owner):
@@ -219,10 +216,7 @@ class OneDrive:
         return []
 
     def check_writable(self) -> None:
-        """Check that writing is allowed.
-
-        Raises: ReadOnly: the drive was opened read-only.
-        """
+        """Check that writing is allowed. Raises: ReadOnly: the drive was opened read-only."""
         if self._read_only:
             raise ReadOnly("this drive was opened to be read only")
 

@@ -145,10 +145,7 @@ class ParcelWriter(_TaskFile):
 
 
 class ParcelReader(_TaskFile):
-    """Reads a file of parcels.
-
-    Raises: OSError: the file cannot be opened.
-    """
+    """Reads a file of parcels. Raises: OSError: the file cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, path.open("rb", buffering=0))
@@ -170,10 +167,7 @@ class ParcelReader(_TaskFile):
             raise self._damaged()
 
     def again(self, ref: ParcelRef) -> Parcel:
-        """Return a parcel that was read before.
-
-        Raises: Corruption: the file has changed.
-        """
+        """Return a parcel that was read before. Raises: Corruption: the file has changed."""
         # Checked again: between two reads the file may change on a shared file system.
         parcel, found, _ = self._read(ref.offset, ref.before)
         if found != ref.digest:

@@ -90,10 +90,7 @@ def plan(root: Value, options: GridOptions, before: Value = None) -> Iterator[Gr
 
 
 def check_venues(root: Value, options: GridOptions) -> None:
-    """Check that the venues named in the options exist.
-
-    Raises: UsageError: one does not.
-    """
+    """Check that the venues named in the options exist. Raises: UsageError: one does not."""
     venues = _index(_index(root, GRID_SECTION), _VENUES)
     check_there("venue", options.venues, {did for did in venues or () if isinstance(did, str)})
 

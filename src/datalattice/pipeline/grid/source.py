@@ -50,10 +50,7 @@ class GridSource(Format[GridOptions]):
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch.
-
-        Raises: UsageError: an option is for streams.
-        """
+        """Return the reader of a batch. Raises: UsageError: an option is for streams."""
         # An option without effect is an error.
         if self.parsed.stream_only:
             raise UsageError(f"option {self.parsed.stream_only[0]} is for streams")

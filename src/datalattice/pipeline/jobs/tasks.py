@@ -57,10 +57,7 @@ _ANSWER: Final = "task BIGINT, answer BINARY"
 
 
 def mapped(spark: SparkSession, rows: Batches, count: int, schema: str) -> DataFrame:
-    """Return the rows of `count` tasks as a lazy DataFrame.
-
-    schema: the columns in Spark's DDL.
-    """
+    """Return the rows of `count` tasks as a lazy DataFrame. schema: the columns in Spark's DDL."""
     # One row a partition, so one task for each number.
     numbers = spark.range(0, count, 1, max(1, count))
     return numbers.mapInArrow(partial(_mapped, rows), schema)

@@ -64,10 +64,7 @@ class KVSource(Format[KVOptions], KVSink):
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch.
-
-        Raises: UsageError: an option does not fit a batch.
-        """
+        """Return the reader of a batch. Raises: UsageError: an option does not fit a batch."""
         options = self.parsed
         # "For streams, `latest`" (docs/spark-kv.md).
         if options.starting == LATEST:

@@ -92,10 +92,7 @@ OnLoss = Callable[[LostRecords], None]
 
 
 def refuse_loss(loss: LostRecords) -> None:
-    """Raise a loss, as `failOnDataLoss=true` requires.
-
-    Raises: DataLoss: always.
-    """
+    """Raise a loss, as `failOnDataLoss=true` requires. Raises: DataLoss: always."""
     raise DataLoss(f"{loss}; set failOnDataLoss=false to continue with the records that are there")
 
 

@@ -85,10 +85,7 @@ class QueueSource(Format[QueueOptions], QueueSink):
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch.
-
-        Raises: UsageError: an option does not fit a batch.
-        """
+        """Return the reader of a batch. Raises: UsageError: an option does not fit a batch."""
         # "A batch may not begin at latest or end at earliest" (docs/spark.md, Offsets).
         if self.parsed.starting.has(Edge.LATEST):
             raise bad_option(
@@ -101,10 +98,7 @@ class QueueSource(Format[QueueOptions], QueueSink):
         return QueueReader(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Return the reader of a stream.
-
-        Raises: UsageError: an option does not fit a stream.
-        """
+        """Return the reader of a stream. Raises: UsageError: an option does not fit a stream."""
         if self.parsed.target.as_of:
             raise UsageError("option asOf is for batches: a stream reads new records")
         # `Trigger.AvailableNow` ends a stream instead.
@@ -282,10 +276,7 @@ class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAva
         return self.source().settled(look)
 
     def _hold(self, seen: _SeenRoot) -> LeasedRoot:
-        """Lease a root for the next batch.
-
-        Raises: MissingData: the root was collected.
-        """
+        """Lease a root for the next batch. Raises: MissingData: the root was collected."""
         snapshot = LeasedRoot(None, 0)
         if seen.root_hash is not None:
             snapshot = self._leases.hold(self.source(), seen.root_hash)

@@ -362,10 +362,7 @@ def session_settings(
     master: Master | None = None,
     quick_start: bool = True,
 ) -> dict[str, str]:
-    """Return the Spark settings of a session.
-
-    Raises: UsageError: an argument is malformed.
-    """
+    """Return the Spark settings of a session. Raises: UsageError: an argument is malformed."""
     where = parse_master(None) if master is None else master
     if where.cores is not None:
         if cores not in {None, where.cores}:

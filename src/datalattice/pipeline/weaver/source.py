@@ -73,10 +73,7 @@ class WeaverSource(Format[WeaverOptions]):
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch.
-
-        Raises: UsageError: an option is for streams.
-        """
+        """Return the reader of a batch. Raises: UsageError: an option is for streams."""
         options = self.parsed
         if options.stream_only:
             raise UsageError(f"option {options.stream_only[0]} is for streams")
@@ -122,10 +119,7 @@ class _WeaverReader:
         ]
 
     def _before(self, view: StoreView, option: str, number: int) -> Position:
-        """Return the position before a record.
-
-        Raises: UsageError: the log does not reach there.
-        """
+        """Return the position before a record. Raises: UsageError: the log does not reach there."""
         end = reach(view, self._options)
         found = view.position(number - 1)
         if found is None or found.seq > end.seq:

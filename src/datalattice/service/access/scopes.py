@@ -34,10 +34,7 @@ _ESCAPE: Final = re.compile(r"%(25|2F)")
 
 
 def join_scope(*segments: str) -> str:
-    """Return the scope with these segments.
-
-    Raises: UsageError: there is no such scope.
-    """
+    """Return the scope with these segments. Raises: UsageError: there is no such scope."""
     text = "/".join([one.replace("%", "%25").replace("/", "%2F") for one in segments])
     split_scope(text)
     return text
@@ -128,10 +125,7 @@ def path_segments(text: str) -> tuple[str, ...] | None:
 
 
 def checked_right(right: str) -> str:
-    """Return a right.
-
-    Raises: UsageError: it is none.
-    """
+    """Return a right. Raises: UsageError: it is none."""
     if len(right) != 1 or right not in RIGHTS:
         raise UsageError(f"a right is one of {', '.join(RIGHTS)}, got {right[:40]!r}")
     return right

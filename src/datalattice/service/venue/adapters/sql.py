@@ -76,10 +76,7 @@ class SqlLimits:
 
 
 class SqlAdapter(PlainAdapter):
-    """Runs `sql:query`.
-
-    Raises: UsageError: the package duckdb or pyarrow is not installed.
-    """
+    """Runs `sql:query`. Raises: UsageError: the package duckdb or pyarrow is not installed."""
 
     name = "sql"
 
