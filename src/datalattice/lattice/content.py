@@ -53,19 +53,6 @@ def _entry_element(value: Value) -> Element:
 _ORDER: Final = _ContentOrder()
 
 
-def content_latest(own: Value, other: Value, walk: Walk) -> Latest:
-    """Return the difference in size of two content stores, or else their greatest entries.
-
-    The size comes first because a store that contains another has more entries.
-    Cost:   entries that differ, if the sizes are equal.
-    """
-    found = contrast(_size(own), _size(other))
-    # Equal sizes: `contrast` found no difference, so the entries decide.
-    if found[0] is None and isinstance(own, Index) and isinstance(other, Index):
-        return _ORDER.of_index(own, other, walk)
-    return found
-
-
 def _size(value: Value) -> Element | None:
     if value is None:
         return None
@@ -74,7 +61,39 @@ def _size(value: Value) -> Element | None:
     return element(UNTIMED, number_tail(len(value)))
 
 
-class DataLattice(Lattice):
+def content_latest(own: Value, other: Value, walk: Walk) -> Latest:
+    """Return the difference in size of two content stores, or else their greatest entries.
+
+    Cost:   entries that differ, if the sizes are equal.
+    """
+    # The size comes first: a store that contains another has more entries.
+    found = contrast(_size(own), _size(other))
+    if found[0] is None and isinstance(own, Index) and isinstance(other, Index):
+        return _ORDER.of_index(own, other, walk)
+    return found
+
+
+class ContentStore(Lattice):
+    """Base of the lattices of an Index that holds values by hash."""
+
+    def has_order(self) -> bool:
+        """Return True."""
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the size of each side, or their greatest entries if the sizes are equal."""
+        return content_latest(own, other, walk)
+
+    def zero(self) -> Value:
+        """Return the empty Index."""
+        return EMPTY_INDEX
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Index."""
+        return isinstance(value, Index)
+
+
+class DataLattice(ContentStore):
     """An Index from 32-byte hash to the value with that hash.
 
     A merge recomputes the hashes, so a wrong foreign key cannot replace an entry.
@@ -107,22 +126,6 @@ class DataLattice(Lattice):
                 result = result.put(digest, value)
         return as_operand(result, other if own is None else own, other)
 
-    def has_order(self) -> bool:
-        """Return True."""
-        return True
-
-    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the size of each side, or their greatest entries if the sizes are equal."""
-        return content_latest(own, other, walk)
-
-    def zero(self) -> Value:
-        """Return the empty Index."""
-        return EMPTY_INDEX
-
-    def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index."""
-        return isinstance(value, Index)
-
 
 class _Filing:
     """Collects the foreign values that are not under their own hash."""
@@ -142,7 +145,7 @@ class _Filing:
         return own if own_present else ABSENT
 
 
-class CASLattice(Lattice):
+class CASLattice(ContentStore):
     """An Index from keys computed by the writers, such as SHA-256, to values.
 
     Equal keys should mean equal content; if not, the value with the greater hash stays.
@@ -160,22 +163,6 @@ class CASLattice(Lattice):
         if context.holes:
             return as_operand(EMPTY_INDEX.merge_with(other, join, work=context.work), own, other)
         return other
-
-    def has_order(self) -> bool:
-        """Return True."""
-        return True
-
-    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the size of each side, or their greatest entries if the sizes are equal."""
-        return content_latest(own, other, walk)
-
-    def zero(self) -> Value:
-        """Return the empty Index."""
-        return EMPTY_INDEX
-
-    def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index."""
-        return isinstance(value, Index)
 
 
 class _GreaterHash:

@@ -87,23 +87,27 @@ class EntryDropped(MergeNotice):
         return EntryDropped, (self.path, self.kind)
 
 
-class SectionDropped(MergeNotice):
-    """The foreign value of the section at `path` was rejected; own's is kept."""
-
-    kind = SECTION_DROPPED
+class _Reasoned(MergeNotice):
+    """Base of reports that carry the text of an error."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path)
         self.reason: Final = reason
 
     def __repr__(self) -> str:
-        return f"SectionDropped(path={brief(self.path)}, reason={self.reason!r})"
+        return f"{type(self).__name__}(path={brief(self.path)}, reason={self.reason!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return SectionDropped, (self.path, self.reason)
+        return type(self), (self.path, self.reason)
 
 
-class OwnMalformed(MergeNotice):
+class SectionDropped(_Reasoned):
+    """The foreign value of the section at `path` was rejected; own's is kept."""
+
+    kind = SECTION_DROPPED
+
+
+class OwnMalformed(_Reasoned):
     """This node's own value at `path` is malformed and cannot be merged.
 
     The foreign value replaces it if it is well-formed and signed by the owner. Otherwise own's
@@ -111,16 +115,6 @@ class OwnMalformed(MergeNotice):
     """
 
     kind = OWN_MALFORMED
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path)
-        self.reason: Final = reason
-
-    def __repr__(self) -> str:
-        return f"OwnMalformed(path={brief(self.path)}, reason={self.reason!r})"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return OwnMalformed, (self.path, self.reason)
 
 
 class QueueForked(MergeNotice):
@@ -219,9 +213,6 @@ class MetadataUnstamped(MergeNotice):
     """Two values of a metadata key at `path` have no stamp; the greater branch's value stays."""
 
     kind = "metadata-unstamped"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return MetadataUnstamped, (self.path,)
 
 
 class WriteSuperseded(MergeNotice):

@@ -13,6 +13,7 @@ Source: CAD024 "Owner lattice", "Signed lattice"; docs/lattices.md "Owners", "Si
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from datalattice.cells import (
@@ -55,6 +56,7 @@ from datalattice.lattice.keyed import name_bytes
 from datalattice.lattice.order import Walk
 
 _VALUE_BYTES: Final = b"value"
+_HEX: Final = re.compile("(?:[0-9a-fA-F]{2})+")
 
 
 class SignedLattice(Lattice):
@@ -358,7 +360,7 @@ class OwnerLattice(Lattice):
             return key
         # A key in hex addresses the slot of its bytes, which is where owners write.
         digits = key.removeprefix("0x")
-        return bytes.fromhex(digits) if _is_hex(digits) else key
+        return bytes.fromhex(digits) if _HEX.fullmatch(digits) else key
 
     def _arguments(self) -> tuple[object, ...]:
         return (self._inner,)
@@ -453,9 +455,3 @@ class _OwnerMerge:
             signed = self._signed_child
             merged = isolated(context, own, other, lambda: signed.merge(own, other, context))
         return ABSENT if merged is None and not own_present else merged
-
-
-def _is_hex(digits: str) -> bool:
-    if not digits or len(digits) % 2:
-        return False
-    return all(digit in "0123456789abcdefABCDEF" for digit in digits)

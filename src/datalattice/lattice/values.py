@@ -51,7 +51,26 @@ def _function(value: object, what: str) -> None:
         raise TypeMismatch(f"{what} is not a function: {type(value).__name__}")
 
 
-class SetLattice(Lattice):
+class Register(Lattice):
+    """Base of lattices whose values have one element in the order of forked values."""
+
+    def has_order(self) -> bool:
+        """Return True."""
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the element of each side."""
+        return contrast(
+            None if own is None else self._element(own),
+            None if other is None else self._element(other),
+        )
+
+    def _element(self, value: Value) -> Element:
+        """Return the element of a value that is not None."""
+        return malformed(value)
+
+
+class SetLattice(Register):
     """A grow-only set; the merge is the union."""
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -66,28 +85,18 @@ class SetLattice(Lattice):
         """Return the empty set."""
         return EMPTY_SET
 
-    def has_order(self) -> bool:
-        """Return True."""
-        return True
-
-    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the element of each side: its size, since a superset has more members."""
-        return contrast(self._element(own), self._element(other))
-
-    def _element(self, value: Value) -> Element | None:
-        if value is None:
-            return None
-        if not isinstance(value, Set):
-            return malformed(value)
-        # A superset has more elements, so the size orders all states of one set's history.
-        return element(UNTIMED, number_tail(len(value)))
+    def _element(self, value: Value) -> Element:
+        # A superset has more members, so the size orders all states of one set's history.
+        if isinstance(value, Set):
+            return element(UNTIMED, number_tail(len(value)))
+        return malformed(value)
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Set."""
         return isinstance(value, Set)
 
 
-class MaxLattice(Lattice):
+class MaxLattice(Register):
     """The larger of two integers of any size.
 
     `zero` is the least value accepted from peers; None accepts all.
@@ -119,17 +128,7 @@ class MaxLattice(Lattice):
         """Return the zero given at construction."""
         return self._zero
 
-    def has_order(self) -> bool:
-        """Return True."""
-        return True
-
-    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the element of each side: its number."""
-        return contrast(self._element(own), self._element(other))
-
-    def _element(self, value: Value) -> Element | None:
-        if value is None:
-            return None
+    def _element(self, value: Value) -> Element:
         number = as_integer(value)
         if number is None or not self.check_foreign(value):
             return malformed(value)
@@ -145,7 +144,7 @@ class MaxLattice(Lattice):
         return (self._zero,)
 
 
-class MinLattice(Lattice):
+class MinLattice(Register):
     """The smaller of two integers of any size."""
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -157,17 +156,7 @@ class MinLattice(Lattice):
         # Equal integers: own itself, by which callers see that nothing changed.
         return other if mine is None or theirs < mine else own
 
-    def has_order(self) -> bool:
-        """Return True."""
-        return True
-
-    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the element of each side: its number, negated."""
-        return contrast(self._element(own), self._element(other))
-
-    def _element(self, value: Value) -> Element | None:
-        if value is None:
-            return None
+    def _element(self, value: Value) -> Element:
         number = as_integer(value)
         # Negated: in the order of forked values the smaller number is the later state.
         return malformed(value) if number is None else element(UNTIMED, number_tail(-number))
@@ -177,7 +166,7 @@ class MinLattice(Lattice):
         return is_integer(value)
 
 
-class LWWLattice(Lattice):
+class LWWLattice(Register):
     """Last write wins: the value with the greater time; on equal times the greater value hash.
 
     `timestamp` reads Unix milliseconds from a value; by default the `:timestamp` of a Map, else 0.
@@ -201,17 +190,9 @@ class LWWLattice(Lattice):
         # (docs/design/decisions.md "D1"), whichever side is own.
         return greater(own, other)
 
-    def has_order(self) -> bool:
-        """Return True."""
-        return True
-
-    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the element of each side: its time and hash."""
-        return contrast(self._element(own), self._element(other))
-
-    def _element(self, value: Value) -> Element | None:
+    def _element(self, value: Value) -> Element:
         # Time first, then the hash: the same order as in the merge.
-        return None if value is None else element(self._timestamp(value), value_hash(value))
+        return element(self._timestamp(value), value_hash(value))
 
     def check_foreign(self, value: Value) -> bool:
         """Return True: any value is accepted."""

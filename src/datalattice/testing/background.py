@@ -39,15 +39,10 @@ class BackgroundNode:
     def address(self) -> str:
         return f"{'tls' if self._allow else 'tcp'}://127.0.0.1:{self._port}"
 
-    @property
-    def node(self) -> NodeServer:
-        """The node itself: its cursor may be used from any thread."""
-        return self._node
-
     def edit(self, change: Callable[[RootLattice], T]) -> T:
         """Change its value; return what the change returned, when it is durable and announced."""
-        result = change(self._node.cursor)
-        self.call(self._node.sync)
+        result = change(self.node.cursor)
+        self.call(self.node.sync)
         return result
 
     def call(self, work: Callable[[], object]) -> object:
@@ -81,9 +76,11 @@ class BackgroundNode:
         self._stopping = asyncio.Event()
         config = NodeConfig(port=self._port, plain=not self._allow, allow=self._allow)
         try:
-            self._node = open_node(str(self._folder), key_pair=self._key_pair, config=config)
-            async with self._node:
-                address = self._node.address
+            self.node: NodeServer = open_node(
+                str(self._folder), key_pair=self._key_pair, config=config
+            )
+            async with self.node:
+                address = self.node.address
                 assert address is not None
                 self._port = int(address.rpartition(":")[2])
                 self._ready.set()

@@ -81,7 +81,6 @@ class MemoryBinding:
 
     @property
     def listener_count(self) -> int:
-        """How many wait for changes of the root."""
         return len(self.base._reference._listeners)
 
     def hold(self, name: str) -> Callable[[], None]:

@@ -118,8 +118,6 @@ def grown(
 
 def bad(value: Value) -> Value:
     """Return a value with something malformed inside."""
-    if isinstance(value, Map):
-        return value.put("malformed", 7)
-    if isinstance(value, Index):
+    if isinstance(value, Map | Index):
         return value.put("malformed", 7)
     return Vector.of(["malformed"])

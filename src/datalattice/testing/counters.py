@@ -71,7 +71,6 @@ class CountFile:
             if not self._disk.exists(self.path):
                 return {}
             # A process that ended before it synced the folder has left a file that may yet be lost.
-            # Durable on return: the file may be of a process that was killed.
             self._disk.sync_folder(self._folder)
             file = self._disk.open(self.path)
             try:
@@ -118,15 +117,11 @@ class Counters:
         self._members = members
         self._published: dict[str, int] = dict(self.counts)
         self.parts: dict[bytes, Part] = {}
-        self._probe = self._probe_of(self._published)
+        self.probe = self._probe_of(self._published)
+        """What was published, as hashes of its parts in hex."""
 
     def add(self, name: str, amount: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + amount
-
-    @property
-    def probe(self) -> Probe:
-        """What was published, as hashes of its parts in hex."""
-        return self._probe
 
     def _probe_of(self, counts: dict[str, int]) -> Probe:
         hashes = []
@@ -145,8 +140,7 @@ class Counters:
         return self._probe_of(counts)
 
     def has(self, hash: str) -> bool:
-        # Overtaken counts stay known, so they are not fetched again.
-        """Return whether a part is here; a count that was overtaken is contained, too."""
+        """Return whether a part is here, or was until a greater count replaced it."""
         return bytes.fromhex(hash) in self.parts
 
     def part(self, hash: bytes) -> Part | None:
@@ -162,13 +156,12 @@ class Counters:
         return self._keep(self.counts)
 
     def _keep(self, counts: Mapping[str, int]) -> bool:
-        """Make counts durable, then what is published; return whether that is news."""
         if counts == self._published:  # nothing new: nothing is written
             return False
         if self._file is not None:
             self._file.save(counts)  # durable before it is published
         self._published = dict(counts)
-        self._probe = self._probe_of(self._published)
+        self.probe = self._probe_of(self._published)
         return True
 
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
@@ -191,9 +184,9 @@ class Counters:
         return Absorbed(missing, holds, done, changed=changed)
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
-        probe = self.probe  # the peer has it all
+        probe = self.probe
         if any(base.key == probe.key for base in known):
-            return None
+            return None  # the peer has all of it
         there = {hash for base in known for hash in hashes_of(base)}
         wanted = (bytes.fromhex(hash) for hash in hashes_of(probe) if hash not in there)
         return News((Offer(probe, tuple(self.parts[hash] for hash in wanted)),))
@@ -408,7 +401,7 @@ class JsonConversation:
             case ["finish", int(id)] if -id in self._open:
                 self._open[-id].theirs = True
                 # An empty round ends what waits for an answer.
-                self._events.append(talk.Round(-id, []))  # nothing of ours is answered any more
+                self._events.append(talk.Round(-id, []))
                 self._end(-id)
             case ["deny", int(id)] if -id in self._open:
                 del self._open[-id]

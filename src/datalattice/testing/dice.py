@@ -29,7 +29,6 @@ class Dice:
         return Dice(self._seed, f"{self._name}/{name}")
 
     def bits(self) -> int:
-        """Return 64 bits."""
         self._state = state = (self._state + 0x9E3779B97F4A7C15) & _MASK
         state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _MASK
         state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _MASK
@@ -48,7 +47,6 @@ class Dice:
         return probability > 0 and self.bits() < probability * 2**64
 
     def pick(self, choices: Sequence[T]) -> T:
-        """Return one of `choices`."""
         return choices[self.bits() % len(choices)]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
@@ -57,7 +55,6 @@ class Dice:
         return [rest.pop(self.below(len(rest))) for _ in items]
 
     def bytes(self, count: int) -> bytes:
-        """Return `count` bytes."""
         words = (count + 7) // 8
         return b"".join(self.bits().to_bytes(8, "big") for _ in range(words))[:count]
 

@@ -130,13 +130,16 @@ class SimDisk:
             raise OSError(errno.ENOSPC, "simulated: the disk is full")
 
     def check_alive(self) -> None:
-        """Check that the process has not ended."""
         if self._dead:
             raise SimulatedCrash
 
     def refuse(self) -> None:
-        """Raise the chosen error."""
         raise OSError(self.fail_errno, "simulated")
+
+    def attempt(self) -> None:
+        """Count an operation. Raises: OSError: it is the one that must fail."""
+        if self.step():
+            self.refuse()
 
     def restart(self, *, power_failure: bool) -> None:
         """Begin a new process, after a power failure or not, without planned faults."""
@@ -215,8 +218,7 @@ class SimDisk:
         return sorted({p[len(prefix) :].split("/")[0] for p in inside if p.startswith(prefix)})
 
     def create_folder(self, path: str) -> None:
-        if self.step():
-            self.refuse()
+        self.attempt()
         parts = path.split("/")
         self._folders.update("/".join(parts[:n]) for n in range(1, len(parts) + 1))
         self.check_alive()
@@ -224,8 +226,7 @@ class SimDisk:
     def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
         self.check_alive()
         if create:
-            if self.step():
-                self.refuse()
+            self.attempt()
             self._rename(path, _Content())
             self.check_alive()
         if path not in self._names:
@@ -247,28 +248,24 @@ class SimDisk:
         return SimView(self, path)
 
     def replace(self, source: str, target: str) -> None:
-        if self.step():
-            self.refuse()
+        self.attempt()
         self._rename(target, self._names[source])
         self._rename(source, None)
         self.check_alive()
 
     def remove(self, path: str) -> None:
-        if self.step():
-            self.refuse()
+        self.attempt()
         self._rename(path, None)
         self.check_alive()
 
     def remove_folder(self, path: str) -> None:
         if path in self._tables:
-            if self.step():
-                self.refuse()
+            self.attempt()
             self._removed[path] = self._tables.pop(path)
         self.check_alive()
 
     def sync_folder(self, path: str) -> None:
-        if self.step():
-            self.refuse()
+        self.attempt()
         self.check_alive()
         for folder, name, content in self._name_changes:
             if folder == path:
@@ -283,8 +280,7 @@ class SimDisk:
         return UNBOUNDED if self.capacity is None else max(0, self.capacity - self.used_bytes)
 
     def allocate(self, path: str, size: int) -> None:
-        if self.step():
-            self.refuse()
+        self.attempt()
         present = self._names.get(path)
         self.take_room(size - (0 if present is None else present.size))
         content = _Content()
@@ -293,7 +289,6 @@ class SimDisk:
         self.check_alive()
 
     def boot_id(self) -> str:
-        """Return the number of this boot."""
         return f"boot-{self._boot}"
 
     def place(self, path: str) -> str:
@@ -325,7 +320,6 @@ class SimDisk:
         self._names.setdefault(path, _Content()).now[:] = data  # a lock's text is never synced
 
     def drop_lock(self, path: str) -> None:
-        """Release a lock."""
         self._locks.discard(path)
 
     def lock_contents(self, path: str) -> Lock:
@@ -345,7 +339,6 @@ class SimDisk:
         return SimEngine(self, found, read_only=read_only)
 
     def engine_identity(self, path: str) -> str:
-        """Return the number of the tables' file."""
         found = self._tables.get(path)
         return "" if found is None else f"file-{found.identity}"
 
@@ -481,8 +474,7 @@ class SimFile:
         return self._content.size
 
     def truncate(self, size: int) -> None:
-        if self._disk.step():
-            self._disk.refuse()
+        self._disk.attempt()
         self._content.do(size, None)
         self._disk.check_alive()
 
@@ -510,7 +502,6 @@ class _Tables:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all entries."""
         with self.engine.read() as view:
             return _entries_bytes(view, self.engine.tables)
 
@@ -519,7 +510,7 @@ class _Tables:
         with self.engine.write() as txn:
             for key, value in list(txn.scan("places")):
                 if chance(2):
-                    txn.delete("places", key)  # entries are gone, or lead to another place
+                    txn.delete("places", key)
                 else:
                     txn.put("places", key, value[:-2] + bytes([value[-2] ^ 0x55]) + value[-1:])
 

@@ -113,8 +113,7 @@ def _takes_keys_of_any_length(engine: Engine) -> None:
     keys += [b"", b"a" * 510 + b"\0", b"a" * 510 + b"\0\0", b"a" * 509 + b"b", b"a" * 600 + b"b"]
     keys.sort()
     _fill(engine, *keys[::-1])
-    # A second time: keys in place are replaced.
-    _fill(engine, *keys[::3])  # once more
+    _fill(engine, *keys[::3])  # a second time: keys that are there are replaced
     assert _keys(engine) == keys, "long keys and the empty one stand in order"
     with engine.read() as view:
         get = view.getter("one")
@@ -336,7 +335,6 @@ class SignallingQueue(deque[Any]):
         self.arrivals = threading.Semaphore(0)
 
     def append(self, piece: Any) -> None:
-        """Append a piece and count it."""
         super().append(piece)
         self.arrivals.release()
 
@@ -452,12 +450,9 @@ def _calls_back_after_the_commit(engine: Engine) -> None:
     group = GroupCommit(engine)
     calls: list[object] = []
 
-    def committed() -> list[bytes]:
-        return _keys(engine)
-
     def work(name: bytes, error: Exception | None = None) -> Work:
         def run(txn: GroupTxn) -> bytes:
-            txn.after_commit(lambda: calls.append((name, b"b" in committed())))
+            txn.after_commit(lambda: calls.append((name, b"b" in _keys(engine))))
             txn.after_commit(lambda: calls.append(name))
             return _put(name, error=error)(txn) or name
 
@@ -488,7 +483,7 @@ def _calls_back_after_the_commit(engine: Engine) -> None:
 
     assert _refused(lambda: group.run(broken), KeyError), "its exception is raised"
     assert calls[-1] == "after", "the other callbacks are called"
-    assert b"kept" in committed(), "and the work is kept"
+    assert b"kept" in _keys(engine), "and the work is kept"
 
 
 def _refuses_run_within_work(engine: Engine) -> None:

@@ -30,15 +30,12 @@ class Gallery(Machine):
     kind = "test:gallery"
 
     def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
-        """Keep it."""
         state.put(op.hash, op.payload)
         return ()
 
     @command
     def add(self, request: Photos, state: StateReader, dag: Dag) -> Proposal[Written]:
-        """Add values."""
         return Proposal(request.encode())
 
     def references(self, payload: bytes) -> Iterable[bytes]:
-        """Return what is added."""
         return Photos.decode(payload).hashes

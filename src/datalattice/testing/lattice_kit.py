@@ -42,7 +42,6 @@ def check_lattice(
     for value in values:
         assert value is not None, "nil is checked with every value"
         _check_one(lattice, value, zero, context)
-    # Equal values without shared cells: only hashes can tell.
     copies = [copy_of(value) for value in values]
     for at, own in enumerate(values):
         for position, other in enumerate(values):
@@ -51,7 +50,7 @@ def check_lattice(
             apart = lattice.merge(copies[at], copies[position], context)
             assert same(apart, merged), _say("sharing matters", own, other, merged, apart)
     if associative:
-        for group in _triples(values):
+        for group in permutations(values[:4], 3):  # the number of triples grows with the cube
             _check_three(lattice, group, context)
     assert not reports, f"reported on good values: {reports}"
 
@@ -80,7 +79,7 @@ def check_order(lattice: Lattice, values: Sequence[Value]) -> None:
     """Check the order of values that fork: total, and greater wherever a value covers another.
 
     Values may be malformed inside; covering is then asked only of what joins alike both ways.
-    """  # total first: what follows relies on it
+    """
     check_total_order(lattice, values)
     for own in values:
         for other in values:
@@ -172,12 +171,6 @@ def _check_two(
         assert same(lattice.merge(part, merged, context), merged), _say("absorb", part, merged)
         assert lattice.merge(merged, part, context) is merged, _say("absorbed", merged, part)
     return merged
-
-
-def _triples(values: Sequence[Value]) -> list[tuple[Value, Value, Value]]:
-    """Return the ordered triples of different values: of many values the first four only."""
-    few = list(values)[:4]  # the number of triples grows with the cube
-    return list(permutations(few, 3)) if len(few) > 2 else []
 
 
 def _check_three(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -47,7 +47,6 @@ class Author:
 
     @property
     def public_key(self) -> bytes:
-        """The author's name."""
         return self.key.public_key
 
     def write(
@@ -69,7 +68,6 @@ class Author:
         return signed
 
     def chain(self, count: int) -> list[SignedIntention]:
-        """Return the next `count` intentions."""
         return [self.write(b"%d" % number) for number in range(count)]
 
 
@@ -101,19 +99,16 @@ class LogFixture:
             return work(section(txn, self.prefix), *arguments)
 
     def ingest(self, *signed: SignedIntention, bounded: bool = True) -> Ingested:
-        """Take intentions in."""
         with self.engine.write() as txn:
             return self.log.ingest(section(txn, self.prefix), signed, bounded=bounded)
 
     def submit(
         self, key: KeyPair, payload: bytes = b"x", deps: Iterable[bytes] = ()
     ) -> SignedIntention:
-        """Write an intention here."""
         with self.engine.write() as txn:
             return self.log.submit(section(txn, self.prefix), key, payload, deps)[0]
 
     def entries(self, start_seq: int = 1, limit: int | None = None) -> list[WitnessEntry]:
-        """Return the log in order."""
         with self.engine.read() as txn:
             return list(self.log.scan(section(txn, self.prefix), start_seq, limit))
 
@@ -128,17 +123,14 @@ class LogFixture:
             return {each.signed.hash: each.reason for each in waiting}
 
     def head(self) -> Head:
-        """Return where the log stands."""
         with self.engine.read() as txn:
             return self.log.head(section(txn, self.prefix))
 
     def fsck(self, level: int = 3) -> list[LogFault]:
-        """Return what is wrong."""
         with self.engine.read() as txn:
             return fsck(section(txn, self.prefix), self.store_id, NODE, level)
 
     def rebuild(self) -> Head:
-        """Make the indexes anew."""
         with self.engine.write() as txn:
             return rebuild(section(txn, self.prefix), self.store_id, NODE)
 
@@ -152,12 +144,10 @@ class LogFixture:
                 view.put(table, key, value)
 
     def empty(self, table: str) -> None:
-        """Take every row of a table away."""
         with self.engine.write() as txn:
             section(txn, self.prefix).delete_range(table)
 
     def rows(self) -> dict[tuple[str, bytes], bytes]:
-        """Return every row of every table."""
         with self.engine.read() as txn:
             view = section(txn, self.prefix)
             return {(t, key): value for t in LOG_TABLES for key, value in view.scan(t)}
@@ -174,7 +164,6 @@ class NaiveLog:
 
     @property
     def hashes(self) -> list[bytes]:
-        """The hashes of the log in order."""
         return [signed.hash for signed in self.witnessed]
 
     def tip(self, author: bytes) -> bytes:
@@ -184,7 +173,6 @@ class NaiveLog:
         )
 
     def ingest(self, signed: Iterable[SignedIntention]) -> None:
-        """Take intentions in."""
         known = {s.hash for s in (*self.witnessed, *self.waiting)}
         queue = []
         for each in signed:
@@ -244,45 +232,11 @@ class FailingTxn:
         self._fail_at = fail_at
         self.calls = 0
 
-    def _count(self) -> WriteTxn:
+    def __getattr__(self, name: str) -> Any:
         self.calls += 1
         if self.calls == self._fail_at:  # before the call: nothing of it has happened
             raise InjectedFailure
-        return self._txn
-
-    def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
-        return self._count().get(table, key)
-
-    def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for absent keys."""
-        return self._count().get_many(table, keys)
-
-    def scan(
-        self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end."""
-        return self._count().scan(table, start, end, reverse=reverse)
-
-    def count(self, table: str) -> int:
-        """Return the number of keys."""
-        return self._count().count(table)
-
-    def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set the value of `key`."""
-        self._count().put(table, key, value)
-
-    def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
-        """Set many values."""
-        self._count().put_many(table, items)
-
-    def delete(self, table: str, key: bytes) -> bool:
-        """Remove `key`; return whether it was there."""
-        return self._count().delete(table, key)
-
-    def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
-        """Remove every key with start <= key < end; return how many there were."""
-        return self._count().delete_range(table, start, end)
+        return getattr(self._txn, name)
 
 
 def batches(items: Sequence[SignedIntention], cuts: Iterable[int]) -> list[list[SignedIntention]]:

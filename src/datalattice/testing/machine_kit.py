@@ -70,28 +70,22 @@ class MemoryLog:
         return MemoryHead(self.entries[-1].seq, self.entries[-1].content_hash)
 
     def entry(self, txn: ReadTxn | None, seq: int) -> MemoryEntry:
-        """Return a record."""  # a log in memory has no snapshots
         return self.entries[seq - 1]
 
     def content_hash(self, txn: ReadTxn | None, seq: int) -> bytes | None:
-        """Return the hash of a record's content."""
         return self.entries[seq - 1].content_hash if 1 <= seq <= len(self.entries) else None
 
     def seq_of(self, txn: ReadTxn | None, hash: bytes) -> int | None:
-        """Return where an intention is witnessed."""
         return self.seqs.get(hash)
 
     def operations(self, txn: ReadTxn | None, start_seq: int, limit: int) -> Iterator[Op]:
-        """Yield operations in order."""
         return (_op_of(entry) for entry in self.entries[start_seq - 1 : start_seq - 1 + limit])
 
     def operation(self, txn: ReadTxn | None, hash: bytes) -> Op | None:
-        """Return a witnessed operation, or None."""
         seq = self.seqs.get(hash)
         return None if seq is None else _op_of(self.entries[seq - 1])
 
     def node(self, txn: ReadTxn | None, hash: bytes) -> DagNode | None:
-        """Return a witnessed operation as a node of the graph, or None."""
         op, seq = self.operation(txn, hash), self.seqs.get(hash)
         return None if op is None or seq is None else DagNode(hash, op.deps, op.stamp, seq)
 
@@ -190,7 +184,6 @@ class MachineReplica:
         return proposal.answer(signed.hash)
 
     def query(self, name: str, request: Message) -> Message:
-        """Answer a query."""
         with self.engine.read() as txn:
             return self.machine.query(name, request, self.state.reader(txn), self.state.dag(txn))
 
@@ -230,12 +223,10 @@ class MachineReplica:
         return found
 
     def rows(self, table: str) -> dict[bytes, bytes]:
-        """Return the rows of one of the state's tables."""
         with self.engine.read() as txn:
             return dict(txn.scan(table))
 
     def snapshot(self) -> bytes:
-        """Return a snapshot of the state."""
         with self.engine.read() as txn:
             return b"".join(self.state.snapshot(txn))
 
@@ -252,12 +243,10 @@ class CrashingEngine:
         self.calls = 0
 
     def read(self) -> Snapshot:
-        """Begin a read transaction."""
         return self.engine.read()
 
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:
-        """Begin the write transaction."""
         with self.engine.write() as txn:
             yield _CrashingTxn(txn, self)  # each call may be the last
             self.count()  # before the commit

@@ -152,8 +152,7 @@ def another_key(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:
     found = [at for at in range(len(encoding) - 33) if encoding[at : at + 2] == b"\x31\x20"]
     if not found or dice.chance(0.5):
         return _mutated_cell(encoding, pool, dice)
-    # So a changed digit puts an entry into the wrong branch.
-    # A tree of hashes sorts its keys by their first digits.
+    # A tree of hashes sorts its keys by their first digits: another digit is in the wrong branch.
     at = dice.pick(found) + 2 + dice.pick((0, 0, 0, 1, dice.below(32)))
     mask = dice.pick((0x10, 0x20, 0x40, 0x80, 1, 2, 0xF0))
     return encoding[:at] + bytes((encoding[at] ^ mask,)) + encoding[at + 1 :]

@@ -112,7 +112,6 @@ class WeaverMesh:
     # --- connections --------------------------------------------------------------------------
 
     def connect(self, dialler: int, other: int) -> None:
-        """Connect two nodes anew."""
         self.cut(dialler, other)  # one connection for each pair
         self._connections += 1
         connection = f"link {self._connections}"
@@ -133,7 +132,6 @@ class WeaverMesh:
                 self.nodes[node].replicator.closed(connection, self.now_ms)
 
     def isolate(self, node: int) -> None:
-        """End all connections of a node."""
         for other in range(len(self.nodes)):
             self.cut(node, other)
 

@@ -39,8 +39,7 @@ def dangling(number: int) -> bytes:
 def forged(number: int) -> bytes:
     """Return a signed value with one bit of the signature, of the key or of the value changed."""
     good = bytearray(encode(Signed.sign(KEYS, Vector.of([number, text(number, 80)]))))
-    place = (5, 40, 120)[number % 3]
-    good[place] ^= 1  # a bit of the value, of the key or of the signature
+    good[(5, 40, 120)[number % 3]] ^= 1  # a bit of the value, of the key or of the signature
     return bytes(good)
 
 

@@ -139,7 +139,6 @@ def check_replica(make: Callable[[], KitReplica], seed: int = 0) -> None:
 
 
 def _check_alone(make: Callable[[], KitReplica]) -> None:
-    """Check one replica without a peer."""
     kind = make()
     before = kind.replica.probe
     assert not kind.replica.publish(), "what nobody wrote is published"

@@ -42,27 +42,10 @@ Value = object
 
 Strategy = st.SearchStrategy
 
-BORDER_COUNTS: Final = (  # around powers of 16, the fan-out
-    0,
-    1,
-    2,
-    14,
-    15,
-    16,
-    17,
-    31,
-    32,
-    33,
-    47,
-    48,
-    49,
-    255,
-    256,
-    257,
-    272,
-    273,
-    288,
-    300,
+# Around powers and multiples of 16, the fan-out.
+BORDER_COUNTS: Final = (
+    *(0, 1, 2, 14, 15, 16, 17, 31, 32, 33, 47, 48, 49),
+    *(255, 256, 257, 272, 273, 288, 300),
 )
 """Counts where a vector, map, set or index changes its shape."""
 

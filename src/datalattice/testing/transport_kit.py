@@ -58,7 +58,6 @@ class TransportPair:
         return self.listener.port
 
     def address(self, port: int | None = None, key: bytes | None = None) -> str:
-        """Return the text to dial."""
         if port is None:
             assert self.listener is not None
             port = self.listener.port
@@ -78,7 +77,6 @@ class TransportPair:
         return near, far
 
     async def end(self) -> None:
-        """End all links and the listener."""
         for link in self.links:
             link.abort()
         self.released.set()

@@ -60,12 +60,10 @@ class EchoAdapter(PlainAdapter):
         )
 
     def check(self, meta: Metadata, input: Json) -> None:
-        """Refuse an error without a text."""
         if _sub(meta) == "fail" and not (isinstance(input, dict) and input.get("text")):
             raise UsageError("input: an object with `text`, the text of the error")
 
     async def run(self, job: object, meta: Metadata, input: Json) -> Json:
-        """Return the input, or fail."""
         if _sub(meta) == "fail":
             assert isinstance(input, dict)
             raise OperationFailed(str(input["text"]))
@@ -107,19 +105,15 @@ class LoneJob:
         self._invoked = invoked
 
     def effect_key(self, name: str = "") -> bytes:
-        """Return the hash of the name."""
         return sha256(name.encode()).digest()
 
     async def progress(self, members: Mapping[str, Json]) -> None:
-        """Keep the members in `shown`."""
         self.shown.append(dict(members))
 
     async def checkpoint(self, value: Json) -> None:
-        """Keep the value in `saved`."""
         self.saved = value
 
     async def ask(self, message: str, kind: str = INPUT_REQUIRED) -> Json:
-        """Return the next answer."""
         self.asked.append((kind, message))
         return self._answers.pop(0)
 
@@ -132,7 +126,6 @@ class LoneJob:
         venue: str | None = None,
         on_started: Callable[[bytes], None] = lambda _id: None,
     ) -> JobResult:
-        """Do what the test gave for it."""
         assert self._invoked is not None, f"nothing does {op}"
         self.begun.append((key, op, input, venue))
         on_started(sha256(key.encode()).digest()[:16])
@@ -180,7 +173,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
-        """Return the virtual time in seconds."""
         return self.now_s
 
 
@@ -204,7 +196,6 @@ class LoopClock:
         self._loop = loop
 
     def now_ms(self) -> int:
-        """Return the time."""
         # Rounded: a timer for a millisecond is not a hair before it.
         return round(self._loop.now_s * 1_000)
 
@@ -225,7 +216,6 @@ class LedgerAdapter(PlainAdapter):
         self.runs: Counter[bytes] = Counter()
 
     def operations(self) -> Sequence[VenueOperation]:
-        """Return one operation for each rule, and the others."""
         rules = [(rule.value, True, rule) for rule in RecoveryRule]
         others = [("pure", False, None), ("parent", False, None), ("secret", False, None)]
         return [
@@ -242,7 +232,6 @@ class LedgerAdapter(PlainAdapter):
         ]
 
     async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
-        """Have the effect."""
         assert isinstance(input, dict)
         self.runs[job.id] += 1
         if _sub(meta) == "parent":
@@ -271,11 +260,9 @@ class LedgerAdapter(PlainAdapter):
         return found
 
     async def cancel(self, job: JobContext) -> None:
-        """Note that it was asked."""
         self.cancelled.append(job.id)
 
     async def outcome(self, effect_key: bytes) -> EffectOutcome:
-        """Return whether the effect is in the list."""
         if effect_key in self.effects:
             return EffectOutcome(Known.DONE, {"found": True})
         return EffectOutcome(Known.NONE)

@@ -74,7 +74,6 @@ class CountersHost(SimHost):
 
     @property
     def held(self) -> Collection[bytes]:
-        """Names of all counts, published or not."""
         names = []
         for name, count in self._replica.counts.items():
             names.append(part_of(json.dumps([name, count])).hash)
@@ -82,14 +81,12 @@ class CountersHost(SimHost):
         return names
 
     def lacking(self, names: Collection[bytes]) -> Collection[bytes]:
-        """Return the names whose count has not come as far."""
         counts = self._replica.counts
         made = [(name, *self._counts[name]) for name in names]
         # A greater count replaces a smaller one.
         return [name for name, counted, count in made if counts.get(counted, 0) < count]
 
     def is_durable(self, name: bytes) -> bool:
-        """Return whether the disk is sure to have a count that is as great."""
         part = self._replica.part(name)
         if part is None:
             return False  # a name that no part here has
@@ -98,7 +95,6 @@ class CountersHost(SimHost):
         return self._on_disk().get(counted, 0) >= int(count)
 
     def _on_disk(self) -> dict[str, int]:
-        """Return the counts that the disk is sure to have: all of them where there is no disk."""
         if not self.node.world.disks:
             return self._replica.counts
         data = self.node.disk.durable(f"{FOLDER}/counts")

@@ -62,7 +62,6 @@ class HostilePeer(ScriptedPeer):
         self._id = 0
 
     def begin(self) -> None:
-        """Begin to attack."""
         arms = ", ".join(arm.__name__ for arm in self._arms)
         self._timeline.record(self.name, f"will {arms}; asked: {self._manner.__name__}")
         self._act()

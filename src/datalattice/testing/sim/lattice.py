@@ -69,7 +69,6 @@ class MeteredLattice(KeyedLattice):
         self.ticks = 0
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the join, and count what it cost."""
         work = context.work or Work()
         before = work.spent
         try:

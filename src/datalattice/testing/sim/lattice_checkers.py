@@ -12,7 +12,6 @@ from datalattice.crypto import verify
 from datalattice.lattice import (
     LOCAL_KEY,
     KeyedLattice,
-    Lattice,
     assoc_in,
     get_in,
     local_slot,
@@ -80,7 +79,8 @@ class ForkedDurability(Durability):
     def _has(self, node: LatticeHost, name: bytes, writer: str) -> bool:
         known = node.acknowledged(name)
         if node.name != writer:  # its own `:local` is asked of the writer alone
-            known = node.promised(_public(known, node.lattice))
+            is_root = isinstance(node.lattice, KeyedLattice)
+            known = node.promised(replicable(known) if is_root else known)
         return self._holds(node, node.data.cursor.get(), known)
 
     def _holds(self, node: LatticeHost, value: Value, known: Value) -> bool:
@@ -107,10 +107,6 @@ class ForkedDurability(Durability):
             if node.is_up
             for record in node.data.evidence.open
         )
-
-
-def _public(value: Value, lattice: Lattice) -> Value:
-    return replicable(value) if isinstance(lattice, KeyedLattice) else value
 
 
 class Authority(SimChecker):

@@ -347,7 +347,6 @@ class SimHost(ABC):
             self._world.timeline.at(due_ms, partial(self._ring, due_ms, self.replicator))
 
     def _ring(self, due_ms: int, whose: Replicator) -> None:
-        """Do what is due."""
         node = self.node
         # An earlier alarm, or one of a process that has ended, does nothing.
         if not node.is_up or whose is not self.replicator or due_ms != self._alarm_ms:

@@ -98,7 +98,6 @@ class SimReference(ScriptedPeer):
             self.send(connection, self.peer.challenge())
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
-        """Receive bytes of a stream; an illegal frame closes the connection."""
         try:
             super().arrived(connection, name, data)
         except (ProtocolViolation, LimitExceeded):

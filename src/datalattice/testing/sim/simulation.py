@@ -269,7 +269,7 @@ class Simulation:
         self._by_name[name] = double
         self.network.add(double)
         double.start()
-        for other in others:  # linked like any other node
+        for other in others:
             self._link(name, self.nodes[other].name)
         for peer in self._hostile:
             self._link(peer.name, name)
@@ -279,7 +279,7 @@ class Simulation:
         dice = self._dice.fork(f"links of {reference.name}")
         near = dice.shuffled(self.nodes)[: dice.between(1, len(self.nodes))]
         for node in near:
-            pairs = [(node.name, reference.name)]  # at least one node dials it
+            pairs = [(node.name, reference.name)]
             if dice.chance(0.5):
                 pairs.append((reference.name, node.name))
             for pair in pairs:
@@ -334,7 +334,6 @@ class Simulation:
         self.network.cut(*pair)
 
     def run_for(self, duration_ms: int) -> None:
-        """Let time pass."""
         self.timeline.run(self.timeline.now_ms + duration_ms)
 
     # --- users --------------------------------------------------------------------------------
@@ -414,7 +413,7 @@ class Simulation:
         dice = self._dice.fork("newcomer")
         key = dice.pick(self.nodes).keys.public_key
         for other in self.nodes:
-            other.admitted.discard(key)  # not admitted at first
+            other.admitted.discard(key)
             admit = partial(self._admit, other, key, is_admitted=True)
             self.timeline.after(dice.below(self._duration_ms), admit)
 
@@ -508,7 +507,6 @@ class Simulation:
             looks = looks + 1 if all(node.is_calm for node in self.nodes) else 0
 
     def _heal(self) -> None:
-        """Stop all faults."""
         self._faulty = False
         self.network.calm()
         self.timeline.record("", "faults stop")
@@ -556,24 +554,18 @@ class Simulation:
 
     @property
     def _single_owners(self) -> set[bytes]:
-        """The honest owners with one history."""
         # An owner with two histories may differ between peers.
         return self._world.owners - self._doubles.owners
 
     def _are_like(self) -> bool:
-        """Return whether reference peers have the nodes' data of honest owners."""
-        return are_like(
-            self.references,
-            self.nodes[0].data,
-            self._single_owners,
-            is_attacked=bool(self._hostile),
-        )
+        data, attacked = self.nodes[0].data, bool(self._hostile)
+        return are_like(self.references, data, self._single_owners, is_attacked=attacked)
 
     def _be_quick(self) -> None:
         """Write in quick succession: no update may wait for the periodic statement of the root."""
         self._await_calm()
         dice = self._dice.fork("burst")
-        for _ in range(3):  # three in quick succession: the last one must not be lost by pacing
+        for _ in range(3):  # the last of them must not be lost by pacing
             for node in self.nodes:
                 self.write(node, dice)
             self.timeline.run(self.timeline.now_ms + dice.below(BROADCAST_DELAY_MS))

@@ -109,10 +109,6 @@ class _KnownSound(Facts):
         self.facts: dict[bytes, Fact] = {}
 
     def of(self, hash: bytes) -> Fact:
-        """Return the fact of a cell.
-
-        Raises: MissingData: it was not checked.
-        """
         if hash not in self.facts:
             raise MissingData([hash])
         return self.facts[hash]

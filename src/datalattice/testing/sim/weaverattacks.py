@@ -55,7 +55,6 @@ class StoreKnowledge:
         self._exchange = 0
 
     def exchange(self) -> int:
-        """Return the number of a new exchange."""
         self._exchange += 1
         return self._exchange
 
@@ -234,7 +233,6 @@ class WeaverAttacker(ScriptedPeer):
         self._pause_ms = dice.pick((600, 1_500, 4_000))
 
     def begin(self) -> None:
-        """Begin to attack."""
         arms = ", ".join(arm.__name__ for arm in self._arms)
         self._timeline.record(self.name, f"will {arms}; asked: {self._manner.__name__}")
         self._act()
@@ -253,7 +251,6 @@ class WeaverAttacker(ScriptedPeer):
         self._network.send(connection, self.name, encode_frame(payload), store)
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
-        """Receive bytes of a stream of a store."""
         if connection not in self._buffers or name not in self._stores:
             return
         buffer = self._streams.setdefault((connection, name), FrameBuffer(STREAM_BYTES_MAX))

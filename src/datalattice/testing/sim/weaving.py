@@ -160,17 +160,14 @@ class WeaverHost(SimHost):
 
     @property
     def held(self) -> Collection[bytes]:
-        """The hashes of all witnessed intentions."""
         with self._store.read() as view:
             return frozenset(view.iter_hashes(HASH_START, HASH_END))
 
     def lacking(self, names: Collection[bytes]) -> Collection[bytes]:
-        """Return those of these intentions that are not in the log."""
         # One look at the log for all of them: they are asked for at every acknowledgement.
         return frozenset(names).difference(self.held)
 
     def is_durable(self, name: bytes) -> bool:
-        """Return whether the disk is sure to have an intention, which its journal names."""
         if not self.node.world.disks:
             return True
         # The journal names each intention by its bytes.
