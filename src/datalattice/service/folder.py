@@ -25,6 +25,7 @@ from datalattice.engine import Engine, open_engine
 from datalattice.lattice import did_of
 from datalattice.protobuf import Message
 from datalattice.service.access import (
+    OTHER_VENUES,
     SPENT_TABLE,
     AccessControl,
     Allowance,
@@ -144,8 +145,8 @@ class FolderService:
         checking = Service(node, access=access)  # that of the doors begins after the venue
         did = did_of(self._identity.public_key)
 
-        def may(caller: JobCaller, request: ActionRequest[Any]) -> None:
-            """Ask for the rights of a DID, or, as jobs name them, the operator and anonymous."""
+        def principal(caller: JobCaller) -> Principal:
+            """Return whose rights a job has: a DID's, or, as jobs name them, others'."""
             who = Principal(caller.did, "token")
             if caller.did == did:
                 who = OPERATOR
@@ -153,15 +154,29 @@ class FolderService:
                 who = Principal(None, "anonymous")
             if caller.grants is not None:  # a narrowed credential reads no more through a job
                 who = who.narrowed(parse_grants(list(caller.grants)))
-            checking.check_right(request, who)
+            return who
 
-        assets = AssetAdapter(lambda: node.venue(storage=contents), may, self._venues)
+        def may(caller: JobCaller, request: ActionRequest[Any]) -> None:
+            checking.check_right(request, principal(caller))
+
+        def may_call(caller: JobCaller) -> None:
+            checking.check_scope("x", OTHER_VENUES, principal(caller))
+
+        assets = AssetAdapter(
+            lambda: node.venue(storage=contents), may, self._venues, may_call=may_call
+        )
         made = self._made = [*adapters(node, may), assets]
         jobs = GridJobs.of_node(node, self._clock)
 
         def begun() -> VenueRunner:
             away_s = self._config.venue_grid.away_s
-            grid = GridAdapter(lambda: runner, self._venues, away_s=away_s, clock=self._clock)
+            grid = GridAdapter(
+                lambda: runner,
+                self._venues,
+                may_call=may_call,
+                away_s=away_s,
+                clock=self._clock,
+            )
             made.append(grid)
             runner = VenueRunner(jobs, made, clock=self._clock, definitions=self._venues)
             return runner

@@ -173,6 +173,11 @@ class Service:
         scope, _ = self._scope(request.action, request, caller)
         decide(policy, caller, request.action.right, scope).require()
 
+    def check_scope(self, right: str, scope: str, caller: Principal) -> None:
+        """Refuse a caller without a right on a scope. Raises: Unauthenticated, Unauthorized."""
+        policy = NO_POLICY if self._access is None else self._access.policy()
+        decide(policy, caller, right, scope).require()
+
     def check_head(
         self,
         request: ActionRequest[Any],

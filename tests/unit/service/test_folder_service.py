@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -31,12 +32,12 @@ from datalattice.actions import (
 )
 from datalattice.cells import Map, from_json
 from datalattice.client import ControlClient, Folder, OpenFolder, write_key
-from datalattice.client.settings import NodeConfig, VenueSqlConfig
+from datalattice.client.settings import NodeConfig, VenueGridConfig, VenueSqlConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import LimitExceeded, NoSuchPath, UnsupportedOperation, UsageError
 from datalattice.lattice import did_of
-from datalattice.service import FolderService
-from datalattice.service.access import Principal, parse_grants
+from datalattice.service import OPERATOR, FolderService
+from datalattice.service.access import ANONYMOUS, Principal, parse_grants
 from datalattice.service.access.policies import POLICY_FILE
 from datalattice.testing.folders import running
 
@@ -144,6 +145,40 @@ def test_a_narrowed_credential_reads_no_more_through_a_job(tmp_path: Path, way: 
         assert status == "FAILED"
         assert "token" in error or "grant" in error, error
         assert status_of("closed", Principal(did, "token"))[0] == "COMPLETE"
+
+
+def test_a_rule_says_for_whom_other_venues_are_called(tmp_path: Path) -> None:
+    key, stranger = KeyPair.generate(), Principal(DID, "token")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"  # nobody listens there any more
+    config = NodeConfig(venue=True, venue_grid=VenueGridConfig({"south": url}))
+    write_key(tmp_path / "identity.key", key)
+    with closing(FolderService(tmp_path, key, config)) as service:
+        asked, access = service.at_doors((), tuple)
+
+        def error_of(who: Principal, operation: str, input: Map) -> str:
+            done = asked.call(InvokeOperation(operation, input, wait_ms=60_000), who)
+            assert done.status == "FAILED"
+            return done.error
+
+        def refused(who: Principal) -> bool:
+            run = Map.of([("operation", "v/ops/json/merge"), ("venue", "south")])
+            inside = "the right x on venue/grid", "a credential is required"
+            error = error_of(who, "v/ops/grid/run", run)
+            assert "cannot be reached" in error or any(one in error for one in inside), error
+            return "cannot be reached" not in error
+
+        access.policies.put("venue/jobs/anybody", {"r": ["public"], "x": ["public"]})
+        assert not refused(stranger)
+        assert refused(ANONYMOUS)
+        assert refused(_narrowed(DID, "rwx venue/jobs"))
+        access.policies.put("venue/grid", {"x": [did_of(key.public_key)]})
+        assert refused(stranger)
+        assert not refused(OPERATOR)
+        # An asset is fetched from another venue only for those who may register it here.
+        access.policies.put("venue/assets", {"w": [DID]})
+        pin = Map.of([("asset", f"did:web:localhost/a/{'00' * 32}")])
+        assert "the right x on venue/grid" in error_of(stranger, "v/ops/asset/pin", pin)
 
 
 def test_a_folder_without_a_venue_says_so(control: ControlClient) -> None:

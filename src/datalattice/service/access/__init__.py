@@ -30,6 +30,7 @@ from datalattice.service.access.policies import (
 from datalattice.service.access.policy import (
     ANYBODY as ANYBODY,
     AUTHENTICATED as AUTHENTICATED,
+    OTHER_VENUES as OTHER_VENUES,
     PUBLIC as PUBLIC,
     AccessDecision as AccessDecision,
     Policy as Policy,

@@ -27,6 +27,9 @@ AUTHENTICATED: Final = "authenticated"
 ASSETS: Final = ("venue", "assets")
 OPERATIONS: Final = ("venue", "operations")
 
+OTHER_VENUES: Final = "venue/grid"
+"""Scope of what other venues do for jobs that run here."""
+
 ANYBODY: Final = "anybody"
 """In a scope, the caller that showed no credential."""
 
@@ -167,6 +170,9 @@ def _default(policy: Policy, right: str, segments: tuple[str, ...]) -> tuple[str
         return (AUTHENTICATED,)
     # Whoever has a key runs operations as jobs of its own, so it may see which there are.
     if right == "r" and segments == OPERATIONS:
+        return (AUTHENTICATED,)
+    # "The other venue sees the DID of this venue" (docs/grid.md): not for anonymous callers.
+    if right == "x" and segments == split_scope(OTHER_VENUES):
         return (AUTHENTICATED,)
     return ()
 

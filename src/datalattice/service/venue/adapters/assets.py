@@ -24,6 +24,7 @@ from datalattice.apps.grid import (
 )
 from datalattice.errors import BadFormat, NoSuchPath, UsageError
 from datalattice.service.venue import (
+    JobCaller,
     JobContext,
     Json,
     Metadata,
@@ -34,6 +35,7 @@ from datalattice.service.venue import (
 )
 from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
 from datalattice.service.venue.adapters.tables import MayDo
+from datalattice.service.venue.adapters.venues import MayCall, anybody
 
 PINS_AT_ONCE: Final = 2
 """Contents of other venues that are fetched at once: each is in memory until it is stored."""
@@ -68,17 +70,24 @@ class AssetAdapter(PlainAdapter):
     """Runs `asset:store` and `asset:pin`.
 
     venue: that of this node. may: refuses callers who may not register assets. source: None: only
-    what other venues have sent here can be pinned.
+    what other venues have sent here can be pinned. may_call: refuses callers for whom no other
+    venue is asked.
     """
 
     name = "asset"
 
     def __init__(
-        self, venue: Callable[[], Venue], may: MayDo, source: AssetSource | None = None
+        self,
+        venue: Callable[[], Venue],
+        may: MayDo,
+        source: AssetSource | None = None,
+        *,
+        may_call: MayCall = anybody,
     ) -> None:
         self._venue: Final = venue
         self._may: Final = may
         self._source: Final = source
+        self._may_call: Final = may_call
         self._pins: Final = asyncio.Semaphore(PINS_AT_ONCE)
 
     def operations(self) -> Sequence[VenueOperation]:
@@ -120,15 +129,16 @@ class AssetAdapter(PlainAdapter):
         if kind == "store":
             return await asyncio.to_thread(self._put, *_stored(given))
         async with self._pins:
-            return await self._pin(*_named(text_member(given, "asset")))
+            return await self._pin(caller_of(job), *_named(text_member(given, "asset")))
 
-    async def _pin(self, did: str | None, asset: bytes) -> Json:
+    async def _pin(self, caller: JobCaller, did: str | None, asset: bytes) -> Json:
         venue = self._venue()
         text, content = await asyncio.to_thread(venue.asset, asset), None
         is_here = text is not None
         if text is None:
             if did is None or self._source is None:
                 raise NoSuchPath(f"there is no asset {asset.hex()} here")
+            self._may_call(caller)
             text = await self._source.metadata(did, asset)
             if asset_id(text) != asset:
                 raise BadFormat(f"{did} answered with another text than {asset.hex()}")
@@ -138,6 +148,7 @@ class AssetAdapter(PlainAdapter):
             if content is None:
                 if did is None or self._source is None:
                     raise NoSuchPath(f"the content of the asset {asset.hex()} is not here")
+                self._may_call(caller)
                 content = await self._source.content(did, asset)
             # "get content, hash, compare with `content.sha256`, refuse on difference; then store"
             if hashlib.sha256(content).digest() != declared:

@@ -42,7 +42,7 @@ from datalattice.service.venue import (
 )
 from datalattice.service.venue.adapters.hosts import HostUnreached
 from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
-from datalattice.service.venue.adapters.venues import VenueCalls, VenueDoor
+from datalattice.service.venue.adapters.venues import MayCall, VenueCalls, VenueDoor, anybody
 
 POLL_FIRST_S: Final = 0.3  # "first 300 ms, factor 1.5, at most 10 s"
 POLL_FACTOR: Final = 1.5
@@ -122,6 +122,7 @@ class GridAdapter(PlainAdapter):
     """Runs `grid:run`, `grid:invoke`, `grid:jobStatus` and `grid:jobResult`.
 
     jobs: of this venue; asked for when a job runs. venues: the others; None: there are none.
+    may_call: refuses callers for whom no other venue is called.
     away_s: how long a venue that has a job of ours may be away before the job here fails.
     """
 
@@ -132,11 +133,13 @@ class GridAdapter(PlainAdapter):
         jobs: Callable[[], OwnJobs],
         venues: VenueCalls | None = None,
         *,
+        may_call: MayCall = anybody,
         away_s: float = AWAY_S,
         clock: Clock | None = None,
     ) -> None:
         self._jobs: Final = jobs
         self._venues: Final = venues
+        self._may_call: Final = may_call
         self._away_s: Final = away_s
         self._clock: Final = clock or SystemClock()
         self._asked_for: Final[dict[bytes, tuple[_Call, JobRecord | None]]] = {}
@@ -168,12 +171,14 @@ class GridAdapter(PlainAdapter):
         """Do what is asked, here or there.
 
         Raises: OperationFailed: the other venue cannot be reached, or the job failed there.
+                Unauthorized: for this caller no other venue is called.
         """
         call = self._read(meta, input)
         try:
             async with asyncio.timeout(call.timeout_ms and call.timeout_ms / 1_000):
                 if call.door is None:
                     return await self._here(job, call)
+                self._may_call(caller_of(job))
                 output = await self._there(job, call, call.door)
                 self._asked_for.pop(job.id, None)
                 return output

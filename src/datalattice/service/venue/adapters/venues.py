@@ -14,7 +14,7 @@ import contextlib
 import json
 import ssl
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -36,7 +36,7 @@ from datalattice.errors import (
 )
 from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Message
-from datalattice.service.venue import JSON_BYTES_MAX
+from datalattice.service.venue import JSON_BYTES_MAX, JobCaller
 from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached
 
 if TYPE_CHECKING:
@@ -163,6 +163,14 @@ def _web_door(did: str) -> VenueDoor:
     # "`did:web` (to `https://host`, loopback `http`)"
     parts = urllib.parse.urlsplit(document_url(did, allow_http=True))
     return door_at(f"{parts.scheme}://{parts.netloc}", did=did)
+
+
+MayCall = Callable[[JobCaller], None]
+"""Raises Unauthorized for a caller for whom no other venue is called."""
+
+
+def anybody(_caller: JobCaller) -> None:
+    """Have other venues called for everybody."""
 
 
 class VenueCalls(Protocol):
