@@ -14,7 +14,8 @@ Source: docs/design/front-door.md "Handles".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 from datalattice.cells import Value, to_cell
@@ -124,6 +125,34 @@ class Binding(Protocol):
         """Pass a report to `node.events()`."""
         ...
 
+    def to_arrow(self, handle: object, **options: Any) -> Any:
+        """Return the rows of a handle as a `pyarrow.RecordBatchReader`; see its `to_arrow`."""
+        ...
+
+    def rows_of(
+        self, table: object, key: str | None, value: str | None
+    ) -> Iterator[tuple[Any, list[Any]]]:
+        """Yield the keys and values of a table's rows, as many at a time as make one edit."""
+        ...
+
+
+class Tabular(ABC):
+    """What DuckDB, Polars and pandas read in place, as Arrow: `duckdb.sql("from queue")`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def to_arrow(self) -> Any:
+        """Return the rows as they are now, as a `pyarrow.RecordBatchReader`."""
+
+    def to_pandas(self, **options: Any) -> Any:
+        """Return the rows as a `pandas.DataFrame`; the options are those of `to_arrow`."""
+        return self.to_arrow(**options).read_pandas()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the rows as Arrow's C stream."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
 
 def bound(binding: Binding | None, call: str) -> Binding:
     """Return the binding of a handle, for `call`, which needs one.
@@ -172,4 +201,4 @@ def _owner_text(owner: Value, binding: Binding | None) -> str:
     return " of own" if is_own else f" of {binding.owner(owner)}"
 
 
-__all__ = ["Binding", "Owner", "bound", "counted", "handle_text", "owner_cell"]
+__all__ = ["Binding", "Owner", "Tabular", "bound", "counted", "handle_text", "owner_cell"]

@@ -14,12 +14,29 @@ from datalattice.arrow.batches import (
     row_batches as row_batches,
     row_bytes as row_bytes,
 )
+from datalattice.arrow.cells import (
+    CELL_TYPES as CELL_TYPES,
+    cell_row as cell_row,
+    store_cells as store_cells,
+)
+from datalattice.arrow.grid import (
+    GRID_COLUMNS as GRID_COLUMNS,
+    GridRows as GridRows,
+    GridTable as GridTable,
+    grid_types as grid_types,
+)
 from datalattice.arrow.leaves import Unfit as Unfit
 from datalattice.arrow.log import (
     RECORD_COLUMNS as RECORD_COLUMNS,
     LogColumns as LogColumns,
     LogRange as LogRange,
     log_batches as log_batches,
+)
+from datalattice.arrow.tables import (
+    Table as Table,
+    loaded_rows as loaded_rows,
+    reader_of as reader_of,
+    table_of as table_of,
 )
 from datalattice.arrow.values import (
     CONTENT_BYTES_LIMIT as CONTENT_BYTES_LIMIT,
@@ -29,6 +46,7 @@ from datalattice.arrow.values import (
     accepted_types as accepted_types,
     check_size as check_size,
     column_type as column_type,
+    name_text as name_text,
     parse as parse,
     part_of as part_of,
     plain as plain,

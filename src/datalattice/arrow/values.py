@@ -26,6 +26,7 @@ from datalattice.cells import (
     make_blob,
     make_text,
     to_cell,
+    to_text,
 )
 from datalattice.errors import BadFormat, LimitExceeded, UsageError
 
@@ -220,3 +221,23 @@ def check_size(what: str, size: int, most: int, remedy: str = "") -> None:
 def part_of(content: bytes | Blob, start: int, stop: int) -> bytes:
     """Return the bytes `start` .. `stop - 1` of a content without loading the rest."""
     return content[start:stop] if isinstance(content, bytes) else content.read(start, stop)
+
+
+def name_text(name: Value) -> str:
+    """Return a name as text: a String unchanged, any other value as it is printed.
+
+    A public key is printed as 0x and hex. A String that is not UTF-8 is printed as well, because a
+    column cannot hold it. Its printed form differs from every other name.
+    """
+    # Nearly every name is ASCII, and Python checks that without reading the string.
+    if isinstance(name, str) and (name.isascii() or _is_text(name)):
+        return name
+    return to_text(name)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -12,15 +12,16 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
+from importlib.util import find_spec
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
 from datalattice.apps import Owner
 from datalattice.apps.dlfs import Drive
-from datalattice.cells import Value
+from datalattice.cells import Value, same, value_hash
 from datalattice.client.edits import Editor, EditRoot, editing_context
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.gathered import ZERO, DelayedWrites, Draft, Work
@@ -29,7 +30,15 @@ from datalattice.client.owners import owner_of, owners_in, read_names, resolve_o
 from datalattice.client.uploads import ContentUpload
 from datalattice.crypto import KeyPair
 from datalattice.cursors import ChangeFunction, LatticeCursor, Listeners, Stream, Wake, Watched
-from datalattice.errors import NoSigningKey, ReadOnly, StoreClosed
+from datalattice.errors import (
+    MissingData,
+    NoSigningKey,
+    ReadOnly,
+    StoreClosed,
+    StoreFailed,
+    Unavailable,
+    UsageError,
+)
 from datalattice.lattice import MergeContext, MergeNotice, root_lattice, verify_did
 from datalattice.store import Store
 
@@ -40,6 +49,12 @@ LEASE_S: Final = 24 * 60 * 60
 
 EVENTS_MAX: Final = 10_000
 """Reports of merges that are kept for `events`; the oldest go."""
+
+KEPT_TRIES: Final = 10
+"""How often a reader of rows is made anew because the root changed meanwhile."""
+
+LOADED_ROWS_MAX: Final = 100_000
+"""Rows of a table that are written in one edit."""
 
 _batches: Final[ContextVar[tuple[tuple[object, Draft], ...]]] = ContextVar("batches", default=())
 """The batches that this thread or task is in, each with the `NodeBinding` that it belongs to."""
@@ -56,6 +71,17 @@ class Options(NamedTuple):
     wait: float
 
 
+def _tables() -> Any:
+    """Return the package `arrow`. Raises: UsageError: pyarrow is missing."""
+    # In time: a reader is asked for rows when its maker is far away.
+    for name in ("pyarrow", "numpy"):
+        if find_spec(name) is None:
+            raise UsageError(f"tables need {name}: pip install 'datalattice[arrow]'")
+    from datalattice import arrow
+
+    return arrow
+
+
 class FormerRoot:
     """A root of the past, leased for as long as a node shows it.
 
@@ -69,11 +95,14 @@ class FormerRoot:
 
     def root(self) -> Value:
         """Return the root."""
-        # Renewed at half of its time, so that a long look at the past cannot lose it.
+        self.renew()
+        return self._root
+
+    def renew(self) -> None:
+        """Renew the lease at half of its time, so that a long look at the past cannot lose it."""
         if time.monotonic() >= self._renew_s:
             self._lease.renew(LEASE_S)
             self._renew_s = time.monotonic() + LEASE_S / 2
-        return self._root
 
     def release(self) -> None:
         """End the lease."""
@@ -349,6 +378,56 @@ class NodeBinding:
     def report(self, event: MergeNotice) -> None:
         """Keep a report for `Node.events`."""
         self.reports.add(event)
+
+    # --- tables ---
+
+    def to_arrow(self, handle: object, **options: Any) -> Any:
+        """Return the rows of a handle as it is now, as a `pyarrow.RecordBatchReader`.
+
+        Raises: UsageError: pyarrow is missing, or this is called inside a batch.
+        """
+        # What a batch has written is in no store yet, where a reader finds its cells.
+        if self._batch() is not None:
+            raise UsageError("to_arrow inside a batch: the rows can be read once the batch is done")
+        tables = _tables()
+        for _ in range(KEPT_TRIES):
+            self.sync()
+            root = self.present()
+            table = tables.table_of(handle, **options)
+            # The rows are those of the root that is kept, which another writer may have replaced.
+            if same(self.present(), root):
+                with suppress(MissingData):  # collected, or not durable yet: there is a newer one
+                    return tables.reader_of(table, self.get_encodings, self._kept(root))
+        raise Unavailable(f"the root changed {KEPT_TRIES} times while a reader was made; try again")
+
+    def _kept(self, root: Value) -> FormerRoot | None:
+        """Return what keeps a root; None if nothing is there to keep or to keep it with.
+
+        Raises: MissingData: the store does not have it.
+        """
+        store = self._data.store()
+        if root is None or store is None:
+            return None
+        try:
+            return FormerRoot(store, value_hash(root))
+        except StoreFailed:
+            # A folder that cannot be written to is read without a lease: a cell that is removed
+            # meanwhile ends the reading with MissingData.
+            return None
+
+    def get_encodings(self, hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
+        """Return the encodings of cells, None for those that the folder does not have."""
+        self.check_open()
+        store = self._data.store()  # looked up again each time: a writer may have replaced it
+        if store is None:
+            raise MissingData(hashes)
+        return store.get_encodings(hashes, verify=verify)
+
+    def rows_of(
+        self, table: object, key: str | None, value: str | None
+    ) -> Iterator[tuple[Any, list[Any]]]:
+        """Yield the keys and values of a table's rows, up to `LOADED_ROWS_MAX` at a time."""
+        return iter(_tables().loaded_rows(table, key, value, LOADED_ROWS_MAX))
 
     # --- what the live root reads and writes ---
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import (
@@ -69,7 +69,7 @@ from datalattice.errors import (
 )
 from datalattice.lattice import VALUE, did_of, is_public_key
 from datalattice.protobuf import Message
-from datalattice.store import CACHE_BYTES_MAX, Store
+from datalattice.store import CACHE_BYTES_MAX, CellStore, Store
 from datalattice.store.kept import Pin
 
 if TYPE_CHECKING:
@@ -489,6 +489,21 @@ class Node:
         """Return whether the value with a hash is here."""
         store = self._data.store()
         return store is not None and bool(store.has_many([hash]))
+
+    def cells_to_arrow(self, *, columns: Sequence[str] | None = None, verify: bool = True) -> Any:
+        """Return every cell of the folder, reachable or not, as a `pyarrow.RecordBatchReader`.
+
+        They come in the order of storage. If cells are removed meanwhile, reading fails and has to
+        be repeated.
+
+        Args:   columns: of hash, encoding and refs; by default without refs. verify: False skips
+                the comparison with the hash.
+        Raises: UnsupportedOperation: the node is in memory. Corruption: while it is read.
+        """
+        store = self._past_store()
+        if not isinstance(store, CellStore):
+            raise UnsupportedOperation("a node in memory has no cells on disk to list")
+        return self._binding.to_arrow(store, columns=columns, verify=verify)
 
     def upload(self) -> ContentUpload:
         """Return what takes a byte string in pieces and stores them as they come.

@@ -8,32 +8,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from datalattice.cells import Signed, Value, to_text
+from datalattice.arrow import name_text
+from datalattice.cells import Signed, Value
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.errors import BadSignature
 from datalattice.lattice import MergeContext, is_public_key, verify_did
 
 _KEY_TEXT: Final = re.compile(r"0x[0-9a-fA-F]{64}")
-
-
-def name_text(name: Value) -> str:
-    """Return a name as text: a String unchanged, any other value as it is printed.
-
-    A public key is printed as 0x and hex. A String that is not UTF-8 is printed as well, because a
-    column cannot hold it. Its printed form differs from every other name.
-    """
-    # Nearly every name is ASCII, and Python checks that without reading the string.
-    if isinstance(name, str) and (name.isascii() or _is_text(name)):
-        return name
-    return to_text(name)
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def check_signed(owner: Value, signed: Signed, what: str) -> None:

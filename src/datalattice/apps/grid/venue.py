@@ -12,11 +12,19 @@ Source: COG-4 "Venue", "Grid", "Assets", "Deletion", "Synchronisation", "Validat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Self, TypedDict, Unpack
 
-from datalattice.apps.binding import Binding, Owner, counted, handle_text, owner_cell
+from datalattice.apps.binding import (
+    Binding,
+    Owner,
+    Tabular,
+    bound,
+    counted,
+    handle_text,
+    owner_cell,
+)
 from datalattice.apps.grid.assets import (
     asset_record,
     declared_hash,
@@ -98,7 +106,7 @@ class VenueParts(TypedDict, total=False):
     entropy: Entropy | None
 
 
-class Venue:
+class Venue(Tabular):
     """A venue: assets, jobs and content under one DID.
 
     Writing needs a key that is authorized for the DID; reading needs no key.
@@ -422,6 +430,37 @@ class Venue:
             if since_ms is None or (time_ms is not None and time_ms >= since_ms):
                 found.append(job_id)
         return found
+
+    def entries(self, part: str) -> Iterator[tuple[bytes, Value]]:
+        """Yield the visible entries of this venue's "assets", "jobs" or "storage" as they are now.
+
+        Raises: UsageError: there is no such part.
+        """
+        key = part_key(part)
+        hidden, held = self._hidden.of(self.did, key), part_of(self._state(), key)
+        return (
+            (id, value)
+            for id, value in held.entries()
+            if isinstance(id, bytes) and id not in hidden
+        )
+
+    def to_arrow(
+        self,
+        *,
+        table: str = "assets",
+        columns: Sequence[str] | None = None,
+        values: str = "json",
+    ) -> Any:
+        """Return a table of this venue as it is now, as a `pyarrow.RecordBatchReader`.
+
+        Args:   table: "assets" (venue, asset, name, content, metadata), "jobs" (venue, job, status,
+                created, updated, record) or "storage" (venue, hash, size, and on demand content).
+                columns: of the table. values: the form of a job's record.
+        Raises: as `Queue.to_arrow`.
+        """
+        return bound(self._binding, "to_arrow").to_arrow(
+            self, table=table, columns=columns, values=values
+        )
 
     # --- hiding, merging, checking ------------------------------------------------------------
 

@@ -10,10 +10,10 @@ Source: CAD037; docs/kv.md "Replicas", "Layout", "Batches", "Watching", "Forks a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self
 
-from datalattice.apps.binding import Binding, counted, handle_text, owner_cell
+from datalattice.apps.binding import Binding, Tabular, bound, counted, handle_text, owner_cell
 from datalattice.apps.kv.entries import VALUE as VALUE_FIELD, Entry
 from datalattice.apps.kv.keys import checked_text
 from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
@@ -123,7 +123,7 @@ class Batch(TypedOperations[T]):
         return f"Batch(writes={len(self._steps)})"
 
 
-class Database(TypedOperations[T]):
+class Database(TypedOperations[T], Tabular):
     """A database: keys with values, hashes, sets, sorted sets, lists and counters.
 
     It is a mutable mapping of plain values, with methods for the other types. Every write is one
@@ -279,6 +279,35 @@ class Database(TypedOperations[T]):
         text = checked_text(prefix, "a prefix")
         now_ms = self._clock.now_ms()
         return key_changes(as_store(before), self.store(), text, now_ms, self._type)
+
+    # --- tables ---
+
+    def to_arrow(
+        self, *, prefix: str = "", columns: Sequence[str] | None = None, values: str = "json"
+    ) -> Any:
+        """Return the live keys as they are now, as a `pyarrow.RecordBatchReader`.
+
+        Args:   prefix: of the keys. columns: of owner, database, key, type, value, updated and
+                expires; by default without owner and database. values: "json", "string", "bytes",
+                "cell" or "variant".
+        Raises: as `Queue.to_arrow`.
+        """
+        return bound(self._binding, "to_arrow").to_arrow(
+            self, prefix=checked_text(prefix, "a prefix"), columns=columns, values=values
+        )
+
+    def load(self, table: object, *, key: str, value: str | None = None) -> int:
+        """Set the rows of an Arrow table, data frame or reader; return how many there were.
+
+        key: the column of keys, which are texts. value: the column of values; None: each value is
+        a Map of all columns. Each edit has up to 100,000 rows.
+        Raises: UsageError: it is no table, or a column is missing. Others as `set_many`.
+        """
+        count = 0
+        for keys, values in bound(self._binding, "load").rows_of(table, key, value):
+            self.set_many(dict(zip(keys, values, strict=True)))
+            count += len(values)
+        return count
 
     # --- forks and merges ---
 

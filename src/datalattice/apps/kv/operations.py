@@ -302,7 +302,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
                 eight bytes.
         """
         now_ms = self._clock.now_ms()
-        yield from live_entries(self.store(), prefix, now_ms)
+        return live_entries(self.store(), prefix, now_ms)
 
     # --- expiry ---
 

@@ -9,7 +9,11 @@ package registers the root section `:queue`, with the path `:queue, owner, :valu
 from __future__ import annotations
 
 from datalattice.apps.queue.concurrent import ConcurrentTopic as ConcurrentTopic
-from datalattice.apps.queue.consumer import CONSUMERS as CONSUMERS, Consumer as Consumer
+from datalattice.apps.queue.consumer import (
+    CONSUMERS as CONSUMERS,
+    Consumer as Consumer,
+    Followable as Followable,
+)
 from datalattice.apps.queue.entries import (
     NewRecords as NewRecords,
     entry_headers as entry_headers,
@@ -38,7 +42,11 @@ from datalattice.apps.queue.lattice import (
     topic_map_lattice as topic_map_lattice,
 )
 from datalattice.apps.queue.queue import Queue as Queue
-from datalattice.apps.queue.state import QueueState as QueueState, read_state as read_state
+from datalattice.apps.queue.state import (
+    QueueState as QueueState,
+    held_offsets as held_offsets,
+    read_state as read_state,
+)
 from datalattice.apps.queue.topic import (
     PARTITIONS_MAX as PARTITIONS_MAX,
     Topic as Topic,

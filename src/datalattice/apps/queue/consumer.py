@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import time
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Final, Generic, Self
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Generic, Self
 
-from datalattice.apps.binding import Binding, Owner, bound
+from datalattice.apps.binding import Binding, Owner, Tabular, bound
 from datalattice.apps.kv import Database, checked_key
 from datalattice.apps.queue.following import (
     Bookmark,
@@ -350,8 +350,8 @@ class Consumer(Stream[QueueEntry[T]]):
         return f"<Consumer {self.name!r} of {field_of(self._reach)}>"
 
 
-class Followable(ABC, Generic[T]):
-    """What can be followed and consumed: a queue, a topic, a feed."""
+class Followable(Tabular, Generic[T]):
+    """What can be followed, consumed and read as a table: a queue, a topic, a feed."""
 
     __slots__ = ()
 
@@ -365,6 +365,43 @@ class Followable(ABC, Generic[T]):
     @abstractmethod
     def _reach(self) -> Reach:
         """Return what a consumer of this reads."""
+
+    def snapshot(self) -> dict[PartitionId, QueueState]:
+        """Return the present state of each partition, in the order of owners and partitions."""
+        found = self._partitions("raise")
+        found.refresh()
+        return {id: reader.state() for id, reader in found.readers.items()}
+
+    def to_arrow(
+        self,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        values: Any = "json",
+        keys: str = "string",
+        verify: bool = True,
+    ) -> Any:
+        """Return the records as they are now, as a `pyarrow.RecordBatchReader`.
+
+            reader = queue.to_arrow(columns=["offset", "value"])
+            duckdb.sql("select count(*) from reader")
+
+        The root is kept until the reader is read to its end or dropped. Records are decoded as they
+        are asked for, and every cell is compared with its hash.
+
+        Args:   start, stop: offsets of each partition, clamped like those of a list; negative ones
+                count from its end. columns: of owner, topic, partition, offset, timestamp, key,
+                value and headers; by default those that vary, without headers. values: "json",
+                "string", "bytes", "cell" or "variant", or a `pyarrow.Schema`: then each value is a
+                struct of its fields. keys: the form of keys, by name. verify: False skips the
+                comparison with the hash.
+        Raises: UsageError: an argument is not accepted, this is not a handle of a node, or it is
+                called inside a batch. TypeMismatch: while it is read: a value is not of the form.
+        """
+        options = {"start": start, "stop": stop, "columns": columns, "values": values}
+        reader = bound(self._binding, "to_arrow").to_arrow
+        return reader(self, **options, keys=keys, verify=verify)
 
     def follow(
         self,

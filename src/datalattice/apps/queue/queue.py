@@ -12,7 +12,7 @@ from itertools import islice
 from operator import index
 from typing import Final, Self, overload
 
-from datalattice.apps.binding import Binding, counted, handle_text, owner_cell
+from datalattice.apps.binding import Binding, bound, counted, handle_text, owner_cell
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import (
@@ -36,7 +36,7 @@ from datalattice.apps.queue.lattice import (
     QueueLattice,
 )
 from datalattice.apps.queue.metadata import checked_meta_key
-from datalattice.apps.queue.state import QueueState, checked_offset, read_state
+from datalattice.apps.queue.state import QueueState, checked_offset, held_offsets, read_state
 from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
 from datalattice.cells import EMPTY_VECTOR, Index, Map, Value, Vector, html_table, render, to_cell
 from datalattice.clock import Clock, SystemClock, present_ms
@@ -149,6 +149,19 @@ class Queue(Followable[T]):
         cells = values if self._type is UNTYPED else self._type.to_cells(values)
         return self._append(cells, keys, headers)
 
+    def load(self, table: object, *, key: str | None = None, value: str | None = None) -> int:
+        """Append the rows of an Arrow table, data frame or reader; return how many there were.
+
+        key: the column of keys. value: the column of values; None: each record is a Map of all
+        columns. Decimals and times become numbers and ISO text. Each edit has up to 100,000 rows.
+        Raises: UsageError: it is no table, or a column is missing. Others as `offer_many`.
+        """
+        count = 0
+        for keys, values in bound(self._binding, "load").rows_of(table, key, value):
+            self.offer_many(values, keys=keys)
+            count += len(values)
+        return count
+
     def _append(
         self,
         values: Iterable[object],
@@ -242,7 +255,7 @@ class Queue(Followable[T]):
         Cost:   reads one leaf at a time; memory does not grow with the length of the range.
         """
         state = self.state()
-        held, id = _held(state, start, stop), self.id
+        held, id = held_offsets(state, start, stop), self.id
         cells = state.entries.iter_range(held.start - state.start, held.stop - state.start)
         type = self._type
         return (QueueEntry(id, at, cell, type) for at, cell in zip(held, cells, strict=True))
@@ -265,7 +278,7 @@ class Queue(Followable[T]):
             # "Reading").
             if at.step not in (None, 1):
                 raise UsageError(f"a range of offsets has no step, got {at.step!r}; slice the list")
-            held = _held(state, at.start, at.stop)
+            held = held_offsets(state, at.start, at.stop)
             return self._values(state.entries, held.start - state.start, held.stop - state.start)
         wanted = index(at)
         # Offsets are absolute: `queue[0]` is the record at offset 0, and gone once it is truncated.
@@ -417,19 +430,6 @@ class Queue(Followable[T]):
             rows.append((offset, stamp_ms, key, value))
         title = f"Queue, offsets {state.start:,} to {state.end:,}, the last {len(rows)}"
         return html_table(title, ("offset", "Unix ms", "key", "value"), rows)
-
-
-def _held(state: QueueState, start: object, stop: object) -> range:
-    """Return the offsets of a half-open range that the queue holds; negative ones from the end."""
-    offsets = range(state.start, state.end)
-    bounds = [
-        default if given is None else checked_offset("offset", given)
-        for given, default in ((start, state.start), (stop, state.end))
-    ]
-    low, high = (  # clamped on both sides, like a slice
-        min(max(at if at >= 0 else state.end + at, state.start), state.end) for at in bounds
-    )
-    return offsets[low - state.start : max(low, high) - state.start]
 
 
 def checked_topic(name: object) -> Value:

@@ -175,3 +175,16 @@ def checked_offset(name: str, offset: object) -> int:
     if isinstance(offset, int) and is_long(offset):
         return offset
     raise UsageError(f"`{name}` is not an integer of at most 64 bits: {offset!r}")
+
+
+def held_offsets(state: QueueState, start: object, stop: object) -> range:
+    """Return the offsets of a half-open range that the queue holds; negative ones from the end."""
+    offsets = range(state.start, state.end)
+    bounds = [
+        default if given is None else checked_offset("offset", given)
+        for given, default in ((start, state.start), (stop, state.end))
+    ]
+    low, high = (  # clamped on both sides, like a slice
+        min(max(at if at >= 0 else state.end + at, state.start), state.end) for at in bounds
+    )
+    return offsets[low - state.start : max(low, high) - state.start]

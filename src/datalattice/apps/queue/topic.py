@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
-from datalattice.apps.binding import Binding, counted, handle_text, owner_cell
+from datalattice.apps.binding import Binding, bound, counted, handle_text, owner_cell
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import NewRecords, listed, row_of
@@ -324,6 +324,19 @@ class Topic(Followable[T]):
         if batches:
             self._cursor.update(changed)
         return {id: range(ends[id] - batch.count, ends[id]) for id, batch in batches.items()}
+
+    def load(self, table: object, *, key: str | None = None, value: str | None = None) -> int:
+        """Append the rows of an Arrow table, data frame or reader; return how many there were.
+
+        key: the column of keys. value: the column of values; None: each record is a Map of all
+        columns. Decimals and times become numbers and ISO text. Each edit has up to 100,000 rows.
+        Raises: UsageError: it is no table, or a column is missing. Others as `offer_many`.
+        """
+        count = 0
+        for keys, values in bound(self._binding, "load").rows_of(table, key, value):
+            self.offer_many(values, keys=keys)
+            count += len(values)
+        return count
 
     def _wanted_count(self, stored: int) -> int:
         """Return the number of partitions: the stored one, else that of the handle, else 0."""

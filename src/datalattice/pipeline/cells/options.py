@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
+from datalattice.arrow import CELL_TYPES
 from datalattice.errors import UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.options import (
@@ -25,9 +25,6 @@ from datalattice.pipeline.options import (
 )
 from datalattice.store import STORE_FILE, store_in
 from datalattice.store.kept import check_name as check_pin_name
-
-TYPES: Final = {"hash": "BINARY", "encoding": "BINARY", "refs": "ARRAY<BINARY>"}
-"""Every column, in order, with its type in Spark's DDL."""
 
 
 def _hash_option(text: str) -> bytes:
@@ -50,14 +47,16 @@ class CellReadOptions:
     """
 
     folder: str = option("store", text_option, "")
-    columns: tuple[str, ...] = option("columns", columns_option(tuple(TYPES)), tuple(TYPES))
+    columns: tuple[str, ...] = option(
+        "columns", columns_option(tuple(CELL_TYPES)), tuple(CELL_TYPES)
+    )
     verify: bool = option("verify", flag_option, True)
     min_partitions: int = option("minPartitions", min_partitions_option, 1)
 
     @property
     def types(self) -> dict[str, str]:
         """Each column's type in the order of the rows."""
-        return {name: TYPES[name] for name in self.columns}
+        return {name: CELL_TYPES[name] for name in self.columns}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from datalattice.actions import ImportedRoot, ImportRoot, StartTask
+from datalattice.arrow import store_cells
 from datalattice.cells import branch_hashes, decode
 from datalattice.client import Folder, finish, node_or_store
 from datalattice.client.replicas import import_into, taking
@@ -28,7 +29,6 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
 from datalattice.pipeline.cells.options import WriteOptions, write_options
-from datalattice.pipeline.cells.rows import cells
 from datalattice.pipeline.columns import check_type, listed, type_name
 from datalattice.pipeline.exactly_once.cleanup import remove, remove_stale
 from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Job, Staged, WriteTarget
@@ -286,7 +286,7 @@ def _together(staged: Sequence[Path], folder: Path) -> CellStore:
             with CellStore.open(path, read_only=True) as store:
                 extent = extent_of(store)
                 for partition in extent.partitions(1):
-                    together.put_encodings(cells(store, extent, partition, verify=True))
+                    together.put_encodings(store_cells(store, extent, partition, verify=True))
     return CellStore.open(folder, read_only=True)
 
 

@@ -23,6 +23,7 @@ from datalattice.apps.dlfs import (
     make_directory,
     read_node as node_of,
 )
+from datalattice.arrow import name_text
 from datalattice.cells import (
     Index,
     Loader,
@@ -38,7 +39,7 @@ from datalattice.pipeline.files.globs import Glob, States
 from datalattice.pipeline.files.options import FilesOptions
 from datalattice.pipeline.index_partitions import Piece, cut
 from datalattice.pipeline.options import NAMED_MAX, bad_option, check_there
-from datalattice.pipeline.signatures import check_signed, name_text
+from datalattice.pipeline.signatures import check_signed
 
 FILES_PER_TASK_MAX: Final = 4_096
 """Approximate files that one task lists."""

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
-from datalattice.arrow import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, ValueFormat, column_type
+from datalattice.arrow import (
+    CONTENT_BYTES_LIMIT,
+    CONTENT_BYTES_MAX,
+    GRID_COLUMNS,
+    GridTable,
+    ValueFormat,
+    grid_types,
+)
 from datalattice.errors import UsageError
 from datalattice.pipeline.changes import EARLIEST, start_option
 from datalattice.pipeline.options import (
@@ -23,24 +29,6 @@ from datalattice.pipeline.options import (
     read_record,
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
-
-
-class GridTable(Enum):
-    """The part of the grid whose entries become rows."""
-
-    ASSETS = "assets"
-    JOBS = "jobs"
-    META = "meta"
-    STORAGE = "storage"
-
-
-COLUMNS: Final[dict[GridTable, tuple[str, ...]]] = {
-    GridTable.ASSETS: ("venue", "asset", "name", "content", "metadata"),
-    GridTable.JOBS: ("venue", "job", "status", "created", "updated", "record"),
-    GridTable.META: ("asset", "metadata"),
-    GridTable.STORAGE: ("venue", "hash", "size", "content"),
-}
-"""Every column of each table, in order."""
 
 _STREAM_ONLY: Final = ("startingOffsets", "failOnDataLoss")
 
@@ -81,15 +69,7 @@ class GridOptions:
     @property
     def types(self) -> dict[str, str]:
         """Type of each column in Spark's DDL, in the order of the rows."""
-        special = {
-            "created": "TIMESTAMP",
-            "updated": "TIMESTAMP",
-            "record": column_type(self.value_format),
-            "size": "BIGINT",
-        }
-        if self.table is GridTable.STORAGE:
-            special["content"] = "BINARY"
-        return {name: special.get(name, "STRING") for name in self.columns}
+        return grid_types(self.table, self.columns, self.value_format)
 
 
 def parse_options(given: Mapping[str, str]) -> GridOptions:
@@ -109,7 +89,7 @@ def parse_options(given: Mapping[str, str]) -> GridOptions:
 
 
 def _columns(options: Given, table: GridTable, content: bool | None) -> tuple[str, ...]:
-    known: tuple[str, ...] = COLUMNS[table]
+    known = GRID_COLUMNS[table]
     if content is not None and table is not GridTable.STORAGE:
         raise bad_option(
             "includeContent", str(content).lower(), "only the table storage has contents"

@@ -11,32 +11,28 @@ from typing import Final
 
 from datalattice.apps.grid import (
     GRID_SECTION,
-    asset_id,
-    check_content,
-    declared_hash,
     hidden_entries,
-    job_time,
-    read_metadata,
 )
-from datalattice.arrow import NotBytes, Row, check_size, micros, part_of, render
+from datalattice.arrow import (
+    GridRows,
+    GridTable,
+    NotBytes,
+    Row,
+)
 from datalattice.cells import (
-    Blob,
     Index,
     Keyword,
     Loader,
-    Map,
     Set,
     Signed,
-    Text,
     Value,
     Vector,
-    blob_length,
     decode,
     encode,
 )
-from datalattice.errors import BadSignature, Corruption, LimitExceeded, UsageError
+from datalattice.errors import BadSignature
 from datalattice.lattice import public_key_of
-from datalattice.pipeline.grid.options import GridOptions, GridTable
+from datalattice.pipeline.grid.options import GridOptions
 from datalattice.pipeline.index_partitions import ENTRIES_PER_TASK_MAX, Piece, cut, entries
 from datalattice.pipeline.options import bad_option, check_there
 
@@ -138,12 +134,7 @@ def rows(part: GridTask, options: GridOptions, loader: Loader) -> Iterator[Row]:
     Raises: Corruption: an entry does not match its key. LimitExceeded: a content is too long, or a
             record too long for its format. UsageError: the format takes no records. MissingData.
     """
-    make = {
-        GridTable.ASSETS: _asset,
-        GridTable.JOBS: _job,
-        GridTable.META: _meta,
-        GridTable.STORAGE: _content,
-    }[options.table]
+    make = GridRows(options.table, options.columns, options.value_format, options.content_bytes_max)
     hidden = [decode(cell, loader) for cell in part.hidden]
     key_of_part = _PARTS.get(options.table)
     for key, value in entries(part.piece, loader):
@@ -154,100 +145,13 @@ def rows(part: GridTask, options: GridOptions, loader: Loader) -> Iterator[Row]:
         entry = Vector.of([part.venue, key_of_part, key]) if hidden else None
         if entry is not None and any(isinstance(one, Set) and entry in one for one in hidden):
             continue
-        columns = make(part.venue, key, value, options)
-        if columns is not None:
-            yield [columns[name] for name in options.columns]
-
-
-_Columns = dict[str, object]
-"""Entries of a row by column; columns that are costly are there only if they are selected."""
-
-
-def _asset(venue: str, key: bytes, record: Value, options: GridOptions) -> _Columns | None:
-    text = record.get("metadata") if isinstance(record, Map) else None
-    if not isinstance(text, (str, Text)):
-        return None
-    metadata = _checked(key, str(text))
-    columns: _Columns = {"venue": venue, "asset": key.hex(), "metadata": str(text)}
-    if "name" in options.columns or "content" in options.columns:
-        found = read_metadata(metadata)
-        name = found.get("name")
-        columns["name"] = str(name) if isinstance(name, (str, Text)) else None
-        columns["content"] = _declared(found)
-    return columns
-
-
-def _meta(_venue: str, key: bytes, value: Value, _options: GridOptions) -> _Columns | None:
-    if not isinstance(value, (str, Text)):
-        return None
-    return {"asset": key.hex(), "metadata": _checked(key, str(value))}
-
-
-def _checked(key: bytes, text: str) -> str:
-    """Return a metadata text after comparing it with its id."""
-    try:
-        found = asset_id(text)
-    except (UsageError, UnicodeEncodeError):
-        found = b""
-    # An asset's id is the hash of its exact text.
-    if found != key:
-        raise Corruption(f"the asset {key.hex()} is damaged: its text has another hash")
-    return text
-
-
-def _declared(metadata: Map) -> str | None:
-    try:
-        return declared_hash(metadata).hex()
-    except UsageError:
-        return None
-
-
-def _job(venue: str, key: bytes, record: Value, options: GridOptions) -> _Columns | None:
-    if not isinstance(record, Map):
-        return None
-    status, created = record.get("status"), record.get("created")
-    columns: _Columns = {
-        "venue": venue,
-        "job": key.hex(),
-        "status": str(status) if isinstance(status, (str, Text)) else None,
-        "updated": micros(job_time(record)),
-        "created": micros(created) if type(created) is int else None,
-    }
-    if "record" in options.columns:
         try:
-            columns["record"] = render(record, options.value_format)
+            row = make.row(part.venue, key, value)
         except NotBytes:
             raise bad_option(
                 "valueFormat",
                 options.value_format.value,
                 "a job's record is a Map; cell, string, json and variant take it",
             ) from None
-        # Too long or too deep for the format; `cell` takes every record.
-        except (LimitExceeded, UsageError) as error:
-            raise LimitExceeded(
-                f"the record of the job {key.hex()} of {venue} cannot be read as "
-                f"{options.value_format.value}: {error}; valueFormat=cell takes every record, and "
-                "columns leaves it out"
-            ) from None
-    return columns
-
-
-def _content(venue: str, key: bytes, value: Value, options: GridOptions) -> _Columns | None:
-    if not isinstance(value, (bytes, Blob)):
-        return None
-    size = blob_length(value)
-    columns: _Columns = {"venue": venue, "hash": key.hex(), "size": size}
-    if "content" in options.columns:
-        # Checked before it is loaded: a few cells may represent a content of any length.
-        check_size(f"the content {key.hex()}", size, options.content_bytes_max)
-        columns["content"] = _whole(key, part_of(value, 0, size))
-    return columns
-
-
-def _whole(key: bytes, data: bytes) -> bytes:
-    declared = Map.of({"content": Map.of({"sha256": key.hex()})})
-    try:
-        check_content(declared, data)
-    except UsageError as error:
-        raise Corruption(f"the content {key.hex()} is damaged: {error}") from None
-    return data
+        if row is not None:
+            yield row

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 
-from datalattice.arrow import Row
+from datalattice.arrow import GridTable, Row
 from datalattice.cells import Value
 from datalattice.errors import UsageError
 from datalattice.pipeline.changes import ChangeReader, ReadPosition
-from datalattice.pipeline.grid.options import GridOptions, GridTable, parse_options
+from datalattice.pipeline.grid.options import GridOptions, parse_options
 from datalattice.pipeline.grid.rows import GridTask, check_venues, plan, rows
 from datalattice.pipeline.options import documents
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget

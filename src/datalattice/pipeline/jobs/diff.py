@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from datalattice.arrow import record_batch
+from datalattice.arrow import name_text, record_batch
 from datalattice.cells import (
     ABSENT,
     Value,
@@ -34,7 +34,6 @@ from datalattice.lattice import Lattice, SignedLattice, root_lattice
 from datalattice.pipeline.jobs.comparing import PART_KEYS, Signers, ValuePair, planned, rows_of
 from datalattice.pipeline.jobs.inputs import CACHE_BYTES, JobInput, open_stores, resolve_input
 from datalattice.pipeline.jobs.tasks import PAYLOADS_MAX, mapped
-from datalattice.pipeline.signatures import name_text
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:

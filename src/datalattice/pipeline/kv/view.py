@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from datalattice.apps.kv import KV_SECTION
+from datalattice.arrow import name_text
 from datalattice.cells import EMPTY_INDEX, Index, Map, Signed, Value, same
 from datalattice.errors import BadFormat
 from datalattice.lattice import parts
 from datalattice.pipeline.kv.options import KVOptions
 from datalattice.pipeline.options import check_there
-from datalattice.pipeline.signatures import check_signed, name_text
+from datalattice.pipeline.signatures import check_signed
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from datalattice.apps.queue import QUEUE_SECTION, entry_stamp_ms, read_state
+from datalattice.arrow import name_text
 from datalattice.cells import (
     EMPTY_MAP,
     Index,
@@ -27,7 +28,7 @@ from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.options import check_there
 from datalattice.pipeline.queue.options import QueueOptions
 from datalattice.pipeline.queue.plan import Offsets, PartitionLog, PartitionName, View
-from datalattice.pipeline.signatures import check_signed, name_text
+from datalattice.pipeline.signatures import check_signed
 
 _PARTITIONS = Keyword("partitions")
 

@@ -15,6 +15,7 @@ import pytest
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.apps.grid import GRID_SECTION, Venue
+from datalattice.arrow import GRID_COLUMNS, GridTable
 from datalattice.cells import Index, Keyword, Map, Signed, Vector, decode_message, make_blob, same
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -29,7 +30,7 @@ from datalattice.errors import (
 from datalattice.lattice import MergeContext, did_of, root_lattice
 from datalattice.pipeline import changes
 from datalattice.pipeline.grid import rows as grid_rows
-from datalattice.pipeline.grid.options import COLUMNS, GridTable, parse_options
+from datalattice.pipeline.grid.options import parse_options
 from datalattice.pipeline.read_targets import OpenTarget
 from datalattice.store import CellStore
 from datalattice.testing.background import BackgroundNode
@@ -164,10 +165,10 @@ class TestTables:
             grid.read(table="jobs", venue="did:key:zz")
 
     def test_an_empty_store_and_an_empty_grid_have_no_rows(self, grid: Grid) -> None:
-        for table in COLUMNS:
+        for table in GRID_COLUMNS:
             assert grid.read(table=table.value) == []
         grid.commit()
-        for table in COLUMNS:
+        for table in GRID_COLUMNS:
             assert grid.read(table=table.value) == []
 
     def test_hidden_entries_are_read_on_demand(self, grid: Grid) -> None:
@@ -302,7 +303,7 @@ class TestWhatIsRefused:
         state = Index.of({Keyword(part): Index.of({bytes(32): value})})
         venues = Index.of({did_of(ALICE.public_key): Signed.sign(ALICE, state)})
         grid.store.commit(Index.of({GRID_SECTION: Index.of({Keyword("venues"): venues})}))
-        columns = ",".join(COLUMNS[table])
+        columns = ",".join(GRID_COLUMNS[table])
         with pytest.raises(Corruption, match=f"{bytes(32).hex()} is damaged"):
             grid.read(table=table.value, columns=columns)
 
@@ -314,7 +315,7 @@ class TestWhatIsRefused:
         meta = Index.of({b"m": 7})
         whole = Index.of({Keyword("venues"): venues, Keyword("meta"): meta})
         grid.store.commit(Index.of({GRID_SECTION: whole}))
-        for table in COLUMNS:
+        for table in GRID_COLUMNS:
             assert grid.read(table=table.value) == []
 
 

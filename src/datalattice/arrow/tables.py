@@ -1,0 +1,402 @@
+"""The data of a handle as Arrow batches: a queue, topic or feed, a database, a venue, a store.
+
+A `Table` is made of one state of the handle, so its rows belong together whatever is written
+meanwhile. Its batches are read as they are asked for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+from datalattice.apps.grid import Venue
+from datalattice.apps.kv import Database, shown_value
+from datalattice.apps.queue import Feed, Followable, PartitionId, Queue, QueueState, held_offsets
+from datalattice.arrow.batches import Row, micros, row_batches
+from datalattice.arrow.cells import CELL_TYPES, cell_row, store_cells
+from datalattice.arrow.grid import GRID_COLUMNS, GridRows, GridTable, grid_types
+from datalattice.arrow.leaves import Unfit
+from datalattice.arrow.log import LogColumns, LogRange, log_batches
+from datalattice.arrow.values import (
+    CONTENT_BYTES_MAX,
+    NotBytes,
+    ValueFormat,
+    column_type,
+    name_text,
+    parse,
+    plain,
+    render,
+)
+from datalattice.cells import encode, to_python
+from datalattice.errors import BadFormat, MissingData, TypeMismatch, UsageError
+from datalattice.limits import COUNT_MAX
+from datalattice.store import CellStore
+from datalattice.store.gc import extent_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOG_COLUMNS: Final = (
+    "owner",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "key",
+    "value",
+    "headers",
+)
+DATABASE_COLUMNS: Final = ("owner", "database", "key", "type", "value", "updated", "expires")
+
+Values = Any
+"""The name of a `ValueFormat`, or the `pyarrow.Schema` of the fields of each value."""
+
+
+class ReadCells(Protocol):
+    """Where the cells of a table are read."""
+
+    def __call__(self, hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
+        """Return the encodings of cells in the order of `hashes`, None for absent ones."""
+        ...
+
+
+class KeptRoot(Protocol):
+    """What keeps the cells of a table in the store while they are read."""
+
+    def renew(self) -> None:
+        """Keep them on."""
+
+    def release(self) -> None:
+        """Keep them no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows that are still to be read."""
+
+    schema: pa.Schema
+    batches: Callable[[ReadCells], Iterator[pa.RecordBatch]]
+
+
+@singledispatch
+def table_of(handle: object, **_options: Any) -> Table:
+    """Return the rows of a handle as it is now. The options are those of its `to_arrow`.
+
+    Raises: UsageError: an option is not accepted.
+    """
+    raise UsageError(f"{handle!r} has no rows")
+
+
+class _Reading:
+    """The batches of a table, which is kept until they are read or this is dropped."""
+
+    def __init__(self, table: Table, source: ReadCells, kept: KeptRoot | None) -> None:
+        self._batches = table.batches(source)
+        self._kept = kept
+        # Also when nothing was read, and at the end of the process.
+        self._release = weakref.finalize(self, kept.release) if kept is not None else None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            batch = next(self._batches)
+        except BaseException:  # the end, too
+            if self._release is not None:
+                self._release()
+            raise
+        if self._kept is not None:
+            self._kept.renew()
+        return batch
+
+
+def reader_of(table: Table, source: ReadCells, kept: KeptRoot | None) -> pa.RecordBatchReader:
+    """Return the reader of a table, which keeps its root until it is read or dropped."""
+    import pyarrow as pa
+
+    return pa.RecordBatchReader.from_batches(table.schema, _Reading(table, source, kept))
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+@table_of.register
+def _log_table(
+    handle: Followable,
+    *,
+    start: int | None = None,
+    stop: int | None = None,
+    columns: Sequence[str] | None = None,
+    values: Values = "json",
+    keys: str = "string",
+    verify: bool = True,
+) -> Table:
+    import pyarrow as pa
+
+    # What is the same in every row of a handle is left out: it was named to get the handle.
+    varying: tuple[str, ...] = LOG_COLUMNS[2:2] if isinstance(handle, Queue) else LOG_COLUMNS[2:3]
+    if isinstance(handle, Feed):
+        varying = ("owner", "partition")
+    default = (*varying, "offset", "timestamp", "key", "value")
+    names = _chosen(columns, LOG_COLUMNS, default)
+    fields = values if isinstance(values, pa.Schema) else None
+    value_format = ValueFormat.CELL if fields is not None else _format(values, "values")
+    key_format = _format(keys, "keys")
+    types = {
+        "partition": "BIGINT",
+        "offset": "BIGINT",
+        "timestamp": "TIMESTAMP",
+        "key": column_type(key_format),
+        "value": column_type(value_format),
+        "headers": "MAP<STRING, STRING>",
+    }
+    schema = _schema({name: types.get(name, "STRING") for name in names})
+    ranges = [
+        (id, _range(state, start, stop), _constants(id, names))
+        for id, state in handle.snapshot().items()
+    ]
+
+    def read(source: ReadCells) -> Iterator[pa.RecordBatch]:
+        def many(hashes: list[bytes]) -> list[bytes]:
+            found = source(hashes, verify=verify)
+            encodings = [encoding for encoding in found if encoding is not None]
+            if len(encodings) < len(found):
+                raise MissingData([hashes[found.index(None)]])
+            return encodings
+
+        for id, part, constants in ranges:
+            wanted = LogColumns(schema, key_format, value_format, constants)
+            try:
+                for batch in log_batches(part, wanted, lambda hash: many([hash])[0], many):
+                    yield batch if fields is None else _structured(batch, fields, id)
+            except Unfit as unfit:
+                what = "value" if unfit.is_value else "key"
+                raise _not_bytes(f"the {what} of record {unfit.offset} in {id}", what) from None
+            except IndexError as error:
+                if verify:  # a verified cell has its hash, so the cause is an error of this program
+                    raise
+                raise BadFormat(f"{id}: a cell is damaged; verify=True names it") from error
+
+    shown = schema if fields is None else _structured_schema(schema, fields)
+    return Table(shown, read)
+
+
+def _range(state: QueueState, start: int | None, stop: int | None) -> LogRange:
+    held = held_offsets(state, start, stop)
+    if state.end - 1 > COUNT_MAX:
+        raise BadFormat(f"a log has offsets up to {state.end - 1}; the greatest is {COUNT_MAX}")
+    return LogRange(encode(state.entries), state.start, held.start, held.stop)
+
+
+def _constants(id: PartitionId, names: Sequence[str]) -> Mapping[str, object]:
+    found: dict[str, object] = {
+        "owner": None if id.owner is None else name_text(id.owner.key),
+        "topic": name_text(id.topic),
+        "partition": id.partition,
+    }
+    # Another node may use any value as a partition's id; the column holds integers only.
+    is_long = type(id.partition) is int and -COUNT_MAX - 1 <= id.partition <= COUNT_MAX
+    if "partition" in names and not is_long:
+        raise UsageError(f"{id} has an id that is not a 64-bit integer; columns leaves it out")
+    return found
+
+
+def _structured(batch: pa.RecordBatch, fields: pa.Schema, id: PartitionId) -> pa.RecordBatch:
+    """Return a batch whose values, given as cells, are structs."""
+    import pyarrow as pa
+
+    schema = _structured_schema(batch.schema, fields)
+    at = schema.get_field_index("value")
+    if at < 0:
+        return batch
+    rows = [to_python(parse(cell, ValueFormat.CELL)) for cell in batch.column(at).to_pylist()]
+    try:
+        made = pa.array(rows, schema.field(at).type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise TypeMismatch(f"a value in {id} does not fit the schema: {error}") from None
+    return pa.RecordBatch.from_arrays(
+        [made if one == at else column for one, column in enumerate(batch.columns)], schema=schema
+    )
+
+
+def _structured_schema(schema: pa.Schema, fields: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    at = schema.get_field_index("value")
+    return schema if at < 0 else schema.set(at, pa.field("value", pa.struct(list(fields))))
+
+
+def _not_bytes(what: str, option: str = "value") -> TypeMismatch:
+    return TypeMismatch(
+        f"{what} is neither Blob nor String; {option}s='json', 'string' and 'cell' take every value"
+    )
+
+
+# --- databases and venues -------------------------------------------------------------------------
+
+
+@table_of.register
+def _database_table(
+    handle: Database,
+    *,
+    prefix: str = "",
+    columns: Sequence[str] | None = None,
+    values: str = "json",
+) -> Table:
+    names = _chosen(columns, DATABASE_COLUMNS, DATABASE_COLUMNS[2:])
+    format = _format(values, "values")
+    types = {"value": column_type(format), "updated": "TIMESTAMP", "expires": "TIMESTAMP"}
+    owner = None if handle.owner is None else name_text(handle.owner)
+    live = handle.scan(prefix)
+
+    def rows() -> Iterator[Row]:
+        for key, entry in live:
+            columns: dict[str, object] = {
+                "owner": owner,
+                "database": handle.name,
+                "key": key,
+                "type": entry.type_name,
+                "updated": micros(entry.utime),
+                "expires": micros(entry.expire),
+            }
+            if "value" in names:
+                try:
+                    columns["value"] = render(shown_value(entry), format)
+                except NotBytes:
+                    raise _not_bytes(f"the value of key {key!r}") from None
+            yield [columns[name] for name in names]
+
+    return _row_table({name: types.get(name, "STRING") for name in names}, rows)
+
+
+@table_of.register
+def _venue_table(
+    handle: Venue,
+    *,
+    table: str = "assets",
+    columns: Sequence[str] | None = None,
+    values: str = "json",
+    content_bytes_max: int = CONTENT_BYTES_MAX,
+) -> Table:
+    tables = {one.value: one for one in GridTable if one is not GridTable.META}
+    if table not in tables:
+        raise UsageError(f"`table` is one of {', '.join(tables)}, got {table!r}")
+    chosen, format = tables[table], _format(values, "values")
+    known = GRID_COLUMNS[chosen]
+    names = _chosen(columns, known, known[:-1] if chosen is GridTable.STORAGE else known)
+    make = GridRows(chosen, names, format, content_bytes_max)
+    entries = handle.entries(chosen.value)
+
+    def rows() -> Iterator[Row]:
+        for key, value in entries:
+            try:
+                row = make.row(handle.did, key, value)
+            except NotBytes:
+                raise _not_bytes(f"the record of the job {key.hex()}") from None
+            if row is not None:  # malformed entries are skipped, as by Spark
+                yield row
+
+    return _row_table(grid_types(chosen, names, format), rows)
+
+
+@table_of.register
+def _store_table(
+    handle: CellStore, *, columns: Sequence[str] | None = None, verify: bool = True
+) -> Table:
+    names = _chosen(columns, tuple(CELL_TYPES), tuple(CELL_TYPES)[:2])
+    extent = extent_of(handle)
+
+    def rows() -> Iterator[Row]:
+        for partition in extent.partitions(1) if extent.segments else ():
+            for hash, encoding in store_cells(handle, extent, partition, verify=verify):
+                yield cell_row(hash, encoding, names)
+
+    return _row_table({name: CELL_TYPES[name] for name in names}, rows)
+
+
+def _row_table(types: Mapping[str, str], rows: Callable[[], Iterator[Row]]) -> Table:
+    schema = _schema(types)
+    return Table(schema, lambda _: row_batches(rows(), schema))
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def _chosen(
+    columns: Sequence[str] | None, known: Sequence[str], default: Sequence[str]
+) -> tuple[str, ...]:
+    if columns is None:
+        return tuple(default)
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    if not names or len(set(names)) != len(names) or not set(names) <= set(known):
+        raise UsageError(
+            f"`columns` is one or more of {', '.join(known)}, each once, got {columns!r}"
+        )
+    return names
+
+
+def _format(given: object, name: str) -> ValueFormat:
+    formats = [one.value for one in ValueFormat]
+    if given not in formats:
+        more = ", or a pyarrow.Schema" if name == "values" else ""
+        raise UsageError(f"`{name}` is one of {', '.join(formats)}{more}, got {given!r}")
+    return ValueFormat(given)
+
+
+def _schema(types: Mapping[str, str]) -> pa.Schema:
+    import pyarrow as pa
+
+    variant = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
+    kinds = {
+        "STRING": pa.string(),
+        "BINARY": pa.binary(),
+        "BIGINT": pa.int64(),
+        "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+        "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
+        "VARIANT": variant,
+        "ARRAY<BINARY>": pa.list_(pa.binary()),
+    }
+    return pa.schema([(name, kinds[kind]) for name, kind in types.items()])
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+def loaded_rows(
+    table: object, key: str | None, value: str | None, rows_max: int
+) -> Iterator[tuple[list[object] | None, list[object]]]:
+    """Yield the keys and values of up to `rows_max` rows at a time; keys are None without `key`.
+
+    table: a pyarrow table, batch or reader, or what hands out an Arrow stream, as data frames of
+           pandas and Polars and results of DuckDB do.
+    value: the column of values; None: each value is a dict of all columns.
+    Raises: UsageError: it is no such table, or a column is missing.
+    """
+    import pyarrow as pa
+
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise UsageError(
+            "`table` is a pyarrow table or reader, a data frame, or another source of an Arrow "
+            f"stream, got {type(table).__name__}"
+        )
+    reader = pa.RecordBatchReader.from_stream(table)
+    for name in (key, value):
+        if name is not None and name not in reader.schema.names:
+            columns = ", ".join(reader.schema.names)
+            raise UsageError(f"there is no column {name!r}; the table has: {columns}")
+    for batch in reader:
+        for first in range(0, batch.num_rows, rows_max):
+            rows = batch.slice(first, rows_max)
+            column = rows.column(rows.schema.get_field_index(value)) if value is not None else None
+            found = rows.to_pylist() if column is None else column.to_pylist()
+            values = [plain(row) for row in found]
+            keys = None
+            if key is not None:
+                keys = [
+                    plain(one) for one in rows.column(rows.schema.get_field_index(key)).to_pylist()
+                ]
+            yield keys, values

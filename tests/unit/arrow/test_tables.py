@@ -1,0 +1,359 @@
+"""Tables: what DuckDB and pandas read in place is what the handles give, of one kept root."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datalattice
+from datalattice.apps.queue import Topics
+from datalattice.arrow import table_of
+from datalattice.client import Node
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import (
+    MissingData,
+    StoreClosed,
+    TypeMismatch,
+    UnsupportedOperation,
+    UsageError,
+)
+from datalattice.lattice import MergeContext, root_lattice
+
+duckdb = pytest.importorskip("duckdb")
+pa = pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(params=["folder", "memory", "sync"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
+    path = ":memory:" if request.param == "memory" else tmp_path / "data"
+    durable = "sync" if request.param == "sync" else "each"
+    with datalattice.open(path, durable=durable) as opened:
+        yield opened
+
+
+def leases(node: Node) -> int:
+    store = node._data.store()
+    assert store is not None
+    gc.collect()
+    return len(store.pins.leases())
+
+
+# --- logs ---
+
+
+def test_rows_of_a_queue_are_its_entries(node: Node) -> None:
+    log = node.queue("log")
+    values: list[Any] = ["a", {"n": 1}, b"\x01", [1, 2], None]
+    log.offer_many(values, keys=["k", None, "l", 7, None])
+    rows = log.to_arrow().read_all().to_pylist()
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["key"] for row in rows] == ["k", None, "l", "7", None]
+    assert [row["timestamp"] for row in rows] == [entry.time for entry in log.entries()]
+    assert [row["value"] for row in rows] == [
+        None if value is None else datalattice.to_json(value) for value in values
+    ]
+
+
+def test_columns_are_chosen_and_ordered(node: Node) -> None:
+    node.queue("log").offer("a", headers={"h": 1})
+    names = ["headers", "value", "topic", "owner"]
+    reader = node.queue("log").to_arrow(columns=names, values="string")
+    assert reader.schema.names == names
+    (row,) = reader.read_all().to_pylist()
+    owner = "0x" + node.owner.hex
+    assert row == {"headers": [("h", "1")], "value": "a", "topic": "log", "owner": owner}
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(None, None), (3, 7), (-4, None), (None, -4), (5, 5), (8, 2), (0, 99)]
+)
+def test_a_range_of_offsets_is_that_of_the_list(
+    node: Node, start: int | None, stop: int | None
+) -> None:
+    log = node.queue("log")
+    log.offer_many(range(40))
+    log.truncate(2)
+    read = log.to_arrow(start=start, stop=stop, values="string").read_all()["value"].to_pylist()
+    assert [int(text) for text in read] == log[start:stop]
+
+
+def test_a_topic_and_a_feed_say_whose_rows_and_of_which_partition(node: Node) -> None:
+    topic = node.topic("spread", 3)
+    topic.offer_many(range(20), keys=[str(n) for n in range(20)])
+    table = topic.to_arrow().read_all()
+    assert table.schema.names == ["partition", "offset", "timestamp", "key", "value"]
+    for id in topic.partitions():
+        part = table.filter(pa.compute.equal(table["partition"], id))
+        assert [int(text) for text in part["value"].to_pylist()] == list(topic[id])
+    feed = node.feed("spread").to_arrow().read_all()
+    assert feed.drop(["owner"]).equals(table)
+    assert set(feed["owner"].to_pylist()) == {"0x" + node.owner.hex}
+
+
+def test_no_records_are_no_rows_with_all_columns(node: Node) -> None:
+    assert node.queue("none").to_arrow().read_all().num_rows == 0
+    assert node.topic("none").to_arrow().schema.names[0] == "partition"
+
+
+def test_values_become_structs_of_a_schema(node: Node) -> None:
+    log = node.queue("log")
+    log.offer_many([{"n": 1, "more": True}, {"city": "Oslo"}, None])
+    fields = pa.schema([("n", pa.int64()), ("city", pa.string())])
+    reader = log.to_arrow(values=fields, columns=["value"])
+    assert reader.schema.field("value").type == pa.struct(list(fields))
+    assert reader.read_all()["value"].to_pylist() == [
+        {"n": 1, "city": None},
+        {"n": None, "city": "Oslo"},
+        None,
+    ]
+    log.offer({"n": "many"})
+    with pytest.raises(TypeMismatch, match=r"a value in 'log'\[0\] of .* does not fit the schema"):
+        log.to_arrow(values=fields).read_all()
+
+
+def test_a_value_that_its_form_does_not_take_is_named(node: Node) -> None:
+    node.queue("log").offer_many([b"a", 5])
+    with pytest.raises(TypeMismatch, match=r"the value of record 1 in 'log'\[0\] of"):
+        node.queue("log").to_arrow(values="bytes").read_all()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"columns": ["offset", "size"]}, "`columns` is one or more of owner, topic, partition"),
+        ({"columns": []}, "`columns` is one or more of"),
+        ({"values": "xml"}, "`values` is one of cell, bytes, string, json, variant"),
+        ({"keys": "xml"}, "`keys` is one of cell"),
+        ({"start": "first"}, "offset"),
+    ],
+)
+def test_bad_options_are_named(node: Node, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        node.queue("log").to_arrow(**options)
+
+
+def test_an_id_that_is_no_number_is_left_out_or_an_error(node: Node) -> None:
+    log = node.queue("log", partition="laptop")
+    log.offer("a")
+    assert log.to_arrow(columns=["value"]).read_all().num_rows == 1
+    with pytest.raises(UsageError, match="not a 64-bit integer; columns leaves it out"):
+        node.topic("log").to_arrow()
+
+
+# --- one root, kept ---
+
+
+def test_rows_are_of_one_root(node: Node) -> None:
+    log = node.queue("log")
+    log.offer_many(range(20_000))
+    reader = log.to_arrow(values="string", columns=["value"])
+    first = reader.read_next_batch()
+    log.offer_many(range(100))
+    log.truncate(15_000)
+    assert first.num_rows + reader.read_all().num_rows == 20_000
+
+
+def test_a_collection_leaves_what_is_being_read(tmp_path: Path) -> None:
+    with datalattice.open(tmp_path / "data") as node:
+        log = node.queue("log")
+        log.offer_many([f"record {n}" for n in range(30_000)])
+        reader = log.to_arrow(values="string", columns=["value"])
+        log.truncate(30_000)
+        with node._binding.turn():
+            store = node._data.store()
+            assert store is not None
+            store.collect(grace_ms=0)
+        assert reader.read_all()["value"].to_pylist()[-1] == "record 29999"
+
+
+def test_the_lease_ends_with_the_reading_or_with_the_reader(node: Node) -> None:
+    log = node.queue("log")
+    log.offer_many(range(100))
+    reader = log.to_arrow()
+    assert leases(node) == 1
+    reader.read_all()
+    assert leases(node) == 0
+    unread = log.to_arrow()
+    assert leases(node) == 1
+    del unread
+    assert leases(node) == 0
+
+
+def test_a_node_of_the_past_shows_rows_of_the_past(tmp_path: Path) -> None:
+    with datalattice.open(tmp_path / "data") as node:
+        node.queue("log").offer("a")
+        node.queue("log").offer("b")
+        with node.as_of("HEAD~1") as past:
+            assert past.queue("log").to_arrow().read_all().num_rows == 1
+
+
+def test_rows_are_read_beside_a_running_node(tmp_path: Path) -> None:
+    with (
+        datalattice.serve(tmp_path / "data") as served,
+        datalattice.open(tmp_path / "data") as node,
+    ):
+        served.queue("log").offer_many(range(50))
+        node.queue("log").offer_many(range(50, 60))
+        assert node.queue("log").to_arrow().read_all().num_rows == 60
+        assert served.queue("log").to_arrow(start=-10).read_all().num_rows == 10
+
+
+def test_what_cannot_be_kept_is_refused(node: Node) -> None:
+    with (
+        node.batch(),
+        pytest.raises(UsageError, match="can be read once the batch is done"),
+    ):
+        node.queue("log").to_arrow()
+    keys = KeyPair(bytes(32))
+    root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
+    with pytest.raises(UsageError, match="to_arrow needs a node"):
+        Topics.at(root, keys.public_key).partition("log", 0).to_arrow()
+
+
+def test_a_reader_of_a_closed_node_says_so(tmp_path: Path) -> None:
+    with datalattice.open(tmp_path / "data") as node:
+        node.queue("log").offer_many(range(20_000))
+        reader = node.queue("log").to_arrow()
+    with pytest.raises(StoreClosed):
+        reader.read_all()
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_cells_are_compared_with_their_hashes_unless_told_otherwise(
+    node: Node, verify: bool
+) -> None:
+    node.queue("log").offer_many(range(1_000))
+    node.sync()
+    asked: list[bool] = []
+
+    def read(hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
+        asked.append(verify)
+        return node._binding.get_encodings(hashes, verify=verify)
+
+    table = table_of(node.queue("log"), verify=verify)
+    assert sum(batch.num_rows for batch in table.batches(read)) == 1_000
+    assert set(asked) == {verify}
+
+
+def test_a_missing_cell_is_named(node: Node) -> None:
+    node.queue("log").offer_many(range(1_000))
+    table = table_of(node.queue("log"))
+
+    def nothing(hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
+        assert verify
+        return [None] * len(hashes)
+
+    with pytest.raises(MissingData):
+        list(table.batches(nothing))
+
+
+# --- databases, venues, cells ---
+
+
+def test_rows_of_a_database_are_its_live_keys(node: Node) -> None:
+    shop = node.database("shop")
+    shop["a"], shop["b/1"], shop["b/2"] = {"n": 1}, "text", None
+    shop.incr("hits", 4)
+    del shop["a"]
+    rows = shop.to_arrow().read_all().to_pylist()
+    assert {row["key"]: (row["type"], row["value"]) for row in rows} == {
+        "b/1": ("value", '"text"'),
+        "b/2": ("value", None),
+        "hits": ("counter", "4"),
+    }
+    assert shop.to_arrow(prefix="b/", columns=["key"]).read_all().num_rows == 2
+    with pytest.raises(TypeMismatch, match="the value of key 'hits' is neither"):
+        shop.to_arrow(values="bytes").read_all()
+
+
+def test_tables_of_a_venue(node: Node) -> None:
+    venue = node.venue()
+    asset = venue.register('{"name": "a chart"}')
+    job = venue.create_job({"status": "PENDING"})
+    (row,) = venue.to_arrow().read_all().to_pylist()
+    assert (row["asset"], row["name"]) == (asset.hex(), "a chart")
+    (row,) = venue.to_arrow(table="jobs", columns=["job", "status"]).read_all().to_pylist()
+    assert row == {"job": job.hex(), "status": "PENDING"}
+    venue.hide("jobs", job)
+    assert venue.to_arrow(table="jobs").read_all().num_rows == 0
+    assert venue.to_arrow(table="storage").schema.names == ["venue", "hash", "size"]
+    with pytest.raises(UsageError, match="`table` is one of assets, jobs, storage"):
+        venue.to_arrow(table="meta")
+    venue.unhide("jobs", job)
+    with pytest.raises(TypeMismatch, match="the record of the job"):
+        venue.to_arrow(table="jobs", values="bytes").read_all()
+
+
+def test_cells_of_a_folder(tmp_path: Path) -> None:
+    with datalattice.open(tmp_path / "data") as node:
+        node.queue("log").offer_many(range(100))
+        root = node.history()[0].hash
+        table = node.cells_to_arrow(columns=["hash", "refs"]).read_all()
+        cells = dict(zip(table["hash"].to_pylist(), table["refs"].to_pylist(), strict=True))
+        assert set(cells[root]) <= set(cells)
+        assert node.cells_to_arrow().schema.names == ["hash", "encoding"]
+    with datalattice.open(":memory:") as node:
+        node.database("a")["b"] = 1
+        with pytest.raises(UnsupportedOperation, match="a node in memory"):
+            node.cells_to_arrow()
+
+
+# --- loading, and other programs ---
+
+
+def test_a_table_is_loaded_and_read_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datalattice.client.bound.LOADED_ROWS_MAX", 7)
+    numbers = list(range(20))
+    table = pa.table(
+        {
+            "id": [f"k{n}" for n in numbers],
+            "n": numbers,
+            "price": pa.array([Decimal(n) / 4 for n in numbers], pa.decimal128(10, 2)),
+        }
+    )
+    rows = [{"id": f"k{n}", "n": n, "price": n / 4} for n in numbers]
+    log = node.queue("log")
+    assert log.load(table, key="id") == 20
+    assert [datalattice.to_python(value) for value in log] == rows
+    assert [entry.key for entry in log.entries()] == [row["id"] for row in rows]
+    assert log.load(table, value="n") == 20
+    assert log[-20:] == numbers
+    topic = node.topic("spread", 2)
+    assert topic.load(duckdb.from_arrow(table), key="id") == 20
+    assert sorted(value["n"] for value in topic) == numbers
+    shop = node.database("shop")
+    assert shop.load(table.to_reader(), key="id", value="n") == 20
+    assert dict(shop) == {f"k{n}": n for n in numbers}
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ([1, 2], "`table` is a pyarrow table or reader, a data frame, .* got list"),
+        ("columns", "there is no column 'id'; the table has: n"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(node: Node, table: object, text: str) -> None:
+    given = pa.table({"n": [1]}) if table == "columns" else table
+    with pytest.raises(UsageError, match=text):
+        node.database("shop").load(given, key="id")
+
+
+def test_duckdb_and_pandas_read_a_handle_in_place(node: Node) -> None:
+    log = node.queue("log")
+    log.offer_many([{"city": city, "n": n} for n, city in enumerate(["Oslo", "Rome"] * 50)])
+    found = duckdb.sql(
+        "select value->>'city' as city, count(*) as n from log group by 1 order by 1"
+    )
+    assert found.fetchall() == [("Oslo", 50), ("Rome", 50)]
+    reader = log.to_arrow(columns=["offset"], start=10)  # noqa: F841 - DuckDB finds it by its name
+    assert duckdb.sql('select min("offset"), count(*) from reader').fetchone() == (10, 90)
+    frame = log.to_pandas(columns=["offset"])
+    assert list(itertools.chain(frame["offset"])) == list(range(100))
