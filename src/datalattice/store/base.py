@@ -133,22 +133,27 @@ def announced_tops(root: Value, home: Loader) -> list[bytes]:
     return [hash for hash in dict.fromkeys(below) if hash not in made]
 
 
-def reachable(parts: Iterable[EncodedCell], inside: Callable[[bytes], bytes | None]) -> list[bytes]:
+def reachable(
+    parts: Iterable[EncodedCell], inside: Callable[[list[bytes]], list[bytes | None]]
+) -> list[bytes]:
     """Return the hashes below `parts` that `inside` has encodings for, each once.
 
-    `inside` returns None for a hash that must not be followed; what is below it is left out too.
+    `inside` takes hashes in numbers, and returns None for one that must not be followed; what is
+    below it is left out too.
     """
     found: dict[bytes, None] = {}
     # An explicit stack: values may be deeper than Python's recursion limit.
     stack = [encoding for _, encoding, _ in parts]
     while stack:
-        for hash in branch_hashes(stack.pop()):
-            # Each once: a value may share a cell any number of times.
-            if hash not in found:
-                encoding = inside(hash)
-                if encoding is not None:
-                    found[hash] = None
-                    stack.append(encoding)
+        refs: dict[bytes, None] = {}
+        while stack and len(refs) < TOGETHER_MAX:
+            refs.update(dict.fromkeys(branch_hashes(stack.pop())))
+        # Each once: a value may share a cell any number of times.
+        wanted = [hash for hash in refs if hash not in found]
+        for hash, encoding in zip(wanted, inside(wanted), strict=True):
+            if encoding is not None:
+                found[hash] = None
+                stack.append(encoding)
     return list(found)
 
 

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from datalattice.cells import (
@@ -33,6 +34,7 @@ from datalattice.cells import (
 from datalattice.clock import BoundedClock, Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import MissingData, ReadOnly, StoreError, StoreFull, UsageError
+from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.base import (
     Any_,
     Commit,
@@ -59,7 +61,7 @@ from datalattice.store.log.committer import (
 )
 from datalattice.store.log.folder import LOSS_FILE, invalidate_index, mark_index
 from datalattice.store.log.freespace import SPARE_BYTES, FreeSpace
-from datalattice.store.log.hashindex import RECENT_ENTRIES_MAX, STAGED
+from datalattice.store.log.hashindex import NOWHERE, RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.log.locking import wait_for_lock
 from datalattice.store.log.logend import write_loss
 from datalattice.store.log.opening import (
@@ -70,18 +72,22 @@ from datalattice.store.log.opening import (
     open_writer,
     with_readable_index,
 )
-from datalattice.store.log.packing import seed_of
+from datalattice.store.log.packing import CELL_ENTRY_BYTES, seed_of
 from datalattice.store.log.recovery import Pack
 from datalattice.store.log.reopening import is_as_released, note_released, open_again
-from datalattice.store.log.segments import SEGMENT_BYTES, SegmentWriter
+from datalattice.store.log.segments import PACK_BYTES_MAX, SEGMENT_BYTES, SegmentWriter
 from datalattice.store.notes import write_collected
 from datalattice.store.placefile import PlaceFile
 from datalattice.store.reader import StoreReader
-from datalattice.store.records import GRACE_MS, Collected, CollectProgress
+from datalattice.store.records import GRACE_MS, Collected, CollectProgress, check_hash
 
-PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
+PENDING_BYTES_MAX: Final = PACK_BYTES_MAX - 2 * CELL_BYTES_MAX
 """When more bytes than this are staged, they are written in one pack, without waiting for a
-commit."""
+commit: with the cell that goes over it they fit. As many more may be written and not yet durable.
+"""
+
+PUT_TOGETHER: Final = 256
+"""Cells that are looked up together while they are staged."""
 
 SEGMENT_BYTES_MIN: Final = 4_096
 
@@ -444,7 +450,7 @@ class CellStore(StoreReader):
         promoted = dict.fromkeys(staged)
         # Without staged cells there is nothing to promote, and the value need not be followed.
         if self._pending or self._writing or self._state.staged:
-            reached = dict.fromkeys(reachable(shown, self._staged_encoding))
+            reached = dict.fromkeys(reachable(shown, self._staged_encodings))
             # Children first: a crash may leave the first packs of a commit with several.
             fresh = {h: cell for h, cell in self._pending.items() if h in reached} | fresh
             promoted |= {hash: None for hash in reached if hash not in fresh}
@@ -465,23 +471,26 @@ class CellStore(StoreReader):
         self._pending_bytes += sum(map(len, private.values()))
         return self._write(committer, cells, list(promoted), root)
 
-    def _staged_encoding(self, hash: bytes) -> bytes | None:
-        """Return the encoding of a staged cell, None for any other.
+    def _staged_encodings(self, hashes: list[bytes]) -> list[bytes | None]:
+        """Return the encodings of staged cells, None for all others.
 
         For a cell without references the result is the encoding of nil: such cells (chunks of
-        blobs, blocks of records) are most of a large value, and reading them would be wasted.
+        blobs, blocks of records) are most of a large value, and need not be verified.
         """
-        waiting = self._find_pending(hash)
-        # In memory: the index has a pack only after it is published.
-        if waiting is not None:
-            return waiting if may_refer(waiting) else NIL
-        location = self._index.find(hash)
-        if location < 0 or not location & STAGED:
-            return None
-        encoding = self._read(hash, location, verify=False)
-        if encoding is not None and not may_refer(encoding):
-            return NIL
-        return self._read(hash, location, verify=True)
+        locations = self._index.find_many(hashes)
+        staged = [at if at >= 0 and at & STAGED else NOWHERE for at in locations]
+        found = self._segments.read_many(staged)
+        for i in range(len(hashes)):
+            # In memory: the index has a pack only after it is published.
+            waiting = self._find_pending(hashes[i])
+            encoding = found[i] if waiting is None else waiting
+            if encoding is not None and not may_refer(encoding):
+                found[i] = NIL
+            elif waiting is not None:
+                found[i] = waiting
+            elif staged[i] >= 0:
+                found[i] = self._read(hashes[i], staged[i], verify=True)
+        return found
 
     def _check_below(self, cells: dict[bytes, bytes]) -> None:
         """Check that new cells refer only to new cells and to cells that are here.
@@ -534,7 +543,6 @@ class CellStore(StoreReader):
         committer = self._writer()
         self.space.check()
         count = 0
-        written: CommittedPack | None = None
         with committer.lock:
             self._check_open()
             committer.check()
@@ -543,16 +551,21 @@ class CellStore(StoreReader):
                 cells = list(cells)
                 new = {hash: encoding for hash, encoding in cells if not self.has(hash)}
                 self._check_below(new)
-            for hash, encoding in cells:
-                if not self.has(hash):
+            rest = iter(cells)
+            while batch := list(islice(rest, PUT_TOGETHER)):
+                locations = self._index.find_many([check_hash(hash) for hash, _ in batch])
+                for (hash, encoding), location in zip(batch, locations, strict=True):
+                    if location >= 0 or hash in self._pending or hash in self._writing:
+                        continue
                     self._pending[hash] = encoding
                     self._pending_bytes += len(encoding)
                     count += 1
                     # Bounds the memory of staged cells; they are written without a root.
-                    if self._pending_bytes > self._pending_max:
-                        written = self._write(committer, NO_CELLS, [], None)
-        if written is not None:
-            committer.make_durable(written)
+                    entries = CELL_ENTRY_BYTES * len(self._pending)
+                    if self._pending_bytes + entries > self._pending_max:
+                        # The pack before has gone to the disk while this one filled.
+                        committer.flush_durable()
+                        self._write(committer, NO_CELLS, [], None)
         return count
 
     def sync(self) -> None:

@@ -98,7 +98,7 @@ class MemoryStore(Store):
                     one for one in tops if one[0] not in public and one[0] not in self._encodings
                 ]
             if self._staged:
-                below = reachable(shown, self._staged.get)
+                below = reachable(shown, lambda some: [self._staged.get(one) for one in some])
                 for hash in (*below, *[hash for hash, _, _ in shown]):
                     self._staged.pop(hash, None)
             self._staged.update({hash: encoding for hash, encoding, _ in hidden})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -50,7 +52,8 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.store import CellStore, MemoryStore
+from datalattice.store import CellStore, DiskFile, MemoryStore, RealDisk
+from datalattice.store.log.segments import ROOM_BYTES
 
 
 class Hand:
@@ -578,6 +581,49 @@ def test_what_was_staged_is_announced_with_the_commit(tmp_path: Path, clock: Han
     with CellStore.open(tmp_path / "store", read_only=True) as store:
         held = Drive(RootLattice(None, store.root()), clock)
         assert held.read("/f") == b"".join(pieces) + b"more"
+
+
+class _CountedFile:
+    """A file that adds up what is written to it."""
+
+    def __init__(self, inner: DiskFile, disk: _CountingDisk) -> None:
+        self._inner = inner
+        self._disk = disk
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._disk.written += len(data)
+        self._inner.write(offset, data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _CountingDisk(RealDisk):
+    def __init__(self) -> None:
+        self.written = 0
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
+        return cast("DiskFile", _CountedFile(super().open(path, create=create, write=write), self))
+
+
+def test_an_append_to_a_large_file_does_not_rewrite_it(tmp_path: Path) -> None:
+    disk = _CountingDisk()
+    content = random.Random(1).randbytes(100 << 20)
+    with CellStore.open(tmp_path / "store", disk=disk) as store:
+        root = RootLattice(DLFSLattice(), None, on_sync=lambda held: store.commit(held) and held)
+        drive = Drive(root, stage=store.put)
+        drive.write("/big", content)
+        drive.sync()
+        assert disk.written > len(content)
+        disk.written = 0
+        for number in range(10):
+            drive.append("/big", bytes([number]) * 1_000)
+            drive.sync()
+        # Small packs take space ahead, 256 KiB at a time.
+        assert disk.written < 2 * ROOM_BYTES + 10 * 16_384
+        assert drive.read("/big", len(content) - 1) == content[-1:] + b"".join(
+            [bytes([number]) * 1_000 for number in range(10)]
+        )
 
 
 # --- properties -----------------------------------------------------------------------------------

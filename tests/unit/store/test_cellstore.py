@@ -6,6 +6,7 @@ import errno
 import fcntl
 import gc
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Index, Value, Vector, missing, novelty, same
+from datalattice.cells import Blob, Index, Value, Vector, missing, novelty, same
 from datalattice.errors import (
     ReadOnly,
     StoreClosed,
@@ -384,6 +385,33 @@ def test_a_long_value_is_staged_in_many_packs(tmp_path: Path) -> None:
     with CellStore.open(tmp_path, read_only=True) as store:
         assert missing(store.root()) == []
         assert store.damage == ()
+
+
+def test_staged_cells_that_exceed_the_bound_fit_one_pack(tmp_path: Path) -> None:
+    content = Blob.of(random.Random(1).randbytes(2 * PENDING_BYTES_MAX + 100_000))
+    with CellStore.open(tmp_path) as store:
+        assert store._committer is not None
+        before = store._committer.written.sequence
+        store.put(content)
+        assert store._committer.written.sequence - before == 2
+
+
+def test_a_pack_of_staged_cells_is_synced_when_the_next_one_is_full(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    with CellStore.open(tmp_path, disk=disk, pending_bytes=20_000) as store:
+        assert store._committer is not None
+        store.commit(value(0))
+        before, syncs = store._committer.written.sequence, disk.syncs
+        store.put(value(1, 500))
+        packs = store._committer.written.sequence - before
+        assert packs >= 5
+        assert disk.syncs - syncs == packs - 1
+        waiting = sum(map(len, store._writing.values()))
+        assert 15_000 < waiting <= 20_000 + CELL_BYTES_MAX, "kept until it is durable"
+        store.sync()
+        assert not store._writing
+        assert disk.syncs - syncs == packs, "one for the last pack and what was left"
+        assert missing(store.load(value(1, 500).hash)) == []
 
 
 @pytest.mark.parametrize("pending_bytes", [-1, PENDING_BYTES_MAX + 1])

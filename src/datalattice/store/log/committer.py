@@ -333,6 +333,7 @@ class Committer:
             except OSError as error:
                 raise self._fail(write_error(error, self._where)) from error
             self._durable = self._sequence
+        self._writer.close_retired()  # no sync is under way
         self._publish()
         self.check()
 

@@ -360,10 +360,10 @@ class LogState:
                 self._index_cells(part)
         self._index_cells(pack)
         self._parts.clear()
-        promoted = [(hash, self._index.find(hash)) for hash in pack.promoted]
+        locations = self._index.find_many(pack.promoted)
         moved = {
             hash: location & ~STAGED
-            for hash, location in promoted
+            for hash, location in zip(pack.promoted, locations, strict=True)
             if location >= 0 and location & STAGED
         }
         if moved:
