@@ -94,7 +94,7 @@ def access(tmp_path_factory: pytest.TempPathFactory) -> AccessControl:
 
 @pytest.fixture(scope="module")
 def service(world: World, access: AccessControl) -> Service:
-    return Service(world.node, access=access)
+    return Service(world.node, access=access, venue=world.venue)
 
 
 @pytest.fixture(scope="module", params=["rest", "grpc"])
