@@ -23,8 +23,8 @@ from setuptools.errors import BaseError, CCompilerError
 
 PACKAGE = Path("src", "datalattice")
 KECCAK = Path("src", "keccak")
-SIGNATURES = Path("src", "signatures")
-SIGNATURES = Path("src", "signatures")
+SMALL = ("signatures", "intentions")
+"""C modules that are one file each, `src/NAME/NAME.c`."""
 
 COMPILED_PACKAGES = ("cells", "lattice")
 """Packages whose every module is compiled, their `__init__` apart."""
@@ -95,7 +95,10 @@ def plain_extensions() -> list[Extension]:
         depends=[str(KECCAK / "lanes.h")],
         extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
     )
-    return [keccak, Extension("datalattice__signatures", [str(SIGNATURES / "signatures.c")])]
+    small = [
+        Extension(f"datalattice__{name}", [str(Path("src", name, f"{name}.c"))]) for name in SMALL
+    ]
+    return [keccak, *small]
 
 
 def kernel_extensions() -> list[Extension]:

@@ -86,7 +86,8 @@ def next_stamp(now_ms: int, after_ms: int) -> int:
 HLC_DRIFT_MS: Final = 3_600_000
 """A stamp later than the wall clock by more than this cannot move a hybrid clock."""
 
-_COUNTER_MAX: Final = 2**32 - 1  # the counter has 32 bits
+HLC_COUNTER_MAX: Final = 2**32 - 1
+"""The greatest counter of a hybrid clock: it has 32 bits."""
 
 
 class Hlc(NamedTuple):
@@ -103,7 +104,7 @@ class Hlc(NamedTuple):
 
     def after(self) -> Hlc:
         """Return the next stamp: the counter plus 1, or wall + 1 when the counter is at its end."""
-        if self.counter >= _COUNTER_MAX:
+        if self.counter >= HLC_COUNTER_MAX:
             return Hlc(self.wall + 1, 0)
         return Hlc(self.wall, self.counter + 1)
 

@@ -88,6 +88,10 @@ sha3_256_many: Final = _sha3_256_many
 are hashed side by side, in as many lanes as the processor has: that takes a fourth of the time."""
 
 
+BLAKE3: Final = _blake3
+"""Makes the object whose `digest` is the BLAKE3 hash of bytes, for compiled code to call."""
+
+
 def blake3(data: bytes) -> bytes:
     """Return the 32-byte BLAKE3 hash of `data`."""
     return _blake3(data).digest()

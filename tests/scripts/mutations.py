@@ -1760,8 +1760,8 @@ MUTATIONS: Final = (
     Mutation(
         "weaver: a stamp from the future drags the clock",
         "weaver/append.py",
-        "        stamp = clamp_future(intention.stamp, self.clock, wall_ms)\n",
-        "        stamp = intention.stamp\n",
+        "        stamp = clamp_future(stamp, self.clock, wall_ms)\n",
+        "",
         (UNIT + "weaver/test_log.py::test_far_future_stamp_does_not_drag_the_clock",),
     ),
     Mutation(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from datalattice.clock import clamp_future, update
+from datalattice.clock import HLC_COUNTER_MAX, Hlc, clamp_future, update
 from datalattice.crypto import blake3
 from datalattice.engine import WriteTxn
 from datalattice.errors import StoreFull
@@ -72,7 +72,7 @@ class Appender:
         self.content_hash = head.content_hash
         self.clock = head.clock
         # An int, since XOR of ints is one operation
-        self._fingerprint = int.from_bytes(head.fingerprint, "big")
+        self._fingerprint = int.from_bytes(head.fingerprint, "big")  # of what is written
         self._tips: dict[bytes, Tip | None] = {}
         self._keys: dict[int, bytes] = {}  # authors by number, as far as they were needed
         self._places: dict[bytes, Place | None] = {}
@@ -85,7 +85,7 @@ class Appender:
 
     @property
     def fingerprint(self) -> bytes:
-        """The XOR of the hashes of all witnessed intentions."""
+        """The XOR of the hashes of all witnessed intentions that are written."""
         return self._fingerprint.to_bytes(32, "big")
 
     # --- looking up ---------------------------------------------------------------------------
@@ -176,16 +176,18 @@ class Appender:
         # Refused before anything is changed: the caller may catch it and go on in this transaction.
         if self.seq >= SEQ_MAX:
             raise StoreFull(f"a store holds at most {SEQ_MAX} intentions")
-        intention = signed.intention
-        tip = self.tip(intention.author) or self._new_author(intention.author)
-        self._moved.add(intention.author)
+        author, stamp, _, prev, deps, payload = signed.intention
+        tip = self.tip(author) or self._new_author(author)
+        self._moved.add(author)
         seq = self.seq = self.seq + 1
         height = tip.height + 1
         # An ack has no payload and is not counted as content: acks must not ask for acks.
-        contents = tip.contents + (1 if intention.payload else 0)
+        contents = tip.contents + (1 if payload else 0)
         # store_prev is the tip, by the rule of witnessing, so a chain has one intention a height.
-        skip = seq_at(self.row, tip.seq, tip.height, height & (height - 1))
-        base, depth, frontier = self._merge(tip, intention.deps, seq)
+        skip = tip.seq  # of the height before, for an odd one
+        if not height & 1:
+            skip = seq_at(self.row, tip.seq, tip.height, height & (height - 1))
+        base, depth, frontier = self._merge(tip, deps, seq)
         self._rows[seq] = WitnessRow(
             tip.number,
             height,
@@ -205,32 +207,29 @@ class Appender:
         self.content_hash = blake3(
             witness_content(self._store_id, signed.hash, wall_ms, self.content_hash)
         )
-        # "fingerprint": the XOR of all witnessed hashes
-        self._fingerprint ^= int.from_bytes(signed.hash, "big")
-        # A stamp from the future is kept as signed, but moves the clock by one step only.
-        stamp = clamp_future(intention.stamp, self.clock, wall_ms)
-        # "every witnessed foreign intention does update"; a local stamp came from this clock.
-        self.clock = max(self.clock, stamp) if local else update(self.clock, stamp, wall_ms)
-        self.appended.append(
-            Op(
-                signed.hash,
-                intention.payload,
-                intention.stamp,
-                intention.author,
-                intention.deps,
-                intention.store_prev,
-                height,
-            )
-        )
+        self._see(stamp, wall_ms, local=local)
+        self.appended.append(Op(signed.hash, payload, stamp, author, deps, prev, height))
         self._places[signed.hash] = Place(seq, tip.number)
         tip.seq = seq
         tip.hash = signed.hash
         tip.height = height
         tip.contents = contents
-        tip.stamp = intention.stamp  # as signed: "stored stamps are never rewritten"
+        tip.stamp = stamp  # as signed: "stored stamps are never rewritten"
         tip.depth = depth
-        if intention.payload:
+        if payload:
             tip.content_hash = signed.hash  # what an ack of others will name
+
+    def _see(self, stamp: Hlc, wall_ms: int, *, local: bool) -> None:
+        """Move the clock past the stamp of a new record."""
+        wall, counter = self.clock
+        if not local and stamp[0] <= wall_ms <= wall and stamp[0] < wall and counter < HLC_COUNTER_MAX:
+            # What the rule below comes to where the clock is ahead: from a call's second record on.
+            self.clock = Hlc(wall, counter + 1)
+            return
+        # A stamp from the future is kept as signed, but moves the clock by one step only.
+        stamp = clamp_future(stamp, self.clock, wall_ms)
+        # "every witnessed foreign intention does update"; a local stamp came from this clock.
+        self.clock = max(self.clock, stamp) if local else update(self.clock, stamp, wall_ms)
 
     def _new_author(self, author: bytes) -> Tip:
         self.authors += 1
@@ -248,6 +247,9 @@ class Appender:
         frontier = tip.frontier
         # The difference to `store_prev` first: one author's rows follow one another
         base, depth = tip.seq, tip.depth
+        if not deps and base and depth < FRONTIER_DEPTH_MAX:  # the usual case: no difference
+            frontier[tip.number] = seq
+            return base, depth + 1, b""
         found: Frontier = {}  # what `frontier` has beyond that of the base
         left = FRONTIER_ENTRIES_MAX
         for place in self._newest_first(deps, seq):
@@ -340,16 +342,22 @@ class Appender:
         self._places.clear()
 
     def _write_ranges(self, hashes: Sequence[bytes]) -> None:
-        """Add new hashes to the sums that reconciliation asks for."""
+        """Add new hashes, in order, to the fingerprint and the sums that reconciliation asks for."""
         ranges = self._ranges
         # One row a first byte: 256 sums, however many hashes
-        touched = sorted({hash[0] for hash in hashes})
+        added: dict[int, list[bytes]] = {}
+        for hash in hashes:
+            added.setdefault(hash[0], []).append(hash)
+        touched = list(added)
         unread = [first for first in touched if first not in ranges]
         rows = self._txn.get_many(LOG_META, [range_key(first) for first in unread])
         ranges.update(zip(unread, map(decode_range, rows), strict=True))
-        for hash in hashes:
-            before = ranges[hash[0]]
-            ranges[hash[0]] = RangeSum(before.size + 1, before.xor ^ int.from_bytes(hash, "big"))
+        for first, found in added.items():
+            xor = 0
+            for hash in found:
+                xor ^= int.from_bytes(hash, "big")
+            ranges[first] = RangeSum(ranges[first].size + len(found), ranges[first].xor ^ xor)
+            self._fingerprint ^= xor  # "fingerprint": the XOR of all witnessed hashes
         self._txn.put_many(
             LOG_META, [(range_key(first), ranges[first].encode()) for first in touched]
         )

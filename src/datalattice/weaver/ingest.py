@@ -201,10 +201,13 @@ class Ingest:
 
     def _take(self, signed: Iterable[SignedIntention], local: bytes = ZERO) -> None:
         # A queue and no recursion: one arrival may wake any number, one after the other.
-        fresh = self._insert(signed)
+        following = self._follow(signed, local)
+        if not following:
+            return
+        fresh = self._insert(following)
         self._fresh += fresh
-        latest = self._now + HLC_DRIFT_MS
-        self._futures += [hash for hash, row in fresh.items() if _stamp(row).wall > latest]
+        for new in fresh.values():
+            self._note_future(new.signed)
         queue = deque(fresh)
         while queue:
             row = self._candidate(queue.popleft())
@@ -213,6 +216,38 @@ class Ingest:
             if self._is_ready(row):
                 self._witness(row, local=row.signed.hash == local)
                 queue.extend(self._waiters(row.signed))
+
+    def _follow(
+        self, signed: Iterable[SignedIntention], local: bytes
+    ) -> Sequence[SignedIntention]:
+        """Witness what can be at once, in order, while nothing waits; return what is left.
+
+        The usual case, without look-ups: a log has an author's chain up to its tip, so what follows
+        the tip is not there.
+        """
+        left = list(signed)
+        for each in left:
+            # Rows leave the store's id out, so another store's would come back with another hash.
+            if each.intention.store_id != self._store_id:
+                raise UsageError("an intention of another store; pass what `admit` accepted")
+        if self._new or self._head.floating_count:
+            return left
+        log = self._log
+        log.read_tips([each.intention.author for each in left])
+        log.read_places([dep for each in left for dep in each.intention.deps])
+        for at, each in enumerate(left):
+            author, _, _, prev, deps, _ = each.intention
+            if prev == log.tip_hash(author) and log.first_missing(deps) is None:
+                self._arrival += 1
+                self._note_future(each)
+                log.append(each, self._now, local=each.hash == local)
+            elif log.place(each.hash) is None:
+                return left[at:]
+        return ()
+
+    def _note_future(self, signed: SignedIntention) -> None:
+        if signed.intention.stamp.wall > self._now + HLC_DRIFT_MS:
+            self._futures.append(signed.hash)
 
     def finish(self, *, bounded: bool = True) -> Ingested:
         """Sign what was submitted, write all, and return what came of it.
@@ -286,8 +321,7 @@ class Ingest:
             return signed.hash
         # The usual case: it follows the tip, and nothing can wait for it.
         self._arrival += 1
-        if signed.intention.stamp.wall > self._now + HLC_DRIFT_MS:
-            self._futures.append(signed.hash)
+        self._note_future(signed)
         self._log.append(signed, self._now, local=True)
         return signed.hash
 
@@ -332,13 +366,8 @@ class Ingest:
         """Return what is new, by hash in the order given; load the rows that it names."""
         # "Skip hashes already present": a repeat in the call too
         unique = {each.hash: each for each in signed}
-        # Rows leave the store's id out, so one of another store would come back with another hash.
-        if any(each.intention.store_id != self._store_id for each in unique.values()):
-            raise UsageError("an intention of another store; pass what `admit` accepted")
         self._log.read_places(
-            hash
-            for each in unique.values()
-            for hash in (each.hash, each.intention.store_prev, *each.intention.deps)
+            [hash for each in unique.values() for hash in (each.hash, *each.intention.deps)]
         )
         absent = [
             hash for hash in unique if self._log.place(hash) is None and hash not in self._new
@@ -526,6 +555,3 @@ class Ingest:
 def _line(signed: SignedIntention) -> bytes:
     return line_key(signed.intention.store_prev, signed.intention.author)
 
-
-def _stamp(row: FloatingRow) -> Hlc:
-    return row.signed.intention.stamp

@@ -18,14 +18,32 @@ from typing import Final, NamedTuple
 
 from datalattice.clock import Hlc
 from datalattice.crypto import (
+    BLAKE3,
     SIGNATURE_BYTES,
     KeyPair,
     blake3,
     verification,
     verify_strict,
 )
+from datalattice.cursors import collector_paused
 from datalattice.errors import BadFormat, PeerError, UsageError
 from datalattice.protobuf import LENGTH, read_fields, read_varint, varint
+
+try:
+    from datalattice__intentions import decode_many as _decode_many
+except ImportError:  # not compiled
+
+    def _decode_many(
+        envelopes: list[bytes],
+        _store_id: bytes,
+        _payload_max: int,
+        _deps_max: int,
+        _blake3: Callable[[bytes], object],
+        _kinds: tuple[type, type, type],
+        /,
+    ) -> list[SignedIntention | None]:
+        return [None] * len(envelopes)  # each is read below
+
 
 HASH_BYTES: Final = 32  # BLAKE3-256, and the length of an Ed25519 key
 STORE_ID_BYTES: Final = 16
@@ -297,11 +315,20 @@ def admission(
         + SIGNATURE_BYTES
         + _ENVELOPE_SLACK
     )
-    found = [
-        _checked(index, envelope, store_id, limits, longest)
-        for index, envelope in enumerate(envelopes)
-    ]
-    signed = [(one.intention.author, one.signature, one.hash) for one in found]
+    with collector_paused:  # no cycles are made
+        read = _decode_many(
+            list(envelopes),
+            store_id,
+            limits.payload_bytes,
+            limits.deps,
+            BLAKE3,
+            (Hlc, Intention, SignedIntention),
+        )
+        found = [
+            _checked(index, envelopes[index], store_id, limits, longest) if one is None else one
+            for index, one in enumerate(read)
+        ]
+        signed = [(one.intention.author, one.signature, one.hash) for one in found]
     first_unverified = verification(signed)
 
     def finish() -> list[SignedIntention]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -242,11 +243,16 @@ def witness_content(
     store_id: bytes, intention_hash: bytes, wall_ms: int, prev_hash: bytes
 ) -> bytes:
     """Return the encoding of a `WitnessContent`, without its class: one is hashed an intention."""
-    # proto3: a scalar with its default is left out.
-    wall = b"\x18" + varint(wall_ms) if wall_ms else b""
+    wall = _wall_field(wall_ms)
     return b"".join(
         (b"\x0a\x10", store_id, b"\x12\x20", intention_hash, wall, b"\x22\x20", prev_hash)
     )
+
+
+@lru_cache(16)  # the records of one call carry one time
+def _wall_field(wall_ms: int) -> bytes:
+    # proto3: a scalar with its default is left out.
+    return b"\x18" + varint(wall_ms) if wall_ms else b""
 
 
 def decode_witness(data: bytes, seq: int) -> WitnessRow:
