@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,17 +40,9 @@ except ImportError:  # not compiled
 
 
 try:
-    from datalattice__signatures import first_unverified as _first_unverified
+    import datalattice__signatures as _signatures
 except ImportError:  # not compiled
-
-    def _first_unverified(
-        _address: int, signed: list[tuple[bytes, bytes, bytes]], begin: int, end: int, /
-    ) -> int:
-        for index in range(begin, end):
-            if not verify_strict(*signed[index]):
-                return index
-        return -1
-
+    _signatures = None  # type: ignore[assignment]
 
 PUBLIC_KEY_BYTES = 32
 SEED_BYTES = 32
@@ -61,13 +52,7 @@ SEAL_BYTES = 32
 VERIFIED_PER_THREAD = 64
 """Signatures that are worth a thread of their own: starting one costs about as much as two."""
 
-VERIFIED_TOGETHER = 256
-"""Signatures that a thread takes at a time. Between two such lots it waits for the interpreter's
-lock, up to 5 ms where another thread computes; verifying one takes about 10 ms."""
-
 _PROCESSORS = os.cpu_count() or 1
-_verifying = 0  # threads that verify now, of all callers
-_verifying_lock = threading.Lock()
 # libsodium's function for the compiled loop: libsodium is loaded, and this calls the same code.
 _OPEN_ADDRESS: Final = int(
     _sodium.ffi.cast("uintptr_t", _sodium.ffi.addressof(_sodium.lib, "crypto_sign_open"))
@@ -322,62 +307,128 @@ def first_unverified(signed: Sequence[tuple[bytes, bytes, bytes]]) -> int | None
     return verification(signed)()
 
 
+class Verification(Protocol):
+    """Signatures that any number of threads verify together."""
+
+    def assist(self) -> None:
+        """Verify what no thread has begun; return once nothing is left to begin."""
+
+    def finish(self) -> int | None:
+        """Verify the rest; return the first index that is not verified, or None."""
+
+
+class PlainVerification:
+    """Signatures that any number of threads verify together, where nothing is compiled.
+
+    The compiled one takes the interpreter's lock once for many, and this one for each.
+    """
+
+    def __init__(self, _function: int, signed: list[tuple[bytes, bytes, bytes]], /) -> None:
+        """Begin nothing yet. function: what the compiled one calls."""
+        self._signed = signed
+        self._changed = threading.Condition()
+        self._next = 0  # the first that no thread has begun
+        self._running = 0
+        self._unverified: list[int] = []
+        self._error: BaseException | None = None
+
+    def assist(self) -> None:
+        """Verify what no thread has begun; return once nothing is left to begin."""
+        while True:
+            with self._changed:
+                index = self._next
+                # Begun in order, so the least index of all that are found is the first.
+                if index >= len(self._signed) or self._unverified or self._error:
+                    return
+                self._next += 1
+                self._running += 1
+            is_verified, raised = False, None
+            try:
+                is_verified = verify_strict(*self._signed[index])
+            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+                raised = error
+            with self._changed:
+                self._running -= 1
+                self._error = raised or self._error
+                if not is_verified:
+                    self._unverified.append(index)
+                self._changed.notify_all()
+
+    def finish(self) -> int | None:
+        """Verify the rest; return the first index that is not verified, or None."""
+        self.assist()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)  # what other threads have begun
+        if self._error is not None:
+            raise self._error
+        return min(self._unverified, default=None)
+
+
+class _Assistants:
+    """Threads that verify with those that ask for it: one less than there are processors.
+
+    Each goes on with what another caller has asked for once nothing is left of the first, so
+    that no processor is idle while a caller waits for the disk.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[Verification] = []
+        self._running = 0
+
+    def add(self, work: Verification, most: int) -> None:
+        """Have work done; most: threads that are worth it."""
+        with self._lock:
+            count = min(_PROCESSORS - 1 - self._running, most)
+            if _PROCESSORS > 1 and most > 0:
+                self._open.append(work)
+            self._running += max(count, 0)
+        for _ in range(count):
+            try:
+                threading.Thread(target=self._assist).start()
+            except RuntimeError:  # no thread is to be had: the caller verifies alone
+                with self._lock:
+                    self._running -= 1
+
+    def remove(self, work: Verification) -> None:
+        """Begin nothing more of it."""
+        with self._lock:
+            self._open = [one for one in self._open if one is not work]
+
+    def _assist(self) -> None:
+        while True:
+            with self._lock:
+                if not self._open:
+                    self._running -= 1
+                    return
+                work = self._open[0]
+            work.assist()
+            self.remove(work)
+
+
+_assistants: Final = _Assistants()
+_begin: Callable[[int, list[tuple[bytes, bytes, bytes]]], Verification] = getattr(
+    _signatures, "Verification", PlainVerification
+)
+
+
 def verification(signed: Sequence[tuple[bytes, bytes, bytes]]) -> Callable[[], int | None]:
     """Begin to verify (public key, signature, message) strictly, as far as processors are free.
 
     Returns: a function that verifies the rest in the thread that calls it, once. It returns the
              index of the first one that is not verified; None: all are.
     """
-    global _verifying  # noqa: PLW0603 - the processors are those of all callers
-    everything = list(signed)
-    places = itertools.count(0, VERIFIED_TOGETHER)
-    failed: list[int] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        # Lots are taken in order, and each is done to its first failure, so the least of all that
-        # were found is the first.
-        while not failed and (begin := next(places)) < len(everything):
-            end = min(begin + VERIFIED_TOGETHER, len(everything))
-            index = _first_unverified(_OPEN_ADDRESS, everything, begin, end)
-            if index >= 0:
-                failed.append(index)
-
-    def assist() -> None:
-        try:
-            run()
-        except BaseException as error:  # noqa: BLE001 - raised in the thread of the caller
-            errors.append(error)
-        finally:
-            _count_verifying(-1)
-
+    work = _begin(_OPEN_ADDRESS, list(signed))
     # Few signatures are verified by the caller alone.
-    with _verifying_lock:
-        free = min(_PROCESSORS - _verifying, len(everything) // VERIFIED_PER_THREAD)
-        helpers = [threading.Thread(target=assist) for _ in range(free - 1)]
-        _verifying += len(helpers)
-    for helper in helpers:
-        helper.start()
+    _assistants.add(work, len(signed) // VERIFIED_PER_THREAD - 1)
 
     def finish() -> int | None:
-        _count_verifying(1)
         try:
-            run()
+            return work.finish()
         finally:
-            _count_verifying(-1)
-        for helper in helpers:
-            helper.join()
-        if errors:
-            raise errors[0]
-        return min(failed, default=None)
+            _assistants.remove(work)
 
     return finish
-
-
-def _count_verifying(change: int) -> None:
-    global _verifying  # noqa: PLW0603 - as above
-    with _verifying_lock:
-        _verifying += change
 
 
 @lru_cache(1_024)  # a slot is decoded several times on its way in, each time as a new object

@@ -44,43 +44,114 @@ print(keccak.LANES)
 
 
 VERIFYING = """
-import random, sys
+import random, sys, threading
 sys.path.insert(0, sys.argv[1])
-from datalattice__signatures import first_unverified
+from datalattice__signatures import Verification
 from datalattice.crypto import _OPEN_ADDRESS, KeyPair
 dice = random.Random(3)
 key = KeyPair(bytes(32))
 messages = [dice.randbytes(length) for length in (0, 1, 32, 33, 1_000, 40_000)]
 signed = [(key.public_key, key.sign(message), message) for message in messages]
-for begin in range(7):
-    for end in range(begin, 7):
-        assert first_unverified(_OPEN_ADDRESS, signed, begin, end) == -1
+for end in range(7):
+    assert Verification(_OPEN_ADDRESS, signed[:end]).finish() is None
 wrong = [(b"", b"", b""), (key.public_key, bytes(64), b"m"), (key.public_key, b"", b"m")]
 for place in range(6):
     for one in wrong:
         mixed = [*signed[:place], one, *signed[place:], one]
-        assert first_unverified(_OPEN_ADDRESS, mixed, 0, 8) == place
-        assert first_unverified(_OPEN_ADDRESS, mixed, place + 1, 8) == 7
+        begun = Verification(_OPEN_ADDRESS, mixed)
+        begun.assist()
+        assert begun.finish() == begun.finish() == place
+for many, first in ((signed * 20, None), (signed * 20 + wrong + signed * 20, 120)):
+    begun = Verification(_OPEN_ADDRESS, many)
+    threads = [threading.Thread(target=begun.assist) for _ in range(4)]
+    [one.start() for one in threads]
+    assert begun.finish() == first
+    [one.join() for one in threads]
+Verification(_OPEN_ADDRESS, signed)  # given up
 refused = [
-    (0, signed, 0, 1), (_OPEN_ADDRESS, signed, 0, 7), (_OPEN_ADDRESS, signed, -1, 1),
-    (_OPEN_ADDRESS, signed, 2, 1), (_OPEN_ADDRESS, tuple(signed), 0, 1),
-    (_OPEN_ADDRESS, [None], 0, 1), (_OPEN_ADDRESS, [(b"", b"")], 0, 1),
-    (_OPEN_ADDRESS, [(b"", b"", "text")], 0, 1), ("0", signed, 0, 1), (2**70, signed, 0, 1),
+    (0, signed), (_OPEN_ADDRESS, tuple(signed)), (_OPEN_ADDRESS,), (_OPEN_ADDRESS, signed, 0),
+    (_OPEN_ADDRESS, [None]), (_OPEN_ADDRESS, [(b"", b"")]), (_OPEN_ADDRESS, [(b"", b"", "text")]),
+    ("0", signed), (2**70, signed),
 ]
 for arguments in refused:
     try:
-        first_unverified(*arguments)
+        Verification(*arguments)
     except (OverflowError, TypeError, ValueError):
         continue
     raise AssertionError(arguments)
 print("refused", len(refused))
 """
 
+# Mutated envelopes: each is decoded as the Python code does, or left to it.
+DECODING = """
+import random, sys
+sys.path.insert(0, sys.argv[1])
+import datalattice__intentions
+from datalattice.clock import Hlc
+from datalattice.crypto import BLAKE3, KeyPair
+from datalattice.errors import BadFormat
+from datalattice.weaver.intention import Intention, IntentionRefused, LogLimits, SignedIntention
+from datalattice.weaver import intention
+dice = random.Random(5)
+key, store = KeyPair(bytes(32)), bytes(range(16))
+kinds = (Hlc, Intention, SignedIntention)
+limits = LogLimits(payload_bytes=300, deps=3)
+decoded = left = 0
+def check(envelopes):
+    global decoded, left
+    found = datalattice__intentions.decode_many(envelopes, store, 300, 3, BLAKE3, kinds)
+    assert len(found) == len(envelopes)
+    for one, envelope in zip(found, envelopes):
+        left += one is None
+        if one is not None:
+            assert one == intention._checked(0, envelope, store, limits, 10_000)
+            assert [type(one), type(one[0]), type(one[0].stamp)] == [*reversed(kinds)]
+            decoded += 1
+for deps in range(5):
+    for size in (0, 1, 20, 127, 128, 300, 301):
+        hashes = [dice.randbytes(32) for _ in range(deps)]
+        made = Intention.build(
+            key.public_key, Hlc(2**64 - 1, 2**32 - 1), store, dice.randbytes(32), hashes,
+            dice.randbytes(size),
+        )
+        envelope = made.sign(key).encode()
+        before = decoded
+        check([envelope])
+        assert (decoded > before) == (deps <= 3 and size <= 300)
+        unsorted = made._replace(deps=made.deps[::-1]).sign(key).encode()
+        check([unsorted, envelope + b"x", b"", envelope[:1], envelope[:1] + bytes([255]) * 12])
+        check([envelope[:end] for end in range(0, len(envelope), 3)])
+        for _ in range(60):
+            bad = bytearray(envelope)
+            for _ in range(dice.randrange(1, 4)):
+                bad[dice.randrange(len(bad))] = dice.choice((0, 1, 127, 128, dice.randrange(256)))
+            check([bytes(bad), envelope])
+assert left > 100
+refused = [
+    (), (None, store, 1, 1, BLAKE3, kinds), ([], b"", 1, 1, BLAKE3, kinds),
+    ([], store, -1, 1, BLAKE3, kinds), ([], store, 1, -1, BLAKE3, kinds),
+    ([], store, 1, 2**70, BLAKE3, kinds), ([], store, 1, 1, BLAKE3, (Hlc, Intention)),
+    ([], store, 1, 1, BLAKE3, (Hlc, Intention, dict)), ([envelope], store, 999, 9, None, kinds),
+    ([envelope], store, 999, 9, lambda data: None, kinds),
+]
+for arguments in refused:
+    try:
+        datalattice__intentions.decode_many(*arguments)
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        continue
+    raise AssertionError(arguments)
+print("refused", len(refused), "decoded", decoded > 1000)
+"""
+
 
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "program", "said"),
-    [("keccak", HASHING, "(1,"), ("signatures", VERIFYING, "refused 10")],
+    [
+        ("keccak", HASHING, "(1,"),
+        ("signatures", VERIFYING, "refused 9"),
+        ("intentions", DECODING, "refused 10 decoded True"),
+    ],
 )
 def test_no_byte_is_read_beyond_its_end(name: str, program: str, said: str, tmp_path: Path) -> None:
     compiler = shutil.which("gcc")

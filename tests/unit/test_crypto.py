@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from datalattice import crypto
 from datalattice.crypto import (
     VERIFIED_PER_THREAD,
-    VERIFIED_TOGETHER,
     Blake3,
     KeyPair,
+    PlainVerification,
+    Verification,
     blake3,
     first_unverified,
     verification,
@@ -22,6 +23,7 @@ from datalattice.crypto import (
     verify_strict,
 )
 
+Begin = Callable[[int, list[tuple[bytes, bytes, bytes]]], Verification]
 KEY = KeyPair(b"\x2a" * 32)
 ORDER = 2**252 + 27742317777372353535851937790883648493
 SMALL_ORDER = [
@@ -105,10 +107,12 @@ def test_a_pair_whose_halves_do_not_fit_is_not_sound() -> None:
 
 
 @pytest.mark.parametrize("processors", [1, 2, 3])
+@pytest.mark.parametrize("begin", [crypto._begin, PlainVerification], ids=["here", "plain"])
 def test_the_first_bad_signature_is_found_on_any_number_of_threads(
-    processors: int, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, processors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crypto, "_PROCESSORS", processors)
+    monkeypatch.setattr(crypto, "_begin", begin)
     messages = [b"%d" % number for number in range(3 * VERIFIED_PER_THREAD)]
     signed = [(KEY.public_key, KEY.sign(message), message) for message in messages]
     assert first_unverified(signed) is None
@@ -120,79 +124,90 @@ def test_the_first_bad_signature_is_found_on_any_number_of_threads(
         assert first_unverified(forged) == min(bad)
 
 
-def test_all_callers_together_verify_on_as_many_threads_as_there_are_processors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(crypto, "_PROCESSORS", 3)
-    signed = [(KEY.public_key, KEY.sign(b"m"), b"m")] * (6 * VERIFIED_TOGETHER)
-    few = signed[: 2 * VERIFIED_PER_THREAD]
-    inner: set[int] = set()
-    outer: set[int] = set()
-    together = threading.Barrier(3)
+class Watched:
+    """Work that notes who assists, and lets a test go on meanwhile."""
 
-    def verified(_address: int, some: Sequence[object], _begin: int, _end: int) -> int:
-        mine = threading.get_ident()
-        if len(some) == len(few):
-            inner.add(mine)
-        elif mine not in outer:
-            outer.add(mine)
-            together.wait(60)  # all three verify now
-            assert first_unverified(few) is None
-            together.wait(60)
-        return -1
+    def __init__(self) -> None:
+        self.assistants: list[int] = []
+        self.is_assisted, self.may_end = threading.Event(), threading.Event()
 
-    monkeypatch.setattr(crypto, "_first_unverified", verified)
-    assert first_unverified(signed) is None
-    assert len(outer) == 3
-    assert inner == outer, "each by itself: there is no processor more"
+    def assist(self) -> None:
+        self.assistants.append(threading.get_ident())
+        self.is_assisted.set()
+        assert self.may_end.wait(60)
+
+    def finish(self) -> int | None:
+        self.may_end.set()
+        return None
 
 
-def test_signatures_are_verified_before_they_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+MANY = [(KEY.public_key, KEY.sign(b"m"), b"m")] * (4 * VERIFIED_PER_THREAD)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
+    """Give the work of each call, in order, on two processors."""
+    found: list[Watched] = []
+
+    def begin(_function: int, _signed: object) -> Watched:
+        found.append(Watched())
+        return found[-1]
+
     monkeypatch.setattr(crypto, "_PROCESSORS", 2)
-    signed = [(KEY.public_key, KEY.sign(b"m"), b"m")] * (2 * VERIFIED_TOGETHER)
-    where: list[tuple[int, int]] = []
-    is_begun, is_asked = threading.Event(), threading.Event()
+    monkeypatch.setattr(crypto, "_begin", begin)
+    yield found
+    for one in found:
+        one.may_end.set()
 
-    def verified(_address: int, _some: Sequence[object], begin: int, _end: int) -> int:
-        where.append((begin, threading.get_ident()))
-        is_begun.set()
-        assert begin or is_asked.wait(60)
-        return -1
 
-    monkeypatch.setattr(crypto, "_first_unverified", verified)
-    finish = verification(signed)
-    assert is_begun.wait(60)
-
-    def rest(address: int, some: Sequence[object], begin: int, end: int) -> int:
-        is_asked.set()  # the first lot ends only now, so the second one is left to the caller
-        return verified(address, some, begin, end)
-
-    monkeypatch.setattr(crypto, "_first_unverified", rest)
+def test_signatures_are_verified_before_they_are_asked_for(watched: list[Watched]) -> None:
+    finish = verification(MANY)
+    assert watched[0].is_assisted.wait(60)
+    assert watched[0].assistants != [threading.get_ident()]
     assert finish() is None
-    assert [begin for begin, _ in where] == [0, VERIFIED_TOGETHER]
-    assert where[0][1] != where[1][1] == threading.get_ident()
 
 
-def test_an_error_of_a_thread_that_verifies_is_raised_where_the_result_is_asked_for(
+def test_a_thread_that_is_done_goes_on_with_the_signatures_of_another_caller(
+    watched: list[Watched],
+) -> None:
+    first, second = verification(MANY), verification(MANY)
+    assert watched[0].is_assisted.wait(60)
+    assert not watched[1].assistants, "both processors are in use: by it, and by a caller"
+    assert first() is None
+    assert watched[1].is_assisted.wait(60)
+    assert watched[1].assistants == watched[0].assistants
+    assert second() is None
+
+
+def test_few_signatures_and_one_processor_have_the_caller_alone(
+    watched: list[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert first_unverified(MANY[: 2 * VERIFIED_PER_THREAD - 1]) is None
+    monkeypatch.setattr(crypto, "_PROCESSORS", 1)
+    assert first_unverified(MANY) is None
+    assert [one.assistants for one in watched] == [[], []]
+
+
+def test_where_no_thread_is_to_be_had_the_caller_verifies_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crypto, "_PROCESSORS", 2)
-    caller, is_raised = threading.get_ident(), threading.Event()
+    def none(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-    def fails(_address: int, _some: object, _begin: int, _end: int) -> int:
-        if threading.get_ident() == caller:
-            assert is_raised.wait(60)
-            return -1
-        is_raised.set()
-        raise KeyError("thread")
+    monkeypatch.setattr(crypto, "_PROCESSORS", 3)
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", none)
+        assert first_unverified(MANY) is None
+    assert first_unverified([*MANY, (b"", b"", b"")]) == len(MANY)
 
-    monkeypatch.setattr(crypto, "_first_unverified", fails)
-    finish = verification([(b"", b"", b"")] * (2 * VERIFIED_TOGETHER))
-    with pytest.raises(KeyError, match="thread"):
-        finish()
-    assert crypto._verifying == 0
+
+@pytest.mark.parametrize("begin", [crypto._begin, PlainVerification], ids=["here", "plain"])
+def test_what_is_no_bytes_is_an_error_of_the_caller(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crypto, "_begin", begin)
+    with pytest.raises(TypeError):
+        first_unverified([*MANY, (KEY.public_key, KEY.sign(b"m"), "m"), *MANY])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

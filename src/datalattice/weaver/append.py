@@ -222,7 +222,8 @@ class Appender:
     def _see(self, stamp: Hlc, wall_ms: int, *, local: bool) -> None:
         """Move the clock past the stamp of a new record."""
         wall, counter = self.clock
-        if not local and stamp[0] <= wall_ms <= wall and stamp[0] < wall and counter < HLC_COUNTER_MAX:
+        is_behind = stamp[0] <= wall_ms and stamp[0] < wall and wall_ms <= wall
+        if is_behind and not local and counter < HLC_COUNTER_MAX:
             # What the rule below comes to where the clock is ahead: from a call's second record on.
             self.clock = Hlc(wall, counter + 1)
             return
@@ -342,7 +343,7 @@ class Appender:
         self._places.clear()
 
     def _write_ranges(self, hashes: Sequence[bytes]) -> None:
-        """Add new hashes, in order, to the fingerprint and the sums that reconciliation asks for."""
+        """Add new hashes, sorted, to the fingerprint and the sums that reconciliation asks for."""
         ranges = self._ranges
         # One row a first byte: 256 sums, however many hashes
         added: dict[int, list[bytes]] = {}

@@ -217,9 +217,7 @@ class Ingest:
                 self._witness(row, local=row.signed.hash == local)
                 queue.extend(self._waiters(row.signed))
 
-    def _follow(
-        self, signed: Iterable[SignedIntention], local: bytes
-    ) -> Sequence[SignedIntention]:
+    def _follow(self, signed: Iterable[SignedIntention], local: bytes) -> Sequence[SignedIntention]:
         """Witness what can be at once, in order, while nothing waits; return what is left.
 
         The usual case, without look-ups: a log has an author's chain up to its tip, so what follows
@@ -554,4 +552,3 @@ class Ingest:
 
 def _line(signed: SignedIntention) -> bytes:
     return line_key(signed.intention.store_prev, signed.intention.author)
-
