@@ -27,10 +27,10 @@ from datalattice.conformance import (
     weaver_net as weaver_net,
     weaver_state as weaver_state,
 )
+from datalattice.conformance.checks import Mismatch as Mismatch
 from datalattice.conformance.notation import register_lattice_type as register_lattice_type
 from datalattice.conformance.registry import (
     Case as Case,
-    Mismatch as Mismatch,
     Skipped as Skipped,
     VectorFormat as VectorFormat,
     known_kinds as known_kinds,

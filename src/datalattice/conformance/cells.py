@@ -26,23 +26,12 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.conformance.checks import (
-    expect,
-    need,
-    need_bool,
-    need_hex,
-    need_int,
-    need_text,
-    only_fields,
-)
-from datalattice.conformance.notation import check_message, children_of
-from datalattice.conformance.registry import (
-    Case,
     Fields,
     Mismatch,
-    VectorFormat,
-    register_format,
-    register_kind,
+    expect,
 )
+from datalattice.conformance.notation import check_message, children_of
+from datalattice.conformance.registry import Case, VectorFormat, register_format, register_kind
 from datalattice.conformance.runner import listed_vectors
 from datalattice.conformance.typed import build
 from datalattice.crypto import KeyPair
@@ -65,7 +54,7 @@ TAG_SIGNED_WITHOUT_KEY: Final = 0x91
 
 def _cases(document: Fields) -> Iterable[Case]:
     found = list(listed_vectors(document))
-    count = need_int(document, "count")
+    count = document.integer("count")
     # The file states its count, so a vector that was cut out is noticed.
     if count != len(found):
         raise Mismatch(f"the file says it holds {count} vectors, but holds {len(found)}")
@@ -92,16 +81,16 @@ def run_value(fields: Fields) -> None:
     """Check a value vector: encoding, hash, sizes, printed form, messages, and any signature."""
     # Fields of a signature are accepted on a signed value only.
     signed = "seed" in fields or "sig" in fields
-    only_fields(fields, VALUE_FIELDS + MESSAGE_FIELDS + (SIGNED_FIELDS if signed else ()))
-    value = build(need(fields, "v"))
-    encoding = need_hex(fields, "enc")
+    fields.only(*VALUE_FIELDS + MESSAGE_FIELDS + (SIGNED_FIELDS if signed else ()))
+    value = build(fields.need("v"))
+    encoding = fields.hex("enc")
     expect("enc", encoding, encode(value))
-    expect("hash", need_text(fields, "hash"), value_hash(value).hex())
-    expect("embedded", need_bool(fields, "embedded"), is_embedded(value))
-    expect("branches", need_int(fields, "branches"), len(branch_hashes(encoding)))
-    expect("mem", need_int(fields, "mem"), memory_size(value))
+    fields.expect("hash", value_hash(value).hex())
+    fields.expect("embedded", is_embedded(value))
+    fields.expect("branches", len(branch_hashes(encoding)))
+    fields.expect("mem", memory_size(value))
     if "print" in fields:
-        expect("print", need_text(fields, "print"), to_text(value))
+        fields.expect("print", to_text(value))
     # One encoding for each value: what was read is written back as it was.
     again = decode(encoding)
     expect("enc decoded and encoded again", encoding, encode(again))
@@ -117,15 +106,15 @@ def _check_whole(fields: Fields, value: Value) -> None:
     # "First the encoding of the top cell, then each branch below it once" (docs/cells.md
     # "Messages").
     if not branch_hashes(encode(value)):
-        only_fields(fields, set(fields) - set(MESSAGE_FIELDS))
-        expect("message without branches", need_hex(fields, "enc"), encode_message(value))
+        fields.only(*set(fields) - set(MESSAGE_FIELDS))
+        expect("message without branches", fields.hex("enc"), encode_message(value))
         return
     children = children_of(value)
-    expect("cells", need_int(fields, "cells"), 1 + len(children))
-    length = need_int(fields, "mclen")
+    fields.expect("cells", 1 + len(children))
+    length = fields.integer("mclen")
     expect("mclen", length, len(encode_message(value)))
     if length <= MESSAGE_SHOWN_MAX:  # of longer messages the file has the length only
-        message = need_hex(fields, "mc")
+        message = fields.hex("mc")
         whole = decode_message(message)
         expect("hash of mc decoded", value_hash(value).hex(), value_hash(whole).hex())
         check_message("mc", message, value)
@@ -138,13 +127,13 @@ def _check_whole(fields: Fields, value: Value) -> None:
 def _check_signature(fields: Fields, value: Value) -> None:
     if not isinstance(value, Signed):
         raise Mismatch("fields of a signature on a value that is not signed")
-    pair = KeyPair(need_hex(fields, "seed"))
-    message = need_hex(fields, "msg")
-    expect("key", need_hex(fields, "key"), pair.public_key)
+    pair = KeyPair(fields.hex("seed"))
+    message = fields.hex("msg")
+    fields.expect("key", pair.public_key)
     expect("key of the cell", pair.public_key, value.public_key)
-    expect("sig", need_hex(fields, "sig"), value.signature)
+    fields.expect("sig", value.signature)
     expect("msg", message, value.message())
-    valid = need_bool(fields, "valid")
+    valid = fields.truth("valid")
     expect("valid", valid, value.verify())
     expect("valid after decoding", valid, _verify_decoded(encode(value)))
     # Ed25519 is deterministic: the same key and message give the same signature.
@@ -160,14 +149,14 @@ def _verify_decoded(encoding: bytes) -> bool:
 
 def run_signature(fields: Fields) -> None:
     """Check a signed cell given only by its encoding, normally one whose signature is wrong."""
-    only_fields(fields, ("id", "enc", "hash", "valid"))
-    encoding = need_hex(fields, "enc")
+    fields.only("id", "enc", "hash", "valid")
+    encoding = fields.hex("enc")
     cell = decode(encoding)
     if not isinstance(cell, Signed):
         raise Mismatch("enc is not a signed cell")
     expect("enc written again", encoding, encode(cell))
-    expect("hash", need_text(fields, "hash"), value_hash(cell).hex())
-    expect("valid", need_bool(fields, "valid"), cell.verify())
+    fields.expect("hash", value_hash(cell).hex())
+    fields.expect("valid", cell.verify())
 
 
 # --- decoding ---------------------------------------------------------------------------------
@@ -184,15 +173,15 @@ def run_message(fields: Fields) -> None:
 
 
 def _run_decode(fields: Fields, *, message: bool) -> None:
-    only_fields(fields, ("id", "kind", "hex", "decode", "why", "validate", "reencode"))
-    data = need_hex(fields, "hex")
-    verdict = need_text(fields, "decode")
+    fields.only("id", "kind", "hex", "decode", "why", "validate", "reencode")
+    data = fields.hex("hex")
+    verdict = fields.text("decode")
     wanted = {"reject": "reject", "partial": "partial"}.get(verdict)
     if wanted is None:
         expect("decode", "accept", verdict)
-        wanted = need_text(fields, "validate")
+        wanted = fields.text("validate")
     else:
-        only_fields(fields, set(fields) - {"validate", "reencode"})
+        fields.only(*set(fields) - {"validate", "reencode"})
     got, value = _decode_whole(data, message=message)
     # A fault inside one cell may be found at once; one between cells needs `validate`.
     allowed = {
@@ -230,7 +219,7 @@ def _decode_whole(data: bytes, *, message: bool) -> tuple[str, Value]:
 
 
 def _check_written_again(fields: Fields, data: bytes, value: Value, *, message: bool) -> None:
-    again = need_text(fields, "reencode")
+    again = fields.text("reencode")
     # Tag 91: "read and kept, never verified, never written here" (docs/cells.md "Encoding table").
     if again != "same":
         if not again.startswith("error:"):
@@ -254,19 +243,19 @@ def _check_written_again(fields: Fields, data: bytes, value: Value, *, message: 
 
 def run_json_parse(fields: Fields) -> None:
     """Check JSON text: refused, or read to a value and written back."""
-    text = need_text(fields, "parse")
+    text = fields.text("parse")
     if "result" in fields:
-        only_fields(fields, ("id", "parse", "result"))
-        expect("result", "reject", need_text(fields, "result"))
+        fields.only("id", "parse", "result")
+        expect("result", "reject", fields.text("result"))
         try:
             value = from_json(text)
         except (BadFormat, UsageError):
             return  # refused, as recorded
         raise Mismatch(f"expected a refusal, got {to_text(value)}")
-    only_fields(fields, ("id", "parse", "enc", "out"))
+    fields.only("id", "parse", "enc", "out")
     value = from_json(text)
-    expect("enc", need_hex(fields, "enc"), encode(value))
-    out = need_text(fields, "out")
+    fields.expect("enc", encode(value))
+    out = fields.text("out")
     expect("out", out, to_json(value))
     # `same`, since True, 1 and 1.0 are equal in Python and three values here.
     if not same(from_json(out), value):
@@ -275,10 +264,10 @@ def run_json_parse(fields: Fields) -> None:
 
 def run_json_write(fields: Fields) -> None:
     """Check the JSON and JSON5 text of a value."""
-    only_fields(fields, ("id", "v", "out", "out5"))
-    value = build(need(fields, "v"))
-    expect("out", need_text(fields, "out"), to_json(value))
-    expect("out5", need_text(fields, "out5"), to_json(value, json5=True))
+    fields.only("id", "v", "out", "out5")
+    value = build(fields.need("v"))
+    fields.expect("out", to_json(value))
+    fields.expect("out5", to_json(value, json5=True))
 
 
 register_format(VectorFormat(SCHEMA, lambda document: document.get("schema") == SCHEMA, _cases))

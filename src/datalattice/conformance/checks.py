@@ -6,18 +6,17 @@ integers), so that a vector changed by one byte is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
-
-from datalattice.conformance.registry import Fields, Mismatch
-
-T = TypeVar("T")
+from typing import Any, Final
 
 SHOWN_CHARACTERS: Final = 160
 """Longest piece of a value in a reason."""
 
 INTEGER_DIGITS_AT_ONCE: Final = 4000
 """Digits converted in one step: Python refuses more than 4,300."""
+
+
+class Mismatch(Exception):
+    """A vector does not hold here; the text says what was expected and what came."""
 
 
 def expect(what: str, wanted: object, got: object) -> None:
@@ -33,23 +32,6 @@ def shown(value: object) -> str:
     if len(text) > SHOWN_CHARACTERS:
         return f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters)"
     return text
-
-
-def only_fields(fields: Fields, allowed: Iterable[str]) -> None:
-    """Raise `Mismatch` if a vector has a field that its kind does not know."""
-    known = set(allowed)
-    # Fields about the reference (`java_...`) and rejected variants (`merged_...`) are comments.
-    for name in fields:
-        if name in known or name.startswith(("java_", "merged_")) or name.endswith("_java"):
-            continue
-        raise Mismatch(f"unknown field {name!r}; known: {', '.join(sorted(known))}")
-
-
-def need(fields: Fields, name: str) -> Any:
-    """Return a field that must be there (it may be null)."""
-    if name not in fields:
-        raise Mismatch(f"field {name!r} is missing")
-    return fields[name]
 
 
 def as_text(value: object, name: str) -> str:
@@ -84,9 +66,9 @@ def as_list(value: object, name: str, length: int | None = None) -> list[Any]:
 
 def as_fields(value: object, name: str) -> Fields:
     """Return `value`, which must be an object."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         raise Mismatch(f"{name}: an object is needed, got {shown(value)}")
-    return value
+    return value if isinstance(value, Fields) else Fields(value)
 
 
 def as_hex(value: object, name: str) -> bytes:
@@ -115,14 +97,47 @@ def as_decimal(value: object, name: str) -> int:
     return -number if text.startswith("-") else number
 
 
-def _needs(read: Callable[[object, str], T]) -> Callable[[Fields, str], T]:
-    """Return the reader of a field that must be there, from the reader of its value."""
-    return lambda fields, name: read(need(fields, name), name)
+class Fields(dict[str, Any]):
+    """An object of a vector file. Its readers raise `Mismatch` for an absent or malformed field."""
 
+    def only(self, *allowed: str) -> None:
+        """Raise `Mismatch` if there is a field that its kind does not know."""
+        # Fields about the reference (`java_...`) and rejected variants (`merged_...`) are comments.
+        for name in self:
+            if name in allowed or name.startswith(("java_", "merged_")) or name.endswith("_java"):
+                continue
+            raise Mismatch(f"unknown field {name!r}; known: {', '.join(sorted(set(allowed)))}")
 
-need_text: Final = _needs(as_text)
-need_int: Final = _needs(as_int)
-need_bool: Final = _needs(as_bool)
-need_list: Final = _needs(as_list)
-need_fields: Final = _needs(as_fields)
-need_hex: Final = _needs(as_hex)
+    def need(self, name: str) -> Any:
+        """Return a field, which may be null."""
+        if name not in self:
+            raise Mismatch(f"field {name!r} is missing")
+        return self[name]
+
+    def text(self, name: str) -> str:
+        """Return a field that is a string."""
+        return as_text(self.need(name), name)
+
+    def integer(self, name: str) -> int:
+        """Return a field that is an integer."""
+        return as_int(self.need(name), name)
+
+    def truth(self, name: str) -> bool:
+        """Return a field that is true or false."""
+        return as_bool(self.need(name), name)
+
+    def array(self, name: str) -> list[Any]:
+        """Return a field that is an array."""
+        return as_list(self.need(name), name)
+
+    def fields(self, name: str) -> Fields:
+        """Return a field that is an object."""
+        return as_fields(self.need(name), name)
+
+    def hex(self, name: str) -> bytes:
+        """Return the bytes of a field that is lower-case hex."""
+        return as_hex(self.need(name), name)
+
+    def expect(self, name: str, got: object) -> None:
+        """Raise `Mismatch` unless a field is `got`; bytes stand as hex."""
+        expect(name, self.hex(name) if isinstance(got, bytes) else self.need(name), got)

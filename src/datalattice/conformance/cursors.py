@@ -6,12 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from datalattice.cells import EMPTY_SET, Set, Value
-from datalattice.conformance.checks import (
-    expect,
-    need,
-    need_int,
-    only_fields,
-)
+from datalattice.conformance.checks import Fields, Mismatch
 from datalattice.conformance.lattices import error_word
 from datalattice.conformance.notation import (
     need_cell,
@@ -19,7 +14,7 @@ from datalattice.conformance.notation import (
     need_lattice,
     read_context,
 )
-from datalattice.conformance.registry import Fields, Mismatch, register_kind
+from datalattice.conformance.registry import register_kind
 from datalattice.conformance.sequences import SEQUENCE_FIELDS, SequenceRun, operation, returned
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import DataLatticeError
@@ -43,14 +38,14 @@ class _Cursors(SequenceRun[LatticeCursor]):
     def perform(self, step: Fields) -> None:
         super().perform(step)
         # After every step: a callback too many is as wrong as one too few.
-        expect("sync_callbacks", need_int(step, "sync_callbacks"), self.callbacks)
+        step.expect("sync_callbacks", self.callbacks)
 
     @operation("lattice", "context", "value", silent=True)
     def root(self, step: Fields) -> None:
         made = RootLattice(
             need_lattice(step),
             need_cell(step, "value"),
-            read_context(need(step, "context")),
+            read_context(step.need("context")),
             on_sync=self._synced,
             strict=False,  # the vectors write values that a strict cursor refuses
         )
@@ -117,7 +112,7 @@ def _include(current: Value, element: Value) -> Value:
 
 def run_cursor_sequence(fields: Fields) -> None:
     """Check a recorded sequence of cursor operations."""
-    only_fields(fields, SEQUENCE_FIELDS)
+    fields.only(*SEQUENCE_FIELDS)
     _Cursors().run(fields)
 
 

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Final
 
 from datalattice.apps.dlfs import DLFSLattice, Drive
-from datalattice.conformance.checks import expect, need_hex, need_int, need_text, only_fields
+from datalattice.conformance.checks import (
+    Fields,
+    expect,
+)
 from datalattice.conformance.notation import plain_type, register_lattice_type
-from datalattice.conformance.registry import Fields, register_kind
+from datalattice.conformance.registry import register_kind
 from datalattice.conformance.sequences import (
     SEQUENCE_FIELDS,
     SequenceRun,
@@ -33,21 +36,21 @@ class _Drives(SequenceRun[Drive]):
 
     @operation(silent=True)
     def create(self, step: Fields) -> None:
-        clock = self.clocks[need_text(step, "on")] = StepClock()
+        clock = self.clocks[step.text("on")] = StepClock()
         self.add(step, "on", Drive.create(clock))
 
     @operation("time", silent=True)
     def set_time(self, step: Fields) -> None:
         self.on(step)
-        self.clocks[need_text(step, "on")].time_ms = need_int(step, "time")
+        self.clocks[step.text("on")].time_ms = step.integer("time")
 
     # A fork has a clock of its own, which begins at the time of its parent.
     @operation("as", silent=True)
     def fork(self, step: Fields) -> None:
         parent = self.on(step)
-        clock = StepClock(self.clocks[need_text(step, "on")].time_ms)
+        clock = StepClock(self.clocks[step.text("on")].time_ms)
         self.add(step, "as", Drive(parent.cursor.fork(), clock))
-        self.clocks[need_text(step, "as")] = clock
+        self.clocks[step.text("as")] = clock
 
     @operation("from", silent=True)
     def replicate(self, step: Fields) -> None:
@@ -55,12 +58,12 @@ class _Drives(SequenceRun[Drive]):
 
     @operation("path")
     def list(self, step: Fields) -> None:
-        drive, path = self.on(step), need_text(step, "path")
+        drive, path = self.on(step), step.text("path")
         _returns(step, lambda: drive.list(path))
 
     @operation("path")
     def read(self, step: Fields) -> None:
-        drive, path = self.on(step), need_text(step, "path")
+        drive, path = self.on(step), step.text("path")
         _returns(step, lambda: drive.read(path).hex())
 
     @operation("path")
@@ -77,27 +80,27 @@ class _Drives(SequenceRun[Drive]):
 
     @operation("path", "data")
     def write(self, step: Fields) -> None:
-        drive, data = self.on(step), need_hex(step, "data")
+        drive, data = self.on(step), step.hex("data")
         _done(step, lambda path: drive.write(path, data))
 
     @operation("path", "data")
     def append(self, step: Fields) -> None:
-        drive, data = self.on(step), need_hex(step, "data")
+        drive, data = self.on(step), step.hex("data")
         _done(step, lambda path: drive.append(path, data))
 
     @operation("path", "position", "data")
     def write_at(self, step: Fields) -> None:
-        drive, data, position = self.on(step), need_hex(step, "data"), need_int(step, "position")
+        drive, data, position = self.on(step), step.hex("data"), step.integer("position")
         _done(step, lambda path: drive.write_at(path, position, data))
 
     @operation("path", "size")
     def truncate(self, step: Fields) -> None:
-        drive, size = self.on(step), need_int(step, "size")
+        drive, size = self.on(step), step.integer("size")
         _done(step, lambda path: drive.truncate(path, size))
 
 
 def _done(step: Fields, action: Callable[[str], None]) -> None:
-    path = need_text(step, "path")
+    path = step.text("path")
 
     def perform() -> str:
         action(path)
@@ -122,33 +125,31 @@ def _returns(step: Fields, action: Callable[[], object]) -> None:
 
 def run_drive_sequence(fields: Fields) -> None:
     """Check a recorded sequence of operations on drives."""
-    only_fields(fields, (*SEQUENCE_FIELDS, "layout", "java_final"))
+    fields.only(*SEQUENCE_FIELDS, "layout", "java_final")
     # A node of a drive has four fields; earlier layouts have other hashes.
-    expect("layout", LAYOUT, need_text(fields, "layout"))
+    expect("layout", LAYOUT, fields.text("layout"))
     _Drives().run(fields)
 
 
 def run_sparse(fields: Fields) -> None:
     """Check the root hash and the size after a write far behind the end of an empty file."""
-    only_fields(
-        fields, ("id", "kind", "time", "path", "position", "data", "size", "root_hash", "decision")
-    )
+    fields.only("id", "kind", "time", "path", "position", "data", "size", "root_hash", "decision")
     # A write of ours is stamped later than what it replaces, so the file is made one ms earlier.
-    time_ms = need_int(fields, "time")
+    time_ms = fields.integer("time")
     clock = StepClock(time_ms - 1)
     drive = Drive.create(clock)
     path, data, position = (
-        need_text(fields, "path"),
-        need_hex(fields, "data"),
-        need_int(fields, "position"),
+        fields.text("path"),
+        fields.hex("data"),
+        fields.integer("position"),
     )
     drive.create_file(path)
     clock.time_ms = time_ms
     drive.write_at(path, position, data)
-    expect("size", need_int(fields, "size"), drive.stat(path).size)
+    fields.expect("size", drive.stat(path).size)
     # Read back from the position: the gap before it is zeros that no one wrote.
     expect("data", data, drive.read(path, position))
-    expect("root_hash", need_text(fields, "root_hash"), drive.root_hash().hex())
+    fields.expect("root_hash", drive.root_hash().hex())
 
 
 register_lattice_type("dlfs", plain_type(DLFSLattice))

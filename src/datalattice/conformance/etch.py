@@ -9,25 +9,15 @@ from typing import Final
 
 from datalattice.cells import Value, encode, value_hash
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     as_fields,
     as_hex,
     as_int,
     as_list,
     expect,
-    need_hex,
-    need_int,
-    need_list,
-    need_text,
-    only_fields,
 )
-from datalattice.conformance.registry import (
-    Case,
-    Fields,
-    Mismatch,
-    VectorFormat,
-    register_format,
-    register_kind,
-)
+from datalattice.conformance.registry import Case, VectorFormat, register_format, register_kind
 from datalattice.crypto import sha3_256
 from datalattice.store.etch import EtchFile, EtchRecord, EtchStore, block_bytes
 
@@ -52,14 +42,14 @@ CASE_FIELDS: Final = (
 
 def _cases(document: Fields) -> Iterable[Case]:
     return [
-        Case(need_text(as_fields(node, "case"), "name"), "etch-file", as_fields(node, "case"))
-        for node in need_list(document, "cases")
+        Case(as_fields(node, "case").text("name"), "etch-file", as_fields(node, "case"))
+        for node in document.array("cases")
     ]
 
 
 def run_etch_file(fields: Fields) -> None:
     """Rebuild a store file and compare all that is in it with the vector."""
-    only_fields(fields, CASE_FIELDS)
+    fields.only(*CASE_FIELDS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "vector.etch")
         _rebuild(fields, path)
@@ -71,35 +61,35 @@ def run_etch_file(fields: Fields) -> None:
 
 
 def _rebuild(fields: Fields, path: Path) -> None:
-    size = need_int(fields, "file_size")
+    size = fields.integer("file_size")
     if not 0 <= size <= FILE_BYTES_MAX:
         raise Mismatch(f"file_size: 0 to {FILE_BYTES_MAX} is accepted, got {size}")
     # The undefined bytes behind the data length are zeros here.
     data = bytearray(size)
-    _place(data, 0, need_hex(fields, "header"))
-    for node in need_list(fields, "index_blocks"):
+    _place(data, 0, fields.hex("header"))
+    for node in fields.array("index_blocks"):
         block = as_fields(node, "index block")
-        only_fields(block, ("offset", "level", "slots"))
-        for slot in need_list(block, "slots"):
+        block.only("offset", "level", "slots")
+        for slot in block.array("slots"):
             number, value = as_list(slot, "slot", 2)
             # A slot has 8 bytes.
-            place = need_int(block, "offset") + 8 * as_int(number, "slot number")
+            place = block.integer("offset") + 8 * as_int(number, "slot number")
             _place(data, place, as_hex(value, "slot"))
-    for node in need_list(fields, "records"):
+    for node in fields.array("records"):
         record = as_fields(node, "record")
-        only_fields(record, ("offset", "key", "flags", "memory_size", "length", "encoding"))
-        _place(data, need_int(record, "offset"), _record_bytes(record))
+        record.only("offset", "key", "flags", "memory_size", "length", "encoding")
+        _place(data, record.integer("offset"), _record_bytes(record))
     path.write_bytes(data)
 
 
 def _record_bytes(record: Fields) -> bytes:
     # key (32 bytes), flags u8, memory size u64, length u16, encoding
     return (
-        need_hex(record, "key")
-        + bytes((need_int(record, "flags"),))
-        + need_int(record, "memory_size").to_bytes(8, "big")
-        + need_int(record, "length").to_bytes(2, "big")
-        + need_hex(record, "encoding")
+        record.hex("key")
+        + bytes((record.integer("flags"),))
+        + record.integer("memory_size").to_bytes(8, "big")
+        + record.integer("length").to_bytes(2, "big")
+        + record.hex("encoding")
     )
 
 
@@ -110,10 +100,10 @@ def _place(data: bytearray, offset: int, part: bytes) -> None:
 
 
 def _compare_header(fields: Fields, store: EtchStore) -> None:
-    expect("version", need_int(fields, "version"), 1)
-    expect("data length", need_int(fields, "data_length"), store.file.length)
-    expect("file size", need_int(fields, "file_size"), store.file.size)
-    expect("root hash", need_hex(fields, "root_hash"), store.file.root_hash)
+    fields.expect("version", 1)
+    expect("data length", fields.integer("data_length"), store.file.length)
+    expect("file size", fields.integer("file_size"), store.file.size)
+    expect("root hash", fields.hex("root_hash"), store.file.root_hash)
 
 
 def _compare_blocks(fields: Fields, file: EtchFile) -> None:
@@ -123,8 +113,8 @@ def _compare_blocks(fields: Fields, file: EtchFile) -> None:
         value = (slot.kind << 62 | slot.target).to_bytes(8, "big").hex()
         found[slot.block, slot.level].append([slot.number, value])
     wanted = {
-        (need_int(block, "offset"), need_int(block, "level")): need_list(block, "slots")
-        for block in need_list(fields, "index_blocks")
+        (block.integer("offset"), block.integer("level")): block.array("slots")
+        for block in fields.array("index_blocks")
     }
     expect("index blocks", sorted(wanted), sorted(found))
     for block, slots in wanted.items():
@@ -133,21 +123,21 @@ def _compare_blocks(fields: Fields, file: EtchFile) -> None:
 
 def _compare_records(fields: Fields, file: EtchFile) -> list[EtchRecord]:
     found = sorted(file.records(), key=lambda record: record.offset)
-    wanted = need_list(fields, "records")
+    wanted = fields.array("records")
     expect("records", len(wanted), len(found))
     for record, node in zip(found, wanted, strict=True):
-        expect("offset of a record", need_int(node, "offset"), record.offset)
-        expect("key", need_hex(node, "key"), record.key)
-        expect("flags", need_int(node, "flags"), record.flags)
-        expect("memory size", need_int(node, "memory_size"), record.memory_size)
-        expect("length", need_int(node, "length"), len(record.encoding))
-        expect("encoding", need_hex(node, "encoding"), record.encoding)
+        expect("offset of a record", node.integer("offset"), record.offset)
+        node.expect("key", record.key)
+        node.expect("flags", record.flags)
+        expect("memory size", node.integer("memory_size"), record.memory_size)
+        node.expect("length", len(record.encoding))
+        node.expect("encoding", record.encoding)
         # Found through the index, not only by walking over the records.
         expect("place of the key", record.offset, file.find(record.key))
     ends = [file.length if not found else found[-1].end]
     # The highest used byte may be in a record or in an index block.
     ends += [offset + block_bytes(level) for offset, level in file.blocks()]
-    expect("highest used byte", need_int(fields, "highest_used"), max(ends))
+    expect("highest used byte", fields.integer("highest_used"), max(ends))
     for record in found:
         # A key that differs in its last bit: the search ends beside a record, without finding it.
         absent = record.key[:-1] + bytes((record.key[-1] ^ 1,))
@@ -162,7 +152,7 @@ def _compare_values(fields: Fields, store: EtchStore, records: list[EtchRecord])
         if sha3_256(record.encoding) == record.key:
             value: Value = store.load(record.key)
             expect("value read and written again", record.encoding, encode(value))
-    root = need_hex(fields, "root_hash")
+    root = fields.hex("root_hash")
     wanted = None if root == bytes(32) else root  # zeros stand for no root
     expect("root", wanted, store.root_hash())
     if wanted is not None:

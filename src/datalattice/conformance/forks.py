@@ -15,15 +15,12 @@ from datalattice.apps.grid import JOB
 from datalattice.apps.kv import KVStoreLattice
 from datalattice.apps.queue import topic_map_lattice
 from datalattice.cells import Value, decode_message, value_hash
-from datalattice.conformance.checks import expect, need, need_hex, need_text, only_fields, shown
-from datalattice.conformance.registry import (
-    Case,
+from datalattice.conformance.checks import (
     Fields,
     Mismatch,
-    VectorFormat,
-    register_format,
-    register_kind,
+    expect,
 )
+from datalattice.conformance.registry import Case, VectorFormat, register_format, register_kind
 from datalattice.conformance.runner import listed_vectors
 from datalattice.lattice import Lattice, LWWLattice, MapLattice, SetLattice, Walk, verdict
 
@@ -44,31 +41,27 @@ ANSWERS: Final = {1: "own", -1: "other", 0: "neither"}
 
 
 def _cases(document: Fields) -> Iterable[Case]:
-    return [
-        Case(name, need_text(fields, "kind"), fields) for name, fields in listed_vectors(document)
-    ]
+    return [Case(name, fields.text("kind"), fields) for name, fields in listed_vectors(document)]
 
 
 def _read(fields: Fields, name: str) -> Value:
-    stated = need(fields, name)
-    if not isinstance(stated, dict):
-        raise Mismatch(f"{name} is an object with message and hash, got {shown(stated)}")
-    only_fields(stated, ("message", "hash"))
-    value = decode_message(need_hex(stated, "message"))
+    stated = fields.fields(name)
+    stated.only("message", "hash")
+    value = decode_message(stated.hex("message"))
     # The message and its hash: a changed vector is noticed before it is judged.
-    expect(f"hash of {name}", need_hex(stated, "hash").hex(), value_hash(value).hex())
+    expect(f"hash of {name}", stated.hex("hash"), value_hash(value))
     return value
 
 
 def run_fork(fields: Fields) -> None:
     """Check the order of two values, from both sides, and their join."""
-    only_fields(fields, ("id", "kind", "lattice", "own", "other", "greater", "join"))
-    lattice = FORK_LATTICES.get(need_text(fields, "lattice"))
+    fields.only("id", "kind", "lattice", "own", "other", "greater", "join")
+    lattice = FORK_LATTICES.get(fields.text("lattice"))
     if lattice is None:
         raise Mismatch(f"lattice: one of {', '.join(FORK_LATTICES)}, got {fields['lattice']!r}")
     own, other = _read(fields, "own"), _read(fields, "other")
     found = verdict(lattice.latest(own, other, Walk()))
-    expect("greater", need_text(fields, "greater"), ANSWERS[found])
+    fields.expect("greater", ANSWERS[found])
     # "The same from both sides": replicas must decide alike.
     expect("the other way round", -found, verdict(lattice.latest(other, own, Walk())))
     join = _read(fields, "join")

@@ -30,27 +30,15 @@ from datalattice.apps.grid import (
 )
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, encode, to_cell, value_hash
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     as_fields,
     as_hex,
     as_text,
     expect,
-    need,
-    need_bool,
-    need_hex,
-    need_int,
-    need_list,
-    need_text,
-    only_fields,
 )
 from datalattice.conformance.notation import expect_cell
-from datalattice.conformance.registry import (
-    Case,
-    Fields,
-    Mismatch,
-    VectorFormat,
-    register_format,
-    register_kind,
-)
+from datalattice.conformance.registry import Case, VectorFormat, register_format, register_kind
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import Lattice, MergeContext, MergeNotice, did_of, public_key_of
@@ -83,7 +71,7 @@ def _parts_of(parts: dict[str, Reader]) -> Reader:
         if given is None:
             return None
         fields = as_fields(given, "a state")
-        only_fields(fields, parts)
+        fields.only(*parts)
         return Index.of({Keyword(name): parts[name](value) for name, value in fields.items()})
 
     return read
@@ -124,46 +112,46 @@ def _refuses(call: Callable[[], object], what: str) -> None:
 
 
 def _run_metadata(fields: Fields) -> None:
-    only_fields(fields, ("name", "metadata", "utf8_bytes", "asset_id"))
-    text = need_text(fields, "metadata")
+    fields.only("name", "metadata", "utf8_bytes", "asset_id")
+    text = fields.text("metadata")
     # The id hashes bytes, so the length in UTF-8 is recorded beside it.
-    expect("utf8_bytes", need_int(fields, "utf8_bytes"), len(text.encode()))
-    expect("asset_id", need_hex(fields, "asset_id"), asset_id(text))
+    fields.expect("utf8_bytes", len(text.encode()))
+    fields.expect("asset_id", asset_id(text))
 
 
 def _run_bad_metadata(fields: Fields) -> None:
-    only_fields(fields, ("name", "metadata"))
-    _refuses(lambda: asset_id(need_text(fields, "metadata")), "the metadata")
+    fields.only("name", "metadata")
+    _refuses(lambda: asset_id(fields.text("metadata")), "the metadata")
 
 
 def _run_asset_id(fields: Fields) -> None:
-    only_fields(fields, ("name", "text", "canonical"))
-    expect("canonical", need_hex(fields, "canonical"), parse_asset_id(need_text(fields, "text")))
+    fields.only("name", "text", "canonical")
+    fields.expect("canonical", parse_asset_id(fields.text("text")))
 
 
 def _run_bad_asset_id(fields: Fields) -> None:
-    only_fields(fields, ("name", "text"))
-    _refuses(lambda: parse_asset_id(need_text(fields, "text")), "the asset id")
+    fields.only("name", "text")
+    _refuses(lambda: parse_asset_id(fields.text("text")), "the asset id")
 
 
 def _run_content(fields: Fields) -> None:
     known = ("name", "metadata", "content_hex", "content_sha256", "accept", "why")
-    only_fields(fields, known)
-    metadata = read_metadata(need_text(fields, "metadata"))
-    content = need_hex(fields, "content_hex")
-    wanted = need_hex(fields, "content_sha256")
+    fields.only(*known)
+    metadata = read_metadata(fields.text("metadata"))
+    content = fields.hex("content_hex")
+    wanted = fields.hex("content_sha256")
     expect("the entry is sound", True, STORAGE.check(wanted, content, None))
     # Bytes are sound or not; whether the metadata wants them is another question.
-    if need_bool(fields, "accept"):
+    if fields.truth("accept"):
         expect("content_sha256", wanted, check_content(metadata, content))
     else:
         _refuses(lambda: check_content(metadata, content), "the content")
 
 
 def _run_value_id(fields: Fields) -> None:
-    only_fields(fields, ("name", "metadata", "value_id"))
-    value = read_metadata(need_text(fields, "metadata"))
-    expect("value_id", need_hex(fields, "value_id"), value_hash(value))
+    fields.only("name", "metadata", "value_id")
+    value = read_metadata(fields.text("metadata"))
+    fields.expect("value_id", value_hash(value))
 
 
 _TIE_FIELDS: Final = (
@@ -178,13 +166,13 @@ _TIE_FIELDS: Final = (
 def _run_merge(level: str) -> Callable[[Fields], None]:
     def run(fields: Fields) -> None:
         known = ("name", "own", "other", "expected", "note", "rejected_keys")
-        only_fields(fields, (*known, *_TIE_FIELDS))
+        fields.only(*known, *_TIE_FIELDS)
         lattice, read = _LEVELS[level]
-        own, other, expected = (read(need(fields, name)) for name in ("own", "other", "expected"))
+        own, other, expected = (read(fields.need(name)) for name in ("own", "other", "expected"))
         for side, value in (("own", own), ("other", other)):
             if f"{side}_value_id" in fields:
-                expect(f"{side}_value_id", need_hex(fields, f"{side}_value_id"), value_hash(value))
-                expect(f"{side}_encoding", need_hex(fields, f"{side}_encoding"), encode(value))
+                expect(f"{side}_value_id", fields.hex(f"{side}_value_id"), value_hash(value))
+                expect(f"{side}_encoding", fields.hex(f"{side}_encoding"), encode(value))
         reports: list[MergeNotice] = []
         merged = lattice.merge(own, other, MergeContext(report=reports.append))
         expect_cell("merged", expected, merged)
@@ -209,9 +197,9 @@ def _last(report: MergeNotice) -> str:
 
 
 def _run_three_way(fields: Fields) -> None:
-    only_fields(fields, ("name", "a", "b", "c", "expected", "note"))
-    states = [_grid(need(fields, name)) for name in "abc"]
-    expected = _grid(need(fields, "expected"))
+    fields.only("name", "a", "b", "c", "expected", "note")
+    states = [_grid(fields.need(name)) for name in "abc"]
+    expected = _grid(fields.need("expected"))
     # Commutative and associative: every order, both groupings.
     for a, b, c in permutations(states):
         expect_cell("(a b) c", expected, PLAIN_GRID.merge(PLAIN_GRID.merge(a, b), c))
@@ -219,9 +207,9 @@ def _run_three_way(fields: Fields) -> None:
 
 
 def _run_key_order(fields: Fields) -> None:
-    only_fields(fields, ("name", "inserted", "iterated", "note"))
-    inserted = [as_text(did, "a DID") for did in need_list(fields, "inserted")]
-    iterated = [as_text(did, "a DID") for did in need_list(fields, "iterated")]
+    fields.only("name", "inserted", "iterated", "note")
+    inserted = [as_text(did, "a DID") for did in fields.array("inserted")]
+    iterated = [as_text(did, "a DID") for did in fields.array("iterated")]
     for order in (inserted, inserted[::-1]):  # the order of insertion must not show
         venues = EMPTY_INDEX
         for did in order:
@@ -234,50 +222,50 @@ def _run_key_order(fields: Fields) -> None:
 
 
 def _run_zero(fields: Fields) -> None:
-    only_fields(fields, ("venue", "grid"))
-    expect_cell("venue", _venue(need(fields, "venue")), VENUE.zero())
-    expect_cell("grid", _grid(need(fields, "grid")), PLAIN_GRID.zero())
+    fields.only("venue", "grid")
+    expect_cell("venue", _venue(fields.need("venue")), VENUE.zero())
+    expect_cell("grid", _grid(fields.need("grid")), PLAIN_GRID.zero())
 
 
 def _run_key(fields: Fields) -> None:
-    only_fields(fields, ("seed", "public_key", "multikey", "did"))
-    key = KeyPair(need_hex(fields, "seed")).public_key
-    expect("public_key", need_hex(fields, "public_key"), key)
-    expect("did", need_text(fields, "did"), did_of(key))
-    expect("multikey", need_text(fields, "multikey"), did_of(key).removeprefix("did:key:"))
+    fields.only("seed", "public_key", "multikey", "did")
+    key = KeyPair(fields.hex("seed")).public_key
+    fields.expect("public_key", key)
+    fields.expect("did", did_of(key))
+    fields.expect("multikey", did_of(key).removeprefix("did:key:"))
     # There and back: a DID carries its key.
     expect("key of the DID", key, public_key_of(did_of(key)))
 
 
 def _run_published(fields: Fields) -> None:
-    only_fields(fields, ("did", "public_key"))
-    did, key = need_text(fields, "did"), need_hex(fields, "public_key")
+    fields.only("did", "public_key")
+    did, key = fields.text("did"), fields.hex("public_key")
     expect("public_key", key, public_key_of(did))
     expect("did", did, did_of(key))
 
 
 def _run_bad_did(fields: Fields) -> None:
-    did = need_text(fields, "given")
+    did = fields.text("given")
     expect("method", None, did_method(did))
     # A DID that is malformed has no key, so nothing below it can be verified.
     expect("public_key", None, public_key_of(did))
 
 
 def _run_web_url(fields: Fields) -> None:
-    only_fields(fields, ("did", "url", "note"))
-    expect("url", need_text(fields, "url"), document_url(need_text(fields, "did"), allow_http=True))
+    fields.only("did", "url", "note")
+    fields.expect("url", document_url(fields.text("did"), allow_http=True))
 
 
 def _run_write(fields: Fields) -> None:
-    only_fields(fields, ("name", "did", "signer", "document", "allowed", "note"))
-    did, signer = need_text(fields, "did"), need_hex(fields, "signer")
-    allowed = may_write(did, signer, need(fields, "document"))
-    expect("allowed", need_bool(fields, "allowed"), allowed)
+    fields.only("name", "did", "signer", "document", "allowed", "note")
+    did, signer = fields.text("did"), fields.hex("signer")
+    allowed = may_write(did, signer, fields.need("document"))
+    fields.expect("allowed", allowed)
 
 
 def _run_status(kind: str) -> Callable[[Fields], None]:
     def run(fields: Fields) -> None:
-        status = _status(need_text(fields, "given"))
+        status = _status(fields.text("given"))
         expect("terminal", kind == "terminal", status.is_terminal)
         expect("interactive", kind == "interactive", status.is_interactive)
         # "Writing the same non-terminal status again is allowed."
@@ -287,9 +275,9 @@ def _run_status(kind: str) -> Callable[[Fields], None]:
 
 
 def _run_transition(fields: Fields) -> None:
-    only_fields(fields, ("from", "to", "allowed"))
-    before, after = (_status(need_text(fields, name)) for name in ("from", "to"))
-    expect("allowed", need_bool(fields, "allowed"), is_allowed(before, after))
+    fields.only("from", "to", "allowed")
+    before, after = (_status(fields.text(name)) for name in ("from", "to"))
+    fields.expect("allowed", is_allowed(before, after))
 
 
 def _status(text: str) -> JobStatus:
@@ -299,37 +287,37 @@ def _status(text: str) -> JobStatus:
 
 
 def _run_specification(fields: Fields) -> None:
-    only_fields(fields, ("name", "spec", "input", "step_outputs", "depends_on", "value"))
-    specification, outputs = need(fields, "spec"), need_list(fields, "step_outputs")
-    expect("depends_on", need_list(fields, "depends_on"), list(dependencies(specification)))
-    value = evaluate(specification, need(fields, "input"), dict(enumerate(outputs)))
-    expect_cell("value", to_cell(need(fields, "value")), to_cell(value))
+    fields.only("name", "spec", "input", "step_outputs", "depends_on", "value")
+    specification, outputs = fields.need("spec"), fields.array("step_outputs")
+    fields.expect("depends_on", list(dependencies(specification)))
+    value = evaluate(specification, fields.need("input"), dict(enumerate(outputs)))
+    expect_cell("value", to_cell(fields.need("value")), to_cell(value))
 
 
 def _run_bad_specification(fields: Fields) -> None:
-    only_fields(fields, ("name", "spec"))
-    _refuses(lambda: dependencies(need(fields, "spec")), "the specification")
+    fields.only("name", "spec")
+    _refuses(lambda: dependencies(fields.need("spec")), "the specification")
 
 
 def _run_plan(fields: Fields) -> None:
-    only_fields(fields, ("name", "step_inputs", "depends_on", "valid", "earliest_round"))
-    inputs = need_list(fields, "step_inputs")
+    fields.only("name", "step_inputs", "depends_on", "valid", "earliest_round")
+    inputs = fields.array("step_inputs")
     needs = [dependencies(one) for one in inputs]
-    expect("depends_on", need_list(fields, "depends_on"), [list(one) for one in needs])
-    if not need_bool(fields, "valid"):
+    fields.expect("depends_on", [list(one) for one in needs])
+    if not fields.truth("valid"):
         _refuses(lambda: step_needs(inputs), "the plan")
         return
     done: dict[int, int] = {}  # step -> the round in which it ran, where rounds end together
     while found := ready_steps(step_needs(inputs), done, done):
         number = max(done.values(), default=-1) + 1
         done.update(dict.fromkeys(found, number))
-    expect("earliest_round", need_list(fields, "earliest_round"), [done[n] for n in sorted(done)])
+    fields.expect("earliest_round", [done[n] for n in sorted(done)])
 
 
 def _run_json_merge(fields: Fields) -> None:
-    only_fields(fields, ("name", "values", "result"))
-    merged = merge_json({"values": need_list(fields, "values")})
-    expect_cell("result", to_cell(need(fields, "result")), to_cell(merged))
+    fields.only("name", "values", "result")
+    merged = merge_json({"values": fields.array("values")})
+    expect_cell("result", to_cell(fields.need("result")), to_cell(merged))
 
 
 _FILES: Final[dict[str, dict[str, Callable[[Fields], None]]]] = {
@@ -404,9 +392,9 @@ def _cases(file: str, sections: dict[str, Callable[[Fields], None]]) -> Callable
             entries = given if isinstance(given, list) else [given]
             for position, entry in enumerate(entries):
                 # Lists of bad DIDs and of statuses have bare strings.
-                fields = entry if isinstance(entry, dict) else {"given": entry}
+                fields = entry if isinstance(entry, Fields) else Fields(given=entry)
                 name = fields.get("name", f"#{position}")
-                yield Case(f"{section}: {name}", kind, as_fields(fields, section))
+                yield Case(f"{section}: {name}", kind, fields)
 
     return cases
 

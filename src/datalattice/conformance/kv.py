@@ -9,13 +9,9 @@ from typing import Any, Final
 from datalattice.apps.kv import Database, KVEntryLattice, KVStoreLattice
 from datalattice.cells import Map, Set, Signed, Value
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     expect,
-    need,
-    need_fields,
-    need_hex,
-    need_int,
-    need_text,
-    only_fields,
 )
 from datalattice.conformance.notation import (
     expect_cell,
@@ -25,7 +21,7 @@ from datalattice.conformance.notation import (
     read_cell,
     register_lattice_type,
 )
-from datalattice.conformance.registry import Fields, Mismatch, register_kind
+from datalattice.conformance.registry import register_kind
 from datalattice.conformance.sequences import (
     SEQUENCE_FIELDS,
     STEP_FIELDS,
@@ -48,9 +44,9 @@ class _Databases(SequenceRun[Database]):
     fields = ("clock",)
 
     def perform(self, step: Fields) -> None:
-        name = need_text(step, "op")
+        name = step.text("op")
         # Before the operation: expiry and stamps depend on the time of the step.
-        self.clock.time_ms = need_int(step, "clock")
+        self.clock.time_ms = step.integer("clock")
         # `wrongtype:OP` records that OP refuses a key of another type.
         refused = name.removeprefix(WRONG_TYPE + ":")
         if refused != name:
@@ -60,8 +56,8 @@ class _Databases(SequenceRun[Database]):
 
     def _refuse(self, name: str, step: Fields) -> None:
         """Check that an operation refuses a key of another type and changes nothing."""
-        only_fields(step, (*STEP_FIELDS, "clock", "key"))
-        expect("returns", WRONG_TYPE, need(step, "returns"))
+        step.only(*STEP_FIELDS, "clock", "key")
+        expect("returns", WRONG_TYPE, step.need("returns"))
         if name not in _REFUSED:
             known = ", ".join(sorted(_REFUSED))
             raise Mismatch(f"unknown operation {name!r}; known: {known}")
@@ -69,7 +65,7 @@ class _Databases(SequenceRun[Database]):
         database = self.on(step)
         before = database.cursor.get()
         try:
-            got = method(database, need_text(step, "key"), *(_SAMPLES[one] for one in arguments))
+            got = method(database, step.text("key"), *(_SAMPLES[one] for one in arguments))
         except WrongType as error:
             expect("the error's first word", "WRONGTYPE", str(error).split(" ", 1)[0])
             # By identity: a refused write must not even make an equal value.
@@ -80,7 +76,7 @@ class _Databases(SequenceRun[Database]):
 
     @operation("replica", silent=True)
     def create(self, step: Fields) -> None:
-        replica = need_text(step, "replica")
+        replica = step.text("replica")
         self.add(step, "on", Database.create(replica=replica, clock=self.clock))
 
     @operation("from", silent=True)
@@ -98,13 +94,13 @@ class _Databases(SequenceRun[Database]):
     @operation("key", "value", "ttl", silent=True)
     def set(self, step: Fields) -> None:
         # Vectors count milliseconds, the database seconds.
-        ttl = None if step.get("ttl") is None else need_int(step, "ttl") / 1_000
-        self.on(step).set(need_text(step, "key"), need_cell(step, "value"), ttl)
+        ttl = None if step.get("ttl") is None else step.integer("ttl") / 1_000
+        self.on(step).set(step.text("key"), need_cell(step, "value"), ttl)
 
     @operation("key", "ttl")
     def expire(self, step: Fields) -> None:
-        done = self.on(step).expire(need_text(step, "key"), need_int(step, "ttl") / 1_000)
-        wanted = need(step, "returns")
+        done = self.on(step).expire(step.text("key"), step.integer("ttl") / 1_000)
+        wanted = step.need("returns")
         expect("returns", int(wanted) if isinstance(wanted, bool) else wanted, int(done))
 
 
@@ -118,7 +114,7 @@ def _ttl_ms(database: Database, key: str) -> int:
 
 
 def _score(step: Fields, name: str) -> float:
-    score = need(step, name)
+    score = step.need(name)
     # True is an int in Python, and no score.
     if isinstance(score, bool) or not isinstance(score, (int, float)):
         raise Mismatch(f"a score is a number, got {score!r}")
@@ -131,17 +127,17 @@ def _returned_flag(step: Fields, count: object) -> None:
 
 def _returned_none(step: Fields, _got: object) -> None:
     if "returns" in step:
-        raise Mismatch(f"{need_text(step, 'op')} returns nothing")
+        raise Mismatch(f"{step.text('op')} returns nothing")
 
 
 _READERS: Final[dict[str, Callable[[Fields, str], object]]] = {
-    "amount": lambda step, name: need_int(step, name) if name in step else 1,
-    "field": need_text,
+    "amount": lambda step, name: step.integer(name) if name in step else 1,
+    "field": Fields.text,
     "member": need_cell,
     "members": need_cells,
     "score": _score,
-    "start": need_int,
-    "stop": need_int,
+    "start": Fields.integer,
+    "stop": Fields.integer,
     "value": need_cell,
     "values": need_cells,
 }
@@ -211,7 +207,7 @@ def _operation_of(call: _Call) -> Perform:
             read = _READERS[name](step, name)
             # A list is several arguments, as in `SADD key a b`.
             given.extend(read if isinstance(read, list) else [read])
-        compare(step, method(run.on(step), need_text(step, "key"), *given))
+        compare(step, method(run.on(step), step.text("key"), *given))
 
     return perform
 
@@ -221,7 +217,7 @@ _Databases.operations.update({name: _operation_of(call) for name, call in _CALLS
 
 def run_kv_sequence(fields: Fields) -> None:
     """Check a recorded sequence of operations on databases."""
-    only_fields(fields, SEQUENCE_FIELDS)
+    fields.only(*SEQUENCE_FIELDS)
     _Databases().run(fields)
 
 
@@ -235,10 +231,10 @@ _REPLICA_FIELDS: Final = (
 
 def run_kv_replica(fields: Fields) -> None:
     """Check that exported replicas verify, and what merging them gives and counts."""
-    only_fields(fields, _REPLICA_FIELDS)
-    name = need_text(fields, "database")
-    first, second = (_replica(need_fields(fields, side), name) for side in ("a", "b"))
-    exports = {side: read_cell(need(fields, side), side) for side in ("export_a", "export_b")}
+    fields.only(*_REPLICA_FIELDS)
+    name = fields.text("database")
+    first, second = (_replica(fields.fields(side), name) for side in ("a", "b"))
+    exports = {side: read_cell(fields.need(side), side) for side in ("export_a", "export_b")}
     for database, side in ((first, "export_a"), (second, "export_b")):
         # The recorded store first, then our own export of it: both must be the same bytes.
         _adopt(database, exports[side], side, name)
@@ -249,15 +245,15 @@ def run_kv_replica(fields: Fields) -> None:
     merged += [("b_merges_a", second, exports["export_a"])]
     for count, database, replicas in merged:
         # What is counted: replicas that changed something, forged ones never.
-        expect(count, need_int(fields, count), database.merge_replicas(replicas))
+        expect(count, fields.integer(count), database.merge_replicas(replicas))
     for side, database in (("store_a", first), ("store_b", second)):
-        expect_cell(side, read_cell(need(fields, side), side), database.store())
+        expect_cell(side, read_cell(fields.need(side), side), database.store())
 
 
 def _replica(side: Fields, name: str) -> Database:
-    only_fields(side, ("seed", "replica"))
-    pair = KeyPair(need_hex(side, "seed"))
-    return Database.create(name, pair, replica=need_text(side, "replica"))
+    side.only("seed", "replica")
+    pair = KeyPair(side.hex("seed"))
+    return Database.create(name, pair, replica=side.text("replica"))
 
 
 def _adopt(database: Database, export: Value, what: str, name: str) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, permutations
 from typing import Any, Final
 
 from datalattice.cells import Signed, Value, encode, same, value_hash
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     expect,
-    need,
-    need_bool,
-    need_hex,
-    need_int,
-    need_text,
-    only_fields,
     shown,
 )
 from datalattice.conformance.notation import (
@@ -27,14 +23,7 @@ from datalattice.conformance.notation import (
     read_cells,
     read_context,
 )
-from datalattice.conformance.registry import (
-    Case,
-    Fields,
-    Mismatch,
-    VectorFormat,
-    register_format,
-    register_kind,
-)
+from datalattice.conformance.registry import Case, VectorFormat, register_format, register_kind
 from datalattice.conformance.runner import listed_vectors
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
@@ -61,12 +50,12 @@ STAND_INS: Final = ("DLFSLattice",)
 
 
 def _cases(document: Fields) -> Iterable[Case]:
-    need_int(document, "format")
+    document.integer("format")
     # One text of all keys of the file, in which each key of a context is looked up.
     known_keys = "|".join(_encodings(document))
 
     def case(name: str, fields: Fields) -> Case:
-        return Case(name, need_text(fields, "kind"), fields, lambda: _inspect(fields, known_keys))
+        return Case(name, fields.text("kind"), fields, lambda: _inspect(fields, known_keys))
 
     return [case(name, fields) for name, fields in listed_vectors(document)]
 
@@ -79,12 +68,12 @@ def _encodings(node: Any) -> Iterator[str]:
                 yield parent[name]
 
 
-def _objects(node: Any) -> Iterator[Mapping[str, Any]]:
+def _objects(node: Any) -> Iterator[Fields]:
     """Yield every object at or below `node`."""
     waiting = [node]
     while waiting:
         item = waiting.pop()
-        if isinstance(item, dict):
+        if isinstance(item, Fields):
             yield item
             waiting.extend(item.values())
         elif isinstance(item, list):
@@ -103,7 +92,7 @@ def _inspect(fields: Fields, known_keys: str) -> None:
         keys = list(node["keys"]) if "owner" in node and isinstance(node.get("keys"), list) else []
         if isinstance(node.get("seed"), str):
             # Derived from the seed: a changed seed gives a key that is used nowhere.
-            keys.append(KeyPair(need_hex(node, "seed")).public_key.hex())
+            keys.append(KeyPair(node.hex("seed")).public_key.hex())
         for key in keys:
             if not isinstance(key, str) or not key or key not in known_keys:
                 raise Mismatch(f"the public key {shown(key)} is used nowhere in the file")
@@ -118,22 +107,22 @@ def _context(fields: Fields) -> MergeContext:
 
 def run_zero(fields: Fields) -> None:
     """Check the zero value of a lattice."""
-    only_fields(fields, (*COMMON_FIELDS, "zero"))
+    fields.only(*COMMON_FIELDS, "zero")
     lattice = need_lattice(fields)
     expect_cell("zero", need_cell(fields, "zero"), lattice.zero())
 
 
 def run_check(fields: Fields) -> None:
     """Check whether a lattice accepts a foreign value."""
-    only_fields(fields, (*COMMON_FIELDS, "value", "valid"))
+    fields.only(*COMMON_FIELDS, "value", "valid")
     lattice = need_lattice(fields)
     value = need_cell(fields, "value")
-    expect("valid", need_bool(fields, "valid"), lattice.check_foreign(value))
+    fields.expect("valid", lattice.check_foreign(value))
 
 
 def run_merge(fields: Fields) -> None:
     """Check a merge: its result, and which of the two objects it must be."""
-    only_fields(fields, (*COMMON_FIELDS, "context", "own", "other", "merged", "same_as"))
+    fields.only(*COMMON_FIELDS, "context", "own", "other", "merged", "same_as")
     lattice = need_lattice(fields)
     own = need_cell(fields, "own")
     other = need_cell(fields, "other")
@@ -143,7 +132,7 @@ def run_merge(fields: Fields) -> None:
     got = lattice.merge(own, other, _context(fields))
     expect_cell("merged", wanted, got)
     expect("own and other afterwards", before, (encode(own), encode(other)))
-    same_as = need(fields, "same_as")
+    same_as = fields.need("same_as")
     facts = (same(wanted, own), same(wanted, other))
     _check_same_as(same_as, facts)
     # By identity: callers test `merged is own` to see that nothing changed.
@@ -173,7 +162,7 @@ def _check_same_as(same_as: object, facts: tuple[bool, bool]) -> None:
 
 def run_converge(fields: Fields) -> None:
     """Check that values merged in any order, as either argument, give one result."""
-    only_fields(fields, (*COMMON_FIELDS, "context", "values", "merged"))
+    fields.only(*COMMON_FIELDS, "context", "values", "merged")
     lattice = need_lattice(fields)
     values = need_cells(fields, "values")
     wanted = need_cell(fields, "merged")
@@ -200,9 +189,9 @@ def _folds(
 
 def run_key(fields: Fields) -> None:
     """Check the public key of a seed and what it signs."""
-    only_fields(fields, ("id", "kind", "seed", "public_key", "signed", "decision"))
-    pair = KeyPair(need_hex(fields, "seed"))
-    expect("public_key", need_hex(fields, "public_key"), pair.public_key)
+    fields.only("id", "kind", "seed", "public_key", "signed", "decision")
+    pair = KeyPair(fields.hex("seed"))
+    fields.expect("public_key", pair.public_key)
     cell = need_cell(fields, "signed")
     if not isinstance(cell, Signed):
         raise Mismatch("signed is not a signed cell")
@@ -218,21 +207,21 @@ def run_key(fields: Fields) -> None:
 
 def run_resolve(fields: Fields) -> None:
     """Check the canonical form of a path and the lattice at its end."""
-    only_fields(fields, (*COMMON_FIELDS, "path", "resolved", "child"))
+    fields.only(*COMMON_FIELDS, "path", "resolved", "child")
     lattice = need_lattice(fields)
     keys = need_cells(fields, "path")
-    wanted = need(fields, "resolved")
+    wanted = fields.need("resolved")
     got = lattice.resolve_path(keys)
     # None: the path leaves the lattice, on both sides or on neither.
     if wanted is None or got is None:
         expect("resolved is null", wanted is None, got is None)
-        _check_child(need(fields, "child"), None)  # a path that leaves the lattice has no child
+        _check_child(fields.need("child"), None)  # a path that leaves the lattice has no child
         return
     cells = read_cells(wanted, "resolved")
     expect("number of resolved keys", len(cells), len(got))
     for position, (want, have) in enumerate(zip(cells, got, strict=True)):
         expect_cell(f"resolved[{position}]", want, have)
-    _check_child(need(fields, "child"), lattice.path(*got))
+    _check_child(fields.need("child"), lattice.path(*got))
 
 
 def _check_child(name: object, child: Lattice | None) -> None:
@@ -248,19 +237,19 @@ def _check_child(name: object, child: Lattice | None) -> None:
 
 def run_to_json_key(fields: Fields) -> None:
     """Check the JSON form of a key."""
-    only_fields(fields, ("id", "kind", "key", "json", "decision"))
+    fields.only("id", "kind", "key", "json", "decision")
     key = need_cell(fields, "key")
     expect_cell("json", need_cell(fields, "json"), to_json_key(key))
 
 
 def run_assoc_in(fields: Fields) -> None:
     """Check a nested write that creates what the lattice tells it to."""
-    only_fields(fields, (*COMMON_FIELDS, "base", "keys", "value", "result"))
+    fields.only(*COMMON_FIELDS, "base", "keys", "value", "result")
     lattice = need_lattice(fields)
     base = need_cell(fields, "base")
     keys = need_cells(fields, "keys")
     value = need_cell(fields, "value")
-    wanted = need(fields, "result")
+    wanted = fields.need("result")
     failed = isinstance(wanted, dict) and "error" in wanted
     try:
         got = assoc_in(base, keys, value, lattice)
@@ -268,8 +257,8 @@ def run_assoc_in(fields: Fields) -> None:
         # An error that the vector does not record is a failure with its own text.
         if not failed:
             raise
-        only_fields(wanted, ("error",))
-        expect("error", need_text(wanted, "error"), error_word(error))
+        wanted.only("error")
+        wanted.expect("error", error_word(error))
         return
     if failed:
         raise Mismatch(f"expected the error {shown(wanted['error'])}, got {hash_or_none(got)}")

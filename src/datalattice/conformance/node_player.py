@@ -14,23 +14,13 @@ from typing import Final
 from datalattice.cells import Value, decode_message, value_hash
 from datalattice.client.settings import NodeConfig
 from datalattice.conformance.checks import (
-    as_int,
-    expect,
-    need,
-    need_fields,
-    need_hex,
-    need_text,
-    only_fields,
-    shown,
-)
-from datalattice.conformance.registry import (
-    Case,
     Fields,
     Mismatch,
-    VectorFormat,
-    register_format,
-    register_kind,
+    as_int,
+    expect,
+    shown,
 )
+from datalattice.conformance.registry import Case, VectorFormat, register_format, register_kind
 from datalattice.conformance.transcripts import (
     KIND,
     RECEIVES,
@@ -98,28 +88,28 @@ def _lattice(name: str) -> Lattice:
 
 
 def _initial(node: Fields) -> Value:
-    initial = need_fields(node, "initial")
-    only_fields(initial, ("v", "message"))
+    initial = node.fields("initial")
+    initial.only("v", "message")
     if "message" in initial:
-        return decode_message(need_hex(initial, "message"))
-    return build(need(initial, "v"))
+        return decode_message(initial.hex("message"))
+    return build(initial.need("v"))
 
 
 def _node(transcript: Fields) -> NodeServer:
     """Return the node that a transcript describes, not started yet."""
-    described = need_fields(transcript, "node" if "node" in transcript else "server")
+    described = transcript.fields("node" if "node" in transcript else "server")
     store = MemoryStore()
     if described.get("initial") is not None:
         value = _initial(described)
         if "root_hash" in described:
-            expect("hash of initial", need_text(described, "root_hash"), value_hash(value).hex())
+            expect("hash of initial", described.text("root_hash"), value_hash(value).hex())
         store.commit(value)
-    key_pair = KeyPair(need_hex(described, "key_seed")) if "key_seed" in described else None
+    key_pair = KeyPair(described.hex("key_seed")) if "key_seed" in described else None
     # The settings under which a node of ours answers as the reference does.
     config = NodeConfig(
         port=0, ping_reply="timestamp", strict_paths=True, accept_bare_values=False, plain=True
     )
-    lattice = _lattice(need_text(described, "lattice"))
+    lattice = _lattice(described.text("lattice"))
     return open_node(store, key_pair=key_pair, lattice=lattice, config=config)
 
 
@@ -195,9 +185,9 @@ class _Client:
 
     async def expect(self, step: Fields) -> bool:
         """Do a step that waits; return whether the transcript is over."""
-        op, expected = need_text(step, "op"), step.get("expect")
+        op, expected = step.text("op"), step.get("expect")
         if expected == "differ":
-            ours = need_fields(step, "ours")
+            ours = step.fields("ours")
             await self._ours(ours)
             return ours.get("end") is True
         # The reference had closed; ours may answer, which is no fault.
@@ -211,7 +201,7 @@ class _Client:
                 compare_frame(step, payload)
         elif op == "silence":
             # Recorded silences are longer than a node of ours needs to answer.
-            ms = min(as_int(need(step, "ms"), "ms"), SILENCE_MS)
+            ms = min(as_int(step.need("ms"), "ms"), SILENCE_MS)
             unwanted = await self.frame(ms / 1_000)
             if unwanted is not None:
                 raise Mismatch(f"nothing should have come, got {shown(unwanted)}")
@@ -222,7 +212,7 @@ class _Client:
         return False
 
     async def _ours(self, ours: Fields) -> None:
-        op = need_text(ours, "op")
+        op = ours.text("op")
         if op == "recv":
             compare_ours(ours, await self.answer())
         elif op == "state":
@@ -266,7 +256,7 @@ async def _play(transcript: Fields) -> None:
         await client.connect()
         try:
             for number, step in enumerate(steps):
-                op = need_text(step, "op")
+                op = step.text("op")
                 try:
                     if op in SENDS:
                         await client.send(step)

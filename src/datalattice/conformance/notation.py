@@ -20,20 +20,15 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     as_fields,
     as_hex,
     as_list,
     as_text,
     expect,
-    need,
-    need_fields,
-    need_hex,
-    need_list,
-    need_text,
-    only_fields,
     shown,
 )
-from datalattice.conformance.registry import Fields, Mismatch
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import (
@@ -77,24 +72,24 @@ def read_cell(node: Any, what: str) -> Value:
     if node is None:
         return None
     fields = as_fields(node, what)
-    only_fields(fields, ("enc", "hash", "text"))
-    message = need_hex(fields, "enc")
+    fields.only("enc", "hash", "text")
+    message = fields.hex("enc")
     value = decode_message(message)
-    expect(f"{what}: hash of enc", need_text(fields, "hash"), value_hash(value).hex())
+    expect(f"{what}: hash of enc", fields.text("hash"), value_hash(value).hex())
     check_message(f"{what}: enc written again", message, value)
     if "text" in fields:
-        _check_text(what, need_text(fields, "text"), value)
+        _check_text(what, fields.text("text"), value)
     return value
 
 
 def need_cell(fields: Fields, name: str) -> Value:
     """Return the value of a field that must hold a cell."""
-    return read_cell(need(fields, name), name)
+    return read_cell(fields.need(name), name)
 
 
 def need_cells(fields: Fields, name: str) -> list[Value]:
     """Return the values of a field that must hold an array of cells."""
-    return read_cells(need(fields, name), name)
+    return read_cells(fields.need(name), name)
 
 
 def read_cells(nodes: Any, what: str) -> list[Value]:
@@ -188,7 +183,7 @@ def register_lattice_type(name: str, builder: LatticeBuilder) -> None:
 def read_lattice(node: Any) -> Lattice:
     """Return the lattice that a description stands for."""
     fields = as_fields(node, "lattice")
-    name = need_text(fields, "type")
+    name = fields.text("type")
     builder = _types.get(name)
     if builder is None:
         raise Mismatch(f"unknown lattice type {name!r}; known: {', '.join(sorted(_types))}")
@@ -197,14 +192,14 @@ def read_lattice(node: Any) -> Lattice:
 
 def need_lattice(fields: Fields, name: str = "lattice") -> Lattice:
     """Return the lattice that a field describes."""
-    return read_lattice(need(fields, name))
+    return read_lattice(fields.need(name))
 
 
 def plain_type(lattice: Callable[[], Lattice]) -> LatticeBuilder:
     """Return the builder of a lattice type without parameters."""
 
     def builder(fields: Fields) -> Lattice:
-        only_fields(fields, ("type",))
+        fields.only("type")
         return lattice()
 
     return builder
@@ -212,14 +207,14 @@ def plain_type(lattice: Callable[[], Lattice]) -> LatticeBuilder:
 
 def _around_child(lattice: Callable[[Lattice], Lattice]) -> LatticeBuilder:
     def builder(fields: Fields) -> Lattice:
-        only_fields(fields, ("type", "child"))
+        fields.only("type", "child")
         return lattice(need_lattice(fields, "child"))
 
     return builder
 
 
 def _max(fields: Fields) -> Lattice:
-    only_fields(fields, ("type", "zero"))
+    fields.only("type", "zero")
     if "zero" not in fields:
         return MaxLattice()
     zero = fields["zero"]
@@ -231,20 +226,20 @@ def _max(fields: Fields) -> Lattice:
 
 
 def _lwp(fields: Fields) -> Lattice:
-    only_fields(fields, ("type", "timestamp", "inner"))
-    expect("timestamp of an lwp lattice", ":timestamp", need_text(fields, "timestamp"))
+    fields.only("type", "timestamp", "inner")
+    expect("timestamp of an lwp lattice", ":timestamp", fields.text("timestamp"))
     return LWPLattice(need_lattice(fields, "inner"))
 
 
 def _tuple(fields: Fields) -> Lattice:
-    only_fields(fields, ("type", "children"))
-    return TupleLattice(*(read_lattice(child) for child in need_list(fields, "children")))
+    fields.only("type", "children")
+    return TupleLattice(*(read_lattice(child) for child in fields.array("children")))
 
 
 def _named_children(fields: Fields) -> dict[str, Lattice]:
-    only_fields(fields, ("type", "children"))
+    fields.only("type", "children")
     children: dict[str, Lattice] = {}
-    for child in need_list(fields, "children"):
+    for child in fields.array("children"):
         name, lattice = as_list(child, "child", 2)
         children[as_text(name, "child name")] = read_lattice(lattice)
     return children
@@ -287,7 +282,7 @@ def read_context(node: Any) -> MergeContext:
     if node is None:
         return EMPTY_CONTEXT
     fields = as_fields(node, "context")
-    only_fields(fields, ("timestamp", "seed", "verifier"))
+    fields.only("timestamp", "seed", "verifier")
     timestamp = fields.get("timestamp")
     if timestamp is not None and (not isinstance(timestamp, int) or isinstance(timestamp, bool)):
         raise Mismatch(f"the timestamp of a context is an integer or null, got {shown(timestamp)}")
@@ -296,7 +291,7 @@ def read_context(node: Any) -> MergeContext:
     if fields.get("verifier") is None:
         return MergeContext(timestamp=timestamp, key_pair=pair)
     return MergeContext(
-        timestamp=timestamp, key_pair=pair, verifier=_verifier(need_list(fields, "verifier"))
+        timestamp=timestamp, key_pair=pair, verifier=_verifier(fields.array("verifier"))
     )
 
 
@@ -304,8 +299,8 @@ def _verifier(rules: list[Any]) -> Callable[[Value, bytes], bool]:
     allowed: set[tuple[bytes, bytes]] = set()
     for rule in rules:
         fields = as_fields(rule, "verifier rule")
-        only_fields(fields, ("owner", "keys"))
-        owner = value_hash(read_cell(need_fields(fields, "owner"), "owner of a verifier rule"))
-        for key in need_list(fields, "keys"):
+        fields.only("owner", "keys")
+        owner = value_hash(read_cell(fields.fields("owner"), "owner of a verifier rule"))
+        for key in fields.array("keys"):
             allowed.add((owner, as_hex(key, "key of a verifier rule")))
     return lambda owner, signer: (value_hash(owner), bytes(signer)) in allowed

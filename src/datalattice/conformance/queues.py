@@ -13,14 +13,10 @@ from datalattice.apps.queue import (
 )
 from datalattice.cells import value_hash
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     as_decimal,
     expect,
-    need,
-    need_bool,
-    need_fields,
-    need_int,
-    need_text,
-    only_fields,
 )
 from datalattice.conformance.notation import (
     expect_cell,
@@ -28,7 +24,7 @@ from datalattice.conformance.notation import (
     plain_type,
     register_lattice_type,
 )
-from datalattice.conformance.registry import Fields, Mismatch, register_kind
+from datalattice.conformance.registry import register_kind
 from datalattice.conformance.sequences import (
     SEQUENCE_FIELDS,
     SequenceRun,
@@ -56,40 +52,40 @@ class _Queues(SequenceRun[Queue]):
     @operation("clock", "key", "value", "headers")
     def offer(self, step: Fields) -> None:
         # `perform` sets the clock; here the field is only required.
-        need_int(step, "clock")
+        step.integer("clock")
         key, value, headers = (need_cell(step, name) for name in ("key", "value", "headers"))
         returned(step, self.on(step).offer(value, key=key, headers=headers))
 
     @operation("offset")
     def peek(self, step: Fields) -> None:
-        returned_cell(step, self.on(step).peek(need_int(step, "offset")))
+        returned_cell(step, self.on(step).peek(step.integer("offset")))
 
     @operation("from", "to")
     def range(self, step: Fields) -> None:
-        values = self.on(step).range(need_int(step, "from"), need_int(step, "to"))
+        values = self.on(step).range(step.integer("from"), step.integer("to"))
         returned_cell(step, values)
 
     @operation()
     def info(self, step: Fields) -> None:
-        wanted = need_fields(step, "returns")
+        wanted = step.fields("returns")
         # Every recorded figure is compared: a further one would pass unseen.
-        only_fields(wanted, ("start", "end", "size", "empty", "first", "last"))
+        wanted.only("start", "end", "size", "empty", "first", "last")
         queue = self.on(step)
-        expect("start", need_int(wanted, "start"), queue.start_offset())
-        expect("end", need_int(wanted, "end"), queue.end_offset())
-        expect("size", need_int(wanted, "size"), queue.size())
-        expect("empty", need_bool(wanted, "empty"), queue.is_empty())
+        wanted.expect("start", queue.start_offset())
+        wanted.expect("end", queue.end_offset())
+        wanted.expect("size", queue.size())
+        wanted.expect("empty", queue.is_empty())
         expect_cell("first", need_cell(wanted, "first"), queue.peek_first())
         expect_cell("last", need_cell(wanted, "last"), queue.peek_last())
 
     @operation("clock", "start")
     def truncate(self, step: Fields) -> None:
-        need_int(step, "clock")
-        returned(step, self.on(step).truncate(need_int(step, "start")))
+        step.integer("clock")
+        returned(step, self.on(step).truncate(step.integer("start")))
 
     @operation("clock", "key", "value", silent=True)
     def set_meta(self, step: Fields) -> None:
-        need_int(step, "clock")
+        step.integer("clock")
         self.on(step).set_meta(need_cell(step, "key"), need_cell(step, "value"))
 
 
@@ -104,26 +100,26 @@ class _TopicMaps(SequenceRun[Topics]):
 
     @operation("topic", "n", "clock", silent=True)
     def set_num_partitions(self, step: Fields) -> None:
-        topic = self.on(step).topic(need_text(step, "topic"))
-        topic.set_num_partitions(need_int(step, "n"))
+        topic = self.on(step).topic(step.text("topic"))
+        topic.set_num_partitions(step.integer("n"))
 
     @operation("topic", "partition", "clock", "value")
     def offer_partition(self, step: Fields) -> None:
-        need_int(step, "clock")
-        topic = self.on(step).topic(need_text(step, "topic"))
-        queue = topic.partition(need_int(step, "partition"))
+        step.integer("clock")
+        topic = self.on(step).topic(step.text("topic"))
+        queue = topic.partition(step.integer("partition"))
         returned(step, queue.offer(need_cell(step, "value")))
 
     @operation("topic", "key", "value", "clock", silent=True)
     def set_topic_meta(self, step: Fields) -> None:
-        topic = self.on(step).topic(need_text(step, "topic"))
+        topic = self.on(step).topic(step.text("topic"))
         topic.set_meta(need_cell(step, "key"), need_cell(step, "value"))
 
 
 def run_queue_sequence(fields: Fields) -> None:
     """Check a recorded sequence of operations on queues, or on a topic map."""
-    only_fields(fields, (*SEQUENCE_FIELDS, "level"))
-    level = need_text(fields, "level")
+    fields.only(*SEQUENCE_FIELDS, "level")
+    level = fields.text("level")
     levels: dict[str, type[SequenceRun[Any]]] = {"queue": _Queues, "mq": _TopicMaps}
     if level not in levels:
         raise Mismatch(f"unknown level {level!r}; known: {', '.join(levels)}")
@@ -133,17 +129,17 @@ def run_queue_sequence(fields: Fields) -> None:
 def run_route(fields: Fields) -> None:
     """Check the partition that a key goes to, and the numbers on the way."""
     known = ("id", "kind", "key", "partitions", "hash_low_64", "floor_mod", "java_abs", "decision")
-    only_fields(fields, known)
+    fields.only(*known)
     key = need_cell(fields, "key")
-    count = need_int(fields, "partitions")
+    count = fields.integer("partitions")
     # The last 64 bits of the hash, signed, as a Java long.
     low = int.from_bytes(value_hash(key)[-LONG_BITS // 8 :], "big", signed=True)
-    expect("hash_low_64", as_decimal(need(fields, "hash_low_64"), "hash_low_64"), low)
-    expect("floor_mod", need_int(fields, "floor_mod"), partition_of(key, count))
+    expect("hash_low_64", as_decimal(fields.need("hash_low_64"), "hash_low_64"), low)
+    fields.expect("floor_mod", partition_of(key, count))
     if "java_abs" in fields:
         # What `Math.abs` of Java gives, as a comment of the vector: it differs for negative
         # numbers.
-        expect("java_abs", need_int(fields, "java_abs"), abs(low) % count)
+        fields.expect("java_abs", abs(low) % count)
 
 
 register_lattice_type("queue", plain_type(QueueLattice))

@@ -11,21 +11,15 @@ An unknown kind is a failure, not a skip: a vector that is not run proves nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from datalattice.conformance.checks import Fields, Mismatch
 from datalattice.errors import UsageError
-
-Fields = Mapping[str, Any]
-"""One vector, as in the file."""
 
 Runner = Callable[[Fields], None]
 """Checks one vector; raises `Mismatch` (or anything else) when it does not hold."""
-
-
-class Mismatch(Exception):
-    """A vector does not hold here; the text says what was expected and what came."""
 
 
 class Skipped(Exception):

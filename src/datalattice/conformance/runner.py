@@ -8,14 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datalattice.conformance.registry import (
-    Case,
-    Fields,
-    Mismatch,
-    Skipped,
-    find_format,
-    find_runner,
-)
+from datalattice.conformance.checks import Fields, Mismatch
+from datalattice.conformance.registry import Case, Skipped, find_format, find_runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +107,7 @@ def listed_vectors(document: Fields) -> Iterator[tuple[str, Fields]]:
     if not isinstance(vectors, list):
         raise Mismatch("the file holds no array 'vectors'")
     for position, fields in enumerate(vectors):
-        if not isinstance(fields, dict):
+        if not isinstance(fields, Fields):
             raise Mismatch(f"vector {position} is not an object")
         name = fields.get("id")
         yield (name if isinstance(name, str) else f"#{position}"), fields
@@ -131,13 +125,13 @@ def _read(path: Path) -> Fields:
         raise Mismatch(f"cannot read the file: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise Mismatch(f"not valid JSON: {error}") from None
-    if not isinstance(document, dict):
+    if not isinstance(document, Fields):
         raise Mismatch("the file does not hold a JSON object")
     return document
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)  # which silently keeps the last of two equal names
+def _members(pairs: list[tuple[str, Any]]) -> Fields:
+    members = Fields(pairs)  # which silently keeps the last of two equal names
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)

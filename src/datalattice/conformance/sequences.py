@@ -8,18 +8,13 @@ from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from datalattice.cells import Value, value_hash
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     as_fields,
     as_int,
     expect,
-    need,
-    need_fields,
-    need_int,
-    need_list,
-    need_text,
-    only_fields,
 )
 from datalattice.conformance.notation import expect_cell, hash_or_none, need_cell, read_cell
-from datalattice.conformance.registry import Fields, Mismatch
 
 SEQUENCE_FIELDS: Final = ("id", "kind", "steps", "final", "decision", "differs_from_step")
 STEP_FIELDS: Final = ("op", "on", "returns", "states")
@@ -63,10 +58,10 @@ def operation(*fields: str, silent: bool = False) -> Callable[[Perform], Perform
         @wraps(method)
         def perform(run: SequenceRun[Any], step: Fields) -> None:
             # A field that no operation reads would be an expectation that is never checked.
-            only_fields(step, (*STEP_FIELDS, *run.fields, *fields))
+            step.only(*STEP_FIELDS, *run.fields, *fields)
             # An operation without a result cannot have a recorded one.
             if silent and "returns" in step:
-                raise Mismatch(f"{need_text(step, 'op')} returns nothing")
+                raise Mismatch(f"{step.text('op')} returns nothing")
             method(run, step)
 
         perform.is_operation = True  # type: ignore[attr-defined]
@@ -105,25 +100,25 @@ class SequenceRun(Generic[H]):
 
     def perform(self, step: Fields) -> None:
         """Perform a step and check what it returns."""
-        name = need_text(step, "op")
+        name = step.text("op")
         found = self.operations.get(name)
         if found is None:
             known = ", ".join(sorted(self.operations))
             raise Mismatch(f"unknown operation {name!r} on {self.what}; known: {known}")
         if "clock" in step:
-            self.clock.time_ms = need_int(step, "clock")
+            self.clock.time_ms = step.integer("clock")
         found(self, step)
 
     def on(self, step: Fields, field: str = "on") -> H:
         """Return the handle that a field names."""
-        name = need_text(step, field)
+        name = step.text(field)
         if name not in self.handles:
             raise Mismatch(f"no handle named {name!r}")
         return self.handles[name]
 
     def add(self, step: Fields, field: str, handle: H) -> None:
         """Add a handle under the name in a field, which must be free."""
-        name = need_text(step, field)
+        name = step.text(field)
         # A name that is used twice would make later steps ambiguous.
         if name in self.handles:
             raise Mismatch(f"there is a handle named {name!r} already")
@@ -154,11 +149,11 @@ def run_steps(
     From the step `differs_from_step` on, a decision of ours differs from the reference, and only
     what operations return is compared.
     """
-    steps = need_list(fields, "steps")
+    steps = fields.array("steps")
     differs = as_int(fields.get("differs_from_step", len(steps)), "differs_from_step")
     if not 0 <= differs <= len(steps):
         raise Mismatch(f"differs_from_step is {differs}, and there are {len(steps)} steps")
-    stated: Fields = {}
+    stated = Fields()
     reference: dict[str, object] = {}
     for position, node in enumerate(steps):
         step = as_fields(node, f"step {position}")
@@ -166,16 +161,16 @@ def run_steps(
         try:
             perform(step)
             if position < differs:  # later states follow our decision, not the reference
-                _compare_states(need_fields(step, "states"), states())
+                _compare_states(step.fields("states"), states())
         except Mismatch as mismatch:
             raise Mismatch(f"{where}: {mismatch}") from mismatch
-        stated = need_fields(step, "states")
+        stated = step.fields("states")
         # Where our decision differs, `java_states` has what the reference came to.
         reference = {**stated, **step.get("java_states", {})}
     if differs == len(steps):
-        _compare_final(need_fields(fields, "final"), states())
+        _compare_final(fields.fields("final"), states())
     else:
-        _compare_stated(need_fields(fields, "final"), stated)
+        _compare_stated(fields.fields("final"), stated)
     _compare_stated(as_fields(fields.get("java_final", {}), "java_final"), reference)
 
 
@@ -204,7 +199,7 @@ def _compare_stated(final: Mapping[str, Any], reference: Mapping[str, object]) -
 
 def returned(step: Fields, got: object) -> None:
     """Compare the plain value an operation returned with the one recorded."""
-    expect("returns", need(step, "returns"), got)
+    step.expect("returns", got)
 
 
 def returned_cell(step: Fields, got: Value) -> None:

@@ -13,20 +13,16 @@ from typing import Final
 
 from datalattice.cells import Value, decode, decode_parts, encode, value_hash
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     as_fields,
     as_hex,
     as_list,
     as_text,
     expect,
-    need,
-    need_fields,
-    need_hex,
-    need_list,
-    need_text,
-    only_fields,
     shown,
 )
-from datalattice.conformance.registry import Case, Fields, Mismatch
+from datalattice.conformance.registry import Case
 from datalattice.errors import PeerError
 from datalattice.wire import FrameBuffer, Ping, Result, decode_payload, encode_length
 
@@ -58,12 +54,12 @@ def recognises(document: Fields) -> bool:
 
 def cases(document: Fields) -> Iterator[Case]:
     """Yield the transcripts that are played."""
-    for position, node in enumerate(need_list(document, "transcripts")):
+    for position, node in enumerate(document.array("transcripts")):
         transcript = as_fields(node, f"transcript {position}")
-        run = need_text(transcript, "run")
+        run = transcript.text("run")
         # "skip" marks what only the reference can play; any other word is a fault of the file.
         if run == "server":
-            yield Case(need_text(transcript, "name"), KIND, transcript)
+            yield Case(transcript.text("name"), KIND, transcript)
         elif run != "skip":
             raise Mismatch(f"run: 'server' or 'skip' is needed, got {shown(run)}")
 
@@ -73,7 +69,7 @@ def cases(document: Fields) -> Iterator[Case]:
 
 def steps_of(transcript: Fields) -> list[Fields]:
     """Return the steps, all checked for a known form."""
-    steps = [as_fields(node, f"step {n}") for n, node in enumerate(need_list(transcript, "steps"))]
+    steps = [as_fields(node, f"step {n}") for n, node in enumerate(transcript.array("steps"))]
     for number, step in enumerate(steps):
         try:
             _check_step(step)
@@ -83,22 +79,22 @@ def steps_of(transcript: Fields) -> list[Fields]:
 
 
 def _check_step(step: Fields) -> None:
-    only_fields(step, _STEP_FIELDS)
-    op = need_text(step, "op")
+    step.only(*_STEP_FIELDS)
+    op = step.text("op")
     if op not in OPS:
         raise Mismatch(f"op: one of {', '.join(OPS)} is needed, got {shown(op)}")
     # Nothing is compared in these steps.
     if op in (*SENDS, "note") or step.get("closed"):
         return
-    expected = need_text(step, "expect")
+    expected = step.text("expect")
     if expected == "differ":
-        ours = need_fields(step, "ours")
-        only_fields(ours, _OURS_FIELDS)
-        if need_text(ours, "op") not in OURS_OPS:
+        ours = step.fields("ours")
+        ours.only(*_OURS_FIELDS)
+        if ours.text("op") not in OURS_OPS:
             raise Mismatch(f"ours: one of {', '.join(OURS_OPS)} is needed, got {shown(ours['op'])}")
     elif expected == "volatile":
         for entry in _volatile(step):
-            if need_text(entry, "field") not in SLOTS:
+            if entry.text("field") not in SLOTS:
                 raise Mismatch(f"volatile: one of {', '.join(SLOTS)} is needed, got {shown(entry)}")
     elif expected != "match":
         raise Mismatch(f"expect: match, volatile or differ is needed, got {shown(expected)}")
@@ -107,9 +103,9 @@ def _check_step(step: Fields) -> None:
 
 
 def _volatile(step: Fields) -> list[Fields]:
-    entries = [as_fields(node, "volatile") for node in need_list(step, "volatile")]
+    entries = [as_fields(node, "volatile") for node in step.array("volatile")]
     for entry in entries:
-        only_fields(entry, ("what", "field", "allow"))
+        entry.only("what", "field", "allow")
     return entries
 
 
@@ -127,9 +123,9 @@ def cells_of(transcript: Fields) -> dict[bytes, bytes]:
 def bytes_of(step: Fields) -> bytes:
     """Return what a sending step writes: its bytes, or those it describes."""
     if "construct" not in step:
-        return need_hex(step, "bytes")
+        return step.hex("bytes")
     out = bytearray()
-    for piece in need_text(step, "construct").split(" then "):
+    for piece in step.text("construct").split(" then "):
         length = re.fullmatch(r"VLQ\(([0-9]{1,9})\)", piece)
         repeated = re.fullmatch(r"((?:[0-9a-f]{2})+)(?: repeated ([0-9]{1,9}) times)?", piece)
         if length is not None:
@@ -173,7 +169,7 @@ def compare_volatile(step: Fields, payload: bytes, pings: set[bytes]) -> None:
     free: set[str] = set()
     allowed: set[str] = set()
     for entry in _volatile(step):
-        free.add(need_text(entry, "field"))
+        free.add(entry.text("field"))
         allowed |= {as_text(word, "allow") for word in as_list(entry.get("allow", []), "allow")}
     wanted, got = _slots(recorded), _slots(own)
     for slot in SLOTS:
@@ -189,19 +185,19 @@ def compare_ours(ours: Fields, payload: bytes) -> None:
     """Raise `Mismatch` unless a Result is what our decisions make of it."""
     own = result_in(payload)
     if "id" in ours:
-        expect("id", need_hex(ours, "id").hex(), encode(own.id).hex())
+        ours.expect("id", encode(own.id))
     if "error" in ours:
-        expect("error", need(ours, "error"), _error_name(own))
+        ours.expect("error", _error_name(own))
     if "value" in ours:
-        expect("value", need_hex(ours, "value").hex(), encode(own.value).hex())
+        ours.expect("value", encode(own.value))
     if "value_hash" in ours:
-        expect("hash of the value", need_hex(ours, "value_hash").hex(), value_hash(own.value).hex())
+        expect("hash of the value", ours.hex("value_hash"), value_hash(own.value))
 
 
 def compare_state(wanted: Fields, live: bytes, announced: bytes) -> None:
     """Raise `Mismatch` unless a node's two values have these hashes."""
-    expect("live value", need_hex(wanted, "root_hash").hex(), live.hex())
-    expect("announced value", need_hex(wanted, "announced_hash").hex(), announced.hex())
+    expect("live value", wanted.hex("root_hash"), live)
+    expect("announced value", wanted.hex("announced_hash"), announced)
 
 
 def result_in(payload: bytes) -> Result:
@@ -215,7 +211,7 @@ def result_in(payload: bytes) -> Result:
 def _recorded(step: Fields) -> bytes:
     """Return the payload of the recorded frame, which must be one frame and nothing else."""
     buffer = FrameBuffer()
-    buffer.feed(need_hex(step, "bytes"))
+    buffer.feed(step.hex("bytes"))
     payload = buffer.next_payload()
     if payload is None or buffer.is_partial:
         raise Mismatch(f"one whole frame is needed, got {shown(step['bytes'])}")

@@ -37,19 +37,15 @@ from datalattice.cells import (
     encode,
 )
 from datalattice.conformance.checks import (
+    Mismatch,
     as_decimal,
     as_fields,
     as_hex,
     as_int,
     as_list,
     as_text,
-    need,
-    need_hex,
-    need_int,
-    only_fields,
     shown,
 )
-from datalattice.conformance.registry import Mismatch
 
 GENERATED_MAX: Final = 4_000_000
 """Most elements or bytes of a generator."""
@@ -105,9 +101,9 @@ def _extension(body: Any) -> Value:
 
 def _generated_bytes(body: Any, modulus: int, base: int) -> bytes:
     fields = as_fields(body, "generator")
-    only_fields(fields, ("n", "a", "b", "c"))
-    size = _generated_count(need(fields, "n"))
-    a, b, c = (need_int(fields, name) for name in ("a", "b", "c"))
+    fields.only("n", "a", "b", "c")
+    size = _generated_count(fields.need("n"))
+    a, b, c = (fields.integer(name) for name in ("a", "b", "c"))
     # A byte for each position, from three numbers, so that a file need not hold megabytes.
     return bytes(base + (a * i + b * (i >> 8) + c) % modulus for i in range(size))
 
@@ -180,8 +176,8 @@ def _record(body: Any) -> Value:
 
 def _signed(body: Any) -> Value:
     fields = as_fields(body, "signed")
-    only_fields(fields, ("key", "sig", "value"))
-    return Signed(need_hex(fields, "key"), need_hex(fields, "sig"), build(need(fields, "value")))
+    fields.only("key", "sig", "value")
+    return Signed(fields.hex("key"), fields.hex("sig"), build(fields.need("value")))
 
 
 # --- generators -------------------------------------------------------------------------------

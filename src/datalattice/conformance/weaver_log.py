@@ -7,6 +7,8 @@ from itertools import pairwise
 
 from datalattice.clock import Hlc, clamp_future, is_future, tick, update
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     as_decimal,
     as_fields,
     as_hex,
@@ -14,16 +16,8 @@ from datalattice.conformance.checks import (
     as_list,
     as_text,
     expect,
-    need,
-    need_bool,
-    need_fields,
-    need_hex,
-    need_int,
-    need_list,
-    need_text,
-    only_fields,
 )
-from datalattice.conformance.registry import Fields, Mismatch, register_titled
+from datalattice.conformance.registry import register_titled
 from datalattice.crypto import KeyPair
 from datalattice.engine import MemoryEngine, ReadTxn
 from datalattice.weaver import (
@@ -71,46 +65,46 @@ def _hlc(value: object, name: str) -> Hlc:
 
 
 def _run_hlc(fields: Fields) -> None:
-    op = need_text(fields, "op")
+    op = fields.text("op")
     if op == "compare":
-        only_fields(fields, ("op", "name", "values", "expect_sorted"))
+        fields.only("op", "name", "values", "expect_sorted")
         # Compared as pairs: wall time first, then the counter.
-        stamps = [_hlc(each, "values") for each in need_list(fields, "values")]
-        wanted = [_hlc(each, "expect_sorted") for each in need_list(fields, "expect_sorted")]
+        stamps = [_hlc(each, "values") for each in fields.array("values")]
+        wanted = [_hlc(each, "expect_sorted") for each in fields.array("expect_sorted")]
         expect("expect_sorted", wanted, sorted(stamps))
     elif op == "sequence":
-        only_fields(fields, ("op", "name", "start", "steps", "expect"))
-        last = _hlc(need(fields, "start"), "start")
+        fields.only("op", "name", "start", "steps", "expect")
+        last = _hlc(fields.need("start"), "start")
         found = []
-        for step in need_list(fields, "steps"):
+        for step in fields.array("steps"):
             last = _stepped(last, as_fields(step, "steps"))
             found.append(last)
-        expect("expect", [_hlc(each, "expect") for each in need_list(fields, "expect")], found)
+        expect("expect", [_hlc(each, "expect") for each in fields.array("expect")], found)
     elif op in {"tick", "update"}:
-        only_fields(fields, ("op", "name", "local", "received", "now", "expect"))
-        got = _stepped(_hlc(need(fields, "local"), "local"), fields)
-        expect("expect", _hlc(need(fields, "expect"), "expect"), got)
+        fields.only("op", "name", "local", "received", "now", "expect")
+        got = _stepped(_hlc(fields.need("local"), "local"), fields)
+        expect("expect", _hlc(fields.need("expect"), "expect"), got)
     else:
         _run_drift(op, fields)
 
 
 def _stepped(last: Hlc, step: Fields) -> Hlc:
-    now = need_int(step, "now")
-    if need_text(step, "op") == "tick":
+    now = step.integer("now")
+    if step.text("op") == "tick":
         return tick(last, now)
-    return update(last, _hlc(need(step, "received"), "received"), now)
+    return update(last, _hlc(step.need("received"), "received"), now)
 
 
 def _run_drift(op: str, fields: Fields) -> None:
-    only_fields(fields, ("op", "name", "value", "parent", "now", "max_drift", "expect"))
-    value = _hlc(need(fields, "value"), "value")
-    now, drift = need_int(fields, "now"), need_int(fields, "max_drift")
+    fields.only("op", "name", "value", "parent", "now", "max_drift", "expect")
+    value = _hlc(fields.need("value"), "value")
+    now, drift = fields.integer("now"), fields.integer("max_drift")
     if op == "is_future":
-        expect("expect", need_bool(fields, "expect"), is_future(value, now, drift))
+        fields.expect("expect", is_future(value, now, drift))
         return
     expect("op", "clamp", op)
-    parent = _hlc(need(fields, "parent"), "parent")
-    wanted = _hlc(need(fields, "expect"), "expect")
+    parent = _hlc(fields.need("parent"), "parent")
+    wanted = _hlc(fields.need("expect"), "expect")
     expect("expect", wanted, clamp_future(value, parent, now, drift))
 
 
@@ -118,35 +112,32 @@ def _run_drift(op: str, fields: Fields) -> None:
 
 
 def _run_intention(fields: Fields) -> None:
-    only_fields(
-        fields,
-        (
-            *("name", "note", "signing_key_seed", "author", "wall_time", "counter", "store_id"),
-            *("store_prev", "deps_as_given", "deps_canonical", "ops", "borsh", "borsh_len"),
-            *("hash", "signature", "signed_intention_proto"),
-        ),
+    fields.only(
+        *("name", "note", "signing_key_seed", "author", "wall_time", "counter", "store_id"),
+        *("store_prev", "deps_as_given", "deps_canonical", "ops", "borsh", "borsh_len"),
+        *("hash", "signature", "signed_intention_proto"),
     )
-    key = KeyPair(need_hex(fields, "signing_key_seed"))
-    expect("author", need_hex(fields, "author"), key.public_key)
-    stamp = Hlc(as_decimal(need(fields, "wall_time"), "wall_time"), need_int(fields, "counter"))
+    key = KeyPair(fields.hex("signing_key_seed"))
+    fields.expect("author", key.public_key)
+    stamp = Hlc(as_decimal(fields.need("wall_time"), "wall_time"), fields.integer("counter"))
     given = _hashes(fields, "deps_as_given")
-    store_id, prev = need_hex(fields, "store_id"), need_hex(fields, "store_prev")
+    store_id, prev = fields.hex("store_id"), fields.hex("store_prev")
     # The canonical form does not depend on the order given.
-    built = Intention.build(key.public_key, stamp, store_id, prev, given, need_hex(fields, "ops"))
+    built = Intention.build(key.public_key, stamp, store_id, prev, given, fields.hex("ops"))
     expect("deps_canonical", _hashes(fields, "deps_canonical"), list(built.deps))
     signed = built.sign(key)
-    expect("borsh", need_hex(fields, "borsh"), signed.borsh)
-    expect("borsh_len", need_int(fields, "borsh_len"), len(signed.borsh))
-    expect("hash", need_hex(fields, "hash"), signed.hash)
-    expect("signature", need_hex(fields, "signature"), signed.signature)
-    envelope = need_hex(fields, "signed_intention_proto")
+    fields.expect("borsh", signed.borsh)
+    fields.expect("borsh_len", len(signed.borsh))
+    fields.expect("hash", signed.hash)
+    fields.expect("signature", signed.signature)
+    envelope = fields.hex("signed_intention_proto")
     expect("signed_intention_proto", envelope, signed.encode())
     # The envelope is accepted as it is.
     expect("what the envelope holds", [signed], admit([envelope], store_id))
 
 
 def _hashes(fields: Fields, name: str) -> list[bytes]:
-    return [as_hex(each, name) for each in need_list(fields, name)]
+    return [as_hex(each, name) for each in fields.array(name)]
 
 
 _STAGES = {"verify": "signature"}
@@ -154,11 +145,11 @@ _STAGES = {"verify": "signature"}
 
 
 def _run_refusal(fields: Fields) -> None:
-    only_fields(fields, ("name", "borsh", "signature", "reject_at", "why"))
-    borsh, signature = need_hex(fields, "borsh"), need_hex(fields, "signature")
+    fields.only("name", "borsh", "signature", "reject_at", "why")
+    borsh, signature = fields.hex("borsh"), fields.hex("signature")
     # An envelope with any signature: `SignedIntention` would refuse to hold it.
     envelope = b"".join((b"\x0a", _length(borsh), borsh, b"\x12", _length(signature), signature))
-    stage = need_text(fields, "reject_at")
+    stage = fields.text("reject_at")
     try:
         admit([envelope], borsh[44:60])  # the store's id is in the intention: bytes 44 to 60
     except IntentionRefused as refused:
@@ -178,42 +169,42 @@ def _length(data: bytes) -> bytes:
 
 def _run_witness(fields: Fields) -> None:
     known = ("name", "node_key_seed", "node", "store_id", "records", "head", "valid")
-    only_fields(fields, (*known, "break_at_seq"))
-    key = KeyPair(need_hex(fields, "node_key_seed"))
-    expect("node", need_hex(fields, "node"), key.public_key)
-    store_id = need_hex(fields, "store_id")
+    fields.only(*known, "break_at_seq")
+    key = KeyPair(fields.hex("node_key_seed"))
+    fields.expect("node", key.public_key)
+    store_id = fields.hex("store_id")
     records = [
         _witness_record(as_fields(each, "records"), store_id, key)
-        for each in need_list(fields, "records")
+        for each in fields.array("records")
     ]
-    if need_bool(fields, "valid"):
+    if fields.truth("valid"):
         # From the first record, each names the hash before it.
         end = check_chain(records, store_id, key.public_key)
-        seq, content_hash = as_list(need(fields, "head"), "head", 2)
+        seq, content_hash = as_list(fields.need("head"), "head", 2)
         expect("head", (as_int(seq, "head"), as_hex(content_hash, "head")), tuple(end))
         return
     try:
         check_chain(records, store_id, key.public_key)
     except ChainBroken as broken:
-        expect("break_at_seq", need_int(fields, "break_at_seq"), broken.seq)
+        fields.expect("break_at_seq", broken.seq)
     else:
         raise Mismatch("the chain should have been found broken")
 
 
 def _witness_record(fields: Fields, store_id: bytes, key: KeyPair) -> WitnessRecord:
     known = ("seq", "intention_hash", "wall_time", "prev_hash", "content", "content_hash")
-    only_fields(fields, (*known, "signature", "record"))
+    fields.only(*known, "signature", "record")
     record = WitnessRecord.build(
         store_id,
-        need_hex(fields, "intention_hash"),
-        need_int(fields, "wall_time"),
-        need_hex(fields, "prev_hash"),
+        fields.hex("intention_hash"),
+        fields.integer("wall_time"),
+        fields.hex("prev_hash"),
         key,
     )
-    expect("content", need_hex(fields, "content"), record.content)
-    expect("content_hash", need_hex(fields, "content_hash"), record.content_hash)
-    expect("signature", need_hex(fields, "signature"), record.signature)
-    expect("record", need_hex(fields, "record"), record.encode())
+    fields.expect("content", record.content)
+    fields.expect("content_hash", record.content_hash)
+    fields.expect("signature", record.signature)
+    fields.expect("record", record.encode())
     return WitnessRecord.decode(record.encode())  # from its bytes, as a peer would read it
 
 
@@ -224,21 +215,21 @@ class _Script:
     """A log, and the intentions of a script by label."""
 
     def __init__(self, fields: Fields) -> None:
-        self.store_id = need_hex(fields, "store_id")
+        self.store_id = fields.hex("store_id")
         self.log = IntentionLog(self.store_id, NODE, _StoppedClock())
         self.engine = MemoryEngine(LOG_TABLES)
         self.envelopes: dict[str, bytes] = {}  # by label: scripts name intentions so
         self.labels: dict[bytes, str] = {}
-        for each in need_list(fields, "intentions"):
+        for each in fields.array("intentions"):
             listed = as_fields(each, "intentions")
-            only_fields(listed, ("label", "author", "hash", "store_prev", "deps", "signed_proto"))
-            label = need_text(listed, "label")
-            self.envelopes[label] = need_hex(listed, "signed_proto")
+            listed.only("label", "author", "hash", "store_prev", "deps", "signed_proto")
+            label = listed.text("label")
+            self.envelopes[label] = listed.hex("signed_proto")
             signed = SignedIntention.decode(self.envelopes[label])
             intention = signed.intention
-            expect("hash", need_hex(listed, "hash"), signed.hash)
-            expect("author", need_hex(listed, "author"), intention.author)
-            expect("store_prev", need_hex(listed, "store_prev"), intention.store_prev)
+            listed.expect("hash", signed.hash)
+            listed.expect("author", intention.author)
+            listed.expect("store_prev", intention.store_prev)
             expect("deps", _hashes(listed, "deps"), list(intention.deps))
             self.labels[signed.hash] = label
 
@@ -252,12 +243,10 @@ class _Script:
         with self.engine.read() as txn:
             entries = list(self.log.scan(txn))
             waiting = [each.signed.hash for each in self.log.floating(txn)]
-        expect(
-            witnessed, sorted(need_list(fields, witnessed)), self._named(e.signed for e in entries)
-        )
+        expect(witnessed, sorted(fields.array(witnessed)), self._named(e.signed for e in entries))
         expect(
             floating,
-            sorted(need_list(fields, floating)),
+            sorted(fields.array(floating)),
             sorted(self.labels[hash] for hash in waiting),
         )
         before = {ZERO}  # zeros stand for "none before"
@@ -275,42 +264,39 @@ class _Script:
 
 
 def _run_ingest(fields: Fields) -> None:
-    only_fields(fields, ("name", "note", "store_id", "intentions", "steps", "final", "rust_head"))
+    fields.only("name", "note", "store_id", "intentions", "steps", "final", "rust_head")
     script = _Script(fields)
-    for each in need_list(fields, "steps"):
+    for each in fields.array("steps"):
         step = as_fields(each, "steps")
-        labels = [as_text(label, "batch") for label in need_list(step, "batch")]
-        if need_text(step, "result") == "rejected":
-            only_fields(step, ("batch", "result", "reason"))
+        labels = [as_text(label, "batch") for label in step.array("batch")]
+        if step.text("result") == "rejected":
+            step.only("batch", "result", "reason")
             try:
                 script.ingest(labels)
             except IntentionRefused as refused:
-                expect("reason", need_text(step, "reason"), refused.stage)
+                step.expect("reason", refused.stage)
                 continue  # the batch is refused as a whole
             raise Mismatch("the batch should have been refused")
-        only_fields(
-            step,
-            (
-                *("batch", "result", "missing_prev", "missing_condition"),
-                *("witnessed_after", "floating_after"),
-            ),
+        step.only(
+            *("batch", "result", "missing_prev", "missing_condition"),
+            *("witnessed_after", "floating_after"),
         )
         done = script.ingest(labels)
-        expect("result", need_text(step, "result"), done.result)
+        step.expect("result", done.result)
         missing = [
             {"prev": each.prev.hex(), "since": each.since.hex(), "author": each.author.hex()}
             for each in done.missing
         ]
-        expect("missing_prev", need_list(step, "missing_prev"), missing)
+        step.expect("missing_prev", missing)
         expect("missing_condition", _hashes(step, "missing_condition"), [*done.missing_condition])
         script.check(step, "witnessed_after", "floating_after")
-    final = need_fields(fields, "final")
-    only_fields(final, ("witnessed", "floating", "tips", "witness_fingerprint"))
+    final = fields.fields("final")
+    final.only("witnessed", "floating", "tips", "witness_fingerprint")
     script.check(final, "witnessed", "floating")
     with script.engine.read() as txn:  # after all steps, and not on the way
         tips = {author.hex(): tip.hash.hex() for author, tip in script.log.tips(txn).items()}
-        expect("tips", dict(need_fields(final, "tips")), tips)
-        fingerprint = need_hex(final, "witness_fingerprint")
+        expect("tips", dict(final.fields("tips")), tips)
+        fingerprint = final.hex("witness_fingerprint")
         expect("witness_fingerprint", fingerprint, script.log.head(txn).fingerprint)
 
 
@@ -318,36 +304,36 @@ def _run_ingest(fields: Fields) -> None:
 
 
 def _run_dag(fields: Fields) -> None:
-    only_fields(fields, ("name", "nodes", "queries"))
+    fields.only("name", "nodes", "queries")
     nodes: dict[bytes, DagNode] = {}
-    for seq, each in enumerate(need_list(fields, "nodes"), 1):
+    for seq, each in enumerate(fields.array("nodes"), 1):
         listed = as_fields(each, "nodes")
-        only_fields(listed, ("id", "deps"))
-        deps = tuple(as_text(dep, "deps").encode() for dep in need_list(listed, "deps"))
-        name = need_text(listed, "id").encode()
+        listed.only("id", "deps")
+        deps = tuple(as_text(dep, "deps").encode() for dep in listed.array("deps"))
+        name = listed.text("id").encode()
         nodes[name] = DagNode(name, deps, Hlc(seq, 0), seq)
-    for each in need_list(fields, "queries"):
+    for each in fields.array("queries"):
         _query(as_fields(each, "queries"), nodes)
 
 
 def _query(query: Fields, nodes: dict[bytes, DagNode]) -> None:
-    op = need_text(query, "op")
+    op = query.text("op")
     if op == "find_lca":
-        only_fields(query, ("op", "a", "b", "expect"))
-        a, b = need_text(query, "a"), need_text(query, "b")
+        query.only("op", "a", "b", "expect")
+        a, b = query.text("a"), query.text("b")
         got = find_lca(nodes.get, a.encode(), b.encode()).decode()
-        expect(f"find_lca {a} {b}", need_text(query, "expect"), got)
+        expect(f"find_lca {a} {b}", query.text("expect"), got)
     elif op == "is_ancestor":
-        only_fields(query, ("op", "ancestor", "descendant", "expect"))
-        a, d = need_text(query, "ancestor"), need_text(query, "descendant")
+        query.only("op", "ancestor", "descendant", "expect")
+        a, d = query.text("ancestor"), query.text("descendant")
         found = is_ancestor(nodes.get, a.encode(), d.encode())
-        expect(f"is_ancestor {a} {d}", need_bool(query, "expect"), found)
+        expect(f"is_ancestor {a} {d}", query.truth("expect"), found)
     else:
         expect("op", "get_path", op)
-        only_fields(query, ("op", "from", "to", "expect_set"))
-        start, to = need_text(query, "from"), need_text(query, "to")
+        query.only("op", "from", "to", "expect_set")
+        start, to = query.text("from"), query.text("to")
         names = [hash.decode() for hash in path(nodes.get, start.encode(), to.encode())]
-        expect(f"get_path {start} {to}", sorted(need_list(query, "expect_set")), sorted(names))
+        expect(f"get_path {start} {to}", sorted(query.array("expect_set")), sorted(names))
         for position, name in enumerate(names):
             later = {other.encode() for other in names[position:]}
             if not later.isdisjoint(nodes[name.encode()].deps):
@@ -356,22 +342,22 @@ def _query(query: Fields, nodes: dict[bytes, DagNode]) -> None:
 
 def _run_frontier(fields: Fields) -> None:
     known = ("name", "self", "intentions", "author_totals", "observations", "ack_tips")
-    only_fields(fields, (*known, "pending_ack"))
+    fields.only(*known, "pending_ack")
     log = IntentionLog(STORE, NODE, _StoppedClock())
     engine = MemoryEngine(LOG_TABLES)
     ours: dict[bytes, bytes] = {ZERO: ZERO}
-    listed = [as_fields(each, "intentions") for each in need_list(fields, "intentions")]
+    listed = [as_fields(each, "intentions") for each in fields.array("intentions")]
     with engine.write() as txn:
         # The file gives no stamps and signatures, so these are intentions with other hashes.
         for each in listed:
             signed = _stand_in(each, ours)
-            ours[need_hex(each, "hash")] = signed.hash
+            ours[each.hex("hash")] = signed.hash
             seqs = log.ingest(txn, [signed]).witnessed
-            expect("witness_seq", [need_int(each, "witness_seq")], list(seqs))
+            expect("witness_seq", [each.integer("witness_seq")], list(seqs))
     with engine.read() as txn:
         for each in listed:
-            wanted = {as_hex(k, "frontier"): v for k, v in need_fields(each, "frontier").items()}
-            got = frontier(txn, ours[need_hex(each, "hash")])
+            wanted = {as_hex(k, "frontier"): v for k, v in each.fields("frontier").items()}
+            got = frontier(txn, ours[each.hex("hash")])
             expect("frontier", sorted(wanted.items()), sorted(got.items()))
         # Our hashes back to those of the file.
         _check_observations(fields, txn, {mine: theirs for theirs, mine in ours.items()})
@@ -379,14 +365,14 @@ def _run_frontier(fields: Fields) -> None:
 
 def _stand_in(fields: Fields, ours: dict[bytes, bytes]) -> SignedIntention:
     known = ("label", "hash", "author", "store_prev", "deps", "content", "witness_seq")
-    only_fields(fields, (*known, "frontier"))
+    fields.only(*known, "frontier")
     intention = Intention.build(  # the place in the log stands for time
-        need_hex(fields, "author"),
-        Hlc(need_int(fields, "witness_seq"), 0),
+        fields.hex("author"),
+        Hlc(fields.integer("witness_seq"), 0),
         STORE,
-        ours[need_hex(fields, "store_prev")],
+        ours[fields.hex("store_prev")],
         [ours[dep] for dep in _hashes(fields, "deps")],
-        need_text(fields, "label").encode() if need_bool(fields, "content") else b"",
+        fields.text("label").encode() if fields.truth("content") else b"",
     )
     # No signature: ingest here trusts what `admit` let through.
     return SignedIntention.of(intention.encode(), bytes(64))
@@ -394,14 +380,14 @@ def _stand_in(fields: Fields, ours: dict[bytes, bytes]) -> SignedIntention:
 
 def _check_observations(fields: Fields, txn: ReadTxn, theirs: dict[bytes, bytes]) -> None:
     log = IntentionLog(STORE, NODE, _StoppedClock())
-    me = need_hex(fields, "self")
+    me = fields.hex("self")
     totals = {author.hex(): tip.contents for author, tip in log.tips(txn).items()}
-    expect("author_totals", dict(need_fields(fields, "author_totals")), totals)
+    expect("author_totals", dict(fields.fields("author_totals")), totals)
     seen = [
         {"observer": each.observer.hex(), "observed": each.observed.hex(), "seen": each.seen}
         for each in observations(txn)
     ]
-    expect("observations", need_list(fields, "observations"), seen)
+    fields.expect("observations", seen)
     tips = [
         {
             "author": each.author.hex(),
@@ -411,22 +397,22 @@ def _check_observations(fields: Fields, txn: ReadTxn, theirs: dict[bytes, bytes]
         }
         for each in unacknowledged(txn, me)
     ]
-    expect("ack_tips", need_list(fields, "ack_tips"), tips)
-    expect("pending_ack", need_bool(fields, "pending_ack"), is_ack_pending(txn, me))
+    fields.expect("ack_tips", tips)
+    fields.expect("pending_ack", is_ack_pending(txn, me))
 
 
 def _run_synthetic_genesis(fields: Fields) -> None:
     known = ("store_id", "store_type", "key_seed", "author", "payload", "borsh", "hash")
-    only_fields(fields, (*known, "signature"))
-    key = KeyPair(need_hex(fields, "key_seed"))
-    expect("author of key_seed", need_hex(fields, "author"), key.public_key)
+    fields.only(*known, "signature")
+    key = KeyPair(fields.hex("key_seed"))
+    expect("author of key_seed", fields.hex("author"), key.public_key)
     # The same bytes on every node: made of the id and the type alone.
-    signed = synthetic_genesis(need_hex(fields, "store_id"), need_text(fields, "store_type"))
+    signed = synthetic_genesis(fields.hex("store_id"), fields.text("store_type"))
     expect("author", key.public_key, signed.intention.author)
-    expect("payload", need_hex(fields, "payload"), signed.intention.payload)
-    expect("borsh", need_hex(fields, "borsh"), signed.borsh)
-    expect("hash", need_hex(fields, "hash"), signed.hash)
-    expect("signature", need_hex(fields, "signature"), signed.signature)
+    fields.expect("payload", signed.intention.payload)
+    fields.expect("borsh", signed.borsh)
+    fields.expect("hash", signed.hash)
+    fields.expect("signature", signed.signature)
 
 
 register_titled("Hybrid logical clock", "weaver-hlc", _run_hlc)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     as_fields,
     as_hex,
     as_list,
     expect,
-    need_bool,
-    need_hex,
-    need_int,
-    need_list,
-    need_text,
-    only_fields,
 )
-from datalattice.conformance.registry import Fields, Mismatch, register_titled
+from datalattice.conformance.registry import register_titled
 from datalattice.crypto import blake3
 from datalattice.errors import BadFormat, LimitExceeded
 from datalattice.sync.reconcile import (
@@ -31,9 +27,9 @@ from datalattice.weaver import InviteToken, store_id_text
 
 
 def _run_frame(fields: Fields) -> None:
-    only_fields(fields, ("name", "messages", "stream", "error"))
-    messages = [as_hex(each, "messages") for each in need_list(fields, "messages")]
-    stream = need_hex(fields, "stream")
+    fields.only("name", "messages", "stream", "error")
+    messages = [as_hex(each, "messages") for each in fields.array("messages")]
+    stream = fields.hex("stream")
     buffer = FRAMING.buffer()
     buffer.feed(stream)
     found: list[bytes] = []
@@ -54,36 +50,36 @@ def _run_frame(fields: Fields) -> None:
 
 def _run_token(fields: Fields) -> None:
     known = ("name", "store_id", "secret", "inviter", "protobuf", "token", "secret_hash", "valid")
-    only_fields(fields, (*known, "why"))
-    text = need_text(fields, "token")
-    if not need_bool(fields, "valid"):
+    fields.only(*known, "why")
+    text = fields.text("token")
+    if not fields.truth("valid"):
         try:
             got = InviteToken.from_text(text)
         except BadFormat:
             return
         raise Mismatch(f"the token should have been refused, got {got!r}")
     token = InviteToken.from_text(text)
-    expect("store_id", need_hex(fields, "store_id"), token.store_id)
-    expect("secret", need_hex(fields, "secret"), token.secret)
-    expect("inviter", need_hex(fields, "inviter"), token.inviter)
-    expect("secret_hash", need_hex(fields, "secret_hash"), token.secret_hash)
-    expect("protobuf", need_hex(fields, "protobuf"), token.encode())
+    fields.expect("store_id", token.store_id)
+    fields.expect("secret", token.secret)
+    fields.expect("inviter", token.inviter)
+    fields.expect("secret_hash", token.secret_hash)
+    fields.expect("protobuf", token.encode())
     expect("token", text, token.to_text())
 
 
 def _run_topic(fields: Fields) -> None:
-    only_fields(fields, ("name", "store_id", "uuid", "topic"))
-    store_id = need_hex(fields, "store_id")
-    expect("uuid", need_text(fields, "uuid"), store_id_text(store_id))
-    expect("topic", need_hex(fields, "topic"), topic_of(store_id))
+    fields.only("name", "store_id", "uuid", "topic")
+    store_id = fields.hex("store_id")
+    fields.expect("uuid", store_id_text(store_id))
+    fields.expect("topic", topic_of(store_id))
 
 
 def _run_midpoint(fields: Fields) -> None:
-    only_fields(fields, ("name", "a", "b", "mid", "rust_mid"))
-    start, end = need_hex(fields, "a"), need_hex(fields, "b")
-    expect("mid", need_hex(fields, "mid"), middle(start, end))
+    fields.only("name", "a", "b", "mid", "rust_mid")
+    start, end = fields.hex("a"), fields.hex("b")
+    fields.expect("mid", middle(start, end))
     # Files give the reference's middle only where it differs.
-    reference = need_hex(fields, "rust_mid" if "rust_mid" in fields else "mid")
+    reference = fields.hex("rust_mid" if "rust_mid" in fields else "mid")
     expect("rust_mid", reference, reference_middle(start, end))
 
 
@@ -100,41 +96,41 @@ class _Side:
 
     def __init__(self, fields: Fields, name: str) -> None:
         self.name = name
-        self.hashes = [as_hex(each, name) for each in need_list(fields, name)]
+        self.hashes = [as_hex(each, name) for each in fields.array(name)]
         held = SortedHashes(self.hashes)
         self.session = RangeReconciliation(held)
         self.needs: set[bytes] = set()
         expect(
             f"fingerprint_{name}",
-            need_hex(fields, f"fingerprint_{name}"),
+            fields.hex(f"fingerprint_{name}"),
             held.fingerprint(HASH_START, HASH_END),
         )
 
     def check_needs(self, fields: Fields) -> None:
-        wanted = {as_hex(each, "needs") for each in need_list(fields, f"{self.name}_needs")}
+        wanted = {as_hex(each, "needs") for each in fields.array(f"{self.name}_needs")}
         expect(f"{self.name}_needs", wanted, self.needs)
 
 
 def _run_reconcile(fields: Fields) -> None:
     sides = ("a", "b", "fingerprint_a", "fingerprint_b", "a_needs", "b_needs")
-    only_fields(fields, ("name", "store_id", "transcript", "stats", *sides))
-    store_id = need_hex(fields, "store_id")
+    fields.only("name", "store_id", "transcript", "stats", *sides)
+    store_id = fields.hex("store_id")
     sender, receiver = _Side(fields, "a"), _Side(fields, "b")
-    transcript = need_list(fields, "transcript")
+    transcript = fields.array("transcript")
     payload = sender.session.start()  # the first side starts
     kinds: list[str] = []
     longest = 0
     for position, given in enumerate(transcript):
         line = as_fields(given, "transcript")
-        only_fields(line, ("sender", "kinds", "peer_message_blake3", "length", "peer_message"))
+        line.only("sender", "kinds", "peer_message_blake3", "length", "peer_message")
         where = f"payload {position}"
-        expect(f"{where}: sender", need_text(line, "sender"), sender.name)
+        expect(f"{where}: sender", line.text("sender"), sender.name)
         expect(f"{where}: kinds", as_list(line["kinds"], "kinds"), [_kind(m) for m in payload])
         message = PeerMessage(reconcile_payload=ReconcilePayload(store_id, payload)).encode()
-        expect(f"{where}: length", need_int(line, "length"), len(message))
-        expect(f"{where}: hash", need_hex(line, "peer_message_blake3"), blake3(message))
+        expect(f"{where}: length", line.integer("length"), len(message))
+        expect(f"{where}: hash", line.hex("peer_message_blake3"), blake3(message))
         if "peer_message" in line:
-            expect(f"{where}: bytes", need_hex(line, "peer_message"), message)
+            expect(f"{where}: bytes", line.hex("peer_message"), message)
         # Payloads are written back as they came.
         expect(f"{where}: read again", PeerMessage.decode(message).encode(), message)
         kinds += map(_kind, payload)
@@ -149,12 +145,12 @@ def _run_reconcile(fields: Fields) -> None:
 
 
 def _check_stats(stats: Fields, payloads: int, kinds: list[str], longest: int) -> None:
-    only_fields(stats, ("payloads", "fingerprints", "item_lists", "max_depth_messages"))
+    stats.only("payloads", "fingerprints", "item_lists", "max_depth_messages")
     lists = kinds.count("range_items_request") + kinds.count("range_items_reply")
-    expect("payloads", need_int(stats, "payloads"), payloads)
-    expect("fingerprints", need_int(stats, "fingerprints"), kinds.count("range_fingerprint"))
-    expect("item_lists", need_int(stats, "item_lists"), lists)
-    expect("max_depth_messages", need_int(stats, "max_depth_messages"), longest)
+    stats.expect("payloads", payloads)
+    stats.expect("fingerprints", kinds.count("range_fingerprint"))
+    stats.expect("item_lists", lists)
+    stats.expect("max_depth_messages", longest)
 
 
 register_titled("Length-prefixed PeerMessage frames", "weaver-frame", _run_frame)

@@ -9,21 +9,15 @@ from typing import Any, Final, NamedTuple
 
 from datalattice.clock import Hlc, SystemClock
 from datalattice.conformance.checks import (
+    Fields,
+    Mismatch,
     as_fields,
     as_hex,
     as_int,
     as_list,
     expect,
-    need,
-    need_bool,
-    need_fields,
-    need_hex,
-    need_int,
-    need_list,
-    need_text,
-    only_fields,
 )
-from datalattice.conformance.registry import Fields, Mismatch, register_titled
+from datalattice.conformance.registry import register_titled
 from datalattice.crypto import KeyPair, blake3
 from datalattice.engine import MemoryEngine, WriteTxn
 from datalattice.protobuf import FieldInfo, Message
@@ -78,11 +72,11 @@ def _store(machine: Machine, store_id: bytes = bytes(16)) -> Iterator[_Store]:
 
 def _run_lww(fields: Fields) -> None:
     """Check heads and winner in every listed order, and in all other legal ones."""
-    only_fields(fields, ("name", "note", "ops", "apply_orders", "expect", "rust_head_differs"))
-    ops = _head_ops(need_list(fields, "ops"))
-    wanted = need_fields(fields, "expect")
-    only_fields(wanted, ("heads", "value", "tombstone", "conflicted"))
-    listed = [[as_int(index, "order") for index in order] for order in need(fields, "apply_orders")]
+    fields.only("name", "note", "ops", "apply_orders", "expect", "rust_head_differs")
+    ops = _head_ops(fields.array("ops"))
+    wanted = fields.fields("expect")
+    wanted.only("heads", "value", "tombstone", "conflicted")
+    listed = [[as_int(index, "order") for index in order] for order in fields.need("apply_orders")]
     rows = set()
     for order in listed + list(_legal_orders(ops)):
         state = Overlay()
@@ -93,19 +87,19 @@ def _run_lww(fields: Fields) -> None:
             # A repeated operation changes nothing, so it has no winner.
             expect(f"order {order}: a repeat", index in order[:place], winner is None)
         found = HeadReader(state).inspect(KEY)
-        heads = [as_hex(head, "heads") for head in need_list(wanted, "heads")]
+        heads = [as_hex(head, "heads") for head in wanted.array("heads")]
         expect(f"order {order}: heads", heads, list(found.heads))
         expect(f"order {order}: value", _value(wanted), found.value)
-        expect(f"order {order}: tombstone", need_bool(wanted, "tombstone"), found.tombstone)
+        expect(f"order {order}: tombstone", wanted.truth("tombstone"), found.tombstone)
         # Two heads: the loser is kept, and readers may ask for it.
         conflicted = HeadReader(state).get_with_conflict(KEY)[1]
-        expect(f"order {order}: conflicted", need_bool(wanted, "conflicted"), conflicted)
+        expect(f"order {order}: conflicted", wanted.truth("conflicted"), conflicted)
         rows.add(state.get(KEY))
     expect("different rows of all orders", 1, len(rows))  # the same row in every order
 
 
 def _value(fields: Fields) -> bytes | None:
-    return None if need(fields, "value") is None else need_hex(fields, "value")
+    return None if fields.need("value") is None else fields.hex("value")
 
 
 def _head_ops(given: list[Any]) -> list[Op]:
@@ -113,15 +107,15 @@ def _head_ops(given: list[Any]) -> list[Op]:
     ops = []
     for each in given:
         fields = as_fields(each, "ops")
-        only_fields(fields, ("id", "hash", "author", "hlc", "deps", "kind", "value"))
-        author = need_hex(fields, "author")
+        fields.only("id", "hash", "author", "hlc", "deps", "kind", "value")
+        author = fields.hex("author")
         # "Ops of one author are listed in the order of its chain."
         heights[author] = heights.get(author, 0) + 1
-        wall, counter = as_list(need(fields, "hlc"), "hlc", 2)
-        deps = tuple(sorted(as_hex(dep, "deps") for dep in need_list(fields, "deps")))
+        wall, counter = as_list(fields.need("hlc"), "hlc", 2)
+        deps = tuple(sorted(as_hex(dep, "deps") for dep in fields.array("deps")))
         ops.append(
             Op(
-                need_hex(fields, "hash"),
+                fields.hex("hash"),
                 KvPayload((_operation(KEY, fields),)).encode(),
                 Hlc(as_int(wall, "wall"), as_int(counter, "counter")),
                 author,
@@ -134,7 +128,7 @@ def _head_ops(given: list[Any]) -> list[Op]:
 
 def _operation(key: bytes, fields: Fields) -> Operation:
     """Return a put or delete of a key, as `kind` and `value` say."""
-    kind, value = need_text(fields, "kind"), _value(fields)
+    kind, value = fields.text("kind"), _value(fields)
     if kind not in {"put", "delete"} or (kind == "put") != (value is not None):
         raise Mismatch(f"an operation is a put with a value or a delete without, got {kind!r}")
     return Operation(delete=DeleteOp(key)) if value is None else Operation(put=PutOp(key, value))
@@ -159,10 +153,10 @@ def _legal_orders(ops: list[Op]) -> Iterator[list[int]]:
 
 
 def _run_batch(fields: Fields) -> None:
-    only_fields(fields, ("name", "note", "payload", "ops", "expect"))
-    given = [as_fields(each, "ops") for each in need_list(fields, "ops")]
-    ops = tuple([_operation(need_hex(each, "key"), each) for each in given])
-    payload = need_hex(fields, "payload")
+    fields.only("name", "note", "payload", "ops", "expect")
+    given = [as_fields(each, "ops") for each in fields.array("ops")]
+    ops = tuple([_operation(each.hex("key"), each) for each in given])
+    payload = fields.hex("payload")
     expect("payload", payload, KvPayload(ops).encode())
     expect("payload, read", KvPayload(ops), KvPayload.decode(payload))
     with _store(KvMachine()) as store:  # through the log, as on a node
@@ -170,23 +164,23 @@ def _run_batch(fields: Fields) -> None:
         done = store.state.project(store.txn)
         expect("stall", None, done.stall)
         rows = {key: value for key, value, _ in HeadReader(store.state.reader(store.txn)).scan()}
-    wanted = [as_fields(each, "expect") for each in need_list(fields, "expect")]
-    expect("rows", {need_hex(each, "key"): _value(each) for each in wanted}, rows)
+    wanted = [as_fields(each, "expect") for each in fields.array("expect")]
+    expect("rows", {each.hex("key"): _value(each) for each in wanted}, rows)
 
 
 def _run_log_order(fields: Fields) -> None:
     """Check keys and reading order for every order of arrival."""
     rust = ("keys40_rust_head", "rust_head_rejects_duplicate")
-    only_fields(fields, ("name", "appended", "tail", "expect", "keys44", *rust))
+    fields.only("name", "appended", "tail", "expect", "keys44", *rust)
     ops = []
-    for each in need_list(fields, "appended"):
+    for each in fields.array("appended"):
         entry = as_fields(each, "appended")
-        content = need_hex(entry, "content")
-        stamp = Hlc(need_int(entry, "wall"), need_int(entry, "counter"))
+        content = entry.hex("content")
+        stamp = Hlc(entry.integer("wall"), entry.integer("counter"))
         # The hash of the content: the file states none.
-        ops.append(Op(blake3(content), content, stamp, need_hex(entry, "author")))
-    request = ReadRequest(None if need(fields, "tail") is None else need_int(fields, "tail"))
-    wanted = tuple([as_hex(each, "expect") for each in need_list(fields, "expect")])
+        ops.append(Op(blake3(content), content, stamp, entry.hex("author")))
+    request = ReadRequest(None if fields.need("tail") is None else fields.integer("tail"))
+    wanted = tuple([as_hex(each, "expect") for each in fields.array("expect")])
     machine = LogMachine()
     with _store(machine) as store:
         dag = store.state.dag(store.txn)
@@ -195,7 +189,7 @@ def _run_log_order(fields: Fields) -> None:
             table = Overlay()
             for op in order:
                 machine.apply(op, table, dag)
-            keys = [as_hex(each, "keys44") for each in need_list(fields, "keys44")]
+            keys = [as_hex(each, "keys44") for each in fields.array("keys44")]
             expect("keys", keys, [key for key, _ in table.scan()])
             expect("entries", ReadResponse(wanted), machine.read(request, table, dag))
 
@@ -208,13 +202,13 @@ _MESSAGES: Final[dict[str, type[Message]]] = {
 
 
 def _run_proto(fields: Fields) -> None:
-    only_fields(fields, ("name", "message", "fields", "bytes", "tree"))
-    name = need_text(fields, "message")
+    fields.only("name", "message", "fields", "bytes", "tree")
+    name = fields.text("message")
     if name not in _MESSAGES:
         raise Mismatch(f"unknown message {name!r}; known: {', '.join(_MESSAGES)}")
-    data = need_hex(fields, "bytes")
+    data = fields.hex("bytes")
     message = _MESSAGES[name].decode(data)
-    expect("tree", _plain(need_fields(fields, "tree")), _plain(_tree(message)))
+    expect("tree", _plain(fields.fields("tree")), _plain(_tree(message)))
     expect("bytes", data, message.encode())
 
 
@@ -257,11 +251,11 @@ def _leaf(field: FieldInfo, value: Any) -> object:
 def _run_snapshot(fields: Fields) -> None:
     """Check the bytes of a snapshot, and restoring it: all of it, or an error and nothing."""
     sections = {"state_data": "data", "state_meta": "meta", "state_system": "system"}
-    only_fields(fields, ("name", "store_id", "snapshot", "error", *sections.values()))
-    snapshot = need_hex(fields, "snapshot")
-    rows = {table: _rows(need_fields(fields, name)) for table, name in sections.items()}
-    error = need(fields, "error")
-    with _store(KvMachine(), need_hex(fields, "store_id")) as store:
+    fields.only("name", "store_id", "snapshot", "error", *sections.values())
+    snapshot = fields.hex("snapshot")
+    rows = {table: _rows(fields.fields(name)) for table, name in sections.items()}
+    error = fields.need("error")
+    with _store(KvMachine(), fields.hex("store_id")) as store:
         for table in STATE_TABLES:
             # A refused restore must leave the old rows.
             store.txn.put_many(table, rows[table].items() if error is None else [(b"old", b"row")])

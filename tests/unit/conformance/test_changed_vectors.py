@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from datalattice.conformance.registry import Case, Mismatch, find_format, find_runner
+from datalattice.conformance.checks import Fields, Mismatch
+from datalattice.conformance.registry import Case, find_format, find_runner
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 FILES = sorted(
@@ -116,7 +117,7 @@ def fails(case: Case) -> bool:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_changed_character_fails(name: str) -> None:
-    document = json.loads((VECTORS / name).read_text(encoding="utf-8"))
+    document = json.loads((VECTORS / name).read_text(encoding="utf-8"), object_hook=Fields)
     cases = find_format(document).cases
     random = Random(name)
     places: dict[tuple[Any, ...], list[tuple[int, tuple[Any, ...], Any]]] = defaultdict(list)
@@ -133,7 +134,7 @@ def test_a_changed_character_fails(name: str) -> None:
             vectors = list(document["vectors"])
             vectors[number] = copy.deepcopy(vectors[number])
             put(vectors[number], path, changed(value, random))
-            case = list(cases({**document, "vectors": vectors}))[number]
+            case = list(cases(Fields(document | {"vectors": vectors})))[number]
             if not fails(case):
                 unnoticed.append((case.id, path))
     assert unnoticed == []
@@ -141,7 +142,7 @@ def test_a_changed_character_fails(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_renamed_or_missing_field_fails(name: str) -> None:
-    document = json.loads((VECTORS / name).read_text(encoding="utf-8"))
+    document = json.loads((VECTORS / name).read_text(encoding="utf-8"), object_hook=Fields)
     cases = find_format(document).cases
     seen: set[tuple[str, str]] = set()
     for number, case in enumerate(cases(document)):
@@ -152,12 +153,12 @@ def test_a_renamed_or_missing_field_fails(name: str) -> None:
                 continue
             seen.add((case.kind, field))
             vectors = list(document["vectors"])
-            vectors[number] = {
-                (name + "x" if name == field else name): value
+            vectors[number] = Fields(
+                (name + "x" if name == field else name, value)
                 for name, value in vectors[number].items()
-            }
+            )
             try:
-                renamed = list(cases({**document, "vectors": vectors}))[number]
+                renamed = list(cases(Fields(document | {"vectors": vectors})))[number]
             except Mismatch:
                 continue
             assert fails(renamed), f"{case.id}: {field} renamed"

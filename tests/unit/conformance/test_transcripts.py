@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from datalattice.conformance import Mismatch, node_player, run_file
+from datalattice.conformance.checks import Fields
 from datalattice.conformance.registry import find_format
 from datalattice.conformance.transcripts import bytes_of
 
@@ -25,7 +26,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def document_of(name: str) -> Any:
-    return json.loads((VECTORS / name).read_text("utf-8"))
+    return json.loads((VECTORS / name).read_text("utf-8"), object_hook=Fields)
 
 
 def transcript_of(file: str, name: str) -> Any:
@@ -159,11 +160,11 @@ def test_a_close_that_does_not_come_fails(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_described_input_is_built_as_told() -> None:
-    told = {"op": "send", "construct": "VLQ(300) then 8001 repeated 3 times then 00"}
+    told = Fields(construct="VLQ(300) then 8001 repeated 3 times then 00")
     assert bytes_of(told).hex() == "822c" + "8001" * 3 + "00"
     for text in ("VLQ(x)", "8", "00 repeated 99999999 times", "nonsense"):
         with pytest.raises(Mismatch, match="construct"):
-            bytes_of({"op": "send", "construct": text})
+            bytes_of(Fields(construct=text))
 
 
 def test_a_run_that_is_neither_is_a_failure(tmp_path: Path) -> None:
