@@ -170,7 +170,7 @@ def test_other_packages_add_formats_and_kinds(write: Write) -> None:
         return bool(document.get("title") == "a test's own")
 
     def cases(document: Any) -> list[Case]:
-        return [Case(str(n), "test-even", {"n": n}) for n in document["numbers"]]
+        return [Case(str(n), "test-even", Fields(n=n)) for n in document["numbers"]]
 
     def even(fields: Any) -> None:
         expect("remainder", 0, fields["n"] % 2)

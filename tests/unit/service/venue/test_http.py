@@ -8,6 +8,7 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from datalattice.client.settings import VenueHttpConfig
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable, UsageError
 from datalattice.service.venue import Json, Metadata, OperationFailed
 from datalattice.service.venue.adapters.guarded import (
@@ -26,7 +28,6 @@ from datalattice.service.venue.adapters.guarded import (
     ANSWER_FIELDS_MAX,
     AddressRefused,
 )
-from datalattice.service.venue.adapters.hosts import HostRules, OutboundLimits
 from datalattice.service.venue.adapters.http import (
     FIELD_CHARS_MAX,
     FIELDS_MAX,
@@ -36,10 +37,10 @@ from datalattice.service.venue.adapters.http import (
 )
 from datalattice.testing.venue_kit import LoneJob
 
-LOOPBACK = HostRules(allow=("api.test", "other.test"), private=True)
+LOOPBACK = VenueHttpConfig(allow=("api.test", "other.test"), private=True)
 SECRET = "s3cr3t-value"
-BODY_BYTES = OutboundLimits().body_bytes
-ANSWER_BYTES = OutboundLimits().answer_bytes
+BODY_BYTES = LOOPBACK.body_bytes
+ANSWER_BYTES = LOOPBACK.answer_bytes
 
 
 def meta(kind: str = "any") -> Metadata:
@@ -116,14 +117,13 @@ def ask(
     given: dict[str, Json],
     kind: str = "any",
     *,
-    rules: HostRules = LOOPBACK,
+    config: VenueHttpConfig = LOOPBACK,
     tls: ssl.SSLContext | None = None,
-    limits: OutboundLimits | None = None,
     url: str = "http://api.test:{port}/x",
 ) -> Any:
     async def run() -> Any:
         async with server.running():
-            adapter = HttpAdapter(rules, limits=limits, resolve=Names(), tls=tls)
+            adapter = HttpAdapter(config, resolve=Names(), tls=tls)
             server.answers = [
                 a.replace(b"{port}", str(server.port).encode()) for a in server.answers
             ]
@@ -248,7 +248,7 @@ def test_a_request_has_its_limits() -> None:
 # --- addresses --------------------------------------------------------------------------------
 
 
-def dial(names: Names, rules: HostRules, url: str) -> tuple[Dialled, BaseException]:
+def dial(names: Names, rules: VenueHttpConfig, url: str) -> tuple[Dialled, BaseException]:
     connections = Dialled()
     adapter = HttpAdapter(rules, resolve=names, connections=connections)
     with pytest.raises(DataLatticeError) as caught:
@@ -259,7 +259,7 @@ def dial(names: Names, rules: HostRules, url: str) -> tuple[Dialled, BaseExcepti
 def test_a_name_with_a_private_address_is_not_dialled() -> None:
     for address in ("127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1"):
         names = Names(api_test=[[address]])
-        dialled, error = dial(names, HostRules(allow=("*",)), "http://api.test/")
+        dialled, error = dial(names, VenueHttpConfig(allow=("*",)), "http://api.test/")
         assert dialled.addresses == []
         assert isinstance(error, AddressRefused)
 
@@ -267,7 +267,7 @@ def test_a_name_with_a_private_address_is_not_dialled() -> None:
 def test_a_number_that_stands_for_an_address_is_checked_as_one() -> None:
     for host in ("2130706433", "0x7f.1", "127.1", "127.0.0.1"):
         connections = Dialled()
-        adapter = HttpAdapter(HostRules(allow=("*",)), connections=connections)
+        adapter = HttpAdapter(VenueHttpConfig(allow=("*",)), connections=connections)
         with pytest.raises((AddressRefused, PeerUnavailable)):
             asyncio.run(adapter.run(LoneJob(), meta(), {"url": f"http://{host}/"}))
         assert connections.addresses == []
@@ -276,7 +276,7 @@ def test_a_number_that_stands_for_an_address_is_checked_as_one() -> None:
 def test_the_address_that_was_checked_is_the_one_dialled() -> None:
     # The second answer of the resolver is what an attacker would have connected to.
     names = Names(api_test=[["93.184.216.34"], ["127.0.0.1"]])
-    dialled, error = dial(names, HostRules(allow=("*",)), "http://api.test/")
+    dialled, error = dial(names, VenueHttpConfig(allow=("*",)), "http://api.test/")
     assert names.asked == ["api.test"]
     assert dialled.addresses == ["93.184.216.34"]
     assert isinstance(error, PeerUnavailable)
@@ -284,13 +284,13 @@ def test_the_address_that_was_checked_is_the_one_dialled() -> None:
 
 def test_only_the_allowed_of_several_addresses_are_dialled() -> None:
     names = Names(api_test=[["10.0.0.1", "93.184.216.34", "::1", "93.184.216.34"]])
-    dialled, _ = dial(names, HostRules(allow=("*",)), "http://api.test/")
+    dialled, _ = dial(names, VenueHttpConfig(allow=("*",)), "http://api.test/")
     assert dialled.addresses == ["93.184.216.34"]
 
 
 def test_so_many_addresses_of_a_name_are_tried() -> None:
     names = Names(api_test=[[f"93.184.216.{n}" for n in range(20)]])
-    dialled, _ = dial(names, HostRules(allow=("*",)), "http://api.test/")
+    dialled, _ = dial(names, VenueHttpConfig(allow=("*",)), "http://api.test/")
     assert len(dialled.addresses) == ADDRESSES_MAX
 
 
@@ -461,20 +461,20 @@ def test_a_server_that_does_not_answer_is_left() -> None:
         ask(
             Server(b"HTTP/1.1 200 OK\r\n"),
             {"headers": {"X-Hold": "1"}},
-            limits=OutboundLimits(seconds=0.05),
+            config=replace(LOOPBACK, time_s=0.05),
         )
 
 
 def test_the_operator_sets_the_limits() -> None:
-    limits = OutboundLimits(body_bytes=4, answer_bytes=3)
-    assert ask(Server(answer(b"abc")), {"method": "PUT", "body": 1234}, limits=limits)["body"]
+    small = replace(LOOPBACK, body_bytes=4, answer_bytes=3)
+    assert ask(Server(answer(b"abc")), {"method": "PUT", "body": 1234}, config=small)["body"]
     with pytest.raises(UsageError, match="at most 4 bytes, got 5"):
-        ask(Server(answer()), {"method": "PUT", "body": 12345}, limits=limits)
+        ask(Server(answer()), {"method": "PUT", "body": 12345}, config=small)
     with pytest.raises(LimitExceeded, match="more than 3 bytes"):
-        ask(Server(answer(b"abcd")), {}, limits=limits)
-    for wrong in ({"seconds": 0.0}, {"body_bytes": 0}, {"answer_bytes": -1}):
-        with pytest.raises(UsageError, match=f"`{next(iter(wrong))}` is greater than 0"):
-            OutboundLimits(**wrong)
+        ask(Server(answer(b"abcd")), {}, config=small)
+    for wrong in ({"time_s": 0.0}, {"body_bytes": 0}, {"answer_bytes": -1}):
+        with pytest.raises(UsageError, match=f"{next(iter(wrong))} is greater than 0"):
+            VenueHttpConfig(**wrong)
 
 
 def test_cancelling_the_job_closes_the_connection() -> None:

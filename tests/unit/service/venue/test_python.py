@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from datalattice.client.settings import VenuePythonConfig
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.service.venue import Json, Metadata, OperationFailed, RecoveryRule
 from datalattice.service.venue.adapters import processes
-from datalattice.service.venue.adapters.processes import PIPE_BYTES_MAX, ProcessLimits
+from datalattice.service.venue.adapters.processes import PIPE_BYTES_MAX
 from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
 from datalattice.testing.venue_kit import LoneJob
 
@@ -88,7 +89,7 @@ def adapter(**limits: Any) -> PythonAdapter:
     functions = [
         RegisteredFunction(name, f"venue_functions:{name}", keyed=name == "keyed") for name in NAMES
     ]
-    return PythonAdapter(functions, ProcessLimits(**{"cpu_s": 30, **limits}))
+    return PythonAdapter(functions, VenuePythonConfig(**{"cpu_s": 30, **limits}))
 
 
 def meta(name: str) -> Metadata:
@@ -151,9 +152,9 @@ def test_a_process_that_ends_is_an_error() -> None:
 
 
 def test_memory_is_limited() -> None:
-    assert call("eat", 64 << 20, memory=512 << 20) == 64 << 20
+    assert call("eat", 64 << 20, memory_bytes=512 << 20) == 64 << 20
     with pytest.raises(OperationFailed, match="MemoryError"):
-        call("eat", 512 << 20, memory=512 << 20)
+        call("eat", 512 << 20, memory_bytes=512 << 20)
     with pytest.raises(OperationFailed, match=r"ValueError|PermissionError"):
         call("raise_limits")
 
@@ -165,13 +166,13 @@ def test_processor_time_is_limited() -> None:
 
 def test_time_is_limited() -> None:
     with pytest.raises(OperationFailed, match=r"took more than 0.5 s"):
-        call("wait", seconds=0.5)
+        call("wait", time_s=0.5)
 
 
 def test_who_ignores_the_first_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "TERM_S", 0.1)
     with pytest.raises(OperationFailed, match=r"took more than 1 s"):
-        call("stubborn", seconds=1)
+        call("stubborn", time_s=1)
 
 
 def test_files_are_limited() -> None:
@@ -225,9 +226,10 @@ def test_the_process_ends_with_the_venue(tmp_path: Path) -> None:
     path = tmp_path / "pids"
     os.mkfifo(path)
     code = (
-        "import asyncio, sys; from datalattice.service.venue.adapters import ProcessLimits\n"
+        "import asyncio, sys; from datalattice.client.settings import VenuePythonConfig\n"
         "from datalattice.service.venue.adapters.processes import call_in_process\n"
-        "call = call_in_process('venue_functions:family_waits', [sys.argv[1]], ProcessLimits())\n"
+        "limits = VenuePythonConfig()\n"
+        "call = call_in_process('venue_functions:family_waits', [sys.argv[1]], limits)\n"
         "asyncio.run(call)"
     )
     temp = tmp_path / "temp"
@@ -342,7 +344,7 @@ def test_a_name_stands_for_one_function() -> None:
         PythonAdapter([RegisteredFunction("f", "m:f"), RegisteredFunction("f", "m:g")])
 
 
-@pytest.mark.parametrize("name", ["cpu_s", "memory", "file_bytes", "files", "at_once", "seconds"])
+@pytest.mark.parametrize("name", ["cpu_s", "memory_bytes", "file_bytes", "files", "at_once"])
 def test_a_limit_of_zero_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"`{name}`"):
-        ProcessLimits(**{name: 0})
+    with pytest.raises(UsageError, match=name):
+        VenuePythonConfig(**dict[str, Any]({name: 0}))

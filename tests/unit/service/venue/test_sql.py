@@ -13,13 +13,13 @@ import pytest
 import datalattice
 from datalattice.actions import ActionRequest, ReadKeys, ReadRecords
 from datalattice.client import Node
+from datalattice.client.settings import VenueSqlConfig as Limits
 from datalattice.errors import LimitExceeded, NoSuchPath, Unauthorized, UsageError
 from datalattice.service.venue import JobCaller, Json, Metadata, OperationFailed
 from datalattice.service.venue.adapters.sql import (
     QUERY_CHARS_MAX,
     TABLES_MAX,
     SqlAdapter,
-    SqlLimits,
 )
 from datalattice.service.venue.adapters.tables import LatticeTables, TableRows
 from datalattice.testing.venue_kit import LoneJob
@@ -50,7 +50,7 @@ class Numbers:
             self.reading.set()
 
 
-def ask(query: str, tables: Json = None, *, limits: SqlLimits | None = None, **more: Json) -> Any:
+def ask(query: str, tables: Json = None, *, limits: Limits | None = None, **more: Json) -> Any:
     adapter = SqlAdapter(Numbers(), limits)
     given: dict[str, Json] = {"query": query, "tables": tables, **more}
     try:
@@ -195,7 +195,7 @@ def test_settings_are_locked_when_the_query_runs() -> None:
 
 
 def test_a_result_has_so_many_rows() -> None:
-    limits = SqlLimits(rows=10)
+    limits = Limits(rows=10)
     for count, shown, truncated in ((9, 9, False), (10, 10, False), (11, 10, True)):
         made = ask(f"SELECT * FROM range({count})", limits=limits)
         assert (len(made["rows"]), made["truncated"]) == (shown, truncated)
@@ -206,7 +206,7 @@ def test_a_result_has_so_many_rows() -> None:
 @pytest.mark.parametrize("rows", [0, -1, 11, 1.0, True, "1"])
 def test_a_wrong_number_of_rows_makes_no_job(rows: Json) -> None:
     with pytest.raises(UsageError, match="`maxRows` is 1 to 10"):
-        ask("SELECT 1", limits=SqlLimits(rows=10), maxRows=rows)
+        ask("SELECT 1", limits=Limits(rows=10), maxRows=rows)
 
 
 def test_a_result_has_so_many_characters() -> None:
@@ -215,7 +215,7 @@ def test_a_result_has_so_many_characters() -> None:
 
 
 def test_tables_have_so_many_rows() -> None:
-    limits = SqlLimits(table_rows=10)
+    limits = Limits(table_rows=10)
     for tables in (
         {"t": {"count": 10}},
         {"t": {"count": 9}},
@@ -230,14 +230,17 @@ def test_tables_have_so_many_rows() -> None:
 def test_tables_have_so_many_bytes() -> None:
     row = 65  # of one digit
     for limit in (row * 3, row * 3 + 1):
-        ask("SELECT * FROM t", {"t": {"count": 3}}, limits=SqlLimits(table_bytes=limit))
+        ask("SELECT * FROM t", {"t": {"count": 3}}, limits=Limits(table_bytes=limit))
     with pytest.raises(LimitExceeded, match="bytes in all"):
-        ask("SELECT * FROM t", {"t": {"count": 3}}, limits=SqlLimits(table_bytes=row * 3 - 1))
+        ask("SELECT * FROM t", {"t": {"count": 3}}, limits=Limits(table_bytes=row * 3 - 1))
 
 
 def test_memory_is_limited() -> None:
     with pytest.raises(OperationFailed, match="Out of Memory"):
-        ask("SELECT list(range) FROM range(100_000_000)", limits=SqlLimits(memory=64 << 20))
+        ask(
+            "SELECT list(range) FROM range(100_000_000)",
+            limits=Limits(memory_bytes=64 << 20),
+        )
 
 
 def test_an_input_has_its_limits() -> None:
@@ -257,10 +260,12 @@ ENDLESS = "SELECT count(DISTINCT hash(range) % 7) FROM range(1_000_000_000_000_0
 
 def test_time_is_limited() -> None:
     with pytest.raises(OperationFailed, match=r"took more than 0.2 s"):
-        ask(ENDLESS, limits=SqlLimits(seconds=0.2))
+        ask(ENDLESS, limits=Limits(time_s=0.2))
     with pytest.raises(OperationFailed, match=r"took more than 0.2 s"):
         ask(
-            "SELECT 1", {"t": {"count": 1 << 40}}, limits=SqlLimits(seconds=0.2, table_rows=1 << 41)
+            "SELECT 1",
+            {"t": {"count": 1 << 40}},
+            limits=Limits(time_s=0.2, table_rows=1 << 41),
         )
 
 
@@ -312,10 +317,10 @@ def test_a_malformed_input_makes_no_job(given: Any, named: str) -> None:
         adapter.check(META, given)
 
 
-@pytest.mark.parametrize("name", SqlLimits.__slots__)
+@pytest.mark.parametrize("name", [one for one in Limits.__slots__ if one != "enabled"])
 def test_a_limit_of_zero_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"`{name}` is greater than 0"):
-        SqlLimits(**{name: 0})
+    with pytest.raises(UsageError, match=f"{name} is greater than 0"):
+        Limits(**dict[str, Any]({name: 0}))
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from datalattice.service.venue.adapters.grid import GridAdapter as GridAdapter, 
 from datalattice.service.venue.adapters.hosts import (
     HostRules as HostRules,
     HostUnreached as HostUnreached,
-    OutboundLimits as OutboundLimits,
 )
 from datalattice.service.venue.adapters.http import HttpAdapter as HttpAdapter
 from datalattice.service.venue.adapters.json_values import (
@@ -31,7 +30,6 @@ from datalattice.service.venue.adapters.plans import (
     ready_steps as ready_steps,
     step_needs as step_needs,
 )
-from datalattice.service.venue.adapters.processes import ProcessLimits as ProcessLimits
 from datalattice.service.venue.adapters.python import (
     PythonAdapter as PythonAdapter,
     RegisteredFunction as RegisteredFunction,
@@ -40,7 +38,7 @@ from datalattice.service.venue.adapters.spark import (
     SparkAdapter as SparkAdapter,
     SparkOffer as SparkOffer,
 )
-from datalattice.service.venue.adapters.sql import SqlAdapter as SqlAdapter, SqlLimits as SqlLimits
+from datalattice.service.venue.adapters.sql import SqlAdapter as SqlAdapter
 from datalattice.service.venue.adapters.tables import (
     LatticeTables as LatticeTables,
     MayDo as MayDo,

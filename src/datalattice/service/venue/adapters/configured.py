@@ -34,21 +34,19 @@ from datalattice.client.settings import (
     SparkJobConfig,
     VenuePythonConfig,
     VenueSparkConfig,
-    VenueSqlConfig,
 )
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.pipeline import end_session, find_java, jobs, spark_session
 from datalattice.service.venue import Adapter, RecoveryRule
-from datalattice.service.venue.adapters.hosts import HostRules, OutboundLimits
+from datalattice.service.venue.adapters.hosts import HostRules
 from datalattice.service.venue.adapters.http import HttpAdapter
 from datalattice.service.venue.adapters.json_values import JsonAdapter
 from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter
-from datalattice.service.venue.adapters.processes import ProcessLimits
 from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
 from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
-from datalattice.service.venue.adapters.sql import SqlAdapter, SqlLimits
+from datalattice.service.venue.adapters.sql import SqlAdapter
 from datalattice.service.venue.adapters.tables import LatticeTables, MayDo
 from datalattice.service.venue.adapters.trial import TrialAdapter
 from datalattice.service.venue.adapters.venues import RemoteVenues, VenueRules
@@ -72,13 +70,7 @@ def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
     if config.venue_trial:
         made.append(TrialAdapter())
     if config.venue_http.allow:
-        http = config.venue_http
-        rules = HostRules(http.allow, http.block, http.private)
-        made.append(
-            HttpAdapter(
-                rules, limits=OutboundLimits(http.time_s, http.body_bytes, http.answer_bytes)
-            )
-        )
+        made.append(HttpAdapter(config.venue_http))
     if config.venue_python.functions:
         made.append(_python(config.venue_python, folder))
     if config.venue_spark.jobs:
@@ -90,7 +82,7 @@ def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
         if not config.venue_sql.enabled:
             return made
         tables = LatticeTables(node, may)
-        return [*made, SqlAdapter(tables, _sql_limits(config.venue_sql))]
+        return [*made, SqlAdapter(tables, config.venue_sql)]
 
     return make
 
@@ -115,30 +107,10 @@ def configured_venues(
     return RemoteVenues(key_pair, rules, clock=clock)
 
 
-def _sql_limits(config: VenueSqlConfig) -> SqlLimits:
-    return SqlLimits(
-        config.time_s,
-        config.memory_bytes,
-        config.threads,
-        config.rows,
-        config.table_rows,
-        config.table_bytes,
-        config.at_once,
-    )
-
-
 def _python(config: VenuePythonConfig, folder: Path) -> PythonAdapter:
     path = [str(folder / one) for one in config.path]
-    limits = ProcessLimits(
-        config.time_s,
-        config.cpu_s,
-        config.memory_bytes,
-        config.file_bytes,
-        config.files,
-        config.at_once,
-    )
     functions = [_function(name, one, path) for name, one in config.entries().items()]
-    return PythonAdapter(functions, limits, path)
+    return PythonAdapter(functions, config, path)
 
 
 def _function(name: str, config: FunctionConfig, path: list[str]) -> RegisteredFunction:

@@ -78,24 +78,6 @@ class HostRules:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class OutboundLimits:
-    """What one request may take.
-
-    seconds: of time in all. body_bytes: of what is sent. answer_bytes: of the body that comes back.
-    Raises: UsageError: one is not greater than 0.
-    """
-
-    seconds: float = 30.0
-    body_bytes: int = 2 << 20
-    answer_bytes: int = 2 << 20
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if not getattr(self, name) > 0:
-                raise UsageError(f"`{name}` is greater than 0, got {getattr(self, name)}")
-
-
 def _is_ipv6(text: str) -> bool:
     try:
         return ipaddress.IPv6Address(text).compressed == text

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from email.message import Message
 from typing import TYPE_CHECKING, Final
 
+from datalattice.client.settings import VenueHttpConfig
 from datalattice.errors import UsageError
 from datalattice.service.venue import (
     JobContext,
@@ -25,7 +26,7 @@ from datalattice.service.venue import (
     PlainAdapter,
     VenueOperation,
 )
-from datalattice.service.venue.adapters.hosts import HostRules, OutboundLimits
+from datalattice.service.venue.adapters.hosts import HostRules
 from datalattice.service.venue.adapters.inputs import members, sub_operation, text_member
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 class HttpAdapter(PlainAdapter):
     """Runs `http:get`, `http:post` and `http:any`.
 
-    limits: of one request. resolve, connections: by default those of the operating system.
-    tls: what is trusted.
+    config: which hosts, and the limits of one request. tls: what is trusted.
+    resolve, connections: by default those of the operating system.
     Raises: UsageError: the package httpcore is not installed.
     """
 
@@ -82,9 +83,8 @@ class HttpAdapter(PlainAdapter):
 
     def __init__(
         self,
-        rules: HostRules,
+        config: VenueHttpConfig,
         *,
-        limits: OutboundLimits | None = None,
         resolve: Resolve | None = None,
         connections: httpcore.AsyncNetworkBackend | None = None,
         tls: ssl.SSLContext | None = None,
@@ -96,11 +96,11 @@ class HttpAdapter(PlainAdapter):
                 f"http operations need {error.name}: pip install 'datalattice[venue]'"
             ) from error
         self._guarded: Final = guarded
-        self._rules: Final = rules
-        self._limits: Final = limits or OutboundLimits()
+        self._rules: Final = HostRules(config.allow, config.block, config.private)
+        self._limits: Final = config
         self._tls: Final = tls or ssl.create_default_context()
         self._network: Final = guarded.GuardedNetwork(
-            rules, resolve or guarded.resolve_host, connections
+            self._rules, resolve or guarded.resolve_host, connections
         )
 
     def operations(self) -> Sequence[VenueOperation]:
@@ -153,12 +153,10 @@ class HttpAdapter(PlainAdapter):
         method, to, fields, body = self._request(meta, input)
         fields += [("idempotency-key", job.effect_key().hex()), ("accept-encoding", "identity")]
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(self._limits.time_s):
                 answer = await self._follow(method, to, fields, body)
         except TimeoutError:
-            raise OperationFailed(
-                f"{to} did not answer within {self._limits.seconds:g} s"
-            ) from None
+            raise OperationFailed(f"{to} did not answer within {self._limits.time_s:g} s") from None
         return _shown(answer)
 
     def _request(

@@ -15,11 +15,11 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from datalattice.errors import LimitExceeded, UsageError
+from datalattice.client.settings import VenuePythonConfig
+from datalattice.errors import LimitExceeded
 from datalattice.service.venue import Json, OperationFailed
 
 PIPE_BYTES_MAX: Final = 16 << 20
@@ -32,43 +32,8 @@ _WORKER: Final = Path(__file__).with_name("python_worker.py")
 _LENGTH_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLimits:
-    """What one call may use.
-
-    seconds: of time in all. cpu_s: seconds of processor time. memory: bytes of address space.
-    file_bytes: of each file. files: open at once. at_once: calls; further ones wait.
-    Raises: UsageError: one is less than 1.
-    """
-
-    seconds: float = 60.0
-    cpu_s: int = 60
-    memory: int = 1 << 30
-    file_bytes: int = 64 << 20
-    files: int = 64
-    at_once: int = 8
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if value < 1 and name != "seconds":
-                raise UsageError(f"`{name}` is 1 or more, got {value}")
-        if self.seconds <= 0:
-            raise UsageError(f"`seconds` is greater than 0, got {self.seconds}")
-
-    def of_process(self) -> dict[str, int]:
-        """Return the limits that the operating system sees to."""
-        return {
-            "RLIMIT_AS": self.memory,
-            "RLIMIT_CPU": self.cpu_s,
-            "RLIMIT_FSIZE": self.file_bytes,
-            "RLIMIT_NOFILE": self.files,
-            "RLIMIT_CORE": 0,
-        }
-
-
 async def call_in_process(
-    function: str, arguments: Sequence[Json], limits: ProcessLimits, path: Sequence[str] = ()
+    function: str, arguments: Sequence[Json], limits: VenuePythonConfig, path: Sequence[str] = ()
 ) -> Json:
     """Return what a function returns that runs in a process of its own.
 
@@ -80,7 +45,13 @@ async def call_in_process(
     request = {
         "function": function,
         "arguments": list(arguments),
-        "limits": limits.of_process(),
+        "limits": {
+            "RLIMIT_AS": limits.memory_bytes,
+            "RLIMIT_CPU": limits.cpu_s,
+            "RLIMIT_FSIZE": limits.file_bytes,
+            "RLIMIT_NOFILE": limits.files,
+            "RLIMIT_CORE": 0,
+        },
         "path": [*path, *(entry for entry in sys.path if entry)],
     }
     sent = json.dumps(request, allow_nan=False).encode()
@@ -95,7 +66,7 @@ async def call_in_process(
     return await asyncio.to_thread(_read_answer, answer)
 
 
-async def _run(sent: bytes, folder: str, limits: ProcessLimits) -> bytes:
+async def _run(sent: bytes, folder: str, limits: VenuePythonConfig) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
@@ -109,11 +80,11 @@ async def _run(sent: bytes, folder: str, limits: ProcessLimits) -> bytes:
     )
     answered = False
     try:
-        async with asyncio.timeout(limits.seconds):
+        async with asyncio.timeout(limits.time_s):
             answer = await _exchange(process, sent)
         answered = True
     except TimeoutError:
-        raise OperationFailed(f"the function took more than {limits.seconds:g} s") from None
+        raise OperationFailed(f"the function took more than {limits.time_s:g} s") from None
     except asyncio.IncompleteReadError:
         raise OperationFailed(await _why_it_ended(process, limits)) from None
     finally:
@@ -133,7 +104,7 @@ async def _exchange(process: asyncio.subprocess.Process, sent: bytes) -> bytes:
     return await process.stdout.readexactly(size)
 
 
-async def _why_it_ended(process: asyncio.subprocess.Process, limits: ProcessLimits) -> str:
+async def _why_it_ended(process: asyncio.subprocess.Process, limits: VenuePythonConfig) -> str:
     code = await process.wait()
     if code in {-signal.SIGXCPU, -signal.SIGKILL}:
         return f"the process was killed: it may use {limits.cpu_s} s of processor time"

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from datalattice.client.settings import VenuePythonConfig
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.service.venue import (
     BLOCKING_THREADS,
@@ -25,7 +26,6 @@ from datalattice.service.venue import (
 from datalattice.service.venue.adapters.inputs import sub_operation
 from datalattice.service.venue.adapters.processes import (
     PIPE_BYTES_MAX,
-    ProcessLimits,
     call_in_process,
 )
 
@@ -75,7 +75,7 @@ class PythonAdapter(PlainAdapter):
     def __init__(
         self,
         functions: Iterable[RegisteredFunction],
-        limits: ProcessLimits | None = None,
+        limits: VenuePythonConfig | None = None,
         path: Sequence[str] = (),
     ) -> None:
         self._functions: Final[dict[str, RegisteredFunction]] = {}
@@ -83,7 +83,7 @@ class PythonAdapter(PlainAdapter):
             if one.name in self._functions:
                 raise UsageError(f"two functions have the name {one.name!r}")
             self._functions[one.name] = one
-        self._limits: Final = limits or ProcessLimits()
+        self._limits: Final = limits or VenuePythonConfig()
         self._path: Final = tuple(path)
         self._processes: Final = asyncio.Semaphore(self._limits.at_once)
         self._threads: Final = ThreadPoolExecutor(BLOCKING_THREADS, "venue-python")

@@ -18,6 +18,7 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from datalattice.client.settings import VenueSqlConfig
 from datalattice.errors import LimitExceeded, Unauthorized, UsageError
 from datalattice.pipeline import BATCH_RECORDS_MAX, record_batch, row_bytes
 from datalattice.service.venue import (
@@ -52,41 +53,18 @@ _MEMBERS: Final = ("query", "tables", "parameters", "maxRows")
 _TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
-@dataclass(frozen=True, slots=True)
-class SqlLimits:
-    """What one query may use.
-
-    seconds: of time, with loading its tables. memory: bytes in DuckDB. threads: of DuckDB. rows: of
-    the result. table_rows, table_bytes: of all its tables. at_once: queries; others wait.
-    Raises: UsageError: one is not greater than 0.
-    """
-
-    seconds: float = 30.0
-    memory: int = 256 << 20
-    threads: int = 1
-    rows: int = 10_000
-    table_rows: int = 1_000_000
-    table_bytes: int = 64 << 20
-    at_once: int = 4
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise UsageError(f"`{name}` is greater than 0, got {getattr(self, name)}")
-
-
 class SqlAdapter(PlainAdapter):
     """Runs `sql:query`. Raises: UsageError: the package duckdb or pyarrow is not installed."""
 
     name = "sql"
 
-    def __init__(self, tables: TableSource, limits: SqlLimits | None = None) -> None:
+    def __init__(self, tables: TableSource, limits: VenueSqlConfig | None = None) -> None:
         self.check_packages()
         import duckdb
 
         self._duckdb: Final = duckdb
         self._tables: Final = tables
-        self._limits: Final = limits or SqlLimits()
+        self._limits: Final = limits or VenueSqlConfig()
         self._turns: Final = asyncio.Semaphore(self._limits.at_once)
         self._threads: Final = ThreadPoolExecutor(self._limits.at_once, "venue-sql")
 
@@ -136,11 +114,11 @@ class SqlAdapter(PlainAdapter):
             )
             call = self._in_thread(self._answer, caller_of(job), query)
             try:
-                async with asyncio.timeout(self._limits.seconds):
+                async with asyncio.timeout(self._limits.time_s):
                     return await asyncio.shield(call)
             except TimeoutError:
                 raise OperationFailed(
-                    f"the query took more than {self._limits.seconds:g} s"
+                    f"the query took more than {self._limits.time_s:g} s"
                 ) from None
             finally:
                 # The database must not be closed under the thread.
@@ -159,7 +137,7 @@ class SqlAdapter(PlainAdapter):
 
     def _config(self) -> dict[str, Any]:
         return {
-            "memory_limit": f"{self._limits.memory}B",
+            "memory_limit": f"{self._limits.memory_bytes}B",
             "threads": self._limits.threads,
             "temp_directory": "",  # what does not fit in memory fails, and is not written to disk
             "autoinstall_known_extensions": "false",
@@ -225,7 +203,7 @@ class _Query:
     """One query in its own database."""
 
     def __init__(
-        self, module: Any, config: dict[str, Any], request: _SqlRequest, limits: SqlLimits
+        self, module: Any, config: dict[str, Any], request: _SqlRequest, limits: VenueSqlConfig
     ) -> None:
         self._duckdb: Final = module
         self._connection: Final[duckdb.DuckDBPyConnection] = module.connect(
