@@ -1481,8 +1481,8 @@ MUTATIONS: Final = (
     Mutation(
         "commit over cells that a collection of memory removed",
         "store/memory.py",
-        "        if not self._has_collected:\n",
-        "        if cells or not self._has_collected:\n",
+        "            if self._has_collected:\n                self._check_below({hash:",
+        "            if not self._has_collected:\n                self._check_below({hash:",
         (
             UNIT + "store/test_stores.py"
             "::test_every_store_refuses_a_value_over_cells_that_a_collection_removed",

@@ -315,14 +315,13 @@ class Cursor(ABC):
         return ()
 
 
-class Root(Cursor):
-    """A holder of one value."""
+class Holding(Cursor):
+    """Base of the cursors that hold their value themselves."""
 
-    __slots__ = ("_initial", "_reference")
+    __slots__ = ()
 
-    def __init__(self, value: object = None) -> None:
-        self._initial: Final = to_cell(value)
-        self._reference: Final = Reference(self._initial)
+    _initial: Value
+    _reference: Reference
 
     @property
     def initial_value(self) -> Value:
@@ -334,6 +333,16 @@ class Root(Cursor):
 
     def _read(self) -> Value:
         return self._reference.value
+
+
+class Root(Holding):
+    """A holder of one value."""
+
+    __slots__ = ("_initial", "_reference")
+
+    def __init__(self, value: object = None) -> None:
+        self._initial = to_cell(value)
+        self._reference = Reference(self._initial)
 
     def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         return self._reference.apply(change)

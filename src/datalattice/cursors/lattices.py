@@ -21,6 +21,7 @@ from datalattice.cursors.base import (
     KEEP,
     ChangeFunction,
     Cursor,
+    Holding,
     PathCursor,
     Reference,
     Root,
@@ -165,24 +166,10 @@ class LatticeCursor(Cursor):
             self._gate(self._context)
 
 
-class _Holder(LatticeCursor):
+class _Holder(LatticeCursor, Holding):
     """A lattice cursor that holds its value itself."""
 
     __slots__ = ("_initial", "_reference")
-
-    _initial: Value
-    _reference: Reference
-
-    @property
-    def initial_value(self) -> Value:
-        """The value that this cursor began with."""
-        return self._initial
-
-    def _watched(self) -> Reference:
-        return self._reference
-
-    def _read(self) -> Value:
-        return self._reference.value
 
     def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         return self._reference.apply(change if is_checked else self._accepted(change))

@@ -51,11 +51,9 @@ class GroupTxn:
         return raw if self._undo is None else self
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         return self._live().get(table, key)
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for absent keys."""
         return self._live().get_many(table, keys)
 
     def scan(
@@ -65,11 +63,9 @@ class GroupTxn:
         return self._live().scan(table, start, end, reverse=reverse)
 
     def count(self, table: str) -> int:
-        """Return the number of keys."""
         return self._live().count(table)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set the value of `key`."""
         raw = self._live()
         # The old value first: a piece that fails is rolled back alone.
         if self._undo is not None:
@@ -77,7 +73,6 @@ class GroupTxn:
         raw.put(table, key, value)
 
     def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
-        """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
         raw = self._live()
         if self._undo is not None:
             items = list(items)  # read twice: an iterator would be empty the second time
@@ -85,14 +80,12 @@ class GroupTxn:
         raw.put_many(table, items)
 
     def delete(self, table: str, key: bytes) -> bool:
-        """Remove `key`; return whether it was there."""
         raw = self._live()
         if self._undo is not None:
             self._remember(raw, table, [key])
         return raw.delete(table, key)
 
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
-        """Remove every key with start <= key < end; return how many there were."""
         raw = self._live()
         if self._undo is not None:
             # Every key that is going to vanish.

@@ -243,17 +243,14 @@ class JournalSnapshot:
         return view
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         return self._live().get(table, check_key(key))
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for absent keys."""
         return self._live().get_many(table, [check_key(key) for key in keys])
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Entry]:
-        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
         return self._walk(self._live().scan(table, start, end, reverse))
 
     def _walk(self, entries: Iterator[Entry]) -> Iterator[Entry]:
@@ -262,11 +259,9 @@ class JournalSnapshot:
             self._live()  # raises once the transaction is over
 
     def count(self, table: str) -> int:
-        """Return the number of keys."""
         return self._live().count(table)
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
-        """Return a fast `get` that skips key checks; valid until renew or close."""
         view = self._live()
         view.check_table(table)
 
@@ -276,7 +271,6 @@ class JournalSnapshot:
         return get
 
     def renew(self) -> None:
-        """Move the view to the newest committed state."""
         self.close()
         self._base, recent = self._engine.begin()
         self._view = _View(self._engine.known, self._base, recent)
@@ -312,7 +306,6 @@ class JournalWriteTxn:
         return self._view
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         view = self._live()
         changed = self.changes.get(table)
         if changed is not None and check_key(key) in changed:
@@ -320,7 +313,6 @@ class JournalWriteTxn:
         return view.get(table, check_key(key))
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for absent keys."""
         if self.changes.get(table):
             return [self.get(table, key) for key in keys]
         return self._live().get_many(table, [check_key(key) for key in keys])
@@ -375,7 +367,6 @@ class JournalWriteTxn:
         return keys[at - 1] if at else None
 
     def count(self, table: str) -> int:
-        """Return the number of keys."""
         view = self._live()
         total = view.count(table)
         for key, value in self.changes.get(table, {}).items():
@@ -383,7 +374,6 @@ class JournalWriteTxn:
         return total
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set the value of `key`."""
         self._live().check_table(table)
         self._set(table, check_key(key), check_value(value))
 
@@ -420,14 +410,12 @@ class JournalWriteTxn:
         self.size += len(key) + (8 if value is None else 8 + len(value))
 
     def delete(self, table: str, key: bytes) -> bool:
-        """Remove `key`; return whether it was there."""
         present = self.get(table, key) is not None
         if present:
             self._set(table, key, None)
         return present
 
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
-        """Remove every key with start <= key < end; return how many there were."""
         gone = 0
         for key, _ in self.scan(table, start, end):
             self._set(table, key, None)
@@ -466,22 +454,18 @@ class JournaledEngine:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of the tables, sorted."""
         return self._names
 
     @property
     def read_only(self) -> bool:
-        """Whether `write` is refused."""
         return self._base.read_only
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a transaction has read bytes that differ from what was written."""
         return self._is_damaged or self._base.is_damaged
 
     @property
     def last_commit(self) -> int:
-        """A number that grows with every commit that changed something, by any process."""
         self.check_open()
         return self._base.last_commit + self._header().records
 
@@ -491,7 +475,6 @@ class JournaledEngine:
             raise StoreClosed("the engine is closed")
 
     def read(self) -> JournalSnapshot:
-        """Begin a read transaction on the newest committed state."""
         return JournalSnapshot(self)
 
     def begin(self) -> tuple[Snapshot, _Recent]:
@@ -524,11 +507,6 @@ class JournaledEngine:
 
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:
-        """Begin the write transaction; waits for another thread's.
-
-        Raises: ReadOnly: the engine is read-only. UsageError: this thread is already in one.
-                StoreFull: there is no room; nothing of the transaction was kept.
-        """
         self.check_open()
         with self._base.write() as raw:
             with self._lock:

@@ -232,22 +232,18 @@ class LmdbEngine:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of the tables, sorted."""
         return self._names
 
     @property
     def read_only(self) -> bool:
-        """Whether `write` is refused."""
         return self._read_only
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a transaction has read bytes that differ from what was written."""
         return self._is_damaged
 
     @property
     def last_commit(self) -> int:
-        """A number that grows with every commit that changed something, by any process."""
         number: int = self._environment().env.info()["last_txnid"]  # no snapshot is opened for this
         return number
 
@@ -262,16 +258,10 @@ class LmdbEngine:
         return Corruption(f"{found}; `lattice disk heal` rebuilds these tables")
 
     def read(self) -> LmdbSnapshot:
-        """Begin a read transaction on the newest committed state."""
         return LmdbSnapshot(self)
 
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:
-        """Begin the write transaction; waits for another thread's.
-
-        Raises: ReadOnly: the engine is read-only. UsageError: this thread is already in one.
-                StoreFull: there is no room; nothing of the transaction was kept.
-        """
         # LMDB would allow the write: readers open with write access where they can.
         if self._read_only:
             raise ReadOnly(read_only_error(str(self.path)))
@@ -424,7 +414,6 @@ class LmdbSnapshot(_Transaction):
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Entry]:
-        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
         raw = self._live()
         handle = self._engine.handle(table)
         if handle is None:
@@ -488,7 +477,6 @@ class LmdbSnapshot(_Transaction):
             bound = key if reverse else key + b"\0"
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
-        """Return a fast `get` that skips key checks; valid until renew or close."""
         raw = self._live()
         handle = self._engine.handle(table)
         if handle is None:  # a table without a file has no keys
@@ -508,7 +496,6 @@ class LmdbSnapshot(_Transaction):
         return get
 
     def renew(self) -> None:
-        """Move the view to the newest committed state."""
         self.close()
         shared = self._engine._environment()
         self._engine.find_tables()  # before `begin`: handles opened inside it would end with it
@@ -618,7 +605,6 @@ class LmdbWriteTxn(_Transaction):
         return long
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set the value of `key`."""
         raw = self._live()
         check_value(value)
         short = is_short(key)
@@ -633,7 +619,6 @@ class LmdbWriteTxn(_Transaction):
             raise self._engine.failure(error) from error
 
     def put_many(self, table: str, items: Iterable[Entry]) -> None:
-        """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
         raw = self._live()
         long: list[Entry] = []
         try:
@@ -658,7 +643,6 @@ class LmdbWriteTxn(_Transaction):
                 long.append(pair)
 
     def delete(self, table: str, key: bytes) -> bool:
-        """Remove `key`; return whether it was there."""
         raw = self._live()
         short = is_short(key)
         handle = self._engine.handle(table)
@@ -670,7 +654,6 @@ class LmdbWriteTxn(_Transaction):
         return gone
 
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
-        """Remove every key with start <= key < end; return how many there were."""
         gone = 0
         for key, _ in self.scan(table, start, end):
             gone += self.delete(table, key)

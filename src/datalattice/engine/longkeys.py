@@ -48,19 +48,32 @@ class LongKeys:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""
+        place = self._place(key)
+        if place is None:
+            return None
+        _, table, stored = place
+        found: bytes | None = self._raw.get(stored, None, table)
+        return found
+
+    def _place(self, key: bytes) -> tuple[list[tuple[Any, bytes, bytes]], Any, bytes] | None:
+        """Return the groups that lead to a key, its table and its name there; None: no such key.
+
+        Of a group: the table of its entry, the name there, and its number.
+        """
+        groups: list[tuple[Any, bytes, bytes]] = []
         if not key:
-            empty: bytes | None = self._raw.get(_EMPTY_KEY + self._name, None, self._rests)
-            return empty
+            return groups, self._rests, _EMPTY_KEY + self._name
         table, number, at = self._table, b"", 0
         while len(number) + len(key) - at > SHORT_KEY_BYTES:
             end = at + SHORT_KEY_BYTES - len(number)
             # A group's entry, one byte longer than a short key.
-            number = self._raw.get(number + key[at:end] + b"\0", b"", table)
+            stored = number + key[at:end] + b"\0"
+            number = self._raw.get(stored, b"", table)
             if not number:
                 return None
+            groups.append((table, stored, number))
             table, at = self._rests, end
-        found: bytes | None = self._raw.get(number + key[at:], None, table)
-        return found
+        return groups, table, number + key[at:]
 
     def surplus(self) -> int:
         """Return how many keys the table has more than its entries on disk."""
@@ -95,20 +108,10 @@ class LongKeys:
 
     def delete(self, key: bytes) -> bool:
         """Remove `key`, and the groups that are empty then; return whether it was there."""
-        raw = self._raw
-        groups: list[tuple[Any, bytes, bytes]] = []
-        table, stored, surplus = self._rests, _EMPTY_KEY + self._name, -1
-        if key:
-            table, number, at = self._table, b"", 0
-            while len(number) + len(key) - at > SHORT_KEY_BYTES:
-                end = at + SHORT_KEY_BYTES - len(number)
-                stored = number + key[at:end] + b"\0"
-                number = raw.get(stored, b"", table)
-                if not number:
-                    return False
-                groups.append((table, stored, number))
-                table, at = self._rests, end
-            stored = number + key[at:]
+        raw, place, surplus = self._raw, self._place(key), -1
+        if place is None:
+            return False
+        groups, table, stored = place
         if not raw.delete(stored, db=table):
             return False
         # From the innermost group: an empty one would be found by scans.

@@ -70,7 +70,6 @@ class MemoryEngine:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of the tables, sorted."""
         return self._names
 
     @property
@@ -85,11 +84,9 @@ class MemoryEngine:
 
     @property
     def last_commit(self) -> int:
-        """A number that grows with every commit that changed something."""
         return self._commits
 
     def read(self) -> MemorySnapshot:
-        """Begin a read transaction on the newest committed state."""
         return MemorySnapshot(self)
 
     @contextmanager
@@ -184,18 +181,15 @@ class MemorySnapshot:
         return table
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         return self._table(table).data.get(check_key(key))
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for absent keys."""
         data = self._table(table).data
         return [data.get(check_key(key)) for key in keys]
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
         source = self._table(table)
         first = bisect_left(source.keys, start)
         last = len(source.keys) if end is None else bisect_left(source.keys, end)
@@ -211,15 +205,12 @@ class MemorySnapshot:
             yield key, source.data[key]
 
     def count(self, table: str) -> int:
-        """Return the number of keys."""
         return len(self._table(table).data)
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
-        """Return a fast `get` that skips key checks; valid until renew or close."""
         return self._table(table).data.get
 
     def renew(self) -> None:
-        """Move the view to the newest committed state."""
         self.close()
         self._tables = self._engine.pin()
 
@@ -262,7 +253,6 @@ class MemoryWriteTxn:
         return overlay
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         base = self._table(table)
         overlay = self.changes.get(table)
         # A key in the overlay counts as written, also where it was deleted.
@@ -271,7 +261,6 @@ class MemoryWriteTxn:
         return base.data.get(check_key(key))
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for absent keys."""
         return [self.get(table, key) for key in keys]
 
     def scan(
@@ -322,7 +311,6 @@ class MemoryWriteTxn:
         return lists
 
     def count(self, table: str) -> int:
-        """Return the number of keys."""
         base = self._table(table).data
         overlay = self.changes.get(table)
         if overlay is None:
@@ -332,7 +320,6 @@ class MemoryWriteTxn:
         )
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set the value of `key`."""
         self._overlay(table).set(check_key(key), check_value(value))
 
     def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
@@ -342,14 +329,12 @@ class MemoryWriteTxn:
             overlay.set(check_key(key), check_value(value))
 
     def delete(self, table: str, key: bytes) -> bool:
-        """Remove `key`; return whether it was there."""
         present = self.get(table, key) is not None
         if present:
             self._overlay(table).set(key, None)
         return present
 
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
-        """Remove every key with start <= key < end; return how many there were."""
         # The list first: the scan sees its own deletions.
         keys = [key for key, _ in self.scan(table, start, end)]
         for key in keys:

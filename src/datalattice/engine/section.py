@@ -40,18 +40,15 @@ class _ReadSection:
         self._end = successor(prefix)
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         return self._reader.get(table, self._prefix + key)
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for absent keys."""
         prefix = self._prefix
         return self._reader.get_many(table, [prefix + key for key in keys])
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
         last = self._end if end is None else self._prefix + end  # never into the next store's keys
         entries = self._reader.scan(table, self._prefix + start, last, reverse=reverse)
         return _shortened(entries, len(self._prefix))
@@ -71,20 +68,16 @@ class _WriteSection(_ReadSection):
         self._writer = txn.writer if isinstance(txn, GroupTxn) else txn
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set the value of `key`."""
         self._writer.put(table, self._prefix + key, value)
 
     def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
-        """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
         prefix = self._prefix
         self._writer.put_many(table, [(prefix + key, value) for key, value in items])
 
     def delete(self, table: str, key: bytes) -> bool:
-        """Remove `key`; return whether it was there."""
         return self._writer.delete(table, self._prefix + key)
 
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
-        """Remove every key with start <= key < end; return how many there were."""
         last = self._end if end is None else self._prefix + end
         return self._writer.delete_range(table, self._prefix + start, last)
 

@@ -9,7 +9,6 @@ from datalattice.lattice.base import (
     is_greater as is_greater,
     is_integer as is_integer,
     is_long as is_long,
-    join_entry as join_entry,
     to_json_key as to_json_key,
 )
 from datalattice.lattice.containers import (
@@ -69,7 +68,6 @@ from datalattice.lattice.exactkeys import (
 )
 from datalattice.lattice.identity import (
     DIDVerifier as DIDVerifier,
-    Resolver as Resolver,
     ResolvingVerifier as ResolvingVerifier,
     did_of as did_of,
     is_bare_did as is_bare_did,
@@ -89,7 +87,6 @@ from datalattice.lattice.keyed import (
 )
 from datalattice.lattice.order import (
     NOTHING as NOTHING,
-    PRESENT as PRESENT,
     UNTIMED as UNTIMED,
     Element as Element,
     EntryOrder as EntryOrder,

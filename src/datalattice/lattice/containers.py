@@ -39,6 +39,7 @@ from datalattice.lattice.exactkeys import exact_merge, key_of
 from datalattice.lattice.order import (
     PRESENT,
     Element,
+    EntryOrder,
     Latest,
     Walk,
     below,
@@ -65,6 +66,22 @@ def present(value: Value, good: bool) -> Element | None:
     return element(PRESENT) if good else malformed(value)
 
 
+def latest_of_maps(order: EntryOrder, own: Value, other: Value, walk: Walk) -> Latest:
+    """Return the greatest elements of two Maps and their entries; other values have no entries."""
+    mine = own if isinstance(own, Map) else None
+    theirs = other if isinstance(other, Map) else None
+    top = contrast(present(own, mine is not None), present(other, theirs is not None))
+    return wider(top, order.of_map(mine, theirs, walk))
+
+
+def latest_of_indexes(order: EntryOrder, own: Value, other: Value, walk: Walk) -> Latest:
+    """Return the greatest elements of two Indexes, as `latest_of_maps` does."""
+    mine = own if isinstance(own, Index) else None
+    theirs = other if isinstance(other, Index) else None
+    top = contrast(present(own, mine is not None), present(other, theirs is not None))
+    return wider(top, order.of_index(mine, theirs, walk))
+
+
 class OfElements(Lattice):
     """Base of the containers whose values share one lattice."""
 
@@ -74,15 +91,12 @@ class OfElements(Lattice):
         self._order: Final = ChildOrder(element)
 
     def has_order(self) -> bool:
-        """Return whether the child lattice has an order."""
         return self._element.has_order()
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the child lattice."""
         return (self._element,)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the child lattice, the same for every key."""
         return self._element
 
     def _arguments(self) -> tuple[object, ...]:
@@ -109,21 +123,12 @@ class MapLattice(OfElements):
         return as_operand(EMPTY_MAP.merge_with(other, join, context.work), other, other)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the Map and its entries, by side.
-
-        Cost:   entries that differ.
-        """
-        mine = own if isinstance(own, Map) else None
-        theirs = other if isinstance(other, Map) else None
-        top = contrast(present(own, mine is not None), present(other, theirs is not None))
-        return wider(top, self._order.of_map(mine, theirs, walk))
+        return latest_of_maps(self._order, own, other, walk)
 
     def zero(self) -> Value:
-        """Return the empty Map."""
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Map; an Index does not count."""
         return isinstance(value, Map)
 
 
@@ -147,21 +152,12 @@ class IndexLattice(OfElements):
         return as_operand(EMPTY_INDEX.merge_with(other, join, work=context.work), other, other)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the Index and its entries, by side.
-
-        Cost:   entries that differ.
-        """
-        mine = own if isinstance(own, Index) else None
-        theirs = other if isinstance(other, Index) else None
-        top = contrast(present(own, mine is not None), present(other, theirs is not None))
-        return wider(top, self._order.of_index(mine, theirs, walk))
+        return latest_of_indexes(self._order, own, other, walk)
 
     def zero(self) -> Value:
-        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index; a Map does not count."""
         return isinstance(value, Index)
 
 
@@ -211,10 +207,6 @@ class VectorLattice(OfElements):
         return as_operand(EMPTY_VECTOR.merge_with(other, join, context.work), other, other)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the Vector and its positions, by side.
-
-        Cost:   positions that differ.
-        """
         mine = own if isinstance(own, Vector) and self.check_foreign(own) else None
         theirs = other if isinstance(other, Vector) and self.check_foreign(other) else None
         # The container itself first: an absent one is less than any present one.
@@ -229,7 +221,6 @@ class VectorLattice(OfElements):
         return found
 
     def zero(self) -> Value:
-        """Return the empty Vector."""
         return EMPTY_VECTOR
 
     def check_foreign(self, value: Value) -> bool:
@@ -277,15 +268,12 @@ class TupleLattice(Lattice):
         return as_operand(Vector.of(values), own, other)
 
     def has_order(self) -> bool:
-        """Return whether all children have an order."""
         return all(child.has_order() for child in self._children)
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the children."""
         return self._children
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the Vector and its positions, by side."""
         mine = own if isinstance(own, Vector) and self.check_foreign(own) else None
         theirs = other if isinstance(other, Vector) and self.check_foreign(other) else None
         found = contrast(present(own, mine is not None), present(other, theirs is not None))
@@ -299,7 +287,6 @@ class TupleLattice(Lattice):
         return found
 
     def zero(self) -> Value:
-        """Return the Vector of the children's zeros."""
         return Vector.of([child.zero() for child in self._children])
 
     def check_foreign(self, value: Value) -> bool:

@@ -77,7 +77,6 @@ class ContentStore(Lattice):
     """Base of the lattices of an Index that holds values by hash."""
 
     def has_order(self) -> bool:
-        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
@@ -85,11 +84,9 @@ class ContentStore(Lattice):
         return content_latest(own, other, walk)
 
     def zero(self) -> Value:
-        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index."""
         return isinstance(value, Index)
 
 

@@ -67,11 +67,9 @@ class JSONLattice(Lattice):
         return _merge_trees(self, own, other, context)
 
     def zero(self) -> Value:
-        """Return the empty Map."""
         return EMPTY_MAP
 
     def has_order(self) -> bool:
-        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
@@ -145,7 +143,6 @@ class JSONIndexLattice(JSONLattice):
     """Like `JSONLattice`, with the empty Index as its zero."""
 
     def zero(self) -> Value:
-        """Return the empty Index."""
         return EMPTY_INDEX
 
     def _rank(self, value: Value) -> int:

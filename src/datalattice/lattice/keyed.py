@@ -29,7 +29,7 @@ from datalattice.cells import (
 )
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice.base import Lattice, as_operand, child_latest, join_entry
-from datalattice.lattice.containers import need_lattice, present
+from datalattice.lattice.containers import latest_of_indexes, latest_of_maps, need_lattice
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
 from datalattice.lattice.isolation import isolated
 from datalattice.lattice.order import (
@@ -39,7 +39,6 @@ from datalattice.lattice.order import (
     contrast,
     malformed,
     step_of,
-    wider,
 )
 from datalattice.limits import INDEX_KEY_BYTES
 
@@ -130,19 +129,13 @@ class KeyedLattice(Lattice):
         self._order: Final = NamedOrder(self)
 
     def has_order(self) -> bool:
-        """Return whether all children have an order."""
         return all(child.has_order() for child in self._children.values())
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the children."""
         return tuple(self._children.values())
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the named parts, by side."""
-        mine = own if isinstance(own, Index) else None  # a value of another type has no named parts
-        theirs = other if isinstance(other, Index) else None
-        top = contrast(present(own, mine is not None), present(other, theirs is not None))
-        return wider(top, self._order.of_index(mine, theirs, walk))
+        return latest_of_indexes(self._order, own, other, walk)
 
     def add_lattice(self, key: Keyword, child: Lattice) -> KeyedLattice:
         """Return a lattice with `key` added or replaced."""
@@ -169,11 +162,9 @@ class KeyedLattice(Lattice):
         return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:
-        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index."""
         return isinstance(value, Index)
 
     def child(self, key: Value) -> Lattice | None:
@@ -253,19 +244,13 @@ class StringKeyedLattice(Lattice):
         self._order: Final = NamedOrder(self)
 
     def has_order(self) -> bool:
-        """Return whether all children have an order."""
         return all(child.has_order() for child in self._by_name.values())
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the children."""
         return tuple(self._by_name.values())
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the named parts, by side."""
-        mine = own if isinstance(own, Map) else None
-        theirs = other if isinstance(other, Map) else None
-        top = contrast(present(own, mine is not None), present(other, theirs is not None))
-        return wider(top, self._order.of_map(mine, theirs, walk))
+        return latest_of_maps(self._order, own, other, walk)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return own merged with each configured entry of other.
@@ -280,11 +265,9 @@ class StringKeyedLattice(Lattice):
         return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:
-        """Return the empty Map."""
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Map."""
         return isinstance(value, Map)
 
     def child(self, key: Value) -> Lattice | None:

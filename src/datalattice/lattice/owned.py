@@ -129,7 +129,9 @@ class SignedLattice(Lattice):
         if self.whole:
             below = context.at((*context.path, VALUE), context.owner)
             merged = self.inner.merge(self.inner.zero(), other.value, below)
-            if not same(merged, self._in_full(other.value, below)):
+            # As a merge writes it, without entries that mean nothing.
+            in_full = self.inner.merge(other.value, self.inner.zero(), below)
+            if not same(merged, in_full):
                 # An owner's own node may correct what its devices wrote, and sign that.
                 signer = self.signer(context)
                 if signer is not None:
@@ -154,10 +156,6 @@ class SignedLattice(Lattice):
     def canonical_key(self, key: Value) -> Value:
         """Return `:value` for a key with the bytes "value"; any other key unchanged."""
         return VALUE if name_bytes(key) == _VALUE_BYTES else key
-
-    def _in_full(self, value: Value, context: MergeContext) -> Value:
-        """Return `value` as a merge writes it, without entries that mean nothing."""
-        return self.inner.merge(value, self.inner.zero(), context)
 
     def signer(self, context: MergeContext) -> KeyPair | None:
         """Return the key pair that may sign a merge, or None; without an owner, any key may."""
@@ -225,7 +223,7 @@ class _SlotMerge:
         # "merge(greater, lesser)": the same cell on every node, whatever is malformed inside.
         value = self._inner.merge(high.value, low.value, self._below)
         logs = [report for report in self._reports if isinstance(report, QueueForked)]
-        return value, self._says_the_same(value, high.value), logs
+        return value, same_elements(self._inner, value, high.value, self._walk), logs
 
     def left_out(self, high: Signed, low: Signed) -> OwnerForked | None:
         """Return the fork by which `high` leaves `low` out; None if it contains it."""
@@ -263,9 +261,6 @@ class _SlotMerge:
         for report in found or [EntryDropped(self._context.path)]:
             self._context.report(report)
         return True
-
-    def _says_the_same(self, joined: Value, high: Value) -> bool:
-        return same_elements(self._inner, joined, high, self._walk)
 
     def _signed_join(self, high: Signed, value: Value) -> Signed:
         """Return the merge signed by a key of the owner; `high` without a key, or if it is less."""
@@ -340,11 +335,9 @@ class OwnerLattice(Lattice):
         return as_operand(EMPTY_MAP.merge_with(other, join, context.work), other, other)
 
     def zero(self) -> Value:
-        """Return the empty Map."""
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Map."""
         return isinstance(value, Map)
 
     def child(self, key: Value) -> Lattice | None:
@@ -378,10 +371,6 @@ class DIDOwnerLattice(OwnerLattice):
         return SignedLattice(inner, whole=True)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return own merged with every entry of other that its owner signed.
-
-        Cost: owners whose entries differ.
-        """
         if other is None or own is other or not self.accepts(other, context):
             return own
         theirs = other if isinstance(other, Index) else EMPTY_INDEX
@@ -391,7 +380,6 @@ class DIDOwnerLattice(OwnerLattice):
         return as_operand(merge_judged(EMPTY_INDEX, theirs, judge, context.work), other, other)
 
     def zero(self) -> Value:
-        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:

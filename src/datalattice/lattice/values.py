@@ -55,11 +55,9 @@ class Register(Lattice):
     """Base of lattices whose values have one element in the order of forked values."""
 
     def has_order(self) -> bool:
-        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the element of each side."""
         return contrast(
             None if own is None else self._element(own),
             None if other is None else self._element(other),
@@ -74,7 +72,6 @@ class SetLattice(Register):
     """A grow-only set; the merge is the union."""
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the union."""
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Set)
@@ -82,7 +79,6 @@ class SetLattice(Register):
         return own.union(other, context.work) if isinstance(own, Set) else other
 
     def zero(self) -> Value:
-        """Return the empty set."""
         return EMPTY_SET
 
     def _element(self, value: Value) -> Element:
@@ -92,7 +88,6 @@ class SetLattice(Register):
         return malformed(value)
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Set."""
         return isinstance(value, Set)
 
 
@@ -125,7 +120,6 @@ class MaxLattice(Register):
         return other if theirs > mine else own
 
     def zero(self) -> Value:
-        """Return the zero given at construction."""
         return self._zero
 
     def _element(self, value: Value) -> Element:
@@ -162,7 +156,6 @@ class MinLattice(Register):
         return malformed(value) if number is None else element(UNTIMED, number_tail(-number))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Integer."""
         return is_integer(value)
 
 
@@ -195,7 +188,6 @@ class LWWLattice(Register):
         return element(self._timestamp(value), value_hash(value))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return True: any value is accepted."""
         return True
 
     def _arguments(self) -> tuple[object, ...]:
@@ -227,15 +219,12 @@ class LWPLattice(Lattice):
         return self._inner.merge(own, other, context)
 
     def zero(self) -> Value:
-        """Return the inner zero."""
         return self._inner.zero()
 
     def has_order(self) -> bool:
-        """Return whether the inner lattice has an order."""
         return self._inner.has_order()
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the inner lattice."""
         return (self._inner,)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
@@ -249,19 +238,15 @@ class LWPLattice(Lattice):
         return wider(top, self._inner.latest(own, other, walk))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return the inner lattice's answer."""
         return self._inner.check_foreign(value)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the inner child."""
         return self._inner.child(key)
 
     def resolve_key(self, key: Value) -> Value:
-        """Return the inner canonical key."""
         return self._inner.resolve_key(key)
 
     def canonical_key(self, key: Value) -> Value:
-        """Return the inner canonical key."""
         return self._inner.canonical_key(key)
 
     def _arguments(self) -> tuple[object, ...]:
@@ -291,7 +276,6 @@ class CompareLattice(Lattice):
         return own if order > 0 else other
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is not None."""
         return value is not None
 
     def _arguments(self) -> tuple[object, ...]:

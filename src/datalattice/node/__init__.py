@@ -6,7 +6,6 @@ from datalattice.node.control import (
     NodeService as NodeService,
     OfferedService as OfferedService,
     bind_socket as bind_socket,
-    remove_socket as remove_socket,
 )
 from datalattice.node.daemon import Beside as Beside, Daemon as Daemon
 from datalattice.node.decisions import (

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final, TypeGuard
+from typing import Final
 
 from datalattice.cells import Keyword, Map, Signed, Value, Vector, value_hash
 from datalattice.client import IROH, PeerAddress, parse_address
@@ -86,7 +86,8 @@ def published(
     # time to time": chosen by a hash that differs for each node and turn, so an attacker cannot
     # place keys that all nodes read.
     salt = own_key + turn.to_bytes(8, "big")
-    keys = [key for key in islice(nodes, NODES_READ_MAX) if _is_public_key(key)]
+    few = islice(nodes, NODES_READ_MAX)
+    keys = [key for key in few if isinstance(key, bytes) and len(key) == PUBLIC_KEY_BYTES]
     others = heapq.nsmallest(CANDIDATES_MAX, keys, key=lambda one: sha3_256(salt + one))
     found = []
     for public_key in dict.fromkeys([*wanted, *others]):
@@ -96,10 +97,6 @@ def published(
         if address is not None:
             found.append(FoundNode(public_key, address, _stamp_of(entry), P2P_SOURCE))
     return found
-
-
-def _is_public_key(key: Value) -> TypeGuard[bytes]:
-    return isinstance(key, bytes) and len(key) == PUBLIC_KEY_BYTES
 
 
 def _stamp_of(entry: Value) -> int:

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final
 
 from datalattice.client import parse_address, parse_key, parse_ticket
@@ -427,9 +428,8 @@ class Network:
         outbound = dialled is not None
         bounds = self._config.bounds
         streams = streams_over(link, self._hosts.framings, self._entropy, dialled=outbound)
-        connection = Connection(
-            id, name, link, self._hosts, bounds, streams, self._held, self._slowed
-        )
+        slowed = partial(self.observer.count, "peers-slowed")
+        connection = Connection(id, name, link, self._hosts, bounds, streams, self._held, slowed)
         self.connections[id] = connection
         direction, level = ("out", logging.INFO) if outbound else ("in", logging.DEBUG)
         log_event(level, "connected", peer=id, direction=direction)
@@ -472,7 +472,3 @@ class Network:
             if not largest.cut(f"{waiting} bytes of it wait here, and others need the room"):
                 return  # the rest belongs to connections that are ending already
             self.observer.count("connections-cut")
-
-    def _slowed(self) -> None:
-        """Count that a peer sends more than its share."""
-        self.observer.count("peers-slowed")

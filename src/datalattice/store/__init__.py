@@ -15,12 +15,10 @@ from datalattice.store.archive import (
     unsound_below as unsound_below,
 )
 from datalattice.store.base import (
-    ANY as ANY,
     PRIVATE_KEY as PRIVATE_KEY,
     Commit as Commit,
     Store as Store,
     children_first as children_first,
-    public_part as public_part,
 )
 from datalattice.store.cache import CACHE_BYTES_MAX as CACHE_BYTES_MAX
 from datalattice.store.cellstore import CellStore as CellStore

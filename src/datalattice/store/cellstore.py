@@ -539,7 +539,6 @@ class CellStore(StoreReader):
         self._collector.touch(hash)
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
         committer = self._writer()
         self.space.check()
         count = 0
@@ -587,11 +586,9 @@ class CellStore(StoreReader):
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write or sync failed, so that every write is refused until `resume`."""
         return self._committer is not None and self._committer.has_failed
 
     def resume(self) -> None:
-        """Allow writes again after a failed one, as `Store.resume`."""
         committer = self._writer()
         if committer.has_failed:
             committer.restart(self._take_back)
@@ -659,7 +656,6 @@ class CellStore(StoreReader):
         dry_run: bool = False,
         progress: CollectProgress | None = None,
     ) -> Collected:
-        """Free the space of cells that nothing reaches, as `Store.collect`."""
         return self._collect(lambda: (self.roots_kept(grace_ms), None), dry_run, progress)
 
     def sweep(
@@ -700,7 +696,6 @@ class CellStore(StoreReader):
 
     @property
     def copy_id(self) -> str:
-        """Distinguishes a folder that was copied, as `Store.copy_id`."""
         return self.place().copy_id
 
     def place(self) -> PlaceFile:

@@ -169,7 +169,6 @@ class RealFile:
         self._fd = fd
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return up to `count` bytes from `offset`, fewer only at the end of the file."""
         data = os.pread(self._fd, count, offset)
         # A read may return fewer bytes than asked for before the end of the file.
         while len(data) < count:
@@ -180,7 +179,6 @@ class RealFile:
         return data
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write all of `data` at `offset`."""
         done = os.pwrite(self._fd, data, offset)
         # A write may take fewer bytes than given, on a nearly full disk for example.
         while done < len(data):
@@ -190,16 +188,13 @@ class RealFile:
             _write_ahead(self._fd, offset, len(data), _BEGIN_TO_WRITE)
 
     def sync(self) -> None:
-        """Return when everything written to this file is durable."""
         # fdatasync: the data and the length of the file, without its times.
         os.fdatasync(self._fd)
 
     def size(self) -> int:
-        """Return the length of the file in bytes."""
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
         os.ftruncate(self._fd, size)
 
     def close(self) -> None:
@@ -232,11 +227,9 @@ class RealDisk:
     """The operating system's files."""
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
         return Path(path).exists()
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted."""
         return sorted(entry.name for entry in Path(folder).iterdir())
 
     def create_folder(self, path: str) -> None:
@@ -253,7 +246,6 @@ class RealDisk:
         self.sync_folder(str(folder.parent))
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
-        """Open a file; `create` makes a new, empty one."""
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
             # O_CLOEXEC below: programs that this process starts must not keep files open.
@@ -261,24 +253,19 @@ class RealDisk:
         return RealFile(os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def view(self, path: str) -> FileView:
-        """Open a file for many small reads."""
         return RealView(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def replace(self, source: str, target: str) -> None:
-        """Rename `source` to `target` in one step, replacing a file there."""
         Path(source).replace(target)
 
     def remove(self, path: str) -> None:
-        """Remove a file."""
         Path(path).unlink()
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder with its content; it may be missing."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def sync_folder(self, path: str) -> None:
-        """Return when the names in a folder are durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # POSIX: a new name is durable after fsync of its folder.
@@ -331,10 +318,6 @@ class RealDisk:
         return f"{machine} {system} {found.st_ino} {birth_time(path)}"
 
     def lock(self, path: str) -> LockFile:
-        """Take the lock file.
-
-        Raises: StoreLocked: it is held; the text names the process.
-        """
         return FileLock(path)
 
     def lock_contents(self, path: str) -> Lock:
@@ -345,7 +328,6 @@ class RealDisk:
         return ContentLock(path)
 
     def engine(self, path: str, tables: Iterable[str], *, read_only: bool) -> Engine:
-        """Open LMDB tables that are durable only after their `sync`."""
         return LmdbEngine(path, tables, read_only=read_only, durable=False)
 
     def engine_identity(self, path: str) -> str:

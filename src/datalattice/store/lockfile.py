@@ -111,22 +111,16 @@ class FileLock:
                 os.ftruncate(self._fd, 0)
 
     def raise_generation(self) -> None:
-        """Let readers notice a change of the store; the lock is held."""
         # A forked child must not write into the lock of its parent.
         if self._text and self._pid == os.getpid():
             self._generation += 1
             self._write(self._generation.to_bytes(8, "big"), GENERATION_OFFSET)
 
     def lend(self) -> None:
-        """Release the lock until `retake`. Doing so twice is allowed."""
         if self._fd >= 0 and self._pid == os.getpid():
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def retake(self) -> bool:
-        """Take the lock again; return whether no other process had it meanwhile.
-
-        Raises: StoreLocked: another process has it. UsageError: the parent process lent it.
-        """
         if self._pid != os.getpid():
             raise UsageError(f"{self._path}: the lock of another process, from before a fork")
         if self._fd < 0:

@@ -52,28 +52,23 @@ class MemoryStore(Store):
         return self._encodings.get(check_hash(hash))
 
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
-        """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
         self._check_open()
         find = self._encodings.get
         return [find(check_hash(hash)) for hash in hashes]
 
     def has(self, hash: bytes) -> bool:
-        """Return whether the cell is here."""
         self._check_open()
         return check_hash(hash) in self._encodings
 
     def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the lengths of the encodings of those of `hashes` that are here."""
         self._check_open()
         cells = self._encodings
         return {hash: len(cells[hash]) for hash in hashes if hash in cells}
 
     def announced(self, hash: bytes) -> bool:
-        """Return whether the cell may be served to others: a commit announced it."""
         return self.has(hash) and hash not in self._staged
 
     def root_hash(self) -> bytes | None:
-        """Return the hash of the last root, None when none was ever committed."""
         self._check_open()
         return self._root
 
@@ -126,7 +121,6 @@ class MemoryStore(Store):
         self._touched[hash] = self.clock.now_ms()
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
         self._check_open()
         with self._lock:
             new = {hash: cell for hash, cell in cells if hash not in self._encodings}
@@ -151,7 +145,6 @@ class MemoryStore(Store):
             raise MissingData(list(dict.fromkeys(absent)))
 
     def heal(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Store cells that are missing here, from any source; return how many."""
         self._check_open()
         healed = check_cells(cells)
         with self._lock:
@@ -169,7 +162,6 @@ class MemoryStore(Store):
         dry_run: bool = False,
         progress: CollectProgress | None = None,
     ) -> Collected:
-        """Free the space of cells that nothing reaches, as `Store.collect`."""
         self._check_open()
         if grace_ms < 0:
             raise UsageError(f"a grace is 0 or more milliseconds, got {grace_ms}")

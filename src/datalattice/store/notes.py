@@ -74,7 +74,6 @@ class FolderNotes(Notes):
         self._index = index
 
     def read(self, name: str) -> str | None:
-        """Return a text, as `Notes.read`."""
         path = f"{self._folder}/{name}"
         try:
             data = self._folder.read(name) if self._folder.exists(name) else None
@@ -92,16 +91,13 @@ class FolderNotes(Notes):
         return body.decode("utf-8")
 
     def write(self, name: str, text: str) -> None:
-        """Replace a text, as `Notes.write`."""
         self._folder.replace(name, checked(text.encode("utf-8")))
 
     def rows(self) -> dict[bytes, bytes]:
-        """Return all rows by key."""
         # Asked for each time: reopening a store may replace its index.
         return self._index().rows()
 
     def keep(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Put rows, and remove those that are None, as `Notes.keep`."""
         self._index().keep_rows(rows)
 
 

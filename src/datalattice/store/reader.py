@@ -126,7 +126,6 @@ class StoreReader(Store):
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Damage that was found so far; the cells there count as missing."""
         return tuple(self._damage.values())
 
     @property
@@ -145,14 +144,12 @@ class StoreReader(Store):
     # --- reading ---
 
     def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
-        """Return the encoding of a cell, or None, as `Store.get_encoding`."""
         location = self._find(hash)
         if location < 0:
             return self._find_pending(hash)
         return self._read(hash, location, verify=verify)
 
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
-        """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
         self._check_open()
         wanted = [check_hash(hash) for hash in hashes]
         locations = self._index.find_many(wanted)
@@ -238,11 +235,9 @@ class StoreReader(Store):
         return damage
 
     def has(self, hash: bytes) -> bool:
-        """Return whether the cell is here."""
         return self._find(hash) >= 0 or hash in self._pending or hash in self._writing
 
     def announced(self, hash: bytes) -> bool:
-        """Return whether the cell may be served to others: a commit announced it."""
         location = self._find(hash)
         # Cells without a location are in memory, and those are staged too.
         return location >= 0 and not location & STAGED

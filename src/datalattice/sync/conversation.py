@@ -322,6 +322,24 @@ class Conversation(Protocol):
         """Return what happened, in order, once each."""
 
 
+class Outbox:
+    """Base of conversations: what is to be sent, and what happened; each is returned once."""
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._events: list[Event] = []
+
+    def frames(self) -> list[bytes]:
+        """Return the payloads to be sent, once each."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def events(self) -> list[Event]:
+        """Return what happened, in order, once each."""
+        events, self._events = self._events, []
+        return events
+
+
 class WireProtocol(Protocol):
     """Makes conversations: one wire protocol of one replica."""
 

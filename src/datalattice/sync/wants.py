@@ -123,7 +123,8 @@ class WantList:
                 want.again += (source,)
                 want.asked = tuple([peer for peer in want.asked if peer != source])
             # A silent peer must not hold up what others can deliver.
-            if source not in want.asked and self._may_ask(want):
+            is_free = want.in_flight is None or want.in_flight not in self._prompt
+            if source not in want.asked and is_free:
                 self._end_flight(hash, want)
                 queue.append(hash)
 
@@ -216,9 +217,6 @@ class WantList:
     def _is_waiting(self, hash: bytes) -> bool:
         want = self._wants.get(hash)
         return want is not None and want.in_flight is None
-
-    def _may_ask(self, want: _Want) -> bool:
-        return want.in_flight is None or want.in_flight not in self._prompt
 
     def _askable(self, want: _Want) -> list[str]:
         """Return the peers that can be asked, in order: first those that stated it."""

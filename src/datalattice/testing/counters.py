@@ -295,17 +295,16 @@ class _Open:
     theirs: bool = False
 
 
-class JsonConversation:
+class JsonConversation(talk.Outbox):
     """A wire protocol of JSON."""
 
     batch_max = 3
 
     def __init__(self, peer: Peer) -> None:
+        super().__init__()
         # JSON has every feature from its first version.
         self.peer = replace(peer, features=frozenset({FETCHES}))
         self._requests = talk.Requests()
-        self._frames: list[bytes] = []
-        self._events: list[talk.Event] = []
         self._last_exchange = 0
         self._open: dict[int, _Open] = {}
 
@@ -322,14 +321,6 @@ class JsonConversation:
         times = [one.deadline_ms for one in self._open.values()]
         first_ms = self._requests.deadline_ms
         return min(times if first_ms is None else [*times, first_ms], default=None)
-
-    def frames(self) -> list[bytes]:
-        frames, self._frames = self._frames, []
-        return frames
-
-    def events(self) -> list[talk.Event]:
-        events, self._events = self._events, []
-        return events
 
     # --- what we say --------------------------------------------------------------------------
 

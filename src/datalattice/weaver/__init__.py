@@ -36,7 +36,6 @@ from datalattice.weaver.handles import (
     Codec as Codec,
     MachineStore as MachineStore,
     StoreHandle as StoreHandle,
-    StoreSource as StoreSource,
 )
 from datalattice.weaver.heads import (
     HeadReader as HeadReader,
@@ -136,8 +135,6 @@ from datalattice.weaver.store import (
     WeaverStore as WeaverStore,
 )
 from datalattice.weaver.storeid import (
-    STORE_ID_BYTES as STORE_ID_BYTES,
-    new_store_id as new_store_id,
     parse_store_id as parse_store_id,
     store_id_text as store_id_text,
 )
@@ -155,7 +152,6 @@ from datalattice.weaver.system import (
     SystemEventKind as SystemEventKind,
     SystemReader as SystemReader,
     app_payload as app_payload,
-    system_op as system_op,
 )
 from datalattice.weaver.systemops import (
     ChildStatus as ChildStatus,

@@ -196,25 +196,18 @@ class LogDag:
         self._log = log
 
     def intention(self, hash: bytes) -> Op:
-        """Return a witnessed operation.
-
-        Raises: UsageError: the hash is unknown.
-        """
         found = self._log.operation(self._txn, hash)
         if found is None:
             raise UsageError(f"no operation {hash.hex()} in this store")
         return found
 
     def is_ancestor(self, ancestor: bytes, descendant: bytes) -> bool:
-        """Return whether dependencies lead from `descendant` to `ancestor`; true for one hash."""
         return dags.is_ancestor(self._look_up, ancestor, descendant)
 
     def find_lca(self, first: bytes, second: bytes) -> bytes:
-        """Return the lowest common ancestor; of several the one with the greatest stamp."""
         return dags.find_lca(self._look_up, first, second)
 
     def path(self, start: bytes, to: bytes) -> list[bytes]:
-        """Return the operations between two, dependencies first, without `start`, with `to`."""
         return dags.path(self._look_up, start, to)
 
     def _look_up(self, hash: bytes) -> dags.DagNode | None:

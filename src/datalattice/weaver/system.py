@@ -404,7 +404,6 @@ class ScopedDag:
         return found.with_payload(self._unwrap(found.payload))
 
     def is_ancestor(self, ancestor: bytes, descendant: bytes) -> bool:
-        """Return whether dependencies lead from `descendant` to `ancestor`."""
         return self._dag.is_ancestor(ancestor, descendant)
 
     def find_lca(self, first: bytes, second: bytes) -> bytes:

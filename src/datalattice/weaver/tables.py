@@ -38,13 +38,11 @@ class TableReader:
         self._table = table
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         return self._txn.get(self._table, key)
 
     def scan(
         self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
         return self._txn.scan(self._table, start, end, reverse=reverse)
 
 
@@ -57,13 +55,11 @@ class StateView:
         self._below = below
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         return self._below.get(key)
 
     def scan(
         self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
         return self._below.scan(start, end, reverse=reverse)
 
 
@@ -81,7 +77,6 @@ class Overlay:
         self.size = 0  # bytes that were put
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         if key in self.changes:  # a removed key is in `changes` as None, and hides the row below
             return self.changes[key]
         return None if self._base is None else self._base.get(key)
@@ -103,7 +98,6 @@ class Overlay:
         self.size += len(key) + len(value)
 
     def delete(self, key: bytes) -> None:
-        """Remove `key`, if it is there."""
         self.changes[key] = None
         self.size += len(key)  # counted, too: a removal is held until it is written
 

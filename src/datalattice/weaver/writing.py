@@ -35,12 +35,10 @@ class _Unwritten:
         self._call = call
 
     def operation(self, txn: ReadTxn, hash: bytes) -> Op | None:
-        """Return a witnessed operation, or None."""
         found = self._call.operation(hash)
         return self._log.operation(txn, hash) if found is None else found[1]
 
     def node(self, txn: ReadTxn, hash: bytes) -> DagNode | None:
-        """Return a witnessed operation for the questions of `dag`, or None."""
         found = self._call.operation(hash)
         if found is None:
             return self._log.node(txn, hash)

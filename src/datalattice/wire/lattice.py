@@ -349,10 +349,6 @@ def read_statement(signed: Value) -> tuple[Signed, tuple[Value, ...]]:
         raise ProtocolViolation("complete, with all its cells") from error
 
 
-def _read_goodbye(_value: Vector) -> Message:
-    return Goodbye()
-
-
 _READERS: Final[dict[str, Callable[[Vector], Message]]] = {
     "PING": _read_ping,
     "LQ": _read_query,
@@ -360,7 +356,7 @@ _READERS: Final[dict[str, Callable[[Vector], Message]]] = {
     "LP": _read_patch,
     "DR": _read_request,
     "CH": _read_challenge,
-    "BYE": _read_goodbye,
+    "BYE": lambda _value: Goodbye(),
 }
 
 

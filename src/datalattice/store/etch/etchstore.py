@@ -139,7 +139,6 @@ class EtchStore(Store):
         return None if hash in self._damaged else self._file.get(hash)
 
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
-        """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
         wanted = list(hashes)
         with self._mutex:
             records = [self._record(hash) for hash in wanted]
@@ -151,7 +150,6 @@ class EtchStore(Store):
         return found
 
     def has(self, hash: bytes) -> bool:
-        """Return whether the cell is here."""
         with self._mutex:
             self._check_open()
             # A damaged cell counts as missing, so that it can be fetched again.
@@ -238,7 +236,6 @@ class EtchStore(Store):
             return value_hash(value)
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
         with self._mutex:
             writer = self._writer()
             return sum(
@@ -262,7 +259,6 @@ class EtchStore(Store):
             return new
 
     def sync(self) -> None:
-        """Return when everything put and committed so far is durable."""
         with self._mutex:
             self._check_open()
             if isinstance(self._file, EtchWriter):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datalattice.store.kept.history import (
     NOTHING as NOTHING,
-    RETENTION as RETENTION,
     History as History,
     Moment as Moment,
     Retention as Retention,

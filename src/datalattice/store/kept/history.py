@@ -243,21 +243,17 @@ class FolderHistory(History):
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Entries that were left out because they do not match their checksum."""
         return self._damage
 
     @property
     def failure(self) -> StoreError | None:
-        """Why the last entries could not be written; they are tried again with the next ones."""
         return self._failure
 
     def entries(self) -> list[Moment]:
-        """Return the entries, the oldest first; the last is the present root."""
         with self._lock:
             return self._moments() if self._writable else self._read()[0]
 
     def roots(self) -> list[bytes]:
-        """Return the hashes of the roots to keep, each once, as `History.roots`."""
         if self._writable:
             return super().roots()
         entries = self._retention.thin(self.entries(), self._now_ms())
@@ -348,7 +344,6 @@ class FolderHistory(History):
         self._fresh += self._since - before
 
     def flush(self) -> None:
-        """Write new entries without a sync, as `History.flush`."""
         if not self._fresh:
             return
         with self._lock:

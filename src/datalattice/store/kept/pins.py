@@ -333,7 +333,6 @@ class FolderPins(Pins):
 
     @contextmanager
     def locked(self, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-        """Keep every process from changing pins and leases, as `Pins.locked`."""
         # Monotonic: a clock that is set back must not make the wait endless.
         deadline_s = time.monotonic() + wait_s
         while True:

@@ -146,7 +146,6 @@ class LatticeComparison:
 
     @property
     def probe(self) -> Probe | None:
-        """The state of ours that it tells the peer, if any."""
         return None if self._top is None else self._top.probe
 
     @property
@@ -155,7 +154,6 @@ class LatticeComparison:
         return not self._questions and self._top is None
 
     def start(self) -> Step:
-        """Return what to say first."""
         if self._plain is not None and self._is_round:
             self._plain.open += len(self._questions)
         # Optional questions come last: they are dropped first when too many requests wait.

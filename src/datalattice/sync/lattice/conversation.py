@@ -164,12 +164,13 @@ class LatticeProtocol:
         return LatticeConversation(self, peer, pinned)
 
 
-class LatticeConversation:
+class LatticeConversation(talk.Outbox):
     """The node protocol with one peer; see the table above."""
 
     batch_max = wire.REQUEST_HASHES_MAX
 
     def __init__(self, node: LatticeProtocol, peer: Peer, pinned: bytes | None) -> None:
+        super().__init__()
         self.peer = peer
         self._node = node
         self._pinned = pinned
@@ -180,8 +181,6 @@ class LatticeConversation:
         self._requests = talk.Requests()
         self._last_exchange = 0
         self._open: dict[int, int] = {}  # exchange -> questions that wait for an answer
-        self._frames: list[bytes] = []
-        self._events: list[talk.Event] = []
 
     @property
     def room(self) -> int:
@@ -197,16 +196,6 @@ class LatticeConversation:
     def deadline_ms(self) -> int | None:
         """When `expire` must be called, None while nothing is awaited."""
         return self._requests.deadline_ms
-
-    def frames(self) -> list[bytes]:
-        """Return the payloads to be sent, once each."""
-        frames, self._frames = self._frames, []
-        return frames
-
-    def events(self) -> list[talk.Event]:
-        """Return what happened, in order, once each."""
-        events, self._events = self._events, []
-        return events
 
     # --- what we say --------------------------------------------------------------------------
 

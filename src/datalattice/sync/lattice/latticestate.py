@@ -112,7 +112,9 @@ class LatticeState:
         self.lattice: Final = lattice
         self.on_loss: Callable[[Sequence[bytes]], None] | None = None
         """Called, on the owner's thread, with cells of this store that turned out to be missing."""
-        self._met = MetOwners(Areas.of(lattice).owned, self._signs_for)
+        self._met = MetOwners(
+            Areas.of(lattice).owned, lambda owner: self._context.signer(owner) is not None
+        )
         self._charges = charges
         self._pairs = charges.pairs
         # Owners that are no public key need a verifier; this one knows those that name their key.
@@ -166,9 +168,6 @@ class LatticeState:
     def is_blank(self) -> bool:
         """Whether nothing was written or taken in here so far."""
         return same(self.root, self.zero)
-
-    def _signs_for(self, owner: str) -> bool:
-        return self._context.signer(owner) is not None
 
     # --- local writes -------------------------------------------------------------------------
 

@@ -205,13 +205,11 @@ class LatticeReplica:
         self.charges.hear(peer.connection)
 
     def forget(self, peer: Peer) -> None:
-        """Forget what is known of a connection that has ended."""
         self._meetings.pop(peer.connection, None)
 
     def compare(
         self, peer: Peer, why: Why, path: Sequence[object] = ()
     ) -> LatticeComparison | None:
-        """Begin a comparison with a peer; None: there is nothing to say."""
         meeting = self._meetings.setdefault(peer.connection, Meeting())
         if FETCHES in peer.features:
             meeting.plain = None
@@ -225,7 +223,6 @@ class LatticeReplica:
         return None if made.is_empty else made
 
     def equals(self, peer: Peer, stated: Probe | None) -> bool:
-        """Return whether a peer has our state, or the part of it that is replicated with it."""
         plain = self._plain(peer)
         key = value_hash(self.views.of(peer.connection))
         if plain is not None:

@@ -103,17 +103,14 @@ class SortedHashes:
         return bisect_left(self._hashes, start), bisect_left(self._hashes, end)
 
     def count(self, start: bytes, end: bytes) -> int:
-        """Return the number of hashes in the range."""
         low, high = self._slice(start, end)
         return high - low
 
     def fingerprint(self, start: bytes, end: bytes) -> bytes:
-        """Return the 32-byte XOR of the hashes in the range; zeros for none."""
         low, high = self._slice(start, end)
         return (self._xors[low] ^ self._xors[high]).to_bytes(HASH_BYTES, "big")
 
     def hashes(self, start: bytes, end: bytes) -> Sequence[bytes]:
-        """Return the hashes in the range, ascending."""
         low, high = self._slice(start, end)
         return self._hashes[low:high]
 

@@ -465,7 +465,6 @@ class ScannedHashes(SortedHashes):
     """A `ScannedSet` over hashes in memory."""
 
     def iter_hashes(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Yield the hashes in the range, ascending."""
         return iter(self.hashes(start, end))
 
 

@@ -186,19 +186,18 @@ class _Fetch:
             self.wanted[prev] = None
 
 
-class WeaverConversation:
+class WeaverConversation(talk.Outbox):
     """See the module."""
 
     batch_max = FETCH_HASHES_MAX
 
     def __init__(self, peer: Peer, store_id: bytes | None, gaps: ChainGaps | None = None) -> None:
         """store_id: of all messages; None: of any, for joining. gaps: those of the store."""
+        super().__init__()
         self._gaps = gaps or ChainGaps()
         self.peer = replace(peer, features=frozenset({FETCHES, REPLICATES, SKETCHES}))
         self._store_id = store_id or b""
         self._is_any = store_id is None
-        self._frames: list[bytes] = []
-        self._events: list[talk.Event] = []
         self._last_exchange = 0
         self._sessions: dict[int, _Session] = {}
         self._fetches: dict[int, _Fetch] = {}
@@ -226,16 +225,6 @@ class WeaverConversation:
     def _open(self) -> dict[int, _Session | _Fetch]:
         """Return the exchanges in which the peer has to say something."""
         return {**self._sessions, **self._fetches}
-
-    def frames(self) -> list[bytes]:
-        """Return the payloads to be sent, once each."""
-        frames, self._frames = self._frames, []
-        return frames
-
-    def events(self) -> list[talk.Event]:
-        """Return what happened, in order, once each."""
-        events, self._events = self._events, []
-        return events
 
     # --- what we say --------------------------------------------------------------------------
 

@@ -105,11 +105,9 @@ class JoinReplica:
 
     @property
     def probe(self) -> Probe:
-        """The same for all."""
         return _NOTHING
 
     def publish(self) -> bool:
-        """There is nothing to publish."""
         return False
 
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
@@ -120,7 +118,6 @@ class JoinReplica:
         raise ProtocolViolation("nothing is replicated where nodes ask to join")
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
-        """There is none."""
         return None
 
     def equals(self, peer: Peer, stated: Probe | None) -> bool:
