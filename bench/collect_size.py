@@ -19,7 +19,7 @@ from pathlib import Path
 
 from datalattice.cells import Value, Vector
 from datalattice.store import CellStore
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 
 BATCH = 50_000
 """Cells that are written at a time; half of them are garbage at once."""
@@ -29,7 +29,7 @@ POLL_S = 0.05
 
 def build(folder: str, cells: int) -> None:
     """Fill a store with so many cells."""
-    with CellStore.open(folder, retention=NOTHING) as store:
+    with CellStore.open(folder, retention=KEEP_NOTHING) as store:
         live: list[Value] = []
         for number in range(cells // BATCH):
             texts = [f"{number} {i}".ljust(150, "x") for i in range(BATCH)]
@@ -40,7 +40,7 @@ def build(folder: str, cells: int) -> None:
 
 def collect(folder: str) -> None:
     """Collect a store and say how it went."""
-    with CellStore.open(folder, retention=NOTHING) as store:
+    with CellStore.open(folder, retention=KEEP_NOTHING) as store:
         start = time.perf_counter()
         done = store.collect(grace_ms=0)
         seconds = time.perf_counter() - start

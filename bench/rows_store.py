@@ -23,7 +23,7 @@ import lmdb
 
 from datalattice.cells import Vector, cell
 from datalattice.store import CellStore
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 
 Row = dict[str, object]
 BATCH = 1_000
@@ -245,14 +245,14 @@ def collect(quick: bool) -> Row:
     batches = 4 if quick else 50
     folder = Path(tempfile.mkdtemp(prefix="datalattice-bench-"))
     try:
-        with CellStore.open(folder / "store", retention=NOTHING) as store:
+        with CellStore.open(folder / "store", retention=KEEP_NOTHING) as store:
             live: list[Vector] = []
             for number in range(batches):
                 texts = [f"{number} {i}".ljust(150, "x") for i in range(10 * BATCH)]
                 live.append(Vector.of(texts[: 5 * BATCH]))
                 store.put(Vector.of(texts[5 * BATCH :]))
                 store.commit(Vector.of(live))
-        with CellStore.open(folder / "store", retention=NOTHING) as store:
+        with CellStore.open(folder / "store", retention=KEEP_NOTHING) as store:
             start = time.perf_counter()
             done = store.collect(grace_ms=0)
             seconds = time.perf_counter() - start

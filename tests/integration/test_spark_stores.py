@@ -13,7 +13,7 @@ from datalattice.cells import Map, missing
 from datalattice.errors import StoreFailed, UsageError
 from datalattice.store import CellStore, RealDisk
 from datalattice.store.gc import SweepList, collection, partitions
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 from datalattice.testing.planting import plant, text
 
 pytest.importorskip("pyspark")
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
 def fixture_folder(tmp_path: Path) -> Path:
     """Give a store of several segments whose root has changed many times."""
     root = Map.of([])
-    with CellStore.open(tmp_path / "s", segment_bytes=8_192, retention=NOTHING) as store:
+    with CellStore.open(tmp_path / "s", segment_bytes=8_192, retention=KEEP_NOTHING) as store:
         for number in range(20):
             for key in range(6):
                 root = root.put(f"key {(number * 5 + key) % 60}", text(number * 6 + key))
@@ -72,7 +72,7 @@ def test_gc_marks_as_the_store_does_and_the_store_sweeps(
     job = importlib.import_module("datalattice.pipeline.jobs.gc")  # not its namesake
     monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
     out = tmp_path / "list"
-    with CellStore.open(folder, segment_bytes=8_192, retention=NOTHING) as store:
+    with CellStore.open(folder, segment_bytes=8_192, retention=KEEP_NOTHING) as store:
         report = gc(spark, str(folder), str(out), grace_ms=0, parts=3)
         own = store.collect(grace_ms=0, dry_run=True)
         assert (report.cells_live, report.cells_dead) == (own.cells_live, own.cells_dead)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, strategies as st
 
 from datalattice.engine import GroupCommit, GroupTxn, MemoryEngine
-from datalattice.testing.engine_kit import LIMIT_S, Work, run_together
+from datalattice.testing.engine_kit import LIMIT_S, TxnWork, run_together
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"c"])
 STEPS = st.one_of(
@@ -31,7 +31,7 @@ class Failed(Exception):
     """The piece of work failed on purpose."""
 
 
-def work(steps: list[Step]) -> Work:
+def work(steps: list[Step]) -> TxnWork:
     """Return a piece of work that does the steps, on a transaction or on the model."""
 
     def run(txn: Any) -> list[tuple[bytes, bytes]]:

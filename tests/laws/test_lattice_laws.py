@@ -19,7 +19,7 @@ from datalattice.cells import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.lattice import (
-    LOCAL,
+    LOCAL_LATTICE,
     P2P,
     TIMESTAMP,
     CASLattice,
@@ -218,7 +218,7 @@ LAWFUL: dict[str, tuple[Lattice, Strategy]] = {
         st.integers(1, 4).map(lambda n: Signed.sign(KEYS[0], chain([5, 3, 9, 1], n))),
     ),
     "owner": (OwnerLattice(MapLattice(SetLattice())), owned(KEYS)),
-    "local": (LOCAL, owned_registers(KEYS, wrap=True)),
+    "local": (LOCAL_LATTICE, owned_registers(KEYS, wrap=True)),
     "p2p": (
         P2P,
         owned_registers(KEYS, wrap=False).map(lambda nodes: Index.of([(Keyword("nodes"), nodes)])),

@@ -13,7 +13,7 @@ from datalattice.crypto import SeededEntropy
 from datalattice.errors import MissingData, StoreError, StoreFailed, StoreFull
 from datalattice.store import CellStore
 from datalattice.store.gc import collection
-from datalattice.store.kept.history import NOTHING
+from datalattice.store.kept.history import KEEP_NOTHING
 from datalattice.store.log import committer
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
@@ -43,7 +43,7 @@ class CollectingStore:
             disk=self.disk,
             entropy=SeededEntropy(1),
             clock=self.clock,
-            retention=NOTHING,
+            retention=KEEP_NOTHING,
             segment_bytes=4_096,
             recent_entries=20,
             pending_bytes=500,

@@ -15,7 +15,7 @@ from datalattice.crypto import SeededEntropy
 from datalattice.errors import DataLatticeError, StoreError
 from datalattice.store import CellFetcher, CellStore, heal_store, open_damaged
 from datalattice.store.gc import collection
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 from datalattice.store.kept.history import SLOT_BYTES
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
@@ -35,7 +35,7 @@ def opened(disk: SimDisk) -> CellStore:
         disk=disk,
         entropy=SeededEntropy(1),
         clock=StoppedClock(1_000_000),
-        retention=NOTHING,
+        retention=KEEP_NOTHING,
         segment_bytes=4_096,
     )
 

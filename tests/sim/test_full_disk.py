@@ -11,7 +11,7 @@ from datalattice.crypto import SeededEntropy
 from datalattice.errors import StoreFailed, StoreFull
 from datalattice.store import CellStore
 from datalattice.store.gc import collection
-from datalattice.store.kept.history import NOTHING
+from datalattice.store.kept.history import KEEP_NOTHING
 from datalattice.store.log import committer
 from datalattice.store.log.freespace import RESERVE_FILE, SPARE_BYTES_MIN
 from datalattice.testing.clocks import StoppedClock
@@ -38,7 +38,7 @@ class FilledStore:
             disk=self.disk,
             entropy=SeededEntropy(1),
             clock=self.clock,
-            retention=NOTHING,
+            retention=KEEP_NOTHING,
             segment_bytes=SEGMENT_BYTES,
             recent_entries=20,
             pending_bytes=500,
@@ -191,7 +191,7 @@ def test_the_reserve_grows_with_the_store_up_to_its_bound(
 
     def opened() -> CellStore:
         return CellStore.open(
-            FOLDER, disk=disk, segment_bytes=20_000, spare_bytes=50_000, retention=NOTHING
+            FOLDER, disk=disk, segment_bytes=20_000, spare_bytes=50_000, retention=KEEP_NOTHING
         )
 
     store = opened()

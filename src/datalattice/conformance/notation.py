@@ -33,7 +33,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import (
     EMPTY_CONTEXT,
-    LOCAL,
+    LOCAL_LATTICE,
     P2P,
     CASLattice,
     DataLattice,
@@ -267,7 +267,7 @@ for _name, _builder in {
     "owner": _around_child(OwnerLattice),
     "data": plain_type(DataLattice),
     "cas": plain_type(CASLattice),
-    "local": plain_type(lambda: LOCAL),
+    "local": plain_type(lambda: LOCAL_LATTICE),
     "p2p": plain_type(lambda: P2P),
     "root": plain_type(root_lattice),
 }.items():

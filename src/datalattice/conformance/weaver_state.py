@@ -27,6 +27,7 @@ from datalattice.weaver import (
     DeleteOp,
     HeadReader,
     HeadTable,
+    HeadValue,
     IntentionLog,
     KvMachine,
     KvPayload,
@@ -42,7 +43,6 @@ from datalattice.weaver import (
     SnapshotRefused,
     State,
     UniversalOp,
-    Value,
     written_by,
 )
 
@@ -197,7 +197,7 @@ def _run_log_order(fields: Fields) -> None:
 # --- protobuf -----------------------------------------------------------------------------------
 
 _MESSAGES: Final[dict[str, type[Message]]] = {
-    message.full_name: message for message in (UniversalOp, Value)
+    message.full_name: message for message in (UniversalOp, HeadValue)
 }
 
 

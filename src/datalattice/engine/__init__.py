@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from datalattice.engine.base import (
-    KEY_BYTES_MAX as KEY_BYTES_MAX,
+    TABLE_KEY_BYTES_MAX as TABLE_KEY_BYTES_MAX,
     TABLES_MAX as TABLES_MAX,
     VALUE_BYTES_MAX as VALUE_BYTES_MAX,
     Engine as Engine,

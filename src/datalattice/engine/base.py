@@ -21,7 +21,7 @@ from typing import Final, Protocol, Self, runtime_checkable
 
 from datalattice.errors import UsageError
 
-KEY_BYTES_MAX: Final = 65_536 + 1_024
+TABLE_KEY_BYTES_MAX: Final = 65_536 + 1_024
 """Longest key of a table: 64 KiB for an application, and the prefixes it is stored behind. The
 shortest key is empty. Keys of 1 to 510 bytes are the fast ones."""
 
@@ -155,12 +155,12 @@ def check_tables(tables: Iterable[str]) -> tuple[str, ...]:
 def check_key(key: bytes) -> bytes:
     """Return `key`.
 
-    Raises: UsageError: it is not bytes, or longer than KEY_BYTES_MAX.
+    Raises: UsageError: it is not bytes, or longer than TABLE_KEY_BYTES_MAX.
     """
     if not isinstance(key, bytes):
         raise UsageError(f"a key is not bytes: {type(key).__name__}")
-    if len(key) > KEY_BYTES_MAX:  # refused here, alike by all engines
-        raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes, got {len(key)}")
+    if len(key) > TABLE_KEY_BYTES_MAX:  # refused here, alike by all engines
+        raise UsageError(f"a key has at most {TABLE_KEY_BYTES_MAX} bytes, got {len(key)}")
     return key
 
 

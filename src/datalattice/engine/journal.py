@@ -39,7 +39,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from datalattice.crypto import blake3
 from datalattice.engine.base import (
-    KEY_BYTES_MAX,
+    TABLE_KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
     Engine,
     ReadTxn,
@@ -388,7 +388,7 @@ class JournalWriteTxn:
         added = 0
         for key, value in items:
             # The conditions repeat those of check_key and check_value to save two calls a pair.
-            if not (type(key) is bytes and len(key) <= KEY_BYTES_MAX):
+            if not (type(key) is bytes and len(key) <= TABLE_KEY_BYTES_MAX):
                 check_key(key)
             if not (type(value) is bytes and len(value) <= VALUE_BYTES_MAX):
                 check_value(value)

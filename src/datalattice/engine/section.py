@@ -20,8 +20,8 @@ def section(txn: ReadTxn, prefix: bytes) -> ReadTxn: ...
 def section(txn: ReadTxn, prefix: bytes) -> ReadTxn:
     """Return the view of the keys of `txn` that begin with `prefix`, named without it.
 
-    It writes where `txn` writes. A key has at most KEY_BYTES_MAX bytes with its prefix. Sections of
-    one engine are separate if no prefix begins with another one.
+    It writes where `txn` writes. A key has at most TABLE_KEY_BYTES_MAX bytes with its prefix.
+    Sections of one engine are separate if no prefix begins with another one.
     """
     if hasattr(txn, "put"):
         return _WriteSection(txn, prefix)  # type: ignore[arg-type]  # it has `put`

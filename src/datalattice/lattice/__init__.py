@@ -116,8 +116,8 @@ from datalattice.lattice.paths import (
     step as step,
 )
 from datalattice.lattice.regions import (
-    LOCAL as LOCAL,
     LOCAL_KEY as LOCAL_KEY,
+    LOCAL_LATTICE as LOCAL_LATTICE,
     NODES_KEY as NODES_KEY,
     P2P as P2P,
     P2P_KEY as P2P_KEY,
@@ -130,7 +130,7 @@ from datalattice.lattice.regions import (
     root_lattice as root_lattice,
     set_local as set_local,
 )
-from datalattice.lattice.signatures import SlotChange as SlotChange, slot_changes as slot_changes
+from datalattice.lattice.signatures import ChangedSlot as ChangedSlot, slot_changes as slot_changes
 from datalattice.lattice.values import (
     TIMESTAMP as TIMESTAMP,
     CompareLattice as CompareLattice,

@@ -31,7 +31,7 @@ LOCAL_KEY: Final = Keyword("local")
 NODES_KEY: Final = Keyword("nodes")
 P2P_KEY: Final = Keyword("p2p")
 
-LOCAL: Final = OwnerLattice(MapLattice(LWWLattice()))
+LOCAL_LATTICE: Final = OwnerLattice(MapLattice(LWWLattice()))
 """`:local`: a node's private data, a Map of last-write-wins registers for each of its keys."""
 
 P2P: Final = KeyedLattice({NODES_KEY: OwnerLattice(LWWLattice())})
@@ -93,7 +93,7 @@ def root_lattice() -> KeyedLattice:
 
 
 def _standard() -> dict[Keyword, Lattice]:
-    return {DATA_KEY: _DATA, LOCAL_KEY: LOCAL, P2P_KEY: P2P}
+    return {DATA_KEY: _DATA, LOCAL_KEY: LOCAL_LATTICE, P2P_KEY: P2P}
 
 
 def root_contains(root: Value, other: Value) -> bool:

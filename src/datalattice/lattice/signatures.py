@@ -13,11 +13,11 @@ from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Map, Signed, Value,
 SLOT_DEPTH_MAX: Final = 3
 """Greatest depth of signed values below a root; standard sections have two or three keys."""
 
-SlotChange = tuple[tuple[Value, ...], Value, Value]
+ChangedSlot = tuple[tuple[Value, ...], Value, Value]
 """(path, value before, value after); None for an absent value."""
 
 
-def slot_changes(before: Value, after: Value) -> Iterator[SlotChange]:
+def slot_changes(before: Value, after: Value) -> Iterator[ChangedSlot]:
     """Yield the signed slots that differ between two roots, and unsigned differences by section.
 
     A slot is a path at which either root has a Signed cell. All differences of a section outside
@@ -37,12 +37,12 @@ def slot_changes(before: Value, after: Value) -> Iterator[SlotChange]:
             yield path, mine, theirs
 
 
-def _slots(path: tuple[Value, ...], before: Value, after: Value) -> tuple[list[SlotChange], bool]:
+def _slots(path: tuple[Value, ...], before: Value, after: Value) -> tuple[list[ChangedSlot], bool]:
     """Return the differing slots below a pair, and whether anything else differs there."""
     # Deeper values are data of the section, not slots of owners.
     if len(path) == SLOT_DEPTH_MAX or not (_is_map(before) or _is_map(after)):
         return [], True
-    found: list[SlotChange] = []
+    found: list[ChangedSlot] = []
     rest = False
     for change in _below(path, before, after):
         if _is_slot(change[1], change[2]):
@@ -62,7 +62,7 @@ def _is_map(value: Value) -> bool:
     return isinstance(value, (Map, Index))
 
 
-def _below(path: tuple[Value, ...], before: Value, after: Value) -> Iterator[SlotChange]:
+def _below(path: tuple[Value, ...], before: Value, after: Value) -> Iterator[ChangedSlot]:
     """Yield the entries that differ; a value that is not a Map or Index counts as empty."""
     if same(before, after):
         return

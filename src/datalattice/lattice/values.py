@@ -31,7 +31,7 @@ from datalattice.lattice.order import (
 
 TIMESTAMP: Final = Keyword("timestamp")
 
-Stamp = Callable[[Value], int]
+TimeOf = Callable[[Value], int]
 """Returns the time of any value; does not raise."""
 
 
@@ -165,7 +165,7 @@ class LWWLattice(Register):
     `timestamp` reads Unix milliseconds from a value; by default the `:timestamp` of a Map, else 0.
     """
 
-    def __init__(self, timestamp: Stamp = map_timestamp) -> None:
+    def __init__(self, timestamp: TimeOf = map_timestamp) -> None:
         _function(timestamp, "the timestamp of an LWWLattice")
         self._timestamp: Final = timestamp
 
@@ -201,7 +201,7 @@ class LWPLattice(Lattice):
     the sides instead would skip the checks of foreign data, which apply to `other` only.
     """
 
-    def __init__(self, inner: Lattice, timestamp: Stamp = map_timestamp) -> None:
+    def __init__(self, inner: Lattice, timestamp: TimeOf = map_timestamp) -> None:
         _function(timestamp, "the timestamp of an LWPLattice")
         self._inner: Final = inner
         self._timestamp: Final = timestamp

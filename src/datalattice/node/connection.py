@@ -31,12 +31,12 @@ from datalattice.wire import (
     MUX_PROTOCOL,
     NONCE_BYTES,
     WINDOW_BYTES,
-    Event,
     FrameArrived,
     Framing,
     Hello,
     Mux,
     SingleStream,
+    StreamEvent,
     StreamOpened,
     Streams,
 )
@@ -442,7 +442,7 @@ class Connection:
             await asyncio.sleep(wait_s)
             self._progress.clear()
 
-    def _pass_on(self, event: Event) -> int:
+    def _pass_on(self, event: StreamEvent) -> int:
         """Hand over an event; return the size of its payload, 0 without one."""
         size = 0
         if isinstance(event, FrameArrived):

@@ -29,7 +29,7 @@ from typing import Final, Generic, TypeVar
 
 from datalattice.errors import Backpressure, StoreClosed, UsageError
 from datalattice.node.connection import Connection
-from datalattice.node.lanes import Action, Done, Lane, LanePool
+from datalattice.node.lanes import Done, Lane, LaneAction, LanePool
 from datalattice.node.observe import Observer
 from datalattice.sync import Absorbed, Effects, Note, Peer, Regard, Replica, Replicator, Sender
 from datalattice.wire import (
@@ -543,7 +543,7 @@ class Hosts:
         self._submit(host, talk, closed)
 
     def _submit(
-        self, host: Host[Replica], talk: PeerStreams, action: Action, done: Done | None = None
+        self, host: Host[Replica], talk: PeerStreams, action: LaneAction, done: Done | None = None
     ) -> None:
         # Peers that the operator named go before strangers (docs/design/identity.md).
         host.lane.submit(action, done, stranger=not talk.who.is_known)

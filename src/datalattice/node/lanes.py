@@ -44,9 +44,11 @@ from datalattice.cursors import collector_paused
 from datalattice.errors import DataLatticeError, StoreClosed, UsageError
 from datalattice.sync import Effects, Replicator
 
-Action = Callable[[Replicator, int], object]  # something to do to the replicator, at a time in ms
+LaneAction = Callable[
+    [Replicator, int], object
+]  # something to do to the replicator, at a time in ms
 Done = Callable[[], None]  # delivered with the effects of an action
-LaneItem = tuple[Action, "Done | None"]
+LaneItem = tuple[LaneAction, "Done | None"]
 
 LANE_THREADS_MAX: Final = 4  # enough to wait for disks; the GIL limits computing
 
@@ -394,7 +396,9 @@ class Lane:
         self._deadline_ms = self._replicator.deadline_ms
         self._pool._begin(self)
 
-    def submit(self, action: Action, done: Done | None = None, *, stranger: bool = False) -> None:
+    def submit(
+        self, action: LaneAction, done: Done | None = None, *, stranger: bool = False
+    ) -> None:
         """Queue an action; after `stop` it is dropped.
 
         done:     delivered with the effects of the action.
@@ -548,7 +552,7 @@ class Lane:
             _log.exception("a fault while effects were handed out")
             self._failed(error)
 
-    def _guard(self, action: Action, now_ms: int) -> None:
+    def _guard(self, action: LaneAction, now_ms: int) -> None:
         """Run one action; an error in it must not end the turn, which has more to do."""
         try:
             with collector_paused:

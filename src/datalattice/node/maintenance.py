@@ -33,7 +33,7 @@ from datalattice.protobuf import Message
 from datalattice.store.gc import GRACE_MS
 from datalattice.sync import Absorbed, Offer
 
-Stores = Callable[[], WeaverHosts]
+HostedStores = Callable[[], WeaverHosts]
 """Returns the Weaver stores. Raises: NoSigningKey."""
 
 Reporting = Callable[[], AbstractContextManager[None]]
@@ -43,7 +43,7 @@ Reporting = Callable[[], AbstractContextManager[None]]
 class Maintenance:
     """Begins the tasks of one node. Lives on its event loop."""
 
-    def __init__(self, node: NodeServer, stores: Stores, reporting: Reporting) -> None:
+    def __init__(self, node: NodeServer, stores: HostedStores, reporting: Reporting) -> None:
         self._node: Final = node
         self._stores: Final = stores
         self._reporting: Final = reporting

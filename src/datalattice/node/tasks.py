@@ -110,7 +110,7 @@ class NodeTask:
 
 
 # What a task does: it reports its progress to the task and returns the operation's result.
-Work = Callable[[NodeTask], Awaitable[Message]]
+TaskWork = Callable[[NodeTask], Awaitable[Message]]
 
 
 class NodeTasks:
@@ -121,7 +121,7 @@ class NodeTasks:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._last_id = 0
 
-    def begin(self, kind: str, request: bytes, caller: str, work: Work) -> NodeTask:
+    def begin(self, kind: str, request: bytes, caller: str, work: TaskWork) -> NodeTask:
         """Begin a task, or join the one of an equal request of this caller.
 
         Raises: Backpressure: `NODE_TASKS_MAX` tasks have not ended yet.
@@ -151,7 +151,7 @@ class NodeTasks:
             f"{NODE_TASKS_MAX} long operations of this node have not ended; try again"
         )
 
-    async def _run(self, task: NodeTask, work: Work) -> Message:
+    async def _run(self, task: NodeTask, work: TaskWork) -> Message:
         async with self._turns[task.kind]:  # two collections, or two checks, hinder each other
             task.check_wanted()
             task.is_running = True

@@ -11,7 +11,7 @@ from typing import Final
 from datalattice.errors import Timeout
 from datalattice.node.hosts import Host
 from datalattice.sync import Effects, Pull, Replicator, Standing
-from datalattice.sync.weaver import WeaverReplica, count_of
+from datalattice.sync.weaver import WeaverReplica, probed_count
 from datalattice.weaver import PeerPresence, SyncedPeer
 
 SYNC_TIMEOUT_S_MAX: Final = 50.0
@@ -20,11 +20,11 @@ SYNC_TIMEOUT_S_MAX: Final = 50.0
 
 def presences(replica: WeaverReplica, replicator: Replicator, now_ms: int) -> list[PeerPresence]:
     """Return the state of each connected and admitted peer, in key order."""
-    own = count_of(replica.probe)
+    own = probed_count(replica.probe)
     found: dict[bytes, PeerPresence] = {}
     for one in _admitted(replica, replicator):
         assert one.public_key is not None
-        lag = None if one.stated is None else own - count_of(one.stated)
+        lag = None if one.stated is None else own - probed_count(one.stated)
         made = PeerPresence(
             one.public_key,
             one.equal,

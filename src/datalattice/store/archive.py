@@ -47,7 +47,7 @@ _HEAD: Final = struct.Struct(">4sHH32s")
 _BLOCK: Final = struct.Struct(">II")
 _END: Final = struct.Struct(">Q32s")
 
-Progress = Callable[[int], None]
+CopyProgress = Callable[[int], None]
 """Called with the number of cells done."""
 
 
@@ -55,7 +55,7 @@ def export_cells(
     store: Store,
     top: bytes,
     write: Callable[[bytes], object],
-    progress: Progress | None = None,
+    progress: CopyProgress | None = None,
     *,
     receiver: Store | None = None,
     made: Mapping[bytes, bytes] | None = None,
@@ -125,7 +125,7 @@ def _children_first(
 def import_cells(
     store: Store,
     read: Callable[[int], bytes],
-    progress: Progress | None = None,
+    progress: CopyProgress | None = None,
     *,
     apart: dict[bytes, bytes] | None = None,
 ) -> tuple[bytes, int]:
@@ -265,7 +265,7 @@ def copy_cells(
     source: Store,
     top: bytes,
     target: Store,
-    progress: Progress | None = None,
+    progress: CopyProgress | None = None,
     *,
     apart: dict[bytes, bytes] | None = None,
 ) -> int:

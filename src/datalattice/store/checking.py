@@ -41,7 +41,7 @@ from datalattice.store.log.segments import (
 )
 from datalattice.store.records import Damage
 
-Progress = Callable[[int, int], None]
+CheckProgress = Callable[[int, int], None]
 """Called with the number of bytes checked so far, and of all bytes."""
 
 PROGRESS_BYTES: Final = 1 << 20
@@ -111,7 +111,7 @@ class StoreChecker:
         folder: StoreFolder,
         log: OpenLog,
         acknowledged: int,
-        progress: Progress | None,
+        progress: CheckProgress | None,
         removed: RemovedRecord | Damage,
         pinned: Sequence[bytes],
     ) -> None:

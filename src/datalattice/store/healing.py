@@ -21,7 +21,7 @@ from datalattice.crypto import Entropy, sha3_256
 from datalattice.errors import Corruption
 from datalattice.store.base import Store
 from datalattice.store.cellstore import CellStore
-from datalattice.store.checking import CheckReport, Progress
+from datalattice.store.checking import CheckProgress, CheckReport
 from datalattice.store.disk import Disk
 
 FETCH_MAX: Final = 4_096
@@ -76,7 +76,7 @@ def open_damaged(
 
 
 def heal_store(
-    store: CellStore, source: CellSource | None = None, progress: Progress | None = None
+    store: CellStore, source: CellSource | None = None, progress: CheckProgress | None = None
 ) -> Healing:
     """Check a store, repair what can be repaired, and check again, until nothing improves.
 

@@ -15,7 +15,7 @@ from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, StoreClosed
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import Store, children_first
-from datalattice.store.checking import CheckReport, Progress, StoreChecker
+from datalattice.store.checking import CheckProgress, CheckReport, StoreChecker
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.kept.history import FolderHistory, Retention
@@ -52,7 +52,7 @@ CHECK_TRIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class StoreStats:
     """Figures of a store that need no reading of cells."""
 
     cells: int
@@ -405,7 +405,7 @@ class StoreReader(Store):
         """Return the length of all segments. Cost: the length of each."""
         return sum([segment_size(self._folder, n) for n in segment_numbers(self._folder)])
 
-    def stats(self) -> Stats:
+    def stats(self) -> StoreStats:
         """Return what the store holds, and what keeps it. Cost: the length of each segment."""
         self._check_open()
         self.refresh()
@@ -413,7 +413,7 @@ class StoreReader(Store):
         numbers = segment_numbers(self._folder)
         is_known = isinstance(removed, RemovedRecord) and removed.begin
         last = last_collection(self.notes)
-        return Stats(
+        return StoreStats(
             cells=self._index.count(),
             bytes=self.size_bytes(),
             segments=len(numbers),
@@ -428,7 +428,7 @@ class StoreReader(Store):
 
     # --- checking ---
 
-    def check(self, progress: Progress | None = None) -> CheckReport:
+    def check(self, progress: CheckProgress | None = None) -> CheckReport:
         """Check every byte, every cell and every reference; return what is damaged or missing.
 
         Nothing is written. Others may read and write meanwhile. If the check finds nothing,
@@ -460,7 +460,7 @@ class StoreReader(Store):
             return Damage(f"{self._folder}/{GARBAGE_FILE}", 0, DAMAGED_RECORD)
 
     def _check(
-        self, removed: RemovedRecord | Damage, progress: Progress | None
+        self, removed: RemovedRecord | Damage, progress: CheckProgress | None
     ) -> CheckReport | None:
         end = read_end(self._folder, self._opened.store_id)
         acknowledged = 0 if end is None else end.position.sequence

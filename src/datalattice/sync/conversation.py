@@ -159,7 +159,7 @@ class Left:
     reason: str = GOODBYE
 
 
-Event = (
+PeerEvent = (
     Joined
     | Met
     | Proved
@@ -318,7 +318,7 @@ class Conversation(Protocol):
     def frames(self) -> list[bytes]:
         """Return the payloads to be sent, once each."""
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[PeerEvent]:
         """Return what happened, in order, once each."""
 
 
@@ -327,14 +327,14 @@ class Outbox:
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
-        self._events: list[Event] = []
+        self._events: list[PeerEvent] = []
 
     def frames(self) -> list[bytes]:
         """Return the payloads to be sent, once each."""
         frames, self._frames = self._frames, []
         return frames
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[PeerEvent]:
         """Return what happened, in order, once each."""
         events, self._events = self._events, []
         return events

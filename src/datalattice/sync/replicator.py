@@ -312,7 +312,7 @@ class Replicator:
             for event in events:
                 self._heard(partner, event, now_ms)
 
-    def _heard(self, partner: Partner, event: talk.Event, now_ms: int) -> None:
+    def _heard(self, partner: Partner, event: talk.PeerEvent, now_ms: int) -> None:
         # The one gate: nothing of a peer that is not admitted reaches the replica.
         if isinstance(event, _OF_THE_REPLICA):
             is_open = isinstance(event, talk.Asked) and event.is_open
@@ -379,7 +379,7 @@ class Replicator:
             else:
                 self._expel(partner, now_ms)
 
-    def _refuse(self, partner: Partner, event: talk.Event, now_ms: int) -> None:
+    def _refuse(self, partner: Partner, event: talk.PeerEvent, now_ms: int) -> None:
         """Answer a peer that is not admitted, in the words for something unknown."""
         self._effects.note("not-admitted", partner.id, f"{type(event).__name__.lower()} by it")
         if isinstance(event, talk.Asked | talk.Round):

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from datalattice.engine import (
-    KEY_BYTES_MAX,
+    TABLE_KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
     Engine,
     GroupCommit,
@@ -108,7 +108,7 @@ def _orders_keys_as_unsigned_bytes(engine: Engine) -> None:
 
 def _takes_keys_of_any_length(engine: Engine) -> None:
     # Around LMDB's own limit, and the greatest allowed.
-    lengths = (0, 1, 509, 510, 511, 512, 1_012, 1_013, 65_536, KEY_BYTES_MAX)
+    lengths = (0, 1, 509, 510, 511, 512, 1_012, 1_013, 65_536, TABLE_KEY_BYTES_MAX)
     keys = [head * length for head in (b"a", b"b", b"\xff") for length in lengths if length]
     keys += [b"", b"a" * 510 + b"\0", b"a" * 510 + b"\0\0", b"a" * 509 + b"b", b"a" * 600 + b"b"]
     keys.sort()
@@ -230,7 +230,7 @@ def _scans_ahead_of_its_own_writes(engine: Engine) -> None:
 
 
 def _refuses_bad_arguments(engine: Engine) -> None:
-    longest = b"k" * KEY_BYTES_MAX
+    longest = b"k" * TABLE_KEY_BYTES_MAX
     _fill(engine, b"k", longest)
     with engine.write() as txn:
         assert _refused(lambda: txn.put("one", longest + b"k", b"v")), "a key too long"
@@ -291,7 +291,7 @@ def _refuses_use_after_close(engine: Engine) -> None:
 LIMIT_S: Final = 60  # a deadlock must end the test
 """Longest wait for another thread of a test."""
 
-Work = Callable[[GroupTxn], Any]
+TxnWork = Callable[[GroupTxn], Any]
 
 
 class CountingEngine:
@@ -339,7 +339,7 @@ class SignallingQueue(deque[Any]):
         self.arrivals.release()
 
 
-def run_together(group: GroupCommit, works: Sequence[Work]) -> list[Any]:
+def run_together(group: GroupCommit, works: Sequence[TxnWork]) -> list[Any]:
     """Run pieces of work in one transaction, each for a thread of its own, in their order.
 
     Returns: what each returned, or the exception that its `run` raised.
@@ -406,7 +406,7 @@ def _separates_sections(engine: Engine) -> None:
         assert nested.get("one", b"k") == b"b\xff", "a section has sections"
 
 
-def _put(key: bytes, value: bytes = b"new", error: Exception | None = None) -> Work:
+def _put(key: bytes, value: bytes = b"new", error: Exception | None = None) -> TxnWork:
     """Return work that sets a key and returns its value of before, or raises."""
 
     def work(txn: GroupTxn) -> bytes | None:
@@ -450,7 +450,7 @@ def _calls_back_after_the_commit(engine: Engine) -> None:
     group = GroupCommit(engine)
     calls: list[object] = []
 
-    def work(name: bytes, error: Exception | None = None) -> Work:
+    def work(name: bytes, error: Exception | None = None) -> TxnWork:
         def run(txn: GroupTxn) -> bytes:
             txn.after_commit(lambda: calls.append((name, b"b" in _keys(engine))))
             txn.after_commit(lambda: calls.append(name))

@@ -114,12 +114,12 @@ def _renamed(encoding: bytes, names: Mapping[bytes, bytes]) -> bytes:
     return encoding
 
 
-Change = Callable[[bytes, list[bytes], Dice], bytes]
+CellChange = Callable[[bytes, list[bytes], Dice], bytes]
 """Returns a cell changed at random; it may refer to these others."""
 
 
 def mutated(
-    value: Value, dice: Dice, strangers: Mapping[bytes, bytes], change: Change | None = None
+    value: Value, dice: Dice, strangers: Mapping[bytes, bytes], change: CellChange | None = None
 ) -> Value:
     """Return a value with one of its cells changed at random; each cell is well formed by itself.
 

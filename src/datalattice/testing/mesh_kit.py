@@ -29,7 +29,7 @@ from datalattice.weaver import STORE_TABLES, Machine, NullMachine, SignedIntenti
 MESH_STORE: Final = b"store of a mesh."
 """Id of the store of every mesh."""
 
-Loss = Callable[[int, int, bytes], bool]
+LosesFrame = Callable[[int, int, bytes], bool]
 """Whether a frame from one node to another is lost."""
 
 
@@ -102,7 +102,9 @@ class WeaverMesh:
         self.machine: Final = machine
         self.keys: Final = [KeyPair(bytes([one + 1]) * 32).public_key for one in range(size)]
         self.nodes: Final = [MeshNode(self, one, limits, engine()) for one in range(size)]
-        self.lose: Loss = lambda _sender, _receiver, _payload: False  # nothing is lost by default
+        self.lose: LosesFrame = lambda _sender, _receiver, _payload: (
+            False
+        )  # nothing is lost by default
         self.sent: Counter[str] = Counter()
         self.bytes_sent = 0
         self._links: dict[tuple[int, int], str] = {}

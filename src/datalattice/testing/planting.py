@@ -14,7 +14,7 @@ from datalattice.store.log import locate
 
 KEYS: Final = KeyPair(bytes([7]) * 32)
 
-Expected = tuple[str, bytes | None]
+ExpectedFault = tuple[str, bytes | None]
 """(kind of fault, hash of the cell)."""
 
 
@@ -89,7 +89,7 @@ class Planted:
     """A store with faults, and the faults that an audit must find."""
 
     folder: Path
-    expected: set[Expected] = field(default_factory=set)
+    expected: set[ExpectedFault] = field(default_factory=set)
     """Faults of cells."""
 
 

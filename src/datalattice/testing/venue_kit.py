@@ -14,7 +14,7 @@ from datalattice.cells import Keyword, Signed
 from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
-from datalattice.lattice import LOCAL, LOCAL_KEY, KeyedLattice, MergeContext, did_of
+from datalattice.lattice import LOCAL_KEY, LOCAL_LATTICE, KeyedLattice, MergeContext, did_of
 from datalattice.service.venue import (
     INPUT_REQUIRED,
     VENUE_LIMITS,
@@ -161,7 +161,7 @@ def spoil_venue(hostile: Venue, key_pair: KeyPair, forged: Sequence[bytes], vict
 
 def venue_root(key_pair: KeyPair) -> LatticeCursor:
     """Return a root in memory with a grid and a local section."""
-    lattice = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL})
+    lattice = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL_LATTICE})
     return RootLattice(lattice, lattice.zero(), MergeContext(key_pair=key_pair))
 
 

@@ -42,7 +42,7 @@ from datalattice.weaver.heads import (
     HeadTable as HeadTable,
     Winner as Winner,
 )
-from datalattice.weaver.headvalue import Value as Value
+from datalattice.weaver.headvalue import HeadValue as HeadValue
 from datalattice.weaver.ingest import (
     FloatingFull as FloatingFull,
     Fork as Fork,
@@ -60,7 +60,7 @@ from datalattice.weaver.intention import (
     TooManyCausalDeps as TooManyCausalDeps,
     admission as admission,
     admit as admit,
-    name_of as name_of,
+    envelope_hash as envelope_hash,
 )
 from datalattice.weaver.invite import InviteToken as InviteToken
 from datalattice.weaver.kv import (

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from datalattice.protobuf import varint
-from datalattice.weaver.headvalue import Value
+from datalattice.weaver.headvalue import HeadValue
 from datalattice.weaver.machine import StateReader, StateWriter
 from datalattice.weaver.op import Op
 
@@ -104,7 +104,7 @@ def decode_row(row: bytes) -> tuple[bytes | None, list[bytes]]:
     while at < size:
         # Another encoding of the same message: only a restored foreign snapshot has one.
         if row[at : at + 2] != _HEAD_TAG or at + _HEAD_ROW_BYTES > size:
-            message = Value.decode(row)
+            message = HeadValue.decode(row)
             return message.value, list(message.heads)
         heads.append(row[at + 2 : at + _HEAD_ROW_BYTES])
         at += _HEAD_ROW_BYTES
@@ -144,7 +144,7 @@ class HeadReader:
         row = self._rows.get(key)
         if row is None:
             return Inspection(exists=False, value=None, tombstone=False, heads=())
-        message = Value.decode(row)
+        message = HeadValue.decode(row)
         return Inspection(True, message.value, message.tombstone is True, message.heads)
 
     def scan(

@@ -12,7 +12,7 @@ from typing import Annotated
 from datalattice.protobuf import Field, Message
 
 
-class Value(Message, name="lattice.kvtable.Value"):
+class HeadValue(Message, name="lattice.kvtable.Value"):
     """The winner's value or a tombstone, and the heads, the winner first."""
 
     value: Annotated[bytes | None, Field(1, oneof="kind")] = None

@@ -81,7 +81,7 @@ def read_envelope(envelope: bytes) -> tuple[bytes, bytes] | None:
     return envelope[at:end], envelope[end + 2 :]
 
 
-def name_of(envelope: bytes) -> bytes:
+def envelope_hash(envelope: bytes) -> bytes:
     """Return the hash of the intention in an envelope, which `admit` may still refuse.
 
     Raises: BadFormat: the bytes are not an envelope.

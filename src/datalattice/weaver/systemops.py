@@ -213,23 +213,23 @@ class UniversalOp(Message, name="lattice.storage.UniversalOp"):
 # --- keys and values of the table -----------------------------------------------------------------
 
 
-class Change(NamedTuple):
+class SystemChange(NamedTuple):
     """One key of the system table and its new value, None for a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
-def changes(op: SystemOp) -> Iterator[Change]:
+def changes(op: SystemOp) -> Iterator[SystemChange]:
     """Yield what an operation writes, in order."""
     if op.hierarchy is not None:
         yield from _hierarchy_changes(op.hierarchy)
     elif op.peer is not None:
         yield from _peer_changes(op.peer)
     elif op.strategy is not None and op.strategy.set is not None:
-        yield Change(b"strategy", (op.strategy.set.strategy or PeerStrategy()).encode())
+        yield SystemChange(b"strategy", (op.strategy.set.strategy or PeerStrategy()).encode())
     elif op.store is not None and op.store.set_name is not None:
-        yield Change(b"name", op.store.set_name.encode())
+        yield SystemChange(b"name", op.store.set_name.encode())
     elif op.invite is not None:
         yield from _invite_changes(op.invite)
     elif op.batch is not None:
@@ -237,43 +237,43 @@ def changes(op: SystemOp) -> Iterator[Change]:
             yield from changes(inner)
 
 
-def _hierarchy_changes(op: HierarchyOp) -> Iterator[Change]:
+def _hierarchy_changes(op: HierarchyOp) -> Iterator[SystemChange]:
     if op.add_child is not None:
         target = child_key(op.add_child.target_id)
         # No status ("default active"): an archived child stays so when it is declared anew.
-        yield Change(target + b"name", op.add_child.alias.encode())
-        yield Change(target + b"type", op.add_child.store_type.encode())
+        yield SystemChange(target + b"name", op.add_child.alias.encode())
+        yield SystemChange(target + b"type", op.add_child.store_type.encode())
     elif op.remove_child is not None:
         target = child_key(op.remove_child.target_id)
         # All three, so that the child is gone whichever key is read.
         for name in (b"name", b"status", b"type"):
-            yield Change(target + name, None)
+            yield SystemChange(target + name, None)
     elif op.set_status is not None:
         # "child/{uuid}/status: i32 little-endian, 4 bytes"
         status = int(op.set_status.status).to_bytes(4, "little", signed=True)
-        yield Change(child_key(op.set_status.target_id) + b"status", status)
+        yield SystemChange(child_key(op.set_status.target_id) + b"status", status)
 
 
-def _peer_changes(op: PeerOp) -> Iterator[Change]:
+def _peer_changes(op: PeerOp) -> Iterator[SystemChange]:
     peer = peer_key(op.pubkey)
     if op.set_status is not None:
-        yield Change(peer + b"status", op.set_status.encode())
+        yield SystemChange(peer + b"status", op.set_status.encode())
     elif op.set_added_at is not None:
-        yield Change(peer + b"added_at", op.set_added_at.encode())
+        yield SystemChange(peer + b"added_at", op.set_added_at.encode())
     elif op.set_added_by is not None:
-        yield Change(peer + b"added_by", op.set_added_by.encode())
+        yield SystemChange(peer + b"added_by", op.set_added_by.encode())
     elif op.set_name is not None:
-        yield Change(peer + b"name", op.set_name.name.encode())  # "UTF-8", not the message
+        yield SystemChange(peer + b"name", op.set_name.name.encode())  # "UTF-8", not the message
 
 
-def _invite_changes(op: InviteOp) -> Iterator[Change]:
+def _invite_changes(op: InviteOp) -> Iterator[SystemChange]:
     invite = invite_key(op.token_hash)
     if op.set_status is not None:
-        yield Change(invite + b"status", op.set_status.encode())
+        yield SystemChange(invite + b"status", op.set_status.encode())
     elif op.set_invited_by is not None:
-        yield Change(invite + b"invited_by", op.set_invited_by.encode())
+        yield SystemChange(invite + b"invited_by", op.set_invited_by.encode())
     elif op.set_claimed_by is not None:
-        yield Change(invite + b"claimed_by", op.set_claimed_by.encode())
+        yield SystemChange(invite + b"claimed_by", op.set_claimed_by.encode())
 
 
 def final_changes(op: SystemOp) -> dict[bytes, bytes | None]:

@@ -172,7 +172,7 @@ class Unknown:
     reason: str
 
 
-Message = (
+LatticeMessage = (
     Ping | Query | Announcement | Patched | DataRequest | Result | Challenge | Goodbye | Unknown
 )
 
@@ -191,7 +191,7 @@ def decode_payload(
     limit: int = MESSAGE_BYTES_MAX,
     *,
     ordered: bool = True,
-) -> tuple[Message, MessageCells]:
+) -> tuple[LatticeMessage, MessageCells]:
     """Return (message, the cells that came with it).
 
     loader:  has the other cells.
@@ -207,7 +207,7 @@ def decode_payload(
         raise BadFormat("a message lacks cells of its own") from error
 
 
-def _read(value: Value) -> Message:
+def _read(value: Value) -> LatticeMessage:
     # "Record `d` of five" is a Result, whatever its fields; all other kinds begin with a keyword.
     if isinstance(value, Record):
         return _read_result(value)
@@ -222,7 +222,7 @@ def _name(value: Value) -> str:
     return value.name if isinstance(value, Keyword) else ""
 
 
-def _read_result(value: Record) -> Message:
+def _read_result(value: Record) -> LatticeMessage:
     # Record dd: id, value, error, log, info.
     if value.digit != RESULT_DIGIT or len(value) != RESULT_FIELDS:
         return Unknown(value, "a record that is not a Result")
@@ -250,13 +250,13 @@ def _id(message: Vector) -> Value:
     return id
 
 
-def _read_ping(value: Vector) -> Message:
+def _read_ping(value: Vector) -> LatticeMessage:
     if len(value) < 2:
         return Unknown(value, "a PING without an id")  # without an id no answer is possible
     return Ping(_id(value), tuple(value.iter_range(2, 2 + EXTRA_MAX)))
 
 
-def _read_query(value: Vector) -> Message:
+def _read_query(value: Vector) -> LatticeMessage:
     if len(value) < 2:
         return Unknown(value, "a LATTICE_QUERY without an id")
     path = value[2] if len(value) > 2 else None
@@ -268,7 +268,7 @@ def _read_query(value: Vector) -> Message:
     return Query(_id(value), keys, tuple(value.iter_range(3, 3 + EXTRA_MAX)))
 
 
-def _read_value(value: Vector) -> Message:
+def _read_value(value: Vector) -> LatticeMessage:
     # `[:LV path value]`: the value's own cell may be missing, for example in a root-only message.
     carried, absent = _element(value, 2) if len(value) > 2 else (None, None)
     if carried is None and absent is None:
@@ -284,7 +284,7 @@ def _read_value(value: Vector) -> Message:
     return Announcement(keys, carried, absent)
 
 
-def _read_patch(value: Vector) -> Message:
+def _read_patch(value: Vector) -> LatticeMessage:
     if len(value) != 4:  # [:LP base hash patch]
         return Unknown(value, "a LATTICE_PATCH that is not [:LP base hash patch]")
     base, absent = _element(value, 1)
@@ -300,7 +300,7 @@ def _read_patch(value: Vector) -> Message:
     return Patched(hash, patch, base, absent)
 
 
-def _read_request(value: Vector) -> Message:
+def _read_request(value: Vector) -> LatticeMessage:
     if len(value) < 2:
         return Unknown(value, "a DATA_REQUEST without an id")
     id = _id(value)
@@ -318,7 +318,7 @@ def _read_request(value: Vector) -> Message:
     return DataRequest(id, tuple(hashes))
 
 
-def _read_challenge(value: Vector) -> Message:
+def _read_challenge(value: Vector) -> LatticeMessage:
     if len(value) < 2:
         return Unknown(value, "a CHALLENGE without an id")
     id = _id(value)
@@ -349,7 +349,7 @@ def read_statement(signed: Value) -> tuple[Signed, tuple[Value, ...]]:
         raise ProtocolViolation("complete, with all its cells") from error
 
 
-_READERS: Final[dict[str, Callable[[Vector], Message]]] = {
+_READERS: Final[dict[str, Callable[[Vector], LatticeMessage]]] = {
     "PING": _read_ping,
     "LQ": _read_query,
     "LV": _read_value,

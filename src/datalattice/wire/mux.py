@@ -52,10 +52,10 @@ from datalattice.wire.streams import (
     MAIN_STREAM,
     UNSENT_BYTES_MAX,
     Channel,
-    Event,
     FrameArrived,
     SingleStream,
     StreamEnded,
+    StreamEvent,
     StreamOpened,
 )
 
@@ -271,7 +271,7 @@ class Mux:
 
     # --- events -------------------------------------------------------------------------------
 
-    def next(self) -> Event | None:
+    def next(self) -> StreamEvent | None:
         """Return the next event, or None: streams take turns, each in its own order.
 
         Raises: ProtocolViolation, LimitExceeded: an illegal frame, or an end inside of one.
@@ -285,7 +285,7 @@ class Mux:
                 return event
         return None
 
-    def _event_of(self, stream: _MuxStream) -> Event | None:
+    def _event_of(self, stream: _MuxStream) -> StreamEvent | None:
         if stream.is_over:
             return None
         # A stream is reported before its first frame, even if both came in one read.

@@ -72,7 +72,7 @@ class StreamEnded:
     is_reset: bool
 
 
-Event = StreamOpened | FrameArrived | StreamEnded
+StreamEvent = StreamOpened | FrameArrived | StreamEnded
 
 
 class Channel:
@@ -160,7 +160,7 @@ class SingleStream:
         self._channel.buffer.feed(data)
         return 0
 
-    def next(self) -> Event | None:
+    def next(self) -> StreamEvent | None:
         """Return the next frame; None if there is none or no room for it.
 
         Raises: ProtocolViolation, LimitExceeded: an illegal length.

@@ -12,7 +12,7 @@ from datalattice.cells import Map, missing
 from datalattice.cli.units import duration_ms
 from datalattice.errors import UsageError
 from datalattice.store import CellStore
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 from datalattice.testing.folders import running
 from datalattice.testing.sweep_kit import make_sweep_list
 
@@ -22,7 +22,7 @@ def littered(tmp_path: Path, lattice: Any) -> Path:
     home = tmp_path / "home"
     lattice("key", "new")
     lattice("queue", "offer", "log", "a record")
-    with CellStore.open(home / "store", retention=NOTHING) as store:
+    with CellStore.open(home / "store", retention=KEEP_NOTHING) as store:
         root = store.root()
         store.put(*[f"garbage {n} ".ljust(300, "x") for n in range(200)])
         store.commit(Map.of({"litter": "y" * 50_000}))

@@ -19,14 +19,14 @@ from datalattice.engine import (
     group as group_module,
 )
 from datalattice.errors import ReadOnly, StoreFull
-from datalattice.testing.engine_kit import LIMIT_S, SignallingQueue, Work, run_together
+from datalattice.testing.engine_kit import LIMIT_S, SignallingQueue, TxnWork, run_together
 
 
 class Interrupted(BaseException):
     """A signal, such as that of KeyboardInterrupt."""
 
 
-def put(size: int) -> Work:
+def put(size: int) -> TxnWork:
     return lambda txn: txn.put("t", b"%d" % size, bytes(size))
 
 

@@ -11,8 +11,8 @@ from datalattice.cells import EMPTY_INDEX, Index, Keyword, Map, Signed, Value, s
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadSignature, UsageError
 from datalattice.lattice import (
-    LOCAL,
     LOCAL_KEY,
+    LOCAL_LATTICE,
     P2P,
     DataLattice,
     FunctionLattice,
@@ -51,7 +51,7 @@ def sections() -> Iterator[None]:
 def test_the_root_has_its_standard_sections() -> None:
     root = root_lattice()
     assert isinstance(root.path("data"), DataLattice)
-    assert root.path("local") is LOCAL
+    assert root.path("local") is LOCAL_LATTICE
     assert root.path("p2p") is P2P
     assert isinstance(root.path("p2p", "nodes", KEY.public_key, Keyword("value")), LWWLattice)
     assert isinstance(root.path("local", KEY.public_key, Keyword("value"), "k"), LWWLattice)

@@ -41,7 +41,7 @@ from datalattice.node.admission import (
     NotAdmitted,
 )
 from datalattice.node.bounds import BURST_S
-from datalattice.node.transport import Accept, Link, Listener, Refused
+from datalattice.node.transport import Accept, Link, Listener, OnRefused
 from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
 from datalattice.sync.conduct import MALFORMED_MAX
@@ -252,7 +252,7 @@ class Keyed(MemoryTransport):
         self._keys: collections.deque[bytes] = collections.deque()
 
     async def listen(
-        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+        self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
     ) -> Listener:
         async def proved(link: Link) -> None:
             assert isinstance(link, MemoryLink)

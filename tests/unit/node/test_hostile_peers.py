@@ -30,7 +30,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, SetLattice, get_in, root_lattice
 from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_node
-from datalattice.node.transport import Accept, Link, Listener, Refused, Transport
+from datalattice.node.transport import Accept, Link, Listener, OnRefused, Transport
 from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
 from datalattice.wire import (
@@ -398,7 +398,7 @@ def test_as_many_addresses_as_are_allowed_come_in() -> None:
         """A network in which everybody dials from one place."""
 
         async def listen(
-            self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+            self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
         ) -> Listener:
             async def moved(link: Link) -> None:
                 assert isinstance(link, MemoryLink)

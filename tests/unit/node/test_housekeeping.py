@@ -19,7 +19,7 @@ from datalattice.lattice import get_in
 from datalattice.node import MemoryTransport, NodeServer, decisions, open_node
 from datalattice.node.operations import NodeOperations
 from datalattice.store import CellStore, MemoryStore, Store
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 from datalattice.sync import HostingPolicy, LatticeReplica, UnsignedPolicy
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
@@ -163,7 +163,12 @@ def test_unsigned_data_of_known_peers_alone_is_taken_where_policy_says_so() -> N
 
 def open_store(disk: SimDisk, clock: StoppedClock) -> CellStore:
     return CellStore.open(
-        "store", disk=disk, clock=clock, retention=NOTHING, segment_bytes=16_384, spare_bytes=50_000
+        "store",
+        disk=disk,
+        clock=clock,
+        retention=KEEP_NOTHING,
+        segment_bytes=16_384,
+        spare_bytes=50_000,
     )
 
 

@@ -22,8 +22,8 @@ from datalattice.node.lanes import (
     STRANGERS_TURN,
     TURN_ACTIONS_MAX,
     TURN_MS_MAX,
-    Action,
     Lane,
+    LaneAction,
     LanePool,
     SteadyClock,
 )
@@ -226,7 +226,7 @@ def test_nothing_is_published_after_the_end() -> None:
 def test_strangers_wait_for_all_others() -> None:
     order: list[str] = []
 
-    def say(word: str) -> Action:
+    def say(word: str) -> LaneAction:
         return lambda _node, _now_ms: order.append(word)
 
     lane = resting(LanePool(1))
@@ -258,7 +258,7 @@ def test_strangers_have_no_more_time_than_the_others_who_wait(others_ms: int, tu
     lane = resting(LanePool(1, clock))
     served: list[int] = []
 
-    def toil(ms: int, name: int) -> Action:
+    def toil(ms: int, name: int) -> LaneAction:
         def action(_node: Replicator, _now_ms: int) -> None:
             clock.advance(ms)
             served.extend([name] * name)
@@ -490,7 +490,7 @@ def lined_up(
             order.wait(count)  # for lanes that end have no turn in four to wait for
 
 
-def saying(order: Order, word: str, clock: Clock | None = None, ms: int = 0) -> Action:
+def saying(order: Order, word: str, clock: Clock | None = None, ms: int = 0) -> LaneAction:
     def action(_node: Replicator, _now_ms: int) -> None:
         order.say(word)
         if clock is not None:

@@ -25,7 +25,7 @@ from datalattice.node.peers import (
     Peers,
     backoff_ms,
 )
-from datalattice.node.transport import Accept, Link, Listener, Refused
+from datalattice.node.transport import Accept, Link, Listener, OnRefused
 from datalattice.wire import PLAIN_PROTOCOL
 
 OWN = b"m" * 32
@@ -92,7 +92,7 @@ class World:
         return FakeLink(key)
 
     async def listen(
-        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+        self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
     ) -> Listener:
         raise AssertionError("nobody listens here")
 

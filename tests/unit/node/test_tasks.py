@@ -9,7 +9,7 @@ import pytest
 from datalattice.actions import CollectedGarbage, TaskInfo, TaskState
 from datalattice.errors import Backpressure, Conflict, NoSuchPath, StoreFull
 from datalattice.node import tasks as module
-from datalattice.node.tasks import NodeTask, NodeTasks, Work
+from datalattice.node.tasks import NodeTask, NodeTasks, TaskWork
 from datalattice.protobuf import Message
 
 WAIT_S = 30.0
@@ -19,14 +19,14 @@ def found(cells: int) -> CollectedGarbage:
     return CollectedGarbage(cells_live=cells)
 
 
-def returns(cells: int) -> Work:
+def returns(cells: int) -> TaskWork:
     async def work(_task: NodeTask) -> Message:
         return found(cells)
 
     return work
 
 
-def held(release: asyncio.Event, begun: list[int], number: int = 0) -> Work:
+def held(release: asyncio.Event, begun: list[int], number: int = 0) -> TaskWork:
     async def work(_task: NodeTask) -> Message:
         begun.append(number)
         await release.wait()

@@ -26,7 +26,7 @@ from datalattice.pipeline.read_targets import (
 )
 from datalattice.store import CellStore
 from datalattice.store.gc import collection
-from datalattice.store.kept import LEASE_SECONDS_MAX, NOTHING
+from datalattice.store.kept import KEEP_NOTHING, LEASE_SECONDS_MAX
 from datalattice.store.kept.pins import PINS_LOCK
 from datalattice.testing.background import BackgroundNode
 from datalattice.testing.clocks import LateClock
@@ -264,7 +264,9 @@ def test_a_snapshot_stays_when_garbage_is_collected(
 ) -> None:
     monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)  # a little is worth a collection
     clock = LateClock()
-    with CellStore.open(tmp_path, retention=NOTHING, clock=clock, segment_bytes=4_096) as writer:
+    with CellStore.open(
+        tmp_path, retention=KEEP_NOTHING, clock=clock, segment_bytes=4_096
+    ) as writer:
         writer.commit(value(1))
         source = open_target(ReadTarget(str(tmp_path), lease_seconds=lease_seconds))
         snapshot = source.snapshot()

@@ -27,7 +27,7 @@ from datalattice.errors import (
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store import PRIVATE_KEY, CellStore, Disk, DiskFile, RealDisk, announce_cells
 from datalattice.store.cellstore import PENDING_BYTES_MAX
-from datalattice.store.kept.history import NOTHING
+from datalattice.store.kept.history import KEEP_NOTHING
 from datalattice.store.log.committer import CellBatch
 
 
@@ -332,7 +332,7 @@ def test_a_long_private_part_is_split_as_well(
 
 def test_what_is_private_stays_so_through_a_collection_and_a_new_index(tmp_path: Path) -> None:
     own, shared = ([hash for hash, _, _ in novelty(value(n, 30))] for n in (1, 2))
-    with CellStore.open(tmp_path, segment_bytes=16_384, retention=NOTHING) as store:
+    with CellStore.open(tmp_path, segment_bytes=16_384, retention=KEEP_NOTHING) as store:
         store.commit(value(0, 100))
         store.commit(private_and_open(value(1, 30), value(2, 30)))
         assert store.collect(grace_ms=0).dropped > 0

@@ -34,7 +34,7 @@ from datalattice.errors import (
 from datalattice.store import CellFetcher, CellStore, heal_store, open_damaged
 from datalattice.store.files import StoreFolder
 from datalattice.store.gc import collection, marking
-from datalattice.store.kept import LEASE_SECONDS_MAX, NOTHING, pins
+from datalattice.store.kept import KEEP_NOTHING, LEASE_SECONDS_MAX, pins
 from datalattice.store.kept.pins import PINS_LOCK
 from datalattice.store.log import committer, removed as removed_module
 from datalattice.store.log.hashindex import BEGINNING, STAGED, TABLES, HashIndex, LogPosition
@@ -70,7 +70,7 @@ def opened(path: Path, clock: StoppedClock, **options: Any) -> CellStore:
         path,
         segment_bytes=8_192,
         clock=clock,
-        retention=NOTHING,
+        retention=KEEP_NOTHING,
         entropy=SeededEntropy(1),
         **options,
     )

@@ -12,7 +12,7 @@ from datalattice.cells import Value, Vector, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import UsageError
 from datalattice.store import CellStore, MemoryStore
-from datalattice.store.kept import NOTHING, Moment, Retention, history
+from datalattice.store.kept import KEEP_NOTHING, Moment, Retention, history
 from datalattice.store.kept.history import (
     DAY_MS,
     HOUR_MS,
@@ -161,7 +161,7 @@ def test_roots_that_are_not_here_are_forgotten() -> None:
 
 def test_what_roots_does_not_name_never_comes_back() -> None:
     disk, clock = SimDisk(1), StoppedClock(START_MS)
-    with open_store(disk, clock, retention=NOTHING) as store:
+    with open_store(disk, clock, retention=KEEP_NOTHING) as store:
         done = [commit(store, clock, number) for number in range(5)]
         assert len(store.history.entries()) == 5  # thinned when it is looked at for good
         assert store.history.roots() == [done[-1].root_hash]

@@ -20,7 +20,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.store import CellStore
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 from datalattice.testing.disk import SimDisk
 
 LONG = "a text that stands in a cell of its own " * 8
@@ -197,7 +197,7 @@ def test_a_collection_of_another_writer_is_noticed(make: Make) -> None:
     store.commit(Vector.of([LONG]))
     store.release()
     other = make()
-    other.history._retention = NOTHING
+    other.history._retention = KEEP_NOTHING
     assert other.collect(grace_ms=0).dropped
     other.close()
     assert store.acquire() is True, "what was here may be gone"

@@ -33,7 +33,7 @@ from datalattice.lattice import (
     set_local,
 )
 from datalattice.store import CellStore, MemoryStore, Store
-from datalattice.store.kept.history import NOTHING
+from datalattice.store.kept.history import KEEP_NOTHING
 from datalattice.sync import LatticeReplica, Offer, Part, Peer, Probe
 from datalattice.sync.lattice.incoming import Incoming
 from datalattice.wire import join_cells
@@ -106,7 +106,7 @@ def test_a_collection_takes_nothing_of_a_value_that_arrives_meanwhile(
     branch = references(encode(value))[0]
     leaf = references(cells[branch])[0]
     left_out = {"a branch": branch, "the top": value_hash(value), "a leaf": leaf}[last]
-    with CellStore.open(tmp_path, segment_bytes=16_384, retention=NOTHING) as store:
+    with CellStore.open(tmp_path, segment_bytes=16_384, retention=KEEP_NOTHING) as store:
         replica = LatticeReplica(store, NUMBERS)
         own = Map.of([(f"own {number}", number) for number in range(1_000)])
         replica.cursor.merge(own)

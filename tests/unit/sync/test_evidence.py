@@ -39,11 +39,11 @@ from datalattice.cursors import RootLattice, open_store
 from datalattice.errors import MissingData
 from datalattice.lattice import (
     LOCAL_KEY,
+    ChangedSlot,
     Latest,
     MergeContext,
     MergeNotice,
     OwnerForked,
-    SlotChange,
     Walk,
     assoc_in,
     get_in,
@@ -647,7 +647,7 @@ def test_many_forked_owners_are_bounded_in_room_and_cost_the_slots_that_change(
 def test_records_are_compared_anew_when_the_former_root_was_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def collected(former: Value, _root: Value) -> Iterator[SlotChange]:
+    def collected(former: Value, _root: Value) -> Iterator[ChangedSlot]:
         raise MissingData([value_hash(former)])
 
     monkeypatch.setattr(evidence_module, "slot_changes", collected)

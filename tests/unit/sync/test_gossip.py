@@ -145,7 +145,7 @@ class Hearing:
         self.own.send(talk.Greet(), 0)
         self.own.events()
 
-    def hear(self, news: NewsMessage, now_ms: int = 0) -> list[talk.Event]:
+    def hear(self, news: NewsMessage, now_ms: int = 0) -> list[talk.PeerEvent]:
         self.own.receive(varint(0) + news.encode(), now_ms)
         return self.own.events()
 

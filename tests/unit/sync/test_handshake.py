@@ -14,7 +14,7 @@ from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import (
     Challenge,
     ErrorCode,
-    Message,
+    LatticeMessage,
     Ping,
     Result,
     decode_payload,
@@ -35,7 +35,7 @@ def node(key_pair: KeyPair | None = OWN) -> Replicator:
     return Replicator(replica, LatticeProtocol(clock, identity=key_pair, entropy=SeededEntropy(1)))
 
 
-def said(effects: Effects) -> list[Message]:
+def said(effects: Effects) -> list[LatticeMessage]:
     return [decode_payload(payload)[0] for _, payload in effects.sends]
 
 

@@ -50,11 +50,11 @@ from datalattice.sync import (
 )
 from datalattice.sync.lattice.absorption import Absorption
 from datalattice.sync.lattice.incoming import (
-    Content,
     Incoming,
     Lookup,
     LookupResult,
     PatchedRoot,
+    QueriedValue,
     Question,
     StatedRoot,
     unpatched,
@@ -205,7 +205,7 @@ def plain(value: object) -> str:
             top = plain(data.absent) + " by its hash" if data.absent else plain(data.value)
             return f"{top} at {plain(data.path)}"
         return type(data).__name__
-    if isinstance(value, Content):
+    if isinstance(value, QueriedValue):
         if value.error is not None:
             return f"at {plain(value.path)}: {value.error}"
         return f"at {plain(value.path)}: {plain(value.absent or value.value)}"

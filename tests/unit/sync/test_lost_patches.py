@@ -15,7 +15,7 @@ from datalattice.sync.partner import REPUSH_MS
 from datalattice.wire import (
     Announcement,
     DataRequest,
-    Message,
+    LatticeMessage,
     Patched,
     Result,
     decode_payload,
@@ -45,8 +45,8 @@ class Link:
     def __init__(self) -> None:
         self.writer, self.reader = Node(WRITER), Node(KeyPair(b"r" * 32))
         self.now_ms = 0
-        self.asked: list[Message] = []  # by the reader
-        self.told: list[Message] = []  # to the reader
+        self.asked: list[LatticeMessage] = []  # by the reader
+        self.told: list[LatticeMessage] = []  # to the reader
         self.loses = False  # whether frames to the reader are lost
 
     def open(self) -> None:
@@ -66,7 +66,7 @@ class Link:
         self._carry(self.writer, self.reader, self.told)
         self._carry(self.reader, self.writer, self.asked)
 
-    def _carry(self, sender: Node, receiver: Node, said: list[Message]) -> None:
+    def _carry(self, sender: Node, receiver: Node, said: list[LatticeMessage]) -> None:
         for _, payload in sender.replicator.take_effects().sends:
             sender.replicator.written("link", 1, self.now_ms)
             said.append(decode_payload(payload, None)[0])

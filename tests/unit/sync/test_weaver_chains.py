@@ -116,7 +116,7 @@ class Asking:
         self.own.send(talk.Request(Want(hashes)), 0)
         return [PeerMessage.decode(f[read_varint(f, 0)[1] :]) for f in self.own.frames()]
 
-    def hear(self, exchange: int, body: bytes) -> list[talk.Event]:
+    def hear(self, exchange: int, body: bytes) -> list[talk.PeerEvent]:
         self.own.receive(varint(-exchange * 2 - 1) + body, 0)
         return self.own.events()
 

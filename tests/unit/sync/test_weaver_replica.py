@@ -66,7 +66,7 @@ from datalattice.weaver import (
     SignedIntention,
     WeaverStore,
     WitnessRecord,
-    name_of,
+    envelope_hash,
 )
 
 STORE = b"s" * 16
@@ -486,7 +486,7 @@ def test_an_offer_longer_than_a_lot_is_taken_in_whole(bad: int, is_reversed: boo
         envelopes.reverse()
     forged = lone.encode()[:-1] + bytes([lone.encode()[-1] ^ 1])
     envelopes.insert(bad, forged)
-    parts = tuple([Part(name_of(one), one) for one in envelopes])
+    parts = tuple([Part(envelope_hash(one), one) for one in envelopes])
     assert len(parts) > 2 * SMALL.verified
     absorbed = target.replica.absorb(Offer(None, parts), Peer("p", True, None), asked=True)
     # What an earlier lot lacked came with a later one, so nothing is asked for.
@@ -533,7 +533,9 @@ class Talk:
         self.own.send(talk.Greet(), 0)
         self.own.events()
 
-    def hear(self, exchange: int, message: Message | bytes, now_ms: int = 0) -> list[talk.Event]:
+    def hear(
+        self, exchange: int, message: Message | bytes, now_ms: int = 0
+    ) -> list[talk.PeerEvent]:
         body = message if isinstance(message, bytes) else message.encode()
         zigzag = exchange * 2 if exchange >= 0 else -exchange * 2 - 1
         self.own.receive(varint(zigzag) + body, now_ms)
@@ -910,7 +912,7 @@ def test_what_nobody_has_signed_is_not_pushed_on() -> None:
     begun = joiner.replica.probe
     signed = signed_by(7, b"good")
     padded = Part(signed.hash, signed.encode() + b"\x1a\x01x")  # a field that is skipped
-    assert name_of(padded.data) == signed.hash
+    assert envelope_hash(padded.data) == signed.hash
     joiner.replica.absorb(Offer(None, (padded,)), Peer("p"), asked=True)
     found = joiner.replica.news(Peer("q", True, None), [begun])
     assert found is not None

@@ -17,7 +17,7 @@ from datalattice.weaver.heads import (
     decode_row,
     encode_row,
 )
-from datalattice.weaver.headvalue import Value
+from datalattice.weaver.headvalue import HeadValue
 from datalattice.weaver.op import Op
 from datalattice.weaver.tables import Overlay
 
@@ -58,13 +58,13 @@ class Table:
     st.lists(st.binary(min_size=32, max_size=32), max_size=5),
 )
 def test_rows_are_the_encoding_of_their_message(value: bytes | None, heads: list[bytes]) -> None:
-    message = Value(value, True if value is None else None, tuple(heads))
+    message = HeadValue(value, True if value is None else None, tuple(heads))
     assert encode_row(value, heads) == message.encode()
     assert decode_row(message.encode()) == (value, heads)
 
 
 def test_a_row_without_kind_exists_and_has_no_value() -> None:
-    row = Value(heads=(b"\x01" * 32,)).encode()
+    row = HeadValue(heads=(b"\x01" * 32,)).encode()
     assert decode_row(row) == (None, [b"\x01" * 32])
     state = Overlay()
     state.put(b"k", row)

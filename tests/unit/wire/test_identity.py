@@ -9,7 +9,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import BadSignature, PeerError, ProtocolViolation
 from datalattice.wire import (
     Challenge,
-    Message,
+    LatticeMessage,
     Result,
     Unknown,
     answer_challenge,
@@ -25,7 +25,7 @@ TOKEN = b"t" * 32
 CH = Keyword("CH")
 
 
-def read(payload: bytes) -> Message:
+def read(payload: bytes) -> LatticeMessage:
     return decode_payload(payload)[0]
 
 

@@ -32,7 +32,7 @@ from datalattice.wire import (
     DataRequest,
     ErrorCode,
     Goodbye,
-    Message,
+    LatticeMessage,
     Patched,
     Ping,
     Query,
@@ -53,7 +53,7 @@ from datalattice.wire import (
 )
 
 
-def read(payload: bytes) -> Message:
+def read(payload: bytes) -> LatticeMessage:
     return decode_payload(payload)[0]
 
 
@@ -65,7 +65,7 @@ def cells_of(value: Value) -> dict[bytes, bytes]:
     return found
 
 
-def _parts(payload: bytes) -> tuple[Message, dict[bytes, bytes]]:
+def _parts(payload: bytes) -> tuple[LatticeMessage, dict[bytes, bytes]]:
     message, parts = decode_payload(payload)
     return message, parts.encodings()
 

@@ -78,8 +78,8 @@ from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import LatticeCursor, RootLattice, SignedCursor
 from datalattice.errors import BadSignature, Corruption, NoSigningKey, NoSuchPath, UsageError
 from datalattice.lattice import (
-    LOCAL,
     LOCAL_KEY,
+    LOCAL_LATTICE,
     DIDVerifier,
     KeyedLattice,
     MergeContext,
@@ -88,7 +88,7 @@ from datalattice.lattice import (
     public_key_of,
 )
 
-STANDALONE: Final = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL})
+STANDALONE: Final = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL_LATTICE})
 """The root of a venue without a node: the grid and the local section."""
 
 

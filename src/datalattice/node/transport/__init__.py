@@ -5,7 +5,7 @@ from datalattice.node.transport.base import (
     Endpoint as Endpoint,
     Link as Link,
     Listener as Listener,
-    Refused as Refused,
+    OnRefused as OnRefused,
     Transport as Transport,
 )
 from datalattice.node.transport.memory import MemoryTransport as MemoryTransport

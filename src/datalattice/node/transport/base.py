@@ -67,7 +67,7 @@ class Listener(Protocol):
 
 
 Accept = Callable[[Link], Awaitable[None]]  # called with each new link, which ends with the call
-Refused = Callable[[str, str], None]  # called with (counter, text) for each refused stranger
+OnRefused = Callable[[str, str], None]  # called with (counter, text) for each refused stranger
 
 
 class Endpoint(Protocol):
@@ -101,7 +101,7 @@ class Transport(Protocol):
         """
 
     async def listen(
-        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+        self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
     ) -> Listener:
         """Accept links at a local address; port 0 is any free one.
 

@@ -26,7 +26,7 @@ from iroh import iroh_ffi
 from datalattice.client import IROH, PeerAddress, parse_address, system_reason
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.node.transport.base import Accept, Link, Listener, Refused, listen_error
+from datalattice.node.transport.base import Accept, Link, Listener, OnRefused, listen_error
 from datalattice.node.transport.strangers import HANDSHAKE_TIMEOUT_S, Strangers
 from datalattice.wire import MUX_PROTOCOL, READ_BYTES
 
@@ -113,7 +113,7 @@ class IrohListener:
     """The inbound connections of an endpoint."""
 
     def __init__(
-        self, endpoint: iroh.Endpoint, bind: str, public_key: bytes, refused: Refused | None
+        self, endpoint: iroh.Endpoint, bind: str, public_key: bytes, refused: OnRefused | None
     ) -> None:
         bound = [_host_and_port(one) for one in endpoint.bound_sockets()]
         self.port = next(port for host, port in bound if host == bind)
@@ -202,7 +202,7 @@ class IrohTransport:
         return self._link(connection, stream, _text(target.host, target.port))
 
     async def listen(
-        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+        self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
     ) -> Listener:
         """Accept links at the UDP port `bind`:`port`."""
         try:

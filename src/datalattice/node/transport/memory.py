@@ -10,7 +10,7 @@ from typing import Final
 
 from datalattice.client import PeerAddress, parse_address
 from datalattice.errors import UsageError
-from datalattice.node.transport.base import Accept, Link, Listener, Refused
+from datalattice.node.transport.base import Accept, Link, Listener, OnRefused
 from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
 
 PENDING_PIECES_MAX: Final = 256  # written by one end and not read by the other
@@ -138,7 +138,7 @@ class MemoryTransport:
         return MemoryLink(address, back, there, self._protocol, key)
 
     async def listen(
-        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+        self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
     ) -> Listener:
         """Accept links at a port of this network."""
         if port in self._ports:

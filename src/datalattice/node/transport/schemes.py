@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from datalattice.client import IROH, PeerAddress, parse_address
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.node.transport.base import Accept, Link, Listener, Refused, Transport
+from datalattice.node.transport.base import Accept, Link, Listener, OnRefused, Transport
 from datalattice.node.transport.tcp import TcpTransport
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class NodeTransport:
         return await self._of(address).dial(address)
 
     async def listen(
-        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+        self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
     ) -> Listener:
         """Accept links over TCP at `bind`:`port`, and over iroh at the UDP port of that number."""
         first = await self._tcp.listen(bind, port, accept, refused)

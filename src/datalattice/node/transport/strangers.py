@@ -14,7 +14,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from datalattice.node.transport.base import Link, Refused
+from datalattice.node.transport.base import Link, OnRefused
 
 STRANGERS_MAX: Final = 64  # inbound streams that have not proved a key yet
 HANDSHAKE_TIMEOUT_S: Final = 5.0  # from the first byte to the proof of a key
@@ -23,7 +23,7 @@ HANDSHAKE_TIMEOUT_S: Final = 5.0  # from the first byte to the proof of a key
 class Strangers:
     """The strangers of one listener."""
 
-    def __init__(self, refused: Refused | None) -> None:
+    def __init__(self, refused: OnRefused | None) -> None:
         self._refused = refused
         self._waiting: dict[asyncio.Timeout, asyncio.Task[object] | None] = {}
 

@@ -21,7 +21,7 @@ from datalattice.node.transport.base import (
     Accept,
     Link,
     Listener,
-    Refused,
+    OnRefused,
     listen_error,
     reached_host,
 )
@@ -97,7 +97,7 @@ def _address(peer: tuple[str, int]) -> str:
 class Handshakes:
     """Finds out the kind of inbound streams, and has TLS streams prove a key."""
 
-    def __init__(self, identity: TlsIdentity, *, plain: bool, refused: Refused | None) -> None:
+    def __init__(self, identity: TlsIdentity, *, plain: bool, refused: OnRefused | None) -> None:
         self._identity = identity
         self._plain = plain
         self.strangers = Strangers(refused)
@@ -190,7 +190,7 @@ class TcpTransport:
             raise
 
     async def listen(
-        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+        self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
     ) -> Listener:
         """Accept links at `bind`:`port`."""
         handshakes = Handshakes(self._identity, plain=self._plain, refused=refused)

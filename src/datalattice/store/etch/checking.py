@@ -43,7 +43,7 @@ from datalattice.store.etch.writer import CELL_OVERHEAD
 FAULTS_MAX: Final = 1_000
 """Most faults that are listed; further ones are only counted."""
 
-Progress = Callable[[int, int], None]
+CheckProgress = Callable[[int, int], None]
 """Called with the number of bytes done, and of all bytes."""
 
 
@@ -96,7 +96,7 @@ def check_etch(
     path: str | os.PathLike[str],
     *,
     disk: Disk | None = None,
-    progress: Progress | None = None,
+    progress: CheckProgress | None = None,
 ) -> EtchReport:
     """Check a complete file; nothing is written.
 
@@ -119,7 +119,7 @@ def check_etch(
 
 
 class _Checker:
-    def __init__(self, file: EtchFile, report: EtchReport, progress: Progress | None) -> None:
+    def __init__(self, file: EtchFile, report: EtchReport, progress: CheckProgress | None) -> None:
         self.file = file
         self.report = report
         self.progress = progress

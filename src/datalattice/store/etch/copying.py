@@ -21,7 +21,7 @@ from datalattice.store.records import check_hash
 
 BATCH_CELLS: Final = 1_024
 
-Progress = Callable[[int], None]
+CopyProgress = Callable[[int], None]
 """Called with the number of cells done."""
 
 
@@ -30,7 +30,7 @@ def collect_etch(
     pins: Iterable[bytes] = (),
     *,
     disk: Disk | None = None,
-    progress: Progress | None = None,
+    progress: CopyProgress | None = None,
 ) -> tuple[int, int]:
     """Copy the root and the pinned cells, with all below them, to a file that replaces this one.
 
@@ -75,7 +75,7 @@ def _wanted(old: EtchStore, pins: Iterable[bytes]) -> list[bytes]:
 
 
 def _copy_file(
-    disk: Disk, old: EtchStore, fresh: str, wanted: list[bytes], progress: Progress | None
+    disk: Disk, old: EtchStore, fresh: str, wanted: list[bytes], progress: CopyProgress | None
 ) -> int:
     def needed(hash: bytes, encoding: bytes) -> list[bytes]:
         below = list(dict.fromkeys(branch_hashes(encoding)))

@@ -48,7 +48,7 @@ from datalattice.store.records import check_hash
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 """When more new bytes than this are in memory, they are written."""
 
-Fetch = Callable[[bytes], bytes]
+FetchCell = Callable[[bytes], bytes]
 """Returns the encoding of a cell, compared with its hash; raises MissingData."""
 
 CELL_OVERHEAD: Final = 64
@@ -395,7 +395,7 @@ class EtchWriter(EtchFile):
         return False
 
 
-def store_below(writer: EtchWriter, top: bytes, fetch: Fetch, status: int) -> int:
+def store_below(writer: EtchWriter, top: bytes, fetch: FetchCell, status: int) -> int:
     """Store the cell `top` and all below it at `status` (PERSISTED or more); return how many new.
 
     Cells with at least that status are skipped, with all below them.

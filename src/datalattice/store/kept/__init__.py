@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datalattice.store.kept.history import (
-    NOTHING as NOTHING,
+    KEEP_NOTHING as KEEP_NOTHING,
     History as History,
     Moment as Moment,
     Retention as Retention,

@@ -119,7 +119,7 @@ class Retention:
 RETENTION: Final = Retention()
 """The default of a store."""
 
-NOTHING: Final = Retention(0, 0, ())
+KEEP_NOTHING: Final = Retention(0, 0, ())
 """Only the present root."""
 
 

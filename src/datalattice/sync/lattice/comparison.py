@@ -25,7 +25,7 @@ from datalattice.cells import Value
 from datalattice.lattice import LOCAL_KEY, KeyedLattice
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.lattice.handover import HANDED_BYTES, fork_queries, is_fork_query, one_handed
-from datalattice.sync.lattice.incoming import PATCHES, Content, Question, StatedRoot, stated
+from datalattice.sync.lattice.incoming import PATCHES, QueriedValue, Question, StatedRoot, stated
 from datalattice.sync.lattice.latticestate import LatticeState
 from datalattice.sync.replica import Peer, Probe, Step, Why
 
@@ -164,7 +164,7 @@ class LatticeComparison:
 
     def receive(self, message: object) -> Step:
         """Take in the answer to one of the questions."""
-        assert isinstance(message, Content)
+        assert isinstance(message, QueriedValue)
         if is_fork_query(message.path):
             return self._branch(message)
         if message.error is not None:
@@ -181,7 +181,7 @@ class LatticeComparison:
             return Step()
         return Step(offers=(offer,))
 
-    def _branch(self, message: Content) -> Step:
+    def _branch(self, message: QueriedValue) -> Step:
         """Take one of the branches in an answer, as stated at its slot."""
         # A peer that does not know hand-overs answers with an error, which is not a fault.
         if message.error is not None:

@@ -75,10 +75,10 @@ from datalattice.sync.conversation import CLOSED, NO_ANSWER, PENDING_MAX
 from datalattice.sync.effects import Pace
 from datalattice.sync.lattice.incoming import (
     ALIKE,
-    Content,
     Lookup,
     LookupResult,
     PatchedRoot,
+    QueriedValue,
     Question,
     StatedRoot,
     stated,
@@ -459,11 +459,11 @@ class LatticeConversation(talk.Outbox):
                     talk.Delivered(want, self._delivered(want, result, parts, error))
                 )
             case Question(path):
-                content = Content(path, result.value, parts, result.absent)
+                content = QueriedValue(path, result.value, parts, result.absent)
                 if error is not None:
                     is_absent = result.error == wire.ErrorCode.ARGUMENT
                     text = f"the peer answered {error}"
-                    content = Content(path, error=text, is_absent=is_absent)
+                    content = QueriedValue(path, error=text, is_absent=is_absent)
                 self._round(pending, content)
             case talk.Greet() if error is None and not self._is_own:
                 self._greeted(result.info)
@@ -485,7 +485,7 @@ class LatticeConversation(talk.Outbox):
             self._blame(REFUSED, fault)
             return ()
 
-    def _round(self, pending: talk.Pending, content: Content) -> None:
+    def _round(self, pending: talk.Pending, content: QueriedValue) -> None:
         exchange = pending.detail
         assert isinstance(exchange, int)
         if exchange not in self._open:
@@ -542,7 +542,7 @@ class LatticeConversation(talk.Outbox):
                 case talk.Request(want):
                     self._events.append(talk.Failed(want))
                 case Question(path):
-                    self._round(pending, Content(path, error=NO_ANSWER))
+                    self._round(pending, QueriedValue(path, error=NO_ANSWER))
                 case talk.Greet() | talk.TellTwin() if self._is_own:
                     self._end_own()
                 case talk.Greet():

@@ -130,7 +130,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class QueriedValue:
     """The answer to a `Question`: the peer's value at the path with its cells, or an error.
 
     absent:    the hash of the value, where its own cell was left out.

@@ -42,7 +42,7 @@ _RANGE_BYTES: Final = 2 * (HASH_BYTES + 2) + 16
 _HASH_BYTES: Final = HASH_BYTES + 2
 """Encoded bytes of a hash in a list: tag and length in front of it."""
 
-Span = tuple[bytes, bytes]
+HashRange = tuple[bytes, bytes]
 
 
 class RangeFingerprint(Message, name="lattice.network.RangeFingerprint"):
@@ -180,17 +180,17 @@ class _Left:
     """
 
     def __init__(self, payload: Sequence[RangeMessage]) -> None:
-        self._counts: dict[Span, int] = {}
-        self._halves: dict[Span, tuple[Span, str]] = {}
-        self._requested: set[Span] = set()
-        self._answered: dict[Span, set[str]] = {}
+        self._counts: dict[HashRange, int] = {}
+        self._halves: dict[HashRange, tuple[HashRange, str]] = {}
+        self._requested: set[HashRange] = set()
+        self._answered: dict[HashRange, set[str]] = {}
         for message in payload:
             if message.fingerprint is not None:
                 self._add(_span_of(message), message.fingerprint.count)
             elif message.items_request is not None:
                 self._requested.add(_span_of(message))
 
-    def _add(self, span: Span, count: int) -> None:
+    def _add(self, span: HashRange, count: int) -> None:
         start, end = span
         self._counts[span] = count
         # "Accept a half cut at either mid."
@@ -229,7 +229,7 @@ class _Left:
             raise ProtocolViolation(f"reconciliation: {_text(span)} is no half of a range sent")
         self._strike(parent, half)
 
-    def _strike(self, span: Span, part: str) -> None:
+    def _strike(self, span: HashRange, part: str) -> None:
         answered = self._answered.setdefault(span, set())
         # A fingerprint has one list or two halves for an answer.
         if part in answered or "whole" in answered or (part == "whole" and answered):
@@ -349,7 +349,7 @@ class RangeReconciliation:
         return RangeMessage(fingerprint=RangeFingerprint(start, end, fingerprint, count))
 
 
-def _span_of(message: RangeMessage) -> Span:
+def _span_of(message: RangeMessage) -> HashRange:
     part = message.fingerprint or message.items_request or message.items_reply
     if part is None:
         raise ProtocolViolation("reconciliation: a message without a kind")
@@ -378,7 +378,7 @@ def _check_span(message: RangeMessage) -> None:
         last = each
 
 
-def _is_narrow(span: Span) -> bool:
+def _is_narrow(span: HashRange) -> bool:
     """Return whether the range cannot be halved, so that it is listed whatever its counts."""
     start, end = span
     return middle(start, end) in span  # "not checked for a range of width 1"
@@ -393,6 +393,6 @@ def _size(message: RangeMessage) -> int:
     return 0 if items is None else _RANGE_BYTES + _HASH_BYTES * len(items.hashes)
 
 
-def _text(span: Span) -> str:
+def _text(span: HashRange) -> str:
     start, end = span
     return f"the range {start[:8].hex()}...{end[:8].hex()}"

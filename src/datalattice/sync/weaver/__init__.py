@@ -26,7 +26,7 @@ from datalattice.sync.weaver.conversation import (
     NewsMessage as NewsMessage,
     WeaverConversation as WeaverConversation,
     WeaverProtocol as WeaverProtocol,
-    count_of as count_of,
+    probed_count as probed_count,
 )
 from datalattice.sync.weaver.gaps import CHAIN_MAX as CHAIN_MAX, ChainGaps as ChainGaps
 from datalattice.sync.weaver.gossip import (

@@ -40,7 +40,7 @@ from datalattice.weaver import (
     WitnessEntry,
     WitnessRecord,
     check_chain,
-    name_of,
+    envelope_hash,
 )
 
 
@@ -174,7 +174,7 @@ class LogComparison:
         """Add records, and the intentions that they name, to those to be verified."""
         try:
             # Their names alone: they are decoded when they are admitted.
-            found = [Part(name_of(envelope), envelope) for envelope in message.intentions]
+            found = [Part(envelope_hash(envelope), envelope) for envelope in message.intentions]
             parts = {part.hash: part for part in found}
             records = [WitnessRecord.decode(record) for record in message.records]
             # "Intentions without a record are ignored"; the others are in witness order.

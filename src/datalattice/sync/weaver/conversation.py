@@ -120,7 +120,7 @@ def probe_key(fingerprint: bytes, count: int) -> bytes:
     return fingerprint + count.to_bytes(8, "big")
 
 
-def count_of(probe: Probe) -> int:
+def probed_count(probe: Probe) -> int:
     """Return how many intentions the log of a state has."""
     return int.from_bytes(probe.key[-8:], "big")
 

@@ -40,7 +40,7 @@ from datalattice.sync.weaver.comparisons import (
     ReplicatedStore,
     SketchComparison,
 )
-from datalattice.sync.weaver.conversation import SKETCHES, count_of, probe_key
+from datalattice.sync.weaver.conversation import SKETCHES, probe_key, probed_count
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
 from datalattice.sync.weaver.gossip import ANNOUNCED_MAX, GossipOffer, Neighbours
 from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse, FetchChain
@@ -345,7 +345,7 @@ class WeaverReplica:
             # "A neighbour that overflows is marked dirty and reconciled."
             return News(is_behind=True)
         probe = self.probe
-        if count_of(probe) > self._seq:
+        if probed_count(probe) > self._seq:
             return None  # what another process has just written is published next, and stated then
         recent = islice(self._arrivals, len(self._arrivals) - behind, None)
         # Never back to the connection that brought it.

@@ -10,7 +10,7 @@ from typing import Final
 
 from datalattice.testing.sim.checkers import Violation
 
-Action = Callable[[], None]
+SimAction = Callable[[], None]
 
 EPOCH_MS: Final = 1_800_000_000_000
 """Unix time at which every simulation begins."""
@@ -30,16 +30,16 @@ class Timeline:
         self._keep = keep > 0
         self._events_max = events_max
         self._order = 0
-        self._due: list[tuple[int, int, Action]] = []
+        self._due: list[tuple[int, int, SimAction]] = []
         self._hash = hashlib.blake2b(digest_size=32)
 
-    def at(self, due_ms: int, action: Action) -> None:
+    def at(self, due_ms: int, action: SimAction) -> None:
         """Run `action` at a time; a past time counts as now, behind what is due already."""
         self._order += 1
         # In the order of their making where times are equal.
         heapq.heappush(self._due, (max(due_ms, self.now_ms), self._order, action))
 
-    def after(self, delay_ms: int, action: Action) -> None:
+    def after(self, delay_ms: int, action: SimAction) -> None:
         self.at(self.now_ms + delay_ms, action)
 
     def run(self, until_ms: int) -> None:

@@ -17,7 +17,7 @@ from datalattice.crypto import KeyPair, SeededEntropy, sha3_256
 from datalattice.errors import StoreFailed, UsageError
 from datalattice.store import CellFetcher, CellStore, heal_store, open_damaged
 from datalattice.store.gc import check_extent, collection, extent_of
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 from datalattice.store.log import locate
 from datalattice.testing.planting import flip, plant, put_raw, segment_file, text
 
@@ -140,7 +140,7 @@ def test_no_faults_in_stores_that_lived(tmp_path: Path, monkeypatch: pytest.Monk
     folder = tmp_path / "s"
     assert Audited(_empty(folder)).rows == set()
     filled(folder)
-    with CellStore.open(folder, segment_bytes=8_192, retention=NOTHING) as store:
+    with CellStore.open(folder, segment_bytes=8_192, retention=KEEP_NOTHING) as store:
         store.collect(grace_ms=0)
         root = store.root()
         assert isinstance(root, Map)
@@ -333,7 +333,7 @@ def test_without_the_record_of_removed_cells_a_store_is_whole(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
-    with CellStore.open(whole, segment_bytes=8_192, retention=NOTHING) as store:
+    with CellStore.open(whole, segment_bytes=8_192, retention=KEEP_NOTHING) as store:
         assert store.collect(grace_ms=0).dropped
     flip(whole / "garbage", 20)
     for parts in (1, 4):
@@ -346,7 +346,7 @@ def test_a_collection_meanwhile_ends_the_job(whole: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
     with CellStore.open(whole, read_only=True) as reader:
         extent = extent_of(reader)
-        with CellStore.open(whole, segment_bytes=8_192, retention=NOTHING) as store:
+        with CellStore.open(whole, segment_bytes=8_192, retention=KEEP_NOTHING) as store:
             assert store.collect(grace_ms=0).dropped
         work = AuditPlan(str(whole), for_tasks(extent), parts_of(extent, 2))
         batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], names=["id"])

@@ -37,7 +37,7 @@ from datalattice.store.gc import (
 )
 from datalattice.store.gc.marking import StoreMarker
 from datalattice.store.gc.sweeping import CLOCK_SKEW_MS
-from datalattice.store.kept import NOTHING, Retention
+from datalattice.store.kept import KEEP_NOTHING, Retention
 from datalattice.store.log import locate
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.planting import flip, segment_file, text
@@ -63,7 +63,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(path: Path, clock: StoppedClock, **given: Any) -> CellStore:
-    options: dict[str, Any] = {"retention": NOTHING, "entropy": SeededEntropy(1), **given}
+    options: dict[str, Any] = {"retention": KEEP_NOTHING, "entropy": SeededEntropy(1), **given}
     if not options.get("read_only"):
         options["segment_bytes"] = 8_192
     return CellStore.open(path, clock=clock, **options)

@@ -45,7 +45,7 @@ from datalattice.pipeline.read_targets import OpenTarget
 from datalattice.pipeline.reader import Planned
 from datalattice.store import CellStore
 from datalattice.store.gc import collection
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.spark_kit import rows_of, struct_of
 
@@ -605,7 +605,9 @@ def test_a_root_that_is_collected_before_it_is_held_gives_way_to_the_next(
 ) -> None:
     late = Late()
     stores.store.close()
-    stores.store = CellStore.open(stores.folder, retention=NOTHING, clock=late, segment_bytes=4_096)
+    stores.store = CellStore.open(
+        stores.folder, retention=KEEP_NOTHING, clock=late, segment_bytes=4_096
+    )
     monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)  # a little is worth a collection
     lease, moves = OpenTarget.lease, iter(range(0))
 

@@ -29,7 +29,7 @@ from datalattice.pipeline.read_targets import (
 )
 from datalattice.store import CellStore
 from datalattice.store.gc import collection
-from datalattice.store.kept import NOTHING
+from datalattice.store.kept import KEEP_NOTHING
 from datalattice.store.log.packing import locate
 from datalattice.store.log.segments import segment_path
 from datalattice.testing.background import BackgroundNode
@@ -57,7 +57,7 @@ class Writer:
         self.folder = folder
         self.clock = LateClock()
         self.store = CellStore.open(
-            folder, retention=NOTHING, clock=self.clock, segment_bytes=4_096
+            folder, retention=KEEP_NOTHING, clock=self.clock, segment_bytes=4_096
         )
         self.root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
 
