@@ -148,10 +148,10 @@ def _owner_text(call: Call, owner: str) -> str:
 
 
 def _decide(call: Call, rule: str, owner: str, **more: Any) -> CommandResult:
-    from datalattice.node import decide
+    from datalattice.node import decide_hosting
 
     request = DecideHosting(owner=_owner_text(call, owner), rule=rule, **more)
-    document = whole_document(call.on_replica(request, lambda one: decide(one, request)))
+    document = whole_document(call.on_replica(request, lambda one: decide_hosting(one, request)))
     return CommandResult(document, map(_decision_text, document["decisions"]))
 
 

@@ -110,10 +110,10 @@ from datalattice.lattice.owned import (
 from datalattice.lattice.paths import (
     assoc as assoc,
     assoc_in as assoc_in,
-    canonical_path as canonical_path,
+    checked_path as checked_path,
     get_in as get_in,
     select as select,
-    step as step,
+    value_below as value_below,
 )
 from datalattice.lattice.regions import (
     LOCAL_KEY as LOCAL_KEY,

@@ -25,7 +25,7 @@ from datalattice.cells import ABSENT, Keyword, Value, same, to_cell, value_hash
 from datalattice.errors import UnsupportedOperation
 from datalattice.lattice.context import EMPTY_CONTEXT, EntryDropped, MergeContext
 from datalattice.lattice.order import (
-    NIL,
+    NIL_TIME,
     NOTHING,
     EntryOrder,
     Latest,
@@ -171,8 +171,8 @@ def child_latest(
     """Return the greatest elements of a container entry, by the lattice of its value."""
     # "Absent is less than nil, nil less than a value" (docs/design/decisions.md "Law domain").
     found = contrast(
-        element(NIL) if own is None and own_present else None,
-        element(NIL) if other is None and other_present else None,
+        element(NIL_TIME) if own is None and own_present else None,
+        element(NIL_TIME) if other is None and other_present else None,
     )
     return found if own is None and other is None else wider(found, child.latest(own, other, walk))
 

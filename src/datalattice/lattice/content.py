@@ -12,7 +12,7 @@ from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, encode, value_h
 from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.context import EMPTY_CONTEXT, MALFORMED, EntryDropped, MergeContext
 from datalattice.lattice.order import (
-    NIL,
+    NIL_TIME,
     PRESENT,
     UNTIMED,
     Element,
@@ -47,7 +47,7 @@ class _ContentOrder(EntryOrder):
 
 def _entry_element(value: Value) -> Element:
     # "Nil less than a value" (docs/design/decisions.md "Law domain").
-    return element(NIL) if value is None else element(PRESENT, value_hash(value))
+    return element(NIL_TIME) if value is None else element(PRESENT, value_hash(value))
 
 
 _ORDER: Final = _ContentOrder()

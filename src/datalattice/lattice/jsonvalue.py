@@ -40,11 +40,11 @@ from datalattice.lattice.order import (
 DEPTH_MAX: Final = 64
 """Depth to which the order of forked values compares containers; deeper ones compare by hash."""
 
-NIL: Final = 0
-ZERO: Final = 1
-LEAF: Final = 2
-INDEX: Final = 3
-MAP: Final = 4
+_NIL: Final = 0
+_ZERO: Final = 1
+_LEAF: Final = 2
+_INDEX: Final = 3
+_MAP: Final = 4
 
 
 class JSONLattice(Lattice):
@@ -62,7 +62,7 @@ class JSONLattice(Lattice):
             return other
         if not _mergeable(own, other):
             # The zero loses however new it is: a merge with it must change nothing.
-            zero = self._rank(own) == ZERO or self._rank(other) == ZERO
+            zero = self._rank(own) == _ZERO or self._rank(other) == _ZERO
             return self._conflict(own, other, None if zero else context.prefer)
         return _merge_trees(self, own, other, context)
 
@@ -105,10 +105,10 @@ class JSONLattice(Lattice):
     def _element(self, value: Value, depth: int) -> Element:
         rank = self._rank(value)
         # Deeper containers compare by hash, since a walk without bound could cost any time.
-        if rank > LEAF and depth >= DEPTH_MAX:
+        if rank > _LEAF and depth >= DEPTH_MAX:
             return malformed(value)
         tail = bytes([rank])
-        return element(UNTIMED, tail + value_hash(value) if rank == LEAF else tail)
+        return element(UNTIMED, tail + value_hash(value) if rank == _LEAF else tail)
 
     def check_foreign(self, value: Value) -> bool:
         """Return True: any value is valid, at least as a leaf."""
@@ -120,11 +120,11 @@ class JSONLattice(Lattice):
 
     def _rank(self, value: Value) -> int:
         if value is None:
-            return NIL
+            return _NIL
         if isinstance(value, Map):
             # "The order is nil, the type's zero, leaf, Index, Map" (docs/design/decisions.md "D3").
-            return MAP if len(value) else ZERO
-        return INDEX if isinstance(value, Index) else LEAF
+            return _MAP if len(value) else _ZERO
+        return _INDEX if isinstance(value, Index) else _LEAF
 
     def _conflict(self, own: Value, other: Value, prefer: str | None) -> Value:
         """Return the winner of two values that are not None and do not merge."""
@@ -147,11 +147,11 @@ class JSONIndexLattice(JSONLattice):
 
     def _rank(self, value: Value) -> int:
         if value is None:
-            return NIL
+            return _NIL
         if isinstance(value, Index):
             # The zero of this lattice is the empty Index, so that one ranks lowest.
-            return INDEX if len(value) else ZERO
-        return MAP if isinstance(value, Map) else LEAF
+            return _INDEX if len(value) else _ZERO
+        return _MAP if isinstance(value, Map) else _LEAF
 
 
 class _JSONOrder(EntryOrder):

@@ -35,7 +35,7 @@ UNTIMED: Final = -1
 PRESENT: Final = -2
 """Time of the element that stands for the presence of a container."""
 
-NIL: Final = -3
+NIL_TIME: Final = -3
 """Time of the element that stands for the presence of a None."""
 
 REMEMBERED_MIN: Final = 64

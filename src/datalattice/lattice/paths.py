@@ -44,11 +44,11 @@ def get_in(value: Value, keys: Sequence[Value]) -> Value:
     for key in keys:
         if value is None:
             return None
-        value = step(value, key)
+        value = value_below(value, key)
     return value
 
 
-def step(container: Value, key: Value) -> Value:
+def value_below(container: Value, key: Value) -> Value:
     """Return the value one key further, None if it is missing or not possible."""
     if isinstance(container, Index):
         # An Index has byte-like keys only; any other key cannot be in it.
@@ -84,7 +84,7 @@ def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
         if any(same(key, earlier[0]) for earlier in paths[:position]):
             continue
         below = [other[1:] for other in paths if same(other[0], key)]
-        part = select(step(value, key), below)
+        part = select(value_below(value, key), below)
         if part is None:
             continue
         if isinstance(value, Index):
@@ -96,7 +96,7 @@ def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
     return kept
 
 
-def canonical_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...]:
+def checked_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...]:
     """Return the keys of a path from the root, in the canonical form of `lattice`.
 
     Raises: NoSuchPath: the lattice has no such key. UsageError: the path enters a signed value.
@@ -146,7 +146,7 @@ def assoc_in(
         key = given if lattice is None else lattice.canonical_key(given)
         containers.append(current)
         places.append(key)
-        current = step(current, key)
+        current = value_below(current, key)
         lattice = None if lattice is None else lattice.child(key)
     result = new
     # From the innermost container outwards: each is rebuilt around the one below.

@@ -9,7 +9,7 @@ from datalattice.node.control import (
 )
 from datalattice.node.daemon import Beside as Beside, Daemon as Daemon
 from datalattice.node.decisions import (
-    decide as decide,
+    decide_hosting as decide_hosting,
     hosting_info as hosting_info,
     refuse_for_good as refuse_for_good,
     resolve_fork as resolve_fork,

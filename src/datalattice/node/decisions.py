@@ -77,7 +77,7 @@ def hosting_info(replica: LatticeReplica) -> HostingInfo:
     )
 
 
-def decide(replica: LatticeReplica, request: DecideHosting) -> HostingInfo:
+def decide_hosting(replica: LatticeReplica, request: DecideHosting) -> HostingInfo:
     """Decide about an owner; durable on return.
 
     Raises: UsageError: not a rule, not an owner, or the own key would be refused.

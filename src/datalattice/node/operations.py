@@ -109,7 +109,7 @@ from datalattice.errors import (
 )
 from datalattice.lattice import is_public_key
 from datalattice.node.control import OfferedActions
-from datalattice.node.decisions import decide, hosting_info, refuse_for_good, resolve_fork
+from datalattice.node.decisions import decide_hosting, hosting_info, refuse_for_good, resolve_fork
 from datalattice.node.maintenance import Maintenance
 from datalattice.node.server import NodeServer
 from datalattice.node.weaverhosts import WeaverHosts
@@ -485,7 +485,7 @@ class NodeOperations:
 
     @_does(DecideHosting)
     async def _decide_hosting(self, request: DecideHosting) -> HostingInfo:
-        made = await self._node.housekeeper.ask(lambda replica: decide(replica, request))
+        made = await self._node.housekeeper.ask(lambda replica: decide_hosting(replica, request))
         if request.rule in ("allow", "host"):
             self._node.look_for_more()  # peers may have what was refused until now
         return made

@@ -36,8 +36,8 @@ from datalattice.lattice import (
     assoc_in,
     get_in,
     select,
-    step,
     to_json_key,
+    value_below,
 )
 
 TREE = Map.of([("m", to_cell({"x": 1})), ("v", to_cell([10, 20]))])
@@ -69,14 +69,14 @@ def test_a_step_that_cannot_be_made_gives_nil(keys: list[Value]) -> None:
 
 @pytest.mark.parametrize("key", [5, None, 2.5, Set.of([])], ids=repr)
 def test_a_key_that_no_index_can_have_is_just_not_there(key: Value) -> None:
-    assert step(EMPTY_INDEX.put("a", 1), key) is None
+    assert value_below(EMPTY_INDEX.put("a", 1), key) is None
 
 
 def test_other_cells_are_not_entered() -> None:
     signed = Signed.sign(KeyPair(b"\x01" * 32), to_cell({"a": 1}))
-    assert step(signed, Keyword("value")) is None
-    assert step(Record(1, [1, 2]), 0) is None
-    assert step("text", 0) is None
+    assert value_below(signed, Keyword("value")) is None
+    assert value_below(Record(1, [1, 2]), 0) is None
+    assert value_below("text", 0) is None
 
 
 def test_keys_that_python_takes_for_equal_are_different_places() -> None:

@@ -88,7 +88,7 @@ def test_an_owner_over_its_quota_is_refused_until_it_is_allowed() -> None:
             assert own.observer.counters["quota-exceeded"] >= 1
             assert same(slot(own, ANN), before)
             await own.housekeeper.ask(
-                lambda replica: decisions.decide(
+                lambda replica: decisions.decide_hosting(
                     replica, DecideHosting(rule="allow", owner=ANN.public_key.hex())
                 )
             )

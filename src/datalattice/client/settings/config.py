@@ -20,7 +20,7 @@ from datalattice.client.settings.venueconfig import (
     VenueSqlConfig,
 )
 from datalattice.errors import UsageError
-from datalattice.lattice import Lattice, canonical_path, is_bare_did
+from datalattice.lattice import Lattice, checked_path, is_bare_did
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.store import CACHE_BYTES_MAX
 from datalattice.sync import (
@@ -395,6 +395,6 @@ def partial_paths(config: NodeConfig, lattice: Lattice) -> dict[bytes, list[tupl
     for text in config.partial:
         key, names = split_partial(text)
         # By the lattice's own keys: `queue` means `:queue`.
-        path = canonical_path(lattice, lattice.resolve_path(names) or names)
+        path = checked_path(lattice, lattice.resolve_path(names) or names)
         paths.setdefault(key, []).append(path)
     return paths

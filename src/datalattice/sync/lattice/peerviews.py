@@ -28,10 +28,10 @@ from datalattice.lattice import (
     Lattice,
     StringKeyedLattice,
     assoc_in,
-    canonical_path,
+    checked_path,
     name_bytes,
     select,
-    step,
+    value_below,
 )
 from datalattice.store import Store
 from datalattice.sync.lattice.forkrecords import Path
@@ -80,7 +80,7 @@ class Views:
             self._paths.pop(peer, None)
         else:
             # "Paths end at or above a signature: a signed value replicates as a whole."
-            self._paths[peer] = tuple(canonical_path(self._lattice, path) for path in paths)
+            self._paths[peer] = tuple(checked_path(self._lattice, path) for path in paths)
 
     # --- what peers state -----------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class Views:
                     raise NoSuchPath(f"the lattice has nothing at {brief(key)}")
                 lattice = below
             # "Walked as plain data, through Signed values by `:value`, `:public-key` ..."
-            value = _field(value, key) if isinstance(value, Signed) else step(value, key)
+            value = _field(value, key) if isinstance(value, Signed) else value_below(value, key)
         return value
 
     # --- cells ----------------------------------------------------------------------------------
