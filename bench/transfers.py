@@ -59,12 +59,9 @@ def transfer_rows(quick: bool) -> Iterator[Row]:
     rates: dict[str, dict[str, list[float]]] = {"upload": {}, "download": {}}
     with tempfile.TemporaryDirectory() as folder, _daemon(Path(folder, "node")) as ours:
         source = Path(folder, "source")
-        with source.open("wb") as file:
-            for _ in range(size // TAKEN_BYTES):
-                file.write(os.urandom(TAKEN_BYTES))  # of equal parts a store would keep one
         with _plain(Path(folder)) as plain:
-            for turn in range(TURNS):
-                targets[CONTENT] = _registered(ours, source, turn)
+            for _ in range(TURNS):
+                targets[CONTENT] = _registered(ours, source, size)
                 for way, found in rates.items():
                     for who, path in targets.items():
                         server = plain if who == PLAIN else ours
@@ -80,10 +77,11 @@ def transfer_rows(quick: bool) -> Iterator[Row]:
     yield _row("transfer-memory", most_mb, "MB", memory)
 
 
-def _registered(server: FileServer, source: Path, turn: int) -> str:
+def _registered(server: FileServer, source: Path, size: int) -> str:
     """Make the file another one, and an asset of it; return where its content is."""
-    with source.open("r+b") as file:
-        file.write(turn.to_bytes(8, "big"))
+    with source.open("wb") as file:
+        for _ in range(size // TAKEN_BYTES):
+            file.write(os.urandom(TAKEN_BYTES))  # of equal parts a store would keep one
     with source.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with VenueClient.connect(server.socket) as venue:

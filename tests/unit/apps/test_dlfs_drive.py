@@ -610,7 +610,12 @@ def test_an_append_to_a_large_file_does_not_rewrite_it(tmp_path: Path) -> None:
     disk = _CountingDisk()
     content = random.Random(1).randbytes(100 << 20)
     with CellStore.open(tmp_path / "store", disk=disk) as store:
-        root = RootLattice(DLFSLattice(), None, on_sync=lambda held: store.commit(held) and held)
+
+        def commit(held: Value) -> Value:
+            store.commit(held)
+            return held
+
+        root = RootLattice(DLFSLattice(), None, on_sync=commit)
         drive = Drive(root, stage=store.put)
         drive.write("/big", content)
         drive.sync()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from datalattice.cli.node import watch
+from datalattice.cli.node import commands, watch
 from datalattice.cli.node.peers import peer_state, peers_listing
-from datalattice.cli.render import Records, show, table, use_form
+from datalattice.cli.render import CommandResult, Records, show, table, use_form
 from datalattice.cli.units import size_text
 
 
@@ -37,6 +38,29 @@ def test_settings_are_printed_with_where_they_come_from(
     assert rows["node.port"] == ["9", "LATTICE_NODE_PORT"]
     assert rows["node.strict_paths"][0] == "false"
     assert rows["node.http_port"][0] == "none"
+
+
+class ServingAtOnce:
+    """A daemon that serves at once and ends."""
+
+    def __init__(self, *_: Any, ready: Callable[[Any, Any], None], **__: Any) -> None:
+        self.run = lambda: ready(None, None)
+
+
+@pytest.mark.parametrize("command", [("node", "start"), ("daemon",)])
+def test_a_node_that_serves_has_full_passes_of_the_collector_seldom(
+    lattice: Any, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("datalattice.node.Daemon", ServingAtOnce)
+    monkeypatch.setattr(commands, "_ready", lambda *_: CommandResult({}))
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    try:
+        assert lattice(*command).code == 0
+        assert gc.get_threshold() == commands.COLLECTOR_STEPS
+        assert gc.get_freeze_count() > frozen + 10_000, "modules, for example"
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def test_another_file_of_settings_can_be_named(lattice: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import signal
 import sys
@@ -71,6 +72,10 @@ STATUS_FIRST: Final = ("running", "health", "address", "root_hash", "public_key"
 
 LOCK_NAME: Final = "lock"
 """The file of a store that its writer holds."""
+
+COLLECTOR_STEPS: Final = (2_000, 20, 20)
+"""New objects before Python looks for cycles among them, and how many passes make a greater one: a
+full pass stops all callers, and comes after 800,000 new objects at the earliest."""
 
 WRITER_WAIT_S: Final = 10.0  # longer than any single commit takes
 """How long a node that starts waits for a command that writes to its folder."""
@@ -215,6 +220,7 @@ def run_node(
 
     def ready(running: Running, node: NodeServer) -> None:
         opening.close()  # the bar is gone before the line is printed
+        _collect_seldom()
         if is_new:
             print_notice(f"made the key {keys.identity.public_key.hex()} in {folder.path}")
         show(_ready(running, node))
@@ -240,6 +246,13 @@ def run_node(
         bars = opening.enter_context(progress_bars(transient=True))
         bars.add(f"open {folder.store_path}")
         daemon.run()
+
+
+def _collect_seldom() -> None:
+    """Leave what a node has once it serves out of the passes of Python's collector, now rarer."""
+    gc.collect()  # freeze() would keep present garbage for good
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_STEPS)
 
 
 @command(app, "init", ANY)
