@@ -6,6 +6,7 @@ Source: docs/spark.md "Offsets", "Errors".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from datalattice.apps.queue import QUEUE_SECTION, entry_stamp_ms, read_state
@@ -21,6 +22,8 @@ from datalattice.cells import (
     Vector,
     decode,
     encode,
+    from_text,
+    to_cell,
     to_text,
 )
 from datalattice.errors import BadFormat, MissingData
@@ -57,6 +60,7 @@ class QueueViews:
             for it instead.
 
         Cost:   one signature check for each owner that changed since the last root; no log is read.
+                Topics that the options name are looked up, without reading the others.
         Raises: BadSignature: an owner's queues are not signed by their key. BadFormat: two
                 different names have the same text. UsageError: see must_exist. MissingData.
         """
@@ -71,6 +75,8 @@ class QueueViews:
         if must_exist:
             check_there("owner", self._options.owners, [one.owner for one in owned.values()])
             topics = {topic for one in owned.values() for topic in one.topics}
+            if not topics.issuperset(self._options.topics):  # the error names what there is
+                topics = {name for one in owned.values() for name in _topics(section, one.owner)}
             check_there("topic", self._options.topics, topics)
         self._section, self._owned = section, owned
         return view
@@ -95,13 +101,34 @@ class QueueViews:
         check_signed(cell, signed, "queues")
         topics: list[str] = []
         logs: dict[PartitionName, PartitionLog] = {}
-        for topic_cell, topic_state in _entries(signed.value):
+        held = signed.value if isinstance(signed.value, Map) else EMPTY_MAP
+        # An owner may have a million topics: those that are named are looked up.
+        found = _named(held, options.topics) if options.topics else held.entries()
+        for topic_cell, topic_state in found:
             topic = name_text(topic_cell)
             topics.append(topic)
-            if options.selects(owner, topic):
-                for partition, log in _logs(topic_state):
-                    _add(logs, PartitionName(owner, topic, partition), log)
+            for partition, log in _logs(topic_state):
+                _add(logs, PartitionName(owner, topic, partition), log)
         return _Owned(owner, tuple(topics), logs)
+
+
+def _named(held: Map, names: Iterable[str]) -> Iterator[tuple[Value, Value]]:
+    """Yield the topics of a map that read as one of these names."""
+    for name in names:
+        cells = [to_cell(name)]
+        with suppress(BadFormat):  # most names are no printed form of another value
+            cells.append(from_text(name))
+        for cell in cells:
+            state = held.get(cell)
+            if state is not None and name_text(cell) == name:
+                yield cell, state
+
+
+def _topics(section: Map, owner: str) -> Iterator[str]:
+    """Yield the names of all topics of an owner that the options select."""
+    for cell, signed in section.entries():
+        if name_text(cell) == owner and isinstance(signed, Signed):
+            yield from (name_text(topic) for topic, _ in _entries(signed.value))
 
 
 def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> View:

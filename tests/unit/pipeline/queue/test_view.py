@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from datalattice.apps.queue import QUEUE_SECTION, make_entry
@@ -122,6 +124,13 @@ def test_a_name_that_is_not_text_is_printed() -> None:
     assert list(read(value, topic=to_text(odd))) == list(read(value))
 
 
+@pytest.mark.parametrize("name", ["t", Keyword("k"), -7, b"\x01", Vector.of([1, "a"]), "5", " "])
+def test_a_topic_is_found_by_its_text(name: Value) -> None:
+    value = root(signed(ALICE, (name, topic((0, queue("x")))), ("other", topic((0, queue())))))
+    (found,) = [one for one in read(value) if one[1] != "other"]
+    assert list(read(value, topic=json.dumps([found[1]]))) == [found]
+
+
 @pytest.mark.parametrize("last", [2**63 - 2, 2**63 - 1, 2**63])
 def test_offsets_end_where_their_column_does(last: int) -> None:
     value = root(signed(ALICE, ("t", topic((0, queue("x", "y", start=last - 1))))))
@@ -198,6 +207,20 @@ def test_of_many_owners_only_those_that_changed_are_looked_at(
         with pytest.raises(BadSignature, match=name_of(BOB)):
             views.read(Index.of([(QUEUE_SECTION, forged)]))
     assert len(views.read(TWO)) == 3
+
+
+def test_a_topic_is_planned_by_a_look_up_not_by_a_walk_of_all() -> None:
+    def loads(topics: int, **options: str) -> int:
+        states = [(f"topic {n}", topic((0, queue("x" * 200)))) for n in range(topics)]
+        cells = CellDict()
+        kept = cells.kept(root(signed(ALICE, *states)))
+        views = QueueViews(parse_options({"store": "s", **options}))
+        assert len(views.read(kept, must_exist=True)) == (1 if options else topics)
+        return cells.loads
+
+    assert loads(4_000) > 500
+    # One node for each level of the map of topics, and the topic: few more for 100 times as many.
+    assert loads(4_000, topic="topic 77") <= loads(40, topic="topic 7") + 4
 
 
 def test_what_there_was_before_may_be_gone() -> None:
