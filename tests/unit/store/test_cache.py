@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from datalattice.store.cache import CELL_OVERHEAD_BYTES, ENCODING_FACTOR, CellCache
+from datalattice.store.cache import (
+    CELL_OVERHEAD_BYTES,
+    ENCODING_FACTOR,
+    TRIAL_BYTES_MAX,
+    CellCache,
+)
 
 CHARGE = CELL_OVERHEAD_BYTES + 100 * ENCODING_FACTOR
 
@@ -26,6 +31,27 @@ def test_what_is_used_stays() -> None:
     for number in range(1, 1000):
         cache.add(name(number), number, 100)
         assert cache.get(name(0)) == "kept"
+
+
+def test_cells_that_are_loaded_once_stay_for_a_short_while() -> None:
+    cache = CellCache()
+    for number in range(10_000):
+        cache.add(name(number), number, 100)
+        assert cache.charged_bytes <= TRIAL_BYTES_MAX + CHARGE
+    assert cache.get(name(9_999)) == 9_999
+    assert cache.get(name(9_000)) is None
+
+
+def test_a_cell_that_is_loaded_again_stays() -> None:
+    cache = CellCache()
+    for _ in range(2):
+        cache.add(name(0), "again", 100)
+        for number in range(1, 1_000):
+            cache.add(name(number), number, 100)
+    for number in range(1_000, 2_000):
+        cache.add(name(number), number, 100)
+    assert cache.get(name(0)) == "again"
+    assert cache.charged_bytes <= 1_000 * CHARGE + TRIAL_BYTES_MAX + CHARGE
 
 
 def test_a_cell_is_charged_once() -> None:
