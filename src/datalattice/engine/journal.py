@@ -243,10 +243,10 @@ class JournalSnapshot:
         return view
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        return self._live().get(table, check_key(key))
+        return self._live().get(table, _checked(key))
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        return self._live().get_many(table, [check_key(key) for key in keys])
+        return self._live().get_many(table, [_checked(key) for key in keys])
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
@@ -308,14 +308,14 @@ class JournalWriteTxn:
     def get(self, table: str, key: bytes) -> bytes | None:
         view = self._live()
         changed = self.changes.get(table)
-        if changed is not None and check_key(key) in changed:
+        if changed is not None and _checked(key) in changed:
             return changed[key]
-        return view.get(table, check_key(key))
+        return view.get(table, _checked(key))
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
         if self.changes.get(table):
             return [self.get(table, key) for key in keys]
-        return self._live().get_many(table, [check_key(key) for key in keys])
+        return self._live().get_many(table, [_checked(key) for key in keys])
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
@@ -375,21 +375,20 @@ class JournalWriteTxn:
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         self._live().check_table(table)
-        self._set(table, check_key(key), check_value(value))
+        self._set(table, _checked(key), check_value(value))
 
     def put_many(self, table: str, items: Iterable[Entry]) -> None:
         """Set many values; a later pair wins over an earlier one."""
         self._live().check_table(table)
         if not isinstance(items, list):  # it may be made from a scan, which sees what is put
             for key, value in items:
-                self._set(table, check_key(key), check_value(value))
+                self._set(table, _checked(key), check_value(value))
             return
         changed = self.changes.get(table) or {}
         added = 0
         for key, value in items:
-            # The conditions repeat those of check_key and check_value to save two calls a pair.
-            if not (type(key) is bytes and len(key) <= TABLE_KEY_BYTES_MAX):
-                check_key(key)
+            _checked(key)
+            # The condition repeats that of check_value to save a call a pair.
             if not (type(value) is bytes and len(value) <= VALUE_BYTES_MAX):
                 check_value(value)
             changed[key] = value
@@ -781,3 +780,8 @@ def boot_id() -> bytes:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
     except OSError:
         return b""
+
+
+def _checked(key: bytes) -> bytes:
+    """Return a key, as `check_key`, which costs more since it is not compiled."""
+    return key if type(key) is bytes and len(key) <= TABLE_KEY_BYTES_MAX else check_key(key)

@@ -10,6 +10,7 @@ The log is the node's own: another node's records prove only what that node clai
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 from datalattice.crypto import (
@@ -106,13 +107,7 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
 
         Raises: BadFormat: the content is not one, or a field has a wrong length.
         """
-        found = _canonical_content(self.content) or WitnessContent.decode(self.content)
-        lengths = (len(found.store_id), len(found.intention_hash), len(found.prev_hash))
-        if lengths != (STORE_ID_BYTES, HASH_BYTES, HASH_BYTES):
-            raise BadFormat(
-                "a witness content has 16 bytes of store id and hashes of 32 bytes, got "
-                + ", ".join(map(str, lengths))
-            )
+        found = _read(self.content)
         if self.signature and len(self.signature) != SIGNATURE_BYTES:
             raise BadFormat(f"a signature has {SIGNATURE_BYTES} bytes, got {len(self.signature)}")
         return found
@@ -121,6 +116,18 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
         """Return whether the node with this public key signed the record."""
         # The signer is known beforehand, so ordinary verification is enough.
         return verify_lenient(node, self.signature, self.content_hash)
+
+
+@lru_cache(4_096)  # a copied record is read when it comes, and when its chain is checked
+def _read(content: bytes) -> WitnessContent:
+    found = _canonical_content(content) or WitnessContent.decode(content)
+    lengths = (len(found.store_id), len(found.intention_hash), len(found.prev_hash))
+    if lengths != (STORE_ID_BYTES, HASH_BYTES, HASH_BYTES):
+        raise BadFormat(
+            "a witness content has 16 bytes of store id and hashes of 32 bytes, got "
+            + ", ".join(map(str, lengths))
+        )
+    return found
 
 
 def _canonical_content(content: bytes) -> WitnessContent | None:

@@ -101,6 +101,34 @@ def test_idempotent_ingest(store: LogFixture) -> None:
     assert store.witnessed() == [first.hash, second.hash, third.hash]
 
 
+def test_what_waits_changes_nothing_of_what_is_witnessed(store: LogFixture) -> None:
+    """With nothing that waits, what follows a tip is witnessed without look-ups."""
+    one, two, far = Author(1), Author(2), Author(3)
+    first, *rest = one.chain(6)
+    merge = two.write(b"m", [first.hash, rest[1].hash])
+    late = two.write(b"late", stamp=Hlc(NOW + HLC_DRIFT_MS + 1, 0))
+    batch = [first, rest[0], rest[0], first, rest[1], merge, rest[3], rest[2], late, rest[4]]
+    done = store.ingest(*batch)
+    assert done.witnessed == (1, 2, 3, 4, 5, 6, 7, 8)
+    assert (done.floating, done.missing, done.forks) == ((), (), ())
+    assert done.futures == (late.hash,)
+    other = LogFixture()
+    far.write()
+    waits = far.write()
+    assert other.ingest(waits).floating == (waits.hash,)
+    same = other.ingest(*batch)
+    assert same._replace(appended=None) == done._replace(appended=None)
+    assert other.witnessed() == store.witnessed()
+    assert [entry.record for entry in other.entries()] == [
+        entry.record for entry in store.entries()
+    ]
+    assert [other.head().clock, other.head().fingerprint] == [
+        store.head().clock,
+        store.head().fingerprint,
+    ]
+    assert other.fsck() == store.fsck() == []
+
+
 def test_floating_predecessor_missing(store: LogFixture) -> None:
     writer = Author()
     first, second, third = writer.chain(3)
