@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import random
@@ -200,20 +201,23 @@ def _lmdb_commits(folder: Path) -> Callable[[int], object]:
 
 
 def _foreign(store: WeaverStore, count: int, authors: int, seed: int) -> list[SignedIntention]:
-    """Return operations of foreign authors in turn, each after its author's last."""
+    return list(itertools.islice(written(store, authors, seed), count))
+
+
+def written(store: WeaverStore, authors: int, seed: int) -> Iterator[SignedIntention]:
+    """Yield operations of foreign authors in turn, each after its author's last."""
     keys = [KeyPair(bytes([seed, i]) * 16) for i in range(authors)]
     last = [ZERO] * authors
     payload = UniversalOp(app_data=PAYLOAD).encode()
-    found = []
     wall = time.time_ns() // 1_000_000
-    for i in range(count):
+    for i in itertools.count():
         key = keys[i % authors]
         intention = Intention(
             key.public_key, Hlc(wall, i), store.id, last[i % authors], (), payload
         )
-        found.append(intention.sign(key))
-        last[i % authors] = found[-1].hash
-    return found
+        signed = intention.sign(key)
+        last[i % authors] = signed.hash
+        yield signed
 
 
 def _batches(items: Sequence[bytes], size: int = 500) -> list[Sequence[bytes]]:

@@ -12,7 +12,8 @@
   Over TLS and, where it is installed, over iroh.
 - bootstrap: intentions a second of a new copy in a process of its own, beside the strict
   verification of the same signatures and nothing else; and the memory that the copying process
-  takes beyond that of files, beside that for a quarter of the intentions.
+  takes beyond that of files, beside that for a quarter of the intentions. For one larger copy and
+  its course: `python bench/rows_weaver_net.py 1000000`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import importlib.util
 import math
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
-from rows_weaver import AUTHORS, PAYLOAD, _foreign
+from rows_weaver import AUTHORS, PAYLOAD, written
 from weaver_pair import Copied, home
 
 from datalattice.cells import cell
@@ -269,12 +272,30 @@ def _copied(scheme: str, count: int, seed: int) -> tuple[Copied, float]:
     """Return a copy of a store by a second node, and the rate of verification alone."""
     with home("direct" if scheme == "iroh" else "off") as here:
         store = here.stores.create("core:nullstore")
-        signed = _foreign(store, count, AUTHORS, seed)
+        signed = written(store, AUTHORS, seed)
+        seconds = 0.0
         for start in range(0, count, BATCH):
-            store.ingest([one.encode() for one in signed[start : start + BATCH]])
-        begun = time.perf_counter()
-        for one in signed:
-            assert verify_strict(one.intention.author, one.signature, one.hash)
-        rate = count / (time.perf_counter() - begun)
+            lot = list(islice(signed, min(BATCH, count - start)))
+            store.ingest([one.encode() for one in lot])
+            begun = time.perf_counter()
+            for one in lot:
+                assert verify_strict(one.intention.author, one.signature, one.hash)
+            seconds += time.perf_counter() - begun
         with here.guest(store, scheme) as guest:
-            return guest.until(count), rate
+            return guest.until(count), count / seconds
+
+
+def main() -> None:
+    """Copy a store of a number of intentions once, and print how that went."""
+    count = int(sys.argv[1])
+    copied, alone = _copied("tls", count, 3)
+    print(f"{_rate(copied):.0f} a second, {_rate(copied) / alone:.3f} of verification alone")
+    for tenth in range(1, 11):
+        at = count * tenth // 10
+        seconds = copied.times[at - 1] - copied.begun
+        most = max(memory for reached, memory in copied.course if reached <= at)
+        print(f"{at} after {seconds:.1f} s, with {most / 2**20:.1f} MiB at most so far")
+
+
+if __name__ == "__main__":
+    main()

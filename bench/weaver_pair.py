@@ -30,12 +30,18 @@ PATIENCE_S = 600.0
 class Copied:
     """What the guest measured: when each intention was in its log, by its number there.
 
-    memory: most bytes of memory, without files, beyond those before it joined.
+    course: after each change, the number of intentions and the bytes of memory, without files,
+    beyond those before it joined.
     """
 
     begun: float
     times: list[float]
-    memory: int
+    course: list[tuple[int, int]]
+
+    @property
+    def memory(self) -> int:
+        """The most of these bytes."""
+        return max(memory for _, memory in self.course)
 
 
 class Guest:
@@ -122,7 +128,7 @@ class _Watch:
         self._changed = threading.Condition()
         self._before = before
         self._times: list[float] = []
-        self._peak = 0
+        self._course: list[tuple[int, int]] = []
         self._store = store
         self.end = store.on_change(self._note)
         self._note(0)
@@ -133,14 +139,14 @@ class _Watch:
             count = view.last_seq()
         with self._changed:
             self._times += [now] * (count - len(self._times))
-            self._peak = max(self._peak, memory())
+            self._course.append((count, memory() - self._before))
             self._changed.notify_all()
 
     def until(self, count: int, begun: float) -> Copied:
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._times) >= count, PATIENCE_S):
                 raise SystemExit(f"{len(self._times)} of {count} intentions came")
-            return Copied(begun, self._times[:count], self._peak - self._before)
+            return Copied(begun, self._times[:count], self._course)
 
 
 def main() -> None:
