@@ -621,9 +621,12 @@ class LmdbWriteTxn(_Transaction):
     def put_many(self, table: str, items: Iterable[Entry]) -> None:
         raw = self._live()
         long: list[Entry] = []
+        self._writes += 1
+        plain = isinstance(items, list) and _are_plain(items)
         try:
             # One call for all: most of the time of a batch is LMDB's.
-            raw.cursor(self._engine.handle(table)).putmulti(self._checked(items, long))
+            cursor = raw.cursor(self._engine.handle(table))
+            cursor.putmulti(items if plain else self._checked(items, long))
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
         for key, value in long:  # behind the short ones: the order of distinct keys does not matter
@@ -658,6 +661,16 @@ class LmdbWriteTxn(_Transaction):
         for key, _ in self.scan(table, start, end):
             gone += self.delete(table, key)
         return gone
+
+
+def _are_plain(items: list[Entry]) -> bool:
+    """Return whether all keys are on disk as they are, and nothing is to be refused."""
+    for key, value in items:
+        if not (type(key) is bytes and 0 < len(key) <= SHORT_KEY_BYTES):
+            return False
+        if not (type(value) is bytes and len(value) <= VALUE_BYTES_MAX):
+            return False
+    return True
 
 
 def is_short(key: bytes) -> bool:

@@ -224,15 +224,21 @@ class Ingest:
         the tip is not there.
         """
         left = list(signed)
+        authors: set[bytes] = set()
+        wanted: list[bytes] = []
         for each in left:
+            author, _, store_id, _, deps, _ = each.intention
             # Rows leave the store's id out, so another store's would come back with another hash.
-            if each.intention.store_id != self._store_id:
+            if store_id != self._store_id:
                 raise UsageError("an intention of another store; pass what `admit` accepted")
+            authors.add(author)
+            if deps:
+                wanted += deps
         if self._new or self._head.floating_count:
             return left
         log = self._log
-        log.read_tips([each.intention.author for each in left])
-        log.read_places([dep for each in left for dep in each.intention.deps])
+        log.read_tips(authors)
+        log.read_places(wanted)
         for at, each in enumerate(left):
             author, _, _, prev, deps, _ = each.intention
             if prev == log.tip_hash(author) and log.first_missing(deps) is None:
