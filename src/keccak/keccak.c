@@ -203,6 +203,45 @@ static PyObject *sha3_256(PyObject *module, PyObject *given)
     return digest;
 }
 
+/* Return the messages of a tuple, whose digests have no place yet; NULL with an error. */
+static struct message *messages_of(PyObject *parts, size_t *total)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(parts);
+    struct message *messages = PyMem_New(struct message, count ? count : 1);
+
+    if (messages == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    *total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *part = PyTuple_GET_ITEM(parts, i);
+        if (!PyBytes_Check(part)) {
+            PyErr_Format(PyExc_TypeError, "message %zd is bytes, got %.80s", i,
+                         Py_TYPE(part)->tp_name);
+            PyMem_Free(messages);
+            return NULL;
+        }
+        messages[i].data = (const unsigned char *)PyBytes_AS_STRING(part);
+        messages[i].left = (size_t)PyBytes_GET_SIZE(part);
+        messages[i].digest = NULL;
+        messages[i].is_padded = 0;
+        *total += messages[i].left;
+    }
+    return messages;
+}
+
+static void hash_messages(struct message *messages, size_t count, size_t total, int lanes)
+{
+    if (total >= UNLOCKED_BYTES) {
+        Py_BEGIN_ALLOW_THREADS
+        by_lanes[lanes](messages, count);
+        Py_END_ALLOW_THREADS
+    } else {
+        by_lanes[lanes](messages, count);
+    }
+}
+
 PyDoc_STRVAR(sha3_256_many_doc,
 "sha3_256_many(messages, lanes=0)\n--\n\n"
 "Return the SHA3-256 of each message, in order: a list of 32 bytes each.\n\n"
@@ -214,7 +253,7 @@ static PyObject *sha3_256_many(PyObject *module, PyObject *args, PyObject *kwarg
     PyObject *given, *parts, *digests = NULL;
     struct message *messages = NULL;
     Py_ssize_t count;
-    size_t total = 0;
+    size_t total;
     int lanes = 0;
 
     (void)module;
@@ -231,52 +270,201 @@ static PyObject *sha3_256_many(PyObject *module, PyObject *args, PyObject *kwarg
     if (parts == NULL)
         return NULL;
     count = PyTuple_GET_SIZE(parts);
-    digests = PyList_New(count);
-    messages = PyMem_New(struct message, count ? count : 1);
-    if (digests == NULL || messages == NULL) {
-        PyErr_NoMemory();
-        goto failed;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *part = PyTuple_GET_ITEM(parts, i);
-        PyObject *digest;
-        if (!PyBytes_Check(part)) {
-            PyErr_Format(PyExc_TypeError, "message %zd is bytes, got %.80s", i,
-                         Py_TYPE(part)->tp_name);
-            goto failed;
+    messages = messages_of(parts, &total);
+    digests = messages == NULL ? NULL : PyList_New(count);
+    for (Py_ssize_t i = 0; digests != NULL && i < count; i++) {
+        PyObject *digest = PyBytes_FromStringAndSize(NULL, DIGEST);
+        if (digest == NULL) {
+            Py_CLEAR(digests);
+            break;
         }
-        digest = PyBytes_FromStringAndSize(NULL, DIGEST);
-        if (digest == NULL)
-            goto failed;
         PyList_SET_ITEM(digests, i, digest);
-        messages[i].data = (const unsigned char *)PyBytes_AS_STRING(part);
-        messages[i].left = (size_t)PyBytes_GET_SIZE(part);
         messages[i].digest = (unsigned char *)PyBytes_AS_STRING(digest);
-        messages[i].is_padded = 0;
-        total += messages[i].left;
     }
-    if (total >= UNLOCKED_BYTES) {
-        Py_BEGIN_ALLOW_THREADS
-        by_lanes[lanes](messages, (size_t)count);
-        Py_END_ALLOW_THREADS
-    } else {
-        by_lanes[lanes](messages, (size_t)count);
-    }
+    if (digests != NULL)
+        hash_messages(messages, (size_t)count, total, lanes);
     PyMem_Free(messages);
     Py_DECREF(parts);
     return digests;
+}
 
-failed:
-    PyMem_Free(messages);
-    Py_XDECREF(digests);
-    Py_DECREF(parts);
-    return NULL;
+struct ranked {
+    uint64_t rank;               /* the first 8 bytes of the digest, as a number */
+    const unsigned char *digest; /* in the order of the rows */
+};
+
+static struct ranked ranked(const unsigned char *digest)
+{
+    struct ranked row = {0, digest};
+    for (int at = 0; at < 8; at++)
+        row.rank = row.rank << 8 | digest[at];
+    return row;
+}
+
+/* Fewer are sorted by insertion alone. */
+#define RADIX_FROM 64
+
+/* Sort digests; equal ones stay in their order. Returns `rows` or `spare`, which has the result. */
+static struct ranked *sorted(struct ranked *rows, struct ranked *spare, size_t count)
+{
+    for (int shift = 24; count >= RADIX_FROM && shift < 64; shift += 8) {
+        struct ranked *other = rows;
+        size_t begins[256] = {0}, begin = 0;
+        for (size_t i = 0; i < count; i++)
+            begins[(rows[i].rank >> shift) & 255]++;
+        for (int byte = 0; byte < 256; byte++) {
+            size_t size = begins[byte];
+            begins[byte] = begin;
+            begin += size;
+        }
+        for (size_t i = 0; i < count; i++)
+            spare[begins[(rows[i].rank >> shift) & 255]++] = rows[i];
+        rows = spare;
+        spare = other;
+    }
+    /* In order up to the first 5 bytes: who wants many digests that agree there has to try 2^40
+     * keys for each. */
+    for (size_t i = 1; i < count; i++) {
+        struct ranked row = rows[i];
+        size_t at = i;
+        while (at > 0
+               && (rows[at - 1].rank > row.rank
+                   || (rows[at - 1].rank == row.rank
+                       && memcmp(rows[at - 1].digest, row.digest, DIGEST) > 0))) {
+            rows[at] = rows[at - 1];
+            at--;
+        }
+        rows[at] = row;
+    }
+    return rows;
+}
+
+/* Rows end to end: the end of the key and of the row are the words 2 i and 2 i + 1 of `spans`. */
+struct rows {
+    const unsigned char *data, *spans;
+    size_t count;
+};
+
+static size_t row_begin(const struct rows *rows, size_t i)
+{
+    return i ? (size_t)load(rows->spans + 16 * i - 8) : 0;
+}
+
+/* How many keys are hashed in one go. */
+#define KEYS_TOGETHER 256
+
+static void hash_keys(const struct rows *rows, unsigned char *digests)
+{
+    struct message messages[KEYS_TOGETHER];
+
+    for (size_t first = 0; first < rows->count; first += KEYS_TOGETHER) {
+        size_t count = rows->count - first < KEYS_TOGETHER ? rows->count - first : KEYS_TOGETHER;
+        for (size_t i = 0; i < count; i++) {
+            size_t begin = row_begin(rows, first + i);
+            messages[i].data = rows->data + begin;
+            messages[i].left = (size_t)load(rows->spans + 16 * (first + i)) - begin;
+            messages[i].digest = digests + DIGEST * (first + i);
+            messages[i].is_padded = 0;
+        }
+        by_lanes[widest](messages, count);
+    }
+}
+
+/* Return what sha3_256_sorted does, from rows in their order without those that the next equals. */
+static PyObject *in_order(const struct rows *rows, const struct ranked *order, size_t count,
+                          size_t size, const unsigned char *digests)
+{
+    PyObject *parts[4];
+    unsigned char *at[4];
+    const size_t sizes[4] = {DIGEST * count, size, 8 * count, 8 * count};
+    uint64_t end = 0;
+
+    for (int i = 0; i < 4; i++) {
+        parts[i] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizes[i]);
+        if (parts[i] == NULL) {
+            while (i--)
+                Py_DECREF(parts[i]);
+            return NULL;
+        }
+        at[i] = (unsigned char *)PyBytes_AS_STRING(parts[i]);
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t number = (size_t)(order[i].digest - digests) / DIGEST;
+        size_t begin = row_begin(rows, number), length = row_begin(rows, number + 1) - begin;
+        memcpy(at[0] + DIGEST * i, order[i].digest, DIGEST);
+        if (length)
+            memcpy(at[1] + end, rows->data + begin, length);
+        end += length;
+        save(at[2] + 8 * i, end);
+        save(at[3] + 8 * i, number);
+    }
+    return Py_BuildValue("(NNNN)", parts[0], parts[1], parts[2], parts[3]);
+}
+
+PyDoc_STRVAR(sha3_256_sorted_doc,
+"sha3_256_sorted(rows, spans)\n--\n\n"
+"Return (the SHA3-256 of the keys in increasing order, the rows in this order, their ends, the\n"
+"number of each), all end to end. Of rows with equal keys, the last alone.\n\n"
+"rows: a key and anything else each, end to end. spans: the end of the key and the end of the row\n"
+"of each. Numbers are 8 bytes, little-endian.");
+
+static PyObject *sha3_256_sorted(PyObject *module, PyObject *args)
+{
+    PyObject *data, *spans, *result = NULL;
+    unsigned char *digests;
+    struct ranked *scratch, *order;
+    struct rows rows;
+    size_t kept = 0, size = 0, total, end = 0;
+    int is_sound;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "SS", &data, &spans))
+        return NULL;
+    rows.data = (const unsigned char *)PyBytes_AS_STRING(data);
+    rows.spans = (const unsigned char *)PyBytes_AS_STRING(spans);
+    total = (size_t)PyBytes_GET_SIZE(spans);
+    rows.count = total / 16;
+    is_sound = total % 16 == 0;
+    for (size_t i = 0; is_sound && i < 2 * rows.count; i++) {
+        uint64_t next = load(rows.spans + 8 * i);
+        is_sound = next >= end && next <= (uint64_t)PyBytes_GET_SIZE(data);
+        end = (size_t)next;
+    }
+    if (!is_sound) {
+        PyErr_SetString(PyExc_ValueError, "the spans are no increasing ends within the rows");
+        return NULL;
+    }
+    digests = PyMem_New(unsigned char, DIGEST * rows.count + 1);
+    scratch = PyMem_New(struct ranked, 2 * rows.count + 1);
+    if (digests == NULL || scratch == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    hash_keys(&rows, digests);
+    for (size_t i = 0; i < rows.count; i++)
+        scratch[i] = ranked(digests + DIGEST * i);
+    order = sorted(scratch, scratch + rows.count, rows.count);
+    for (size_t i = 0; i < rows.count; i++) {
+        size_t number = (size_t)(order[i].digest - digests) / DIGEST;
+        if (i + 1 < rows.count && memcmp(order[i].digest, order[i + 1].digest, DIGEST) == 0)
+            continue;
+        order[kept++] = order[i];
+        size += row_begin(&rows, number + 1) - row_begin(&rows, number);
+    }
+    Py_END_ALLOW_THREADS
+    result = in_order(&rows, order, kept, size, digests);
+done:
+    PyMem_Free(scratch);
+    PyMem_Free(digests);
+    return result;
 }
 
 static PyMethodDef functions[] = {
     {"sha3_256", sha3_256, METH_O, sha3_256_doc},
     {"sha3_256_many", (PyCFunction)(void (*)(void))sha3_256_many, METH_VARARGS | METH_KEYWORDS,
      sha3_256_many_doc},
+    {"sha3_256_sorted", sha3_256_sorted, METH_VARARGS, sha3_256_sorted_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -16,7 +16,7 @@ INCLUDE = Path(sysconfig.get_path("include"))
 
 # Messages end at the end of their memory, which the sanitizer watches.
 HASHING = """
-import hashlib, random, sys
+import hashlib, random, struct, sys
 sys.path.insert(0, sys.argv[1])
 import datalattice__keccak as keccak
 dice = random.Random(3)
@@ -37,6 +37,26 @@ for lanes in (0, *keccak.LANES):
         try:
             keccak.sha3_256_many(wrong, lanes)
         except TypeError:
+            continue
+        raise AssertionError(wrong)
+for count in (0, 1, 2, 63, 64, 65, 256, 257, 2_000):
+    rows, ends = b"", []
+    for _ in range(count):
+        rows += dice.randbytes(dice.choice(lengths[:8]))
+        ends += [len(rows)]
+        rows += dice.randbytes(dice.randrange(3))
+        ends += [len(rows)]
+    spans = struct.pack(f"<{2 * count}q", *ends)
+    begins = [0, *ends[1::2]]
+    keys = [rows[begins[i] : ends[2 * i]] for i in range(count)]
+    hashes = [hashlib.sha3_256(key).digest() for key in keys]
+    found = keccak.sha3_256_sorted(rows, spans)
+    assert found[0] == b"".join(sorted(set(hashes))), count
+    assert len(found[1]) == struct.unpack("<q", found[2][-8:])[0] if count else found == (b"",) * 4
+    for wrong in ((rows, spans + b"1"), (rows, b"\\xff" * 16), (b"", b"\\1" * 16)):
+        try:
+            keccak.sha3_256_sorted(*wrong)
+        except ValueError:
             continue
         raise AssertionError(wrong)
 print(keccak.LANES)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import struct
 import sys
 import threading
 
 import pytest
 from hypothesis import given, strategies as st
 
-from datalattice.crypto import HASH_LANES, sha3_256, sha3_256_many
+from datalattice.crypto import HASH_LANES, sha3_256, sha3_256_many, sha3_256_sorted
 
 RATE = 136  # bytes of a block
 CHOICES = (0, *HASH_LANES)  # 0: the most that there are
@@ -61,6 +62,41 @@ def test_messages_come_from_any_iterable_and_other_bytes_are_hashed_alone() -> N
         sha3_256_many([b"a", "text"])  # type: ignore[list-item]
     with pytest.raises(TypeError):
         sha3_256_many(7)  # type: ignore[arg-type]
+
+
+def sorted_rows(rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes, int]]:
+    """Return the hash, the row and the number of each, from `sha3_256_sorted`."""
+    ends, at = [], 0
+    for key, rest in rows:
+        ends += [at + len(key), at + len(key) + len(rest)]
+        at = ends[-1]
+    data = b"".join(key + rest for key, rest in rows)
+    hashes, ordered, stops, numbers = sha3_256_sorted(data, struct.pack(f"<{len(ends)}q", *ends))
+    count = len(hashes) // 32
+    stop = struct.unpack(f"<{count}q", stops)
+    return [
+        (hashes[32 * i : 32 * i + 32], ordered[stop[i - 1] if i else 0 : stop[i]], number)
+        for i, number in enumerate(struct.unpack(f"<{count}q", numbers))
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 255, 256, 257, 1_000])
+def test_rows_are_sorted_by_the_hashes_of_their_keys(count: int) -> None:
+    dice = random.Random(count)
+    keys = [dice.randbytes(dice.choice((0, 3, RATE, 300))) for _ in range(count)]
+    keys += keys[::3]  # of equal keys, the last row stays
+    rows = [(key, dice.randbytes(dice.randrange(9))) for key in keys]
+    last = {hashlib.sha3_256(key).digest(): i for i, (key, _) in enumerate(rows)}
+    wanted = [(hash, b"".join(rows[i]), i) for hash, i in sorted(last.items())]
+    assert sorted_rows(rows) == wanted
+
+
+@pytest.mark.skipif(not HASH_LANES, reason="the rows of the kernel itself need no check")
+@pytest.mark.parametrize("spans", [b"1" * 8, b"1" * 15, [0, 4], [3, 2], [1, 2, 1, 3], [-1, 2]])
+def test_rows_that_end_elsewhere_are_refused(spans: bytes | list[int]) -> None:
+    given = spans if isinstance(spans, bytes) else struct.pack(f"<{len(spans)}q", *spans)
+    with pytest.raises(ValueError, match="no increasing ends within the rows"):
+        sha3_256_sorted(b"abc", given)
 
 
 @pytest.mark.parametrize("lanes", [-1, 3, 9, 16])

@@ -26,7 +26,7 @@ from datalattice.cells.trie import (
 )
 from datalattice.cells.triejoin import Join, Joiner, differing
 from datalattice.cells.work import Work
-from datalattice.crypto import sha3_256, sha3_256_many
+from datalattice.crypto import sha3_256
 from datalattice.errors import TypeMismatch
 from datalattice.limits import EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 
@@ -49,7 +49,7 @@ class Map(Trie):
         super().__init__()
         self._kids = NO_KIDS
         if entries is not None:
-            _copy_into(self, _map_of(entries))
+            self._become(_map_of(entries))
 
     def _fresh(self) -> Trie:
         return Map()
@@ -72,10 +72,13 @@ class Map(Trie):
 
     def put(self, key: object, value: object) -> Map:
         """Return this map with an entry added or replaced; itself if `unchanged`."""
-        key = admit(key)
-        # "Keys of Maps and elements of Sets are compared and ordered by it" (docs/cells.md
-        # "Hashes"): the SHA3-256 of the encoding.
-        made = put(self, sha3_256(encode(key)), key, admit(value), 0)
+        key, value = admit(key), admit(value)
+        made = self._with_collected(key, value)
+        if made is None:
+            self._settle()
+            # "Keys of Maps and elements of Sets are compared and ordered by it" (docs/cells.md
+            # "Hashes"): the SHA3-256 of the encoding.
+            made = put(self, sha3_256(encode(key)), key, value, 0)
         assert isinstance(made, Map)
         return made
 
@@ -92,6 +95,7 @@ class Map(Trie):
 
     def remove(self, key: object) -> Map:
         """Return this map without `key`; itself if the key is absent."""
+        self._settle()
         made = remove(self, value_hash(admit(key)))
         assert isinstance(made, Map)
         return made
@@ -155,7 +159,7 @@ class Set(Trie):
         self._tag = TAG_SET
         self._kids = NO_KIDS
         if items is not None:
-            _copy_into(self, _set_of(items))
+            self._become(_set_of(items))
 
     def _fresh(self) -> Trie:
         return Set()
@@ -168,13 +172,17 @@ class Set(Trie):
     def add(self, item: object) -> Set:
         """Return this set with `item`; itself if it is already there."""
         item = admit(item)
-        # "A Set has keys and no values" (docs/cells.md "Map and Set").
-        made = put(self, value_hash(item), item, None, 0)
+        made = self._with_collected(item, None)
+        if made is None:
+            self._settle()
+            # "A Set has keys and no values" (docs/cells.md "Map and Set").
+            made = put(self, value_hash(item), item, None, 0)
         assert isinstance(made, Set)
         return made
 
     def remove(self, item: object) -> Set:
         """Return this set without `item`; itself if it is absent."""
+        self._settle()
         made = remove(self, value_hash(admit(item)))
         assert isinstance(made, Set)
         return made
@@ -229,31 +237,17 @@ class Set(Trie):
         return _set_of([item for item, _has, _had in self.differences(theirs)])
 
 
-def _copy_into(made: Trie, built: Trie) -> None:
-    made._count, made._shift, made._mask = built._count, built._shift, built._mask
-    made._kids, made._hashes, made._sample = built._kids, built._hashes, built._sample
-    made._encoding = built._encoding  # the only content of a leaf that is closed from the start
-
-
 def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
     rows = Rows(TAG_MAP)
-    held: list[tuple[object, object]] = []
-    encodings: list[bytes] = []
     key: object = None
     try:
         for pair in pairs_of(entries):
             key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
-            name = admit(key)
             # "True, 1 and 1.0 differ" (docs/cells.md "Python values"), since the hash of the
             # encoding identifies a key and not Python's `==`.
-            encodings.append(encode(name))
-            held.append((name, admit(value)))
+            rows.add(admit(key), admit(value))
     except TypeMismatch as error:
         raise error.below(key) from None
-    digests = sha3_256_many(encodings)
-    for i in range(len(digests)):
-        name, item = held[i]
-        rows.add(digests[i], name, item)
     made = build(EMPTY_MAP, rows)
     assert isinstance(made, Map)
     return made
@@ -289,10 +283,8 @@ def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> M
 def _set_of(items: Iterable[object]) -> Set:
     need(items, Iterable, "the elements are an iterable")
     rows = Rows(TAG_SET)
-    held = [admit(item) for item in items]
-    digests = sha3_256_many([encode(item) for item in held])
-    for i in range(len(digests)):
-        rows.add(digests[i], held[i], None)
+    for item in items:
+        rows.add(admit(item), None)
     made = build(EMPTY_SET, rows)
     assert isinstance(made, Set)
     return made

@@ -105,14 +105,18 @@ def scan_top(data: bytes) -> None:
 
 def skip(data: bytes, pos: i64) -> i64:
     """Return the position after the cell at `pos` of a scanned encoding."""
+    tag: i64 = data[pos]
+    # Nearly all are short integers and strings.
+    if 0x10 <= tag <= 0x18:
+        return pos + 1 + tag - 0x10
+    if (tag == 0x30 or tag == 0x31) and data[pos + 1] < 0x80:
+        return pos + 2 + data[pos + 1]
     return scan(data, pos, len(data), 0, False, None)
 
 
 def skip_kid(data: bytes, pos: i64) -> i64:
     """Return the position after the kid at `pos` of a scanned encoding."""
-    if data[pos] == 0x20:
-        return pos + 33
-    return scan(data, pos, len(data), 0, False, None)
+    return pos + 33 if data[pos] == 0x20 else skip(data, pos)
 
 
 def branch_hashes(data: bytes) -> list[bytes]:

@@ -5,8 +5,12 @@ keys first differ (`shift`), a mask of the digits that occur, and one child for 
 share this code; a set is a map without values.
 
 Most nodes of a large trie are leaves of one or two entries. So a leaf has its key hashes as one
-byte string, and is closed from the start if its entries have no kids. A closed leaf is one object
-to the cycle collector, and an entry is added to it by splicing bytes.
+byte string, and is closed from the start if its entries have no kids. So is a node of at most 48
+such entries whose leaves are all embedded: a packed node, with the key hashes of all of them. What
+is closed is one object to the cycle collector, and an entry is added to it by splicing bytes.
+
+Entries that are put one after another into what was one leaf are collected, and built in bulk when
+they are first read: see `Collected`.
 
 Length: one structure with its single and bulk updates; they share the tree's private shape.
 
@@ -18,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from librt.strings import BytesWriter
+from librt.strings import BytesWriter, read_i64_le, write_i64_le
 from mypy_extensions import i64, u8
 
 from datalattice.cells.cell import (
@@ -30,6 +34,7 @@ from datalattice.cells.cell import (
     admit,
     broken,
     deref,
+    encode,
     kid_hash,
     put_kids,
     put_plain,
@@ -40,12 +45,14 @@ from datalattice.cells.cell import (
 from datalattice.cells.parse import read_kids, read_value
 from datalattice.cells.scan import bit_count, kid_hashes, read_vlq, skip_kid
 from datalattice.cells.work import Work
+from datalattice.crypto import sha3_256, sha3_256_sorted
 from datalattice.errors import TypeMismatch, UsageError
-from datalattice.limits import HASH_BYTES, MAP_LEAF_MAX
+from datalattice.limits import EMBEDDED_BYTES_MAX, HASH_BYTES, MAP_LEAF_MAX
 
 TAG_MAP: Final = 0x82
 TAG_SET: Final = 0x83
-
+PACKED_MAX: Final = 48  # entries of a node that is closed from the start; copying more takes longer
+_PACKED_HEAD: Final = 5  # its tag, a count below 128, shift and mask
 
 _PAIRS: Final = "the entries are a mapping, or an iterable of (key, value) pairs"
 
@@ -105,33 +112,103 @@ def key_at(hashes: bytes, entry: i64) -> bytes:
     return hashes[32 * entry : 32 * entry + 32]
 
 
-def place(hashes: bytes, digest: bytes) -> i64:
-    """Return the position p of `digest` in a leaf's joined key hashes; -1 - p if it is absent."""
-    base: i64 = 0
-    total: i64 = len(hashes)
-    while base < total:
+def place(hashes: bytes, digest: bytes, start: i64 = 0, stop: i64 = -1) -> i64:
+    """Return the position p of `digest` in joined key hashes; -1 - p if it is absent.
+
+    start, stop: the entries to look through; all by default.
+    """
+    low: i64 = start
+    high: i64 = stop if stop >= 0 else len(hashes) >> 5
+    while low < high:
+        middle: i64 = (low + high) >> 1
+        base: i64 = middle << 5
         at: i64 = 0
-        while at < 32:
-            own: i64 = hashes[base + at]
-            new: i64 = digest[at]
-            # Compared byte by byte: slices would make two objects for each entry.
-            if own != new:
-                break
+        # Compared byte by byte: slices would make two objects for each entry.
+        while at < 32 and hashes[base + at] == digest[at]:
             at += 1
         if at == 32:
-            return base >> 5
-        # In order: behind a greater hash the wanted one cannot stand.
-        if own > new:
-            break
-        base += 32
-    return -1 - (base >> 5)
+            return middle
+        if hashes[base + at] < digest[at]:
+            low = middle + 1
+        else:
+            high = middle
+    return -1 - low
+
+
+class Collected:
+    """Plain entries put one after another into a map or set, for all that are made so.
+
+    The one of n entries has the first n, and no tree before it is read. Then its tree is built in
+    bulk, or made from that of the nearest one that was read: earlier ones may be kept, too.
+    """
+
+    def __init__(self) -> None:
+        self.keys: Final[list[bytes]] = []  # the encodings of different keys
+        self.values: Final[dict[bytes, object]] = {}
+        self._trees: Final[list[Trie]] = []  # those that were read, by their number of entries
+
+    def begin(self, leaf: bytes) -> bool:
+        """Add the entries of a full leaf; return False if one may not be plain."""
+        width: i64 = 2 if leaf[0] == TAG_MAP else 1
+        at: i64 = 2
+        for i in range(MAP_LEAF_MAX):
+            end: i64 = skip_kid(leaf, at)
+            after: i64 = skip_kid(leaf, end) if width == 2 else end
+            if not _is_plain(leaf, at) or (width == 2 and not _is_plain(leaf, end)):
+                return False
+            value = read_value(leaf, end, after, None) if width == 2 else None
+            self.collect(i, leaf[at:end], value)
+            at = after
+        return True
+
+    def collect(self, count: i64, key: bytes, value: object) -> bool:
+        """Add an entry behind the first `count`; return whether that is where it is now."""
+        keys = self.keys
+        if len(keys) != count or key in self.values:
+            return False
+        keys.append(key)
+        if keys[count] is not key:  # another thread came first
+            return False
+        self.values[key] = value
+        return True
+
+    def tree(self, like: Trie, count: i64) -> Trie:
+        """Return the trie of the first `count` entries."""
+        trees = self._trees
+        at: i64 = 0
+        high: i64 = len(trees)
+        while at < high:
+            middle: i64 = (at + high) >> 1
+            if trees[middle]._count < count:
+                at = middle + 1
+            else:
+                high = middle
+        size: int = count
+        made = like._fresh()
+        for near in trees[max(at - 1, 0) : at + 1]:
+            if abs(len(near) - size) < abs(len(made) - size):
+                made = near
+        # In bulk, an entry takes about a fourth of the time.
+        if 4 * abs(len(made) - size) > size:
+            rows = Rows(like._tag)
+            for key in self.keys[:count]:
+                rows.add(read_value(key, 0, len(key), None), self.values[key])
+            made = build(like, rows)
+        for key in self.keys[made._count : count]:
+            name = read_value(key, 0, len(key), None)
+            made = put(made, sha3_256(key), name, self.values[key], 0)
+        for key in self.keys[count : made._count]:
+            made = remove(made, sha3_256(key))
+        trees.insert(at, made)
+        return made
 
 
 class Trie(Cell):
     """What Map and Set share."""
 
-    __slots__ = ("_count", "_hashes", "_mask", "_sample", "_shift", "_tag")
+    __slots__ = ("_collected", "_count", "_hashes", "_mask", "_sample", "_shift", "_tag")
 
+    _collected: Collected | None
     _tag: i64
     _count: i64
     _shift: i64
@@ -147,6 +224,7 @@ class Trie(Cell):
         self._mask = 0
         self._hashes = None
         self._sample = None
+        self._collected = None
 
     def _fresh(self) -> Trie:
         """Return a new empty trie of the same type."""
@@ -157,7 +235,54 @@ class Trie(Cell):
         # "A Set has keys and no values".
         return 2 if self._tag == TAG_MAP else 1
 
+    def _with_collected(self, key: object, value: object) -> Trie | None:
+        """Return this trie with an entry that is only collected; None if that cannot be."""
+        held = self._collected
+        leaf = self._encoding
+        # From a full leaf on; a map that was hashed meanwhile is one that is read often.
+        if held is None and (self._count != MAP_LEAF_MAX or self._hash is not None or leaf is None):
+            return None
+        encoding = BytesWriter()
+        if not put_plain(encoding, key):
+            return None
+        found = encoding.getvalue()
+        # The value is written only to learn whether it is plain.
+        if self._tag == TAG_MAP and not put_plain(encoding, value):
+            return None
+        if held is None:
+            # A key that is there already is looked for as bytes, which may be a part of another.
+            if leaf is None or found in leaf:
+                return None
+            held = Collected()
+            if not held.begin(leaf):
+                return None
+        if not held.collect(self._count, found, value):
+            return None
+        made = self._fresh()
+        made._count = self._count + 1
+        made._kids = None
+        made._collected = held
+        return made
+
+    def _settle(self) -> None:
+        """Make the tree of collected entries."""
+        held = self._collected
+        if held is not None:
+            self._become(held.tree(self, self._count))
+
+    def _become(self, built: Trie) -> None:
+        """Take over the content of another trie of this type."""
+        self._count, self._shift, self._mask = built._count, built._shift, built._mask
+        self._hashes, self._sample = built._hashes, built._sample
+        self._encoding = built._encoding  # the only content of what is closed from the start
+        self._kids = built._kids
+        self._collected = None
+
     def _build(self, depth: int) -> bytes:
+        self._settle()
+        encoding = self._encoding
+        if encoding is not None:
+            return encoding
         out = BytesWriter()
         out.append(u8(self._tag))
         put_vlq(out, self._count)
@@ -173,12 +298,41 @@ class Trie(Cell):
         return out.getvalue()
 
     def _parse(self) -> list[object]:
+        self._settle()
         data = self._encoding
-        assert data is not None
+        if data is None:
+            assert self._kids is not None
+            return self._kids
         at: i64 = read_vlq(data, 1, len(data))[1]
-        if self._count > MAP_LEAF_MAX:
-            return read_kids(data, at + 3, bit_count(self._mask), self._loader)[0]
-        return read_kids(data, at, self._count * self._width(), self._loader)[0]
+        if self._count <= MAP_LEAF_MAX:
+            return read_kids(data, at, self._count * self._width(), self._loader)[0]
+        if self._hashes is not None:
+            return self._open_like([])
+        return read_kids(data, at + 3, bit_count(self._mask), self._loader)[0]
+
+    def _open_like(self, others: list[object]) -> list[object]:
+        """Return the kids; a packed node takes those that equal kids of a node with its mask."""
+        hashes = self._hashes
+        data = self._encoding
+        if self._kids is not None or hashes is None or data is None:
+            return self._open()
+        kids: list[object] = []
+        start: i64 = _PACKED_HEAD
+        entry: i64 = 0
+        for i in range(bit_count(self._mask)):
+            size: i64 = data[start + 1]
+            end: i64 = entry_offset(data, start, size, self._width())
+            leaf = data[start:end]
+            other = others[i] if others else None
+            if isinstance(other, Trie) and other._encoding == leaf:
+                kids.append(other)
+            else:
+                kids.append(_closed_leaf(self, hashes[32 * entry : 32 * (entry + size)], leaf))
+            entry += size
+            start = end
+        self._kids = kids
+        self._hashes = None
+        return kids
 
     def _close(self, loader: Loader) -> None:
         self._loader = loader
@@ -187,6 +341,7 @@ class Trie(Cell):
 
     def _keys(self) -> bytes:
         """Return the joined key hashes of a leaf, in order."""
+        self._settle()
         hashes = self._hashes
         if hashes is None:
             width: i64 = self._width()
@@ -220,27 +375,35 @@ class Trie(Cell):
         return kid_hash(self._open()[0]) if hashes is None else hashes[:32]
 
     def _value(self, entry: i64) -> object:
-        """Return the value kid of entry `entry` of a leaf.
+        """Return the value kid of an entry that `_find` returned.
 
-        A plain value is read from the encoding of a closed leaf, which stays closed.
+        A plain value is read from the encoding of a closed leaf or node, which stays closed.
         """
-        if self._kids is None:
+        is_node = self._count > MAP_LEAF_MAX
+        # Such a node may have been opened since; its encoding is still there.
+        if is_node or self._kids is None:
             data = self._encoding
             assert data is not None
-            at: i64 = entry_offset(data, entry, 2)
-            at = skip_kid(data, at)
-            # Tags below 80 are plain values; a reference needs the loader of this cell.
-            if data[at] < 0x80 and data[at] != TAG_REF:
+            start: i64 = 0
+            at: i64 = entry
+            if is_node:
+                start = _PACKED_HEAD
+                while at >= data[start + 1]:
+                    at -= data[start + 1]
+                    start = entry_offset(data, start, data[start + 1], 2)
+            at = skip_kid(data, entry_offset(data, start, at, 2))
+            if is_node or _is_plain(data, at):
                 return read_value(data, at, skip_kid(data, at), self._loader)
         return self._open()[2 * entry + 1]
 
     def _any(self) -> bytes:
         """Return the hash of some key below this node; all share the digits before `shift`."""
+        self._settle()
         sample = self._sample
         if sample is None:
             sample = (
                 self._first_key()
-                if self._count <= MAP_LEAF_MAX
+                if self._count <= MAP_LEAF_MAX or self._hashes is not None
                 else trie_of(self._open()[0], self._tag, self._count, self._shift)._any()
             )
             self._sample = sample
@@ -252,9 +415,10 @@ class Trie(Cell):
         return bit_count(self._mask & ((1 << digit) - 1))
 
     def _find(self, digest: bytes) -> tuple[Trie | None, i64]:
-        """Return (leaf, entry number) of the key with this hash, or (None, 0)."""
+        """Return (leaf or packed node, entry number) of a key hash, or (None, 0)."""
+        self._settle()
         node = self
-        while node._count > MAP_LEAF_MAX:
+        while node._count > MAP_LEAF_MAX and node._hashes is None:
             digit: i64 = digit_at(digest, node._shift)
             # "A mask of the digits that follow": without the bit there is no such key.
             if not node._mask & (1 << digit):
@@ -283,6 +447,7 @@ class Trie(Cell):
         Each must start after the previous one. Otherwise a few shared cells could make the walk
         endless.
         """
+        self._settle()
         last = b""
         stack: list[tuple[object, int, int]] = [(self, 0, -1)]
         while stack:
@@ -309,6 +474,11 @@ class Trie(Cell):
         return reversed(list(self))
 
 
+def _is_plain(data: bytes, at: i64) -> bool:
+    """Return whether the kid at `at` is surely plain: a reference needs the loader of its cell."""
+    return data[at] < 0x80 and data[at] != TAG_REF
+
+
 def trie_of(kid: object, tag: i64, above: i64, shift: i64) -> Trie:
     """Return a child node, checked to have the right type and to be smaller than its parent.
 
@@ -330,9 +500,9 @@ def trie_of(kid: object, tag: i64, above: i64, shift: i64) -> Trie:
     return node
 
 
-def entry_offset(data: bytes, entry: i64, width: i64) -> i64:
-    """Return the position of entry `entry` in the encoding of a leaf."""
-    at: i64 = 2  # the tag and a count below 128
+def entry_offset(data: bytes, start: i64, entry: i64, width: i64) -> i64:
+    """Return the position of entry `entry` of the leaf whose encoding starts at `start`."""
+    at: i64 = start + 2  # behind the tag and a count below 128
     for _ in range(entry * width):
         at = skip_kid(data, at)
     return at
@@ -387,60 +557,157 @@ def close(made: Trie, data: bytes, loader: Loader | None) -> Trie:
 
 
 class Rows:
-    """Entries to be built into a new trie.
+    """Entries to be built into a new trie, in any order.
 
-    A row is a key hash, followed by the encoding of the entry if it is plain. Other entries have a
-    row of the hash alone, by which their kids are found. One object per entry keeps the sort of
-    many entries within the processor's caches.
+    A row is the encoding of the key, followed by that of the value if both are plain. The kids of
+    other entries are held by the number of their row.
     """
 
     def __init__(self, tag: i64) -> None:
         self.tag: i64 = tag
-        self.rows: list[bytes] = []
-        self.kids: dict[bytes, list[object]] = {}
+        self.count: int = 0
+        self.data: BytesWriter = BytesWriter()
+        self.spans: BytesWriter = BytesWriter()
+        self.kids: dict[int, list[object]] = {}
 
-    def add(self, digest: bytes, key: object, value: object) -> None:
+    def add(self, key: object, value: object) -> None:
         """Add an entry; sets ignore `value`."""
-        out = BytesWriter()
-        out.write(digest)
-        if put_plain(out, key) and (self.tag == TAG_SET or put_plain(out, value)):
-            self.rows.append(out.getvalue())
-        else:
-            self.rows.append(digest)
-            self.kids[digest] = [key, value] if self.tag == TAG_MAP else [key]
+        data = self.data
+        is_plain = put_plain(data, key)
+        if not is_plain:
+            data.write(encode(key))
+        write_i64_le(self.spans, len(data))
+        if not is_plain or (self.tag == TAG_MAP and not put_plain(data, value)):
+            self.kids[self.count] = [key, value] if self.tag == TAG_MAP else [key]
+        write_i64_le(self.spans, len(data))
+        self.count += 1
 
 
-def build(like: Trie, entries: Rows) -> Trie:
-    """Return the trie of entries in any order; the last of equal keys wins.
+class Entries:
+    """Entries in the order of their key hashes: `data` has those of plain kids as a leaf does."""
 
-    Cost: each entry moves once for each digit needed to distinguish it from the others.
-    """
-    return _spread(like, entries, entries.rows, 0) if entries.rows else like._fresh()
+    def __init__(
+        self, hashes: bytes, data: bytes, ends: bytes, kids: dict[int, list[object]]
+    ) -> None:
+        self.hashes: Final = hashes
+        self.data: Final = data
+        self.ends: Final = ends  # of each in `data`
+        self.kids: Final = kids  # of those that are not plain, by number
+
+    def digit(self, entry: i64, position: i64) -> i64:
+        """Return hex digit `position` of the key hash of an entry."""
+        byte: i64 = self.hashes[32 * entry + (position >> 1)]
+        return byte & 15 if position & 1 else byte >> 4
+
+    def digit_end(self, start: i64, stop: i64, position: i64) -> i64:
+        """Return the end of the entries that share hex digit `position` with entry `start`."""
+        digit: i64 = self.digit(start, position)
+        end: i64 = start + 1
+        while end < stop and self.digit(end, position) == digit:
+            end += 1
+        return end
+
+    def encoded(self, low: i64, high: i64) -> bytes:
+        """Return the entries `low` .. `high - 1` as a leaf holds them."""
+        begin: i64 = read_i64_le(self.ends, 8 * low - 8) if low else 0
+        return self.data[begin : read_i64_le(self.ends, 8 * high - 8)]
 
 
-def _spread(like: Trie, entries: Rows, rows: list[bytes], shift: i64) -> Trie:
-    """Return the trie of `rows`, later ones winning; their hashes agree before `shift`."""
-    # More rows than a leaf takes may be left after 64 digits: they all have the same key.
-    if len(rows) <= MAP_LEAF_MAX or shift == 2 * HASH_BYTES:
-        return _sorted_leaf(like, entries, rows)
-    buckets: list[list[bytes] | None] = [None] * 16
-    for row in rows:
-        # A row begins with its hash.
-        digit: i64 = digit_at(row, shift)
-        bucket = buckets[digit]
-        if bucket is None:
-            buckets[digit] = [row]
-        else:
-            bucket.append(row)
-    count: i64 = 0
-    slots: list[object] = [None] * 16
-    for digit in range(16):
-        bucket = buckets[digit]
-        if bucket is not None:
-            child = _spread(like, entries, bucket, shift + 1)
-            count += child._count
-            slots[digit] = child
-    return assemble(like, count, shift, slots)
+def build(like: Trie, rows: Rows) -> Trie:
+    """Return the trie of entries; the last of equal keys wins."""
+    if not rows.count:
+        return like._fresh()
+    hashes, data, ends, numbers = sha3_256_sorted(rows.data.getvalue(), rows.spans.getvalue())
+    kids: dict[int, list[object]] = {}
+    if rows.kids:
+        for i in range(len(hashes) >> 5):
+            number: int = read_i64_le(numbers, 8 * i)
+            if number in rows.kids:
+                kids[i] = rows.kids[number]
+    return _range(like, Entries(hashes, data, ends, kids), 0, len(hashes) >> 5, 0)
+
+
+def _range(like: Trie, entries: Entries, low: i64, high: i64, known: i64) -> Trie:
+    """Return the trie of the entries `low` .. `high - 1`; their hashes agree before `known`."""
+    if high - low <= MAP_LEAF_MAX:
+        return _leaf_of(like, entries, low, high)
+    hashes = entries.hashes
+    first = key_at(hashes, low)
+    # They are in order, so what the first and the last share is shared by all.
+    shift: i64 = common_digits(first, key_at(hashes, high - 1), known)
+    if high - low <= PACKED_MAX and not entries.kids:
+        packed = _packed(like, entries, low, high, shift)
+        if packed is not None:
+            return packed
+    mask: i64 = 0
+    children: list[object] = []
+    at: i64 = low
+    while at < high:
+        end: i64 = entries.digit_end(at, high, shift)
+        mask |= 1 << entries.digit(at, shift)
+        children.append(_range(like, entries, at, end, shift + 1))
+        at = end
+    return new_node(like, high - low, shift, mask, children, first)
+
+
+def _packed(like: Trie, entries: Entries, low: i64, high: i64, shift: i64) -> Trie | None:
+    """Return the packed node of plain entries; None if a leaf below would not be embedded."""
+    mask: i64 = 0
+    body = BytesWriter()
+    at: i64 = low
+    while at < high:
+        end: i64 = entries.digit_end(at, high, shift)
+        leaf = entries.encoded(at, end)
+        if end - at > MAP_LEAF_MAX or len(leaf) > EMBEDDED_BYTES_MAX - 2:
+            return None
+        body.append(u8(like._tag))
+        body.append(u8(end - at))
+        body.write(leaf)
+        mask |= 1 << entries.digit(at, shift)
+        at = end
+    return _packed_node(like, shift, mask, entries.hashes[32 * low : 32 * high], body.getvalue())
+
+
+def _leaf_of(like: Trie, entries: Entries, low: i64, high: i64) -> Trie:
+    """Return the leaf of the entries `low` .. `high - 1`."""
+    hashes = entries.hashes[32 * low : 32 * high]
+    if entries.kids:
+        kids: list[object] = []
+        is_plain = True
+        for i in range(low, high):
+            entry = entries.kids.get(i)
+            is_plain = is_plain and entry is None
+            data = b"" if entry is not None else entries.encoded(i, i + 1)
+            kids += entry or read_kids(data, 0, like._width(), None)[0]
+        if not is_plain:
+            made = like._fresh()
+            made._count = high - low
+            made._hashes = hashes
+            made._kids = kids
+            return made
+    out = BytesWriter()
+    out.append(u8(like._tag))
+    out.append(u8(high - low))
+    out.write(entries.encoded(low, high))
+    return _closed_leaf(like, hashes, out.getvalue())
+
+
+def _split(like: Trie, hashes: bytes, kids: list[object]) -> Trie:
+    """Return the node of the entries of a leaf that is too long, in the order of `hashes`."""
+    data = BytesWriter()
+    ends = BytesWriter()
+    others: dict[int, list[object]] = {}
+    width: i64 = like._width()
+    for i in range(len(hashes) >> 5):
+        begin: i64 = len(data)
+        for at in range(width * i, width * (i + 1)):
+            if not put_plain(data, kids[at]):
+                data.truncate(begin)
+                others[i] = kids[width * i : width * (i + 1)]
+                break
+        write_i64_le(ends, len(data))
+    entries = Entries(hashes, data.getvalue(), ends.getvalue(), others)
+    return _range(like, entries, 0, len(hashes) >> 5, 0)
 
 
 def leaf_of_rows(like: Trie, rows: dict[bytes, tuple[object, object]]) -> Trie:
@@ -463,44 +730,23 @@ def leaf_of_rows(like: Trie, rows: dict[bytes, tuple[object, object]]) -> Trie:
     return made
 
 
-def _sorted_leaf(like: Trie, entries: Rows, rows: list[bytes]) -> Trie:
-    """Return the leaf of rows with at most 15 different keys."""
-    if len(rows) > 1:
-        hashes = b""
-        order: list[bytes] = []
-        for row in rows:  # insertion: often two or three
-            at: i64 = place(hashes, row)
-            if at >= 0:
-                order[at] = row
-            else:
-                at = -1 - at
-                hashes = hashes[: 32 * at] + row[:32] + hashes[32 * at :]
-                order.insert(at, row)
-        rows = order
-    else:
-        hashes = rows[0][:32]
+def _packed_node(like: Trie, shift: i64, mask: i64, hashes: bytes, body: bytes) -> Trie:
+    """Return the node above embedded leaves of plain entries, whose encodings are `body`."""
+    count: i64 = len(hashes) >> 5
     out = BytesWriter()
     out.append(u8(like._tag))
-    out.append(u8(len(rows)))
-    for row in rows:
-        if len(row) == HASH_BYTES:
-            return _mixed_leaf(like, entries, hashes, rows)
-        out.write(row[32:])
-    return _closed_leaf(like, hashes, out.getvalue())
-
-
-def _mixed_leaf(like: Trie, entries: Rows, hashes: bytes, rows: list[bytes]) -> Trie:
-    """Return a leaf with entries that are not plain; rows in the order of their hashes."""
-    kids: list[object] = []
-    for row in rows:
-        if len(row) == HASH_BYTES:
-            kids.extend(entries.kids[row])
-        else:
-            kids.extend(read_kids(row, HASH_BYTES, like._width(), None)[0])
+    out.append(u8(count))
+    out.append(u8(shift))
+    out.append(u8(mask >> 8))
+    out.append(u8(mask & 0xFF))
+    out.write(body)
     made = like._fresh()
-    made._count = len(rows)
+    made._count = count
+    made._shift = shift
+    made._mask = mask
     made._hashes = hashes
-    made._kids = kids
+    made._kids = None
+    made._encoding = out.getvalue()
     return made
 
 
@@ -566,6 +812,11 @@ def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Tr
             pair: list[object] = [node, fresh] if own < new else [fresh, node]
             return new_node(node, node._count + 1, fork, (1 << own) | (1 << new), pair, digest)
     digit: i64 = digit_at(digest, shift)
+    hashes = node._hashes
+    if hashes is not None:
+        made = _put_packed(node, hashes, digit, digest, key, value)
+        if made is not None:
+            return made
     slot: i64 = node._slot(digit)
     kids = node._open()
     if node._mask & (1 << digit):
@@ -603,9 +854,17 @@ def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
     if at >= 0 and node._tag == TAG_SET:
         return node
     if at >= 0 or node._count < MAP_LEAF_MAX:
-        if node._kids is None:
-            made = _spliced(node, hashes, at, digest, key, value)
-            if made is not None:
+        data = node._encoding
+        if node._kids is None and data is not None:
+            grown = _spliced(node._tag, data, node._count, at, key, value)
+            if grown is data:
+                return node
+            if grown is not None:
+                if at < 0:
+                    at = -1 - at
+                    hashes = hashes[: 32 * at] + digest + hashes[32 * at :]
+                made = _closed_leaf(node, hashes, grown)
+                made._loader = node._loader
                 return made
         kids = node._open()
         if at >= 0:
@@ -619,52 +878,73 @@ def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
         hashes = hashes[: 32 * at] + digest + hashes[32 * at :]
         first: i64 = node._width() * at
         return new_leaf(node, hashes, kids[:first] + _entry(node, key, value) + kids[first:])
-    rows = Rows(node._tag)
-    kids = node._open()
     # A full leaf: with one entry more it becomes a node.
-    for i in range(MAP_LEAF_MAX):
-        if node._tag == TAG_MAP:
-            rows.add(key_at(hashes, i), kids[2 * i], kids[2 * i + 1])
-        else:
-            rows.add(key_at(hashes, i), kids[i], None)
-    rows.add(digest, key, value)
-    return build(node, rows)
+    at = -1 - at
+    hashes = hashes[: 32 * at] + digest + hashes[32 * at :]
+    kids = node._open()
+    first = node._width() * at
+    return _split(node, hashes, kids[:first] + _entry(node, key, value) + kids[first:])
 
 
-def _spliced(
-    node: Trie, hashes: bytes, at: i64, digest: bytes, key: object, value: object
+def _put_packed(
+    node: Trie, hashes: bytes, digit: i64, digest: bytes, key: object, value: object
 ) -> Trie | None:
-    """Return a closed leaf with an entry put, spliced from its bytes; None if it is not plain.
-
-    at: the position that `place` returned.
-    """
+    """Return a node closed from the start with an entry put; None if it does not stay one."""
     data = node._encoding
     assert data is not None
     width: i64 = node._width()
+    entry: i64 = 0
+    start: i64 = _PACKED_HEAD
+    for _ in range(node._slot(digit)):
+        entry += data[start + 1]
+        start = entry_offset(data, start, data[start + 1], width)
+    is_new_leaf = not node._mask & (1 << digit)
+    size: i64 = 0 if is_new_leaf else data[start + 1]
+    end: i64 = start if is_new_leaf else entry_offset(data, start, size, width)
+    at: i64 = place(hashes, digest, entry, entry + size)
+    leaf = data[start:end]
+    grown = _spliced(node._tag, leaf, size, at - entry if at >= 0 else at + entry, key, value)
+    if grown is leaf:
+        return node
+    if grown is None or len(grown) > EMBEDDED_BYTES_MAX:
+        return None
+    if at < 0:
+        if size == MAP_LEAF_MAX or node._count == PACKED_MAX:
+            return None
+        at = -1 - at
+        hashes = hashes[: 32 * at] + digest + hashes[32 * at :]
+    body = data[_PACKED_HEAD:start] + grown + data[end:]
+    return _packed_node(node, node._shift, node._mask | (1 << digit), hashes, body)
+
+
+def _spliced(
+    tag: i64, data: bytes, count: i64, at: i64, key: object, value: object
+) -> bytes | None:
+    """Return the encoding of a leaf with an entry put; None if the entry is not plain.
+
+    data: the encoding of the leaf, of `count` entries, returned itself if nothing changes.
+    at: the position that `place` returned.
+    """
+    width: i64 = 2 if tag == TAG_MAP else 1
     out = BytesWriter()
     if at >= 0:
-        start: i64 = skip_kid(data, entry_offset(data, at, width))
+        # An element that is there already: "a Set has keys and no values".
+        if width == 1:
+            return data
+        start: i64 = skip_kid(data, entry_offset(data, 0, at, width))
         if not put_plain(out, value):
             return None
         fresh = out.getvalue()
         end: i64 = skip_kid(data, start)
-        if data[start:end] == fresh:
-            return node
-        fresh = data[:start] + fresh + data[end:]
-    else:
-        at = -1 - at
-        start = entry_offset(data, at, width)
-        out.append(u8(node._tag))
-        out.append(u8(node._count + 1))
-        out.write(data[2:start])
-        if not put_plain(out, key) or (width == 2 and not put_plain(out, value)):
-            return None
-        out.write(data[start:])
-        fresh = out.getvalue()
-        hashes = hashes[: 32 * at] + digest + hashes[32 * at :]
-    made = _closed_leaf(node, hashes, fresh)
-    made._loader = node._loader
-    return made
+        return data if data[start:end] == fresh else data[:start] + fresh + data[end:]
+    out.append(u8(tag))
+    out.append(u8(count + 1))
+    start = entry_offset(data, 0, -1 - at, width) if count else 2
+    out.write(data[2:start])
+    if not put_plain(out, key) or (width == 2 and not put_plain(out, value)):
+        return None
+    out.write(data[start:])
+    return out.getvalue()
 
 
 def remove(node: Trie, digest: bytes) -> Trie:

@@ -54,6 +54,8 @@ def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[Entr
     Each leaf must start after the previous one. Otherwise a few shared cells could make the walk
     endless.
     """
+    own._settle()
+    other._settle()
     last = [b"", b""]
     stack: list[tuple[object, object, bytes]] = [(own, other, b"")]
     while stack:
@@ -83,6 +85,8 @@ def arriving(
 
     The parts of own that are loaded are those where other differs, however large own is.
     """
+    own._settle()
+    other._settle()
     last = [b"", b""]
     stack: list[tuple[object, object, bytes]] = [(own, other, b"")]
     while stack:
@@ -108,7 +112,7 @@ def arriving(
                 if work is not None and a._count > MAP_LEAF_MAX:
                     work.spend(work.limits.joined)
                 if leaf is not None:
-                    found = leaf._open()[2 * at + 1] if leaf._tag == TAG_MAP else None
+                    found = leaf._value(at) if leaf._tag == TAG_MAP else None
             if found is ABSENT or not same_kid(found, value):
                 yield key, found, value
 
@@ -219,6 +223,8 @@ class Joiner:
         """
         if surely_same(a, b):
             return a
+        a._settle()
+        b._settle()
         work = self._work
         if work is not None:
             work.enter(a)
@@ -243,7 +249,7 @@ class Joiner:
     def _aligned(self, a: Trie, b: Trie, path: bytes) -> Trie:
         """Return the merge of two nodes with children under the same digits, the usual case."""
         mine = a._open()
-        theirs = b._open()
+        theirs = b._open_like(mine)
         # A list that stays as it is is not copied, which would touch every sibling.
         places: list[int] = []
         changed: list[object] = []

@@ -558,7 +558,25 @@ def _push(body: Vector, kid: object, leaf: object) -> Vector:
         kids[last] = _vector(32, [child, leaf], None)
     else:
         kids[last] = _push(node_of(child, size), child, leaf)
-    return _vector(count + 16, kids, None)
+    return _block(count + 16, kids)
+
+
+def _block(count: i64, kids: list[object]) -> Vector:
+    """Return the tree node of `kids`; closed if they are 16 embedded leaves without kids.
+
+    A closed node takes a third of the memory, and is one object to the cycle collector, not 18.
+    """
+    if count != 256:
+        return _vector(count, kids, None)
+    parts = [b"\x80\x82\x00"]  # the tag and the count
+    for kid in kids:
+        if not isinstance(kid, Vector) or kid._kids is not None or kid._loader is not None:
+            return _vector(count, kids, None)
+        data = kid._encoding
+        if data is None or len(data) > EMBEDDED_BYTES_MAX:
+            return _vector(count, kids, None)
+        parts.append(data)
+    return closed_vector(b"".join(parts), None)
 
 
 def _bulk(items: list[object]) -> Vector:
@@ -668,7 +686,7 @@ def _add_leaf(levels: list[list[object]], leaf: object, home: CellSink | None) -
             return
         span *= 16
         levels[level] = []
-        kid = _handed_over([_vector(span, row, None)], home)[0]
+        kid = _handed_over([_block(span, row)], home)[0]
         level += 1
 
 
