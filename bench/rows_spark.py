@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import datalattice
 from datalattice.apps.queue import Topics
 from datalattice.arrow import leaves
 from datalattice.client import write_key
@@ -192,6 +193,29 @@ def read_rows(
         yield row(f"spark-{what}-{name}", records, seconds, share, {"parquet": peer})
 
 
+def duckdb_row(folder: Path, records: int, runs: int) -> Row:
+    """Return the row of DuckDB, which reads the queue in place, beside the Parquet files."""
+    import duckdb
+
+    with datalattice.open(folder, read_only=True) as node:
+        log = node.queue("bench", owner=KeyPair(bytes(32)).public_key)
+        query = "select count(*), sum(octet_length(value)), max(timestamp) from"
+
+        def seconds(source: str) -> float:
+            begin = time.perf_counter()
+            reader = log.to_arrow(values="bytes")  # noqa: F841 - DuckDB finds it by its name
+            found = duckdb.sql(f"{query} {source}").fetchone()
+            assert found is not None
+            assert found[:2] == (records, records * RECORD_BYTES)
+            return time.perf_counter() - begin
+
+        ours, parquet = (
+            statistics.median(seconds(source) for _ in range(runs))
+            for source in ("reader", f"'{folder}/parquet/*.parquet'")
+        )
+    return row("duckdb-read", records, ours, 0.0, {"parquet": parquet})
+
+
 def write_rows(name: str, spark: SparkSession, folder: Path, records: int) -> Row:
     """Return the row of writing, its peer among it."""
     records = min(records, WRITTEN_RECORDS)
@@ -253,6 +277,7 @@ def rows(quick: bool) -> Iterator[Row]:
     try:
         build_queue(folder / "store", records)
         yield from measured("task", folder, records, runs, cores=1)
+        yield duckdb_row(folder, records, runs)
         single: dict[str, Row] = {}
         if hasattr(os, "sched_setaffinity"):
             for found in measured("1", folder, records, runs, cores=1, pinned=True):

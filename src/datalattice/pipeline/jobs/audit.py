@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.arrow import record_batch
 from datalattice.errors import Corruption
 from datalattice.pipeline.jobs.inspecting import CellFault, FoundFault, Inspector
-from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
+from datalattice.pipeline.jobs.stores import cores_of, for_tasks, opened, parts_of, store_folder
 from datalattice.pipeline.spark.failures import clear_errors
 from datalattice.pipeline.spark.progress import Progress, watching_tasks
 from datalattice.store import CellStore
@@ -139,7 +139,7 @@ def audit(
     folder = store_folder(store)
     with CellStore.open(folder, read_only=True) as reader, clear_errors():
         extent = extent_of(reader)
-        work = AuditPlan(folder, for_tasks(extent), parts_of(extent, parts))
+        work = AuditPlan(folder, for_tasks(extent), parts_of(extent, parts, cores_of(spark)))
         tasks = _SparkTasks(spark, progress)
         sums, rows = examine(reader, work, tasks)
         # A collection meanwhile would make its removed cells look like faults.

@@ -32,6 +32,7 @@ from datalattice.clock import Clock, SystemClock
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.stores import (
+    cores_of,
     for_tasks,
     opened,
     parts_of,
@@ -128,7 +129,7 @@ def gc(
     with CellStore.open(folder, read_only=True, clock=clock) as reader, clear_errors():
         time_ms = clock.now_ms()
         extent = extent_of(reader)
-        plan = parts_of(extent, parts)
+        plan = parts_of(extent, parts, cores_of(spark))
         # The same roots as `CellStore.collect`: HEAD, its history within the grace, pins and
         # leases.
         begin = mark_start(reader, extent, reader.roots_kept(grace_ms))

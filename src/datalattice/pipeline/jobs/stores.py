@@ -8,15 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.pipeline.options import bad_option
 from datalattice.store import CellStore, store_in
 from datalattice.store.gc import Extent, StorePartition, check_extent
 
-PARTS_MIN: Final = 8
-"""Least parts of a store with enough segments: tasks for a few cores."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTS_A_CORE: Final = 2
+"""Least parts for each core, if the store has as many segments, so that no core waits for long."""
+
+CORES: Final = 4
+"""Cores that are assumed of a Spark Connect server, which does not tell."""
 
 PART_BYTES: Final = 256 * 1024 * 1024
 """Approximate largest part, which bounds the memory of a task."""
@@ -36,15 +42,21 @@ def store_folder(path: str) -> str:
     return str(folder.absolute())
 
 
-def parts_of(extent: Extent, parts: int | None) -> tuple[StorePartition, ...]:
-    """Return a store divided into `parts`, by default by its size.
+def cores_of(spark: SparkSession) -> int:
+    """Return how many tasks a session runs at a time."""
+    context = getattr(spark, "sparkContext", None)
+    return CORES if context is None else int(context.defaultParallelism)
+
+
+def parts_of(extent: Extent, parts: int | None, cores: int = CORES) -> tuple[StorePartition, ...]:
+    """Return a store divided into `parts`, by default by its size and the cores.
 
     Raises: UsageError: `parts` is out of range.
     """
     size = sum(segment.size_bytes for segment in extent.segments)
     if parts is None:
-        # By size: a task reads its share of the store once.
-        parts = min(PARTS_MAX, max(PARTS_MIN, -(-size // PART_BYTES)))
+        # A task reads its share of the store once; each costs Spark and Python some 40 ms.
+        parts = min(PARTS_MAX, max(PARTS_A_CORE * cores, -(-size // PART_BYTES)))
     if not 1 <= parts <= PARTS_MAX:
         raise bad_option("parts", parts, f"a whole number from 1 to {PARTS_MAX}")
     return tuple(extent.partitions(parts))
