@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import statistics
 import tempfile
 import time
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 import datalattice
 from datalattice.apps.grid import Venue
 from datalattice.cells import Map, cell
+from datalattice.cli.node.commands import collect_seldom
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, did_of, root_lattice
@@ -57,8 +59,15 @@ def _row(name: str, value: float, unit: str, **peers: float) -> Row:
 
 
 def _jobs(callers: int, count: int) -> Row:
-    with tempfile.TemporaryDirectory() as folder, datalattice.open(folder) as node:
-        return asyncio.run(_called(GridJobs.of_node(node), callers, count))
+    """Return the row of jobs, with the collector as a daemon has it."""
+    steps = gc.get_threshold()
+    try:
+        with tempfile.TemporaryDirectory() as folder, datalattice.open(folder) as node:
+            collect_seldom()
+            return asyncio.run(_called(GridJobs.of_node(node), callers, count))
+    finally:
+        gc.set_threshold(*steps)
+        gc.unfreeze()
 
 
 async def _called(storage: GridJobs, callers: int, count: int) -> Row:

@@ -9,7 +9,6 @@ Source: CAD028 "Drives", "Paths"; docs/dlfs.md "Drives", "Operations", "Names an
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -231,12 +230,15 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
     _need_name(name)  # too long a name would be refused by every reader
     present = stored(node, name)
 
-    @functools.cache  # once a write: computing it may walk a directory
+    found: list[int] = []
+
     def stamp() -> int:
         # "Later than what it replaces (a tombstone too) and than the base of every directory above
-        # it" (docs/dlfs.md "Writes").
-        latest = max(above.base for above in chain)
-        return next_stamp(now_ms, max(latest, time_of(present)))
+        # it" (docs/dlfs.md "Writes"). Once a write: computing it may walk a directory.
+        if not found:
+            latest = max([above.base for above in chain])
+            found.append(next_stamp(now_ms, max(latest, time_of(present))))
+        return found[0]
 
     child = change(present, stamp)
     # "A write that changes no byte writes nothing" (docs/dlfs.md "Writes").

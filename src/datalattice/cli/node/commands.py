@@ -220,7 +220,7 @@ def run_node(
 
     def ready(running: Running, node: NodeServer) -> None:
         opening.close()  # the bar is gone before the line is printed
-        _collect_seldom()
+        collect_seldom()
         if is_new:
             print_notice(f"made the key {keys.identity.public_key.hex()} in {folder.path}")
         show(_ready(running, node))
@@ -248,7 +248,7 @@ def run_node(
         daemon.run()
 
 
-def _collect_seldom() -> None:
+def collect_seldom() -> None:
     """Leave what a node has once it serves out of the passes of Python's collector, now rarer."""
     gc.collect()  # freeze() would keep present garbage for good
     gc.freeze()
