@@ -24,7 +24,7 @@ from datalattice.store.base import (
     reachable,
     with_top,
 )
-from datalattice.store.cache import CACHE_BYTES_MAX
+from datalattice.store.cache import CACHE_BYTES_MAX, TRIAL_BYTES, CellCache
 from datalattice.store.records import GRACE_MS, Collected, CollectProgress, check_hash
 
 PROGRESS_CELLS: Final = 1_024
@@ -36,6 +36,7 @@ class MemoryStore(Store):
 
     def __init__(self, *, cache_bytes: int = CACHE_BYTES_MAX, clock: Clock | None = None) -> None:
         super().__init__(cache_bytes, clock)
+        self._cache = CellCache(cache_bytes, min(TRIAL_BYTES, cache_bytes // 8))
         self._lock = threading.Lock()
         self._encodings: dict[bytes, bytes] = {}
         self._size_bytes = 0

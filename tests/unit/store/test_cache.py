@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from datalattice.store.cache import (
     CELL_OVERHEAD_BYTES,
     ENCODING_FACTOR,
-    TRIAL_BYTES_MAX,
+    TRIAL_BYTES,
     CellCache,
 )
 
@@ -16,8 +18,9 @@ def name(number: int) -> bytes:
     return number.to_bytes(32, "big")
 
 
-def test_the_bound_is_kept() -> None:
-    cache = CellCache(bytes_max=20 * CHARGE)
+@pytest.mark.parametrize("trial_bytes", [0, 3 * CHARGE])
+def test_the_bound_is_kept(trial_bytes: int) -> None:
+    cache = CellCache(20 * CHARGE, trial_bytes)
     for number in range(1000):
         cache.add(name(number), number, 100)
         assert cache.charged_bytes <= 20 * CHARGE
@@ -25,8 +28,9 @@ def test_the_bound_is_kept() -> None:
     assert cache.get(name(0), "gone") == "gone"
 
 
-def test_what_is_used_stays() -> None:
-    cache = CellCache(bytes_max=20 * CHARGE)
+@pytest.mark.parametrize("trial_bytes", [0, 3 * CHARGE])
+def test_what_is_used_stays(trial_bytes: int) -> None:
+    cache = CellCache(20 * CHARGE, trial_bytes)
     cache.add(name(0), "kept", 100)
     for number in range(1, 1000):
         cache.add(name(number), number, 100)
@@ -34,16 +38,16 @@ def test_what_is_used_stays() -> None:
 
 
 def test_cells_that_are_loaded_once_stay_for_a_short_while() -> None:
-    cache = CellCache()
+    cache = CellCache(trial_bytes=TRIAL_BYTES)
     for number in range(10_000):
         cache.add(name(number), number, 100)
-        assert cache.charged_bytes <= TRIAL_BYTES_MAX + CHARGE
+        assert cache.charged_bytes <= TRIAL_BYTES + CHARGE
     assert cache.get(name(9_999)) == 9_999
     assert cache.get(name(9_000)) is None
 
 
 def test_a_cell_that_is_loaded_again_stays() -> None:
-    cache = CellCache()
+    cache = CellCache(trial_bytes=TRIAL_BYTES)
     for _ in range(2):
         cache.add(name(0), "again", 100)
         for number in range(1, 1_000):
@@ -51,7 +55,7 @@ def test_a_cell_that_is_loaded_again_stays() -> None:
     for number in range(1_000, 2_000):
         cache.add(name(number), number, 100)
     assert cache.get(name(0)) == "again"
-    assert cache.charged_bytes <= 1_000 * CHARGE + TRIAL_BYTES_MAX + CHARGE
+    assert cache.charged_bytes <= 1_000 * CHARGE + TRIAL_BYTES + CHARGE
 
 
 def test_a_cell_is_charged_once() -> None:
