@@ -20,9 +20,11 @@ from mypy_extensions import i64, u8
 from datalattice.cells.blobs import Chunked
 from datalattice.cells.cell import (
     NO_KIDS,
+    TAG_REF,
     Cell,
     Loader,
     Ref,
+    UncachedLoader,
     Value,
     admit,
     broken,
@@ -39,12 +41,12 @@ from datalattice.cells.cell import (
 )
 from datalattice.cells.parse import read_kids, wrappers
 from datalattice.cells.scalars import Scalar, need
-from datalattice.cells.scan import bit_count, read_vlq
+from datalattice.cells.scan import bit_count, read_vlq, skip_kid
 from datalattice.cells.trie import agree, digit_at, pair_of, pairs_of
 from datalattice.cells.triejoin import ABSENT, Join
 from datalattice.cells.work import Work
 from datalattice.errors import TypeMismatch
-from datalattice.limits import INDEX_KEY_BYTES
+from datalattice.limits import HASH_BYTES, INDEX_KEY_BYTES
 
 TAG_INDEX: Final = 0x84
 
@@ -149,28 +151,78 @@ class Index(Cell):
         if self._count == 1:
             return read_kids(data, at, 2, self._loader)[0]
         kids: list[object] = []
-        at += 1
         if self._has_entry:
-            kids, at = read_kids(data, at, 2, self._loader)
+            kids = read_kids(data, at + 1, 2, self._loader)[0]
+        at = self._fork()
+        kids.extend(read_kids(data, at, bit_count(self._mask), self._loader)[0])
+        return kids
+
+    def _fork(self) -> i64:
+        """Read depth and mask of a closed node with children; return where these begin."""
+        data = self._encoding
+        assert data is not None
+        at: i64 = read_vlq(data, 1, len(data))[1] + 1
+        if self._has_entry:
+            at = skip_kid(data, skip_kid(data, at))
         self._depth = data[at]
         self._mask = (data[at + 1] << 8) | data[at + 2]
-        kids.extend(read_kids(data, at + 3, bit_count(self._mask), self._loader)[0])
-        return kids
+        return at + 3
+
+    def _is_stored(self) -> bool:
+        """Return whether the node is closed, and its loader caches what it loads."""
+        loader = self._loader
+        return self._kids is None and loader is not None and not isinstance(loader, UncachedLoader)
+
+    def _child(self, digit: i64) -> object:
+        """Return the child under a digit of the mask; that of a stored node without its siblings.
+
+        A look-up thus leaves one object for each node on its way, not one for each of their
+        children: Python's cycle collector visits all of them.
+        """
+        data, loader = self._encoding, self._loader
+        if data is not None and loader is not None and self._is_stored():
+            at = self._fork()
+            for _ in range(bit_count(self._mask & ((1 << digit) - 1))):
+                at = skip_kid(data, at)
+            if data[at] == TAG_REF:
+                return loader.load(data[at + 1 : at + 1 + HASH_BYTES])
+            return read_kids(data, at, 1, loader)[0][0]
+        return self._open()[self._slot(digit)]
+
+    def _held(self) -> Value:
+        """Return the value of the own entry; a stored node is opened when it is read again."""
+        data = self._encoding
+        if data is None or self._count > 1 or self._sample is not None or not self._is_stored():
+            return deref(self._open()[1])
+        entry = self._parse()
+        self._sample = key_bytes(deref(entry[0]))
+        return deref(entry[1])
+
+    def _peek(self) -> list[object]:
+        """Return the kids, and leave a closed node closed: a write makes another one of them."""
+        kids = self._kids
+        return self._parse() if kids is None else kids
 
     def _key(self) -> bytes:
         """Return the key bytes of this node's own entry."""
-        return key_bytes(deref(self._open()[0]))
+        if self._count == 1 and self._sample is not None:
+            return self._sample
+        kids, data = self._kids, self._encoding
+        if kids is None and data is not None:
+            at: i64 = read_vlq(data, 1, len(data))[1]
+            kids = read_kids(data, at if self._count == 1 else at + 1, 1, self._loader)[0]
+        return key_bytes(deref(self._open()[0] if kids is None else kids[0]))
 
     def _any(self) -> bytes:
         """Return the key bytes of some entry below this node."""
         sample = self._sample
         if sample is None:
-            kids = self._open()
             if self._has_entry:
                 sample = self._key()
                 fits = self._count == 1 or 2 * len(sample) == self._depth
             else:
-                sample = index_node(kids[0], self._count, self._depth)._any()
+                first: i64 = bit_count((self._mask & -self._mask) - 1)
+                sample = index_node(self._child(first), self._count, self._depth)._any()
                 fits = 2 * len(sample) > self._depth
             # Checked where it is read first: a foreign tree may have any key anywhere.
             if not fits:
@@ -188,14 +240,13 @@ class Index(Cell):
         node = self
         length: i64 = 2 * len(wanted)
         while node._count > 1:
-            kids = node._open()
             # The key ends here or before, so only the own entry of this node can have it.
             if length <= node._depth:
                 break
             digit: i64 = digit_at(wanted, node._depth)
             if not node._mask & (1 << digit):
                 return None
-            node = index_node(kids[node._slot(digit)], node._count, node._depth)
+            node = index_node(node._child(digit), node._count, node._depth)
         if node._count and node._has_entry and node._key() == wanted:
             return node
         return None
@@ -210,13 +261,13 @@ class Index(Cell):
         except TypeMismatch:
             return default  # such a key cannot be stored
         node = self._find(wanted)
-        return default if node is None else deref(node._open()[1])
+        return default if node is None else node._held()
 
     def __getitem__(self, key: object) -> Value:
         node = self._find(key_bytes(admit(key)))
         if node is None:
             raise KeyError(key)
-        return deref(node._open()[1])
+        return node._held()
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -252,13 +303,10 @@ class Index(Cell):
         length: i64 = 2 * len(wanted)
         node = self
         while node._count > 1 and node._depth < length:
-            kids = node._open()
-            if node._depth >= length:
-                break
             digit: i64 = digit_at(wanted, node._depth)
             if not node._mask & (1 << digit):
                 return EMPTY_INDEX
-            node = index_node(kids[node._slot(digit)], node._count, node._depth)
+            node = index_node(node._child(digit), node._count, node._depth)
         return node if node._count and node._any().startswith(wanted) else EMPTY_INDEX
 
     def _nodes(self, work: Work | None = None) -> Iterator[Index]:
@@ -450,11 +498,9 @@ def index_node(kid: object, above: i64, depth: i64) -> Index:
     node = kid.resolve() if isinstance(kid, Ref) else kid
     if not isinstance(node, Index) or node._count == 0 or (above and node._count >= above):
         raise broken("an index node has a wrong type or size")
-    if node._count > 1:
-        node._open()
-        # Depths must increase, which bounds the path to 64 nodes in a malformed tree, too.
-        if node._depth <= depth:
-            raise broken("an index node is not deeper than its parent")
+    # Depths must increase, which bounds the path to 64 nodes in a malformed tree, too.
+    if node._count > 1 and node._depth <= depth:
+        raise broken("an index node is not deeper than its parent")
     return node
 
 
@@ -489,6 +535,8 @@ def closed_index(data: bytes, loader: Loader | None) -> Index:
     made._kids = None
     made._encoding = data
     made._loader = loader
+    if count > 1:
+        made._fork()
     return made
 
 
@@ -496,9 +544,9 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
     count: i64 = node._count
     if count == 0:
         return _entry(raw, key, value)
-    kids = node._open()
     length: i64 = 2 * len(raw)
     sample = node._any()
+    kids = node._peek()
     end: i64 = 2 * len(sample) if count == 1 else node._depth
     fork: i64 = min(common_key_digits(raw, sample, known), end)
     if fork < end:
@@ -523,7 +571,7 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
     if count == 1:
         return _node(2, True, end, 1 << digit, [kids[0], kids[1], _entry(raw, key, value)], sample)
     slot: i64 = node._slot(digit)
-    fresh_kids = kids[:]
+    fresh_kids = kids[:] if kids is node._kids else kids
     if node._mask & (1 << digit):
         child = index_node(kids[slot], count, end)
         grown = _put(child, raw, key, value, end + 1)
@@ -552,13 +600,11 @@ def _union(own: Index, new: Index, known: i64) -> Index:
     if own._count == 0:
         return new
     if new._count == 1:
-        entry = new._open()
+        entry = new._peek()
         return _put(own, new._key(), entry[0], entry[1], known)
     if own._count == 1:
-        entry, raw = own._open(), own._key()
+        entry, raw = own._peek(), own._key()
         return _put(new, raw, entry[0], entry[1], known) if new._find(raw) is None else new
-    own._open()
-    new._open()
     own_end: i64 = own._depth
     new_end: i64 = new._depth
     low: i64 = min(own_end, new_end)
@@ -580,7 +626,7 @@ def _union(own: Index, new: Index, known: i64) -> Index:
 
 def _side_by_side(own: Index, new: Index) -> Index:
     """Return the union of two open nodes of one depth whose keys agree up to there."""
-    kids, others = own._open(), new._open()
+    kids, others = own._peek(), new._peek()
     fresh: list[object] = []
     at: i64 = 0
     other_at: i64 = 0
@@ -628,7 +674,7 @@ def _with_below(node: Index, digit: i64, below: Index, wins: bool) -> Index:
 
     wins: whether they replace equal keys of the node.
     """
-    kids = node._open()
+    kids = node._peek()
     slot: i64 = node._slot(digit)
     fresh = kids[:]
     grown = below
@@ -871,10 +917,7 @@ def _pair_nodes(
 
 def _reach(node: Index) -> int:
     """Return the number of digits that all keys share: the depth, or all of a single key."""
-    if node._count == 1:
-        return 2 * len(node._key())
-    node._open()
-    return node._depth
+    return 2 * len(node._key()) if node._count == 1 else node._depth
 
 
 def _below(node: Index, reach: int, low: int, digit: int) -> object:

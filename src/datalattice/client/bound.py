@@ -225,8 +225,12 @@ class LiveRoot(LatticeCursor):
 
     def sync(self) -> Value:
         """Make all writes durable that were made here; return the root."""
-        self._binding.sync()
+        self.push()
         return self._read()
+
+    def push(self) -> None:
+        """Make all writes durable that were made here."""
+        self._binding.sync()
 
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after every change by any process; return a function that ends this."""

@@ -13,9 +13,11 @@ Source: CAD035 "Path", "Root", "Cursors"; docs/cursors.md "Paths", "Kinds", "Cha
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
+
+from mypy_extensions import mypyc_attr
 
 from datalattice.cells import (
     Index,
@@ -120,7 +122,8 @@ class Reference:
                 return old, new
 
 
-class Cursor(ABC):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Cursor:  # no ABC: see `cells.CellSink`
     """A handle on an immutable value.
 
     Host values given to it (dict, list, set) become cells. Threads may share a cursor.
@@ -315,13 +318,15 @@ class Cursor(ABC):
         return ()
 
 
-class Holding(Cursor):
-    """Base of the cursors that hold their value themselves."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Root(Cursor):
+    """A holder of one value."""
 
-    __slots__ = ()
+    __slots__ = ("_initial", "_reference")
 
-    _initial: Value
-    _reference: Reference
+    def __init__(self, value: object = None) -> None:
+        self._initial: Final = to_cell(value)
+        self._reference: Final = Reference(self._initial)
 
     @property
     def initial_value(self) -> Value:
@@ -333,16 +338,6 @@ class Holding(Cursor):
 
     def _read(self) -> Value:
         return self._reference.value
-
-
-class Root(Holding):
-    """A holder of one value."""
-
-    __slots__ = ("_initial", "_reference")
-
-    def __init__(self, value: object = None) -> None:
-        self._initial = to_cell(value)
-        self._reference = Reference(self._initial)
 
     def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         return self._reference.apply(change)

@@ -15,13 +15,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from datalattice.cells import Signed, Value, brief, same, to_cell, unchanged
 from datalattice.crypto import KeyPair
 from datalattice.cursors.base import (
     KEEP,
     ChangeFunction,
     Cursor,
-    Holding,
     PathCursor,
     Reference,
     Root,
@@ -48,6 +49,7 @@ Gate = Callable[[MergeContext], None]
 """Called with the context before a write below an owner. It may wait; it raises to refuse."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LatticeCursor(Cursor):
     """A cursor whose value has a lattice (or none, below the last lattice of a path)."""
 
@@ -120,6 +122,10 @@ class LatticeCursor(Cursor):
     def sync(self) -> Value:
         """Merge the value with the cursor above this one; return it."""
 
+    def push(self) -> None:
+        """Sync as `sync` does, without a walk to the value."""
+        self.sync()
+
     def merge(self, value: object) -> Value:
         """Merge `value`, whose shape the caller has checked, into the value; return the result.
 
@@ -166,15 +172,31 @@ class LatticeCursor(Cursor):
             self._gate(self._context)
 
 
-class _Holder(LatticeCursor, Holding):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class _Holder(LatticeCursor):  # not a Root too: a compiled class has one base
     """A lattice cursor that holds its value itself."""
 
     __slots__ = ("_initial", "_reference")
+
+    _initial: Value
+    _reference: Reference
+
+    @property
+    def initial_value(self) -> Value:
+        """The value that this cursor began with."""
+        return self._initial
+
+    def _watched(self) -> Reference:
+        return self._reference
+
+    def _read(self) -> Value:
+        return self._reference.value
 
     def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         return self._reference.apply(change if is_checked else self._accepted(change))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RootLattice(_Holder):
     """The top of a tree of lattice cursors.
 
@@ -288,9 +310,13 @@ class Descended(LatticeCursor):
 
     def sync(self) -> Value:
         """Sync the parent; return the value."""
-        # Only a root or a fork has something to sync with; the cursors below pass it on.
-        self._parent.sync()
+        self.push()
         return self._read()
+
+    def push(self) -> None:
+        """Sync the parent."""
+        # Only a root or a fork has something to sync with; the cursors below pass it on.
+        self._parent.push()
 
     def merge(self, value: object) -> Value:
         """Merge `value` into the value and return the result.
@@ -350,13 +376,17 @@ class SignedCursor(LatticeCursor):
 
         Raises: UnsupportedOperation: the base is not a lattice cursor.
         """
+        self.push()
+        return self._read()
+
+    def push(self) -> None:
+        """Sync the base; raises as `sync`."""
         if not isinstance(self._base, LatticeCursor):
             raise UnsupportedOperation(
                 f"sync cannot propagate: the base is a {type(self._base).__name__}, "
                 "not a lattice cursor"
             )
-        self._base.sync()
-        return self._read()
+        self._base.push()
 
     def _watched(self) -> Watched:
         return self._base._watched()

@@ -400,6 +400,31 @@ def test_an_index_loads_one_path() -> None:
     assert same(merged, index.put(b"new", 1))
 
 
+def test_a_look_up_and_a_write_leave_the_nodes_of_a_stored_index_closed() -> None:
+    plain = Index.of({f"key {n:05d}": f"value {n} " * 12 for n in range(5_000)})
+    opened: dict[bytes, Value] = {}
+
+    class Cache(Shelf):
+        """A loader that hands out one object a cell."""
+
+        def load(self, hash: bytes) -> Value:
+            return opened.setdefault(hash, super().load(hash))
+
+    home = Cache(plain)
+    index = home.load(plain.hash)
+    assert isinstance(index, Index)
+    assert index.get("key 04711") == "value 4711 " * 12
+    changed = index.put("key 04711", "new").put_many({"key 00017": "new", "key 03999": "new"})
+    assert len(opened) > 10
+    # Every open node has an object for each of its children: they would stay in a store's cache.
+    assert [node for node in opened.values() if isinstance(node, Index) and node._kids] == []
+    assert index.get("key 04711") == "value 4711 " * 12
+    leaves = [node for node in opened.values() if isinstance(node, Index) and node._kids]
+    assert [len(leaf) for leaf in leaves] == [1], "what is read again is opened"
+    pairs = dict(plain.entries()) | dict.fromkeys(["key 04711", "key 00017", "key 03999"], "new")
+    assert same(changed, Index.of(pairs))
+
+
 def test_a_child_that_is_something_else_is_found_when_looked_at() -> None:
     vector = Vector.of(["x" * 200] * 33)
     own = set(branch_hashes(encode(vector))) - {value_hash("x" * 200)}

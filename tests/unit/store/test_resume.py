@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -196,9 +195,7 @@ def test_a_reader_forgets_a_commit_that_was_taken_back() -> None:
     store.close()
 
 
-def test_a_commit_right_after_the_restart_has_all_its_cells(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_commit_right_after_the_restart_has_all_its_cells() -> None:
     disk = FailingDisk(7)
     store = opened(disk)
     store.commit(value(0))
@@ -208,14 +205,17 @@ def test_a_commit_right_after_the_restart_has_all_its_cells(
         store.commit(store.load(value_hash(value(1))))
     committer = store._committer
     assert committer is not None
-    restart = committer.restart
+    staged = store.load(value_hash(value(1)))
 
-    def and_another_thread_is_fast(*arguments: Callable[[], None]) -> None:
-        restart(*arguments)
-        store.commit(store.load(value_hash(value(1))))
+    def commit_as_soon_as_it_goes_on() -> None:
+        while committer.has_failed:
+            time.sleep(0)
+        store.commit(staged)
 
-    monkeypatch.setattr(committer, "restart", and_another_thread_is_fast)
+    other = threading.Thread(target=commit_as_soon_as_it_goes_on)
+    other.start()
     store.resume()
+    other.join()
     disk.restart(power_failure=True)
     with opened(disk) as again:
         assert same(again.root(), value(1))

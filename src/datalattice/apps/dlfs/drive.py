@@ -354,7 +354,7 @@ class Drive(DriveReader):
 
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
-        self._cursor.sync()
+        self._cursor.push()
 
     def merge(self, root: Value) -> None:
         """Merge the root node of another drive into this one."""

@@ -325,7 +325,7 @@ class Database(TypedOperations[T], Tabular):
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
         with collector_paused:
-            self._cursor.sync()
+            self._cursor.push()
 
     def merge(self, other: Database[Any] | Index) -> None:
         """Merge another database, or a store, into this one.

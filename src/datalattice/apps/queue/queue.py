@@ -382,7 +382,7 @@ class Queue(Followable[T]):
 
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
-        self._cursor.sync()
+        self._cursor.push()
 
     def __repr__(self) -> str:
         """Return the name, the owner, the offsets and the last value; never raises."""

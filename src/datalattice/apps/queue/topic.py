@@ -381,7 +381,7 @@ class Topic(Followable[T]):
 
     def sync(self) -> None:
         """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
-        self._cursor.sync()
+        self._cursor.push()
 
     def __repr__(self) -> str:
         """Return the name, the owner and the number of partitions; never raises."""
@@ -464,7 +464,7 @@ class Topics:
 
     def sync(self) -> None:
         """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
-        self._cursor.sync()
+        self._cursor.push()
 
     def __repr__(self) -> str:
         """Return the owner and the number of topics; never raises."""
