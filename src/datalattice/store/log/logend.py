@@ -34,7 +34,7 @@ from datalattice.store.log.packing import NO_ROOT, seed_of
 from datalattice.store.log.segments import segment_numbers, segment_path, segment_size
 from datalattice.store.records import Damage
 
-END_VERSION: Final = 1
+END_VERSION = 1  # not Final, which is compiled in: tests write a newer one
 
 SYNC_PACKS: Final = 256
 """The end is made durable after this many packs, which costs one more sync."""

@@ -35,7 +35,7 @@ from datalattice.store.log.packing import (
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """A segment takes no further pack once it is this long."""
 
-PACK_BYTES_MAX: Final = 8 * 1024 * 1024
+PACK_BYTES_MAX = 8 * 1024 * 1024  # not Final, which is compiled in: tests have smaller packs
 """A longer commit is split into several packs, which bounds the memory of a reader."""
 
 ROOM_BYTES: Final = 256 * 1024
