@@ -644,12 +644,21 @@ class Replicator:
     def _finish(self, partner: Partner, now_ms: int) -> None:
         """Finish the comparisons with a peer that have all parts they need."""
         for exchange, running in list(partner.comparisons.items()):
-            running.needs = {hash for hash in running.needs if hash in self._wants}
-            if running.is_done and not running.needs and not running.has_finished:
+            if running.is_done and not running.has_finished and not self._lacks(running):
                 # Once: an answer to it may end the comparison only after further rounds.
                 running.has_finished = True
                 self._say(partner, talk.Finish(exchange), now_ms)
                 self._hear(partner, now_ms)  # it may be over by that
+
+    def _lacks(self, running: OpenComparison) -> bool:
+        """Return whether something that a comparison needs is still wanted."""
+        # One is enough to know: they may be 100,000, of which 50 come at a time.
+        while running.needs:
+            hash = running.needs.pop()
+            if hash in self._wants:
+                running.needs.add(hash)
+                return True
+        return False
 
     def _ended(self, partner: Partner, exchange: int, error: str | None, now_ms: int) -> None:
         running = partner.comparisons.pop(exchange, None)

@@ -772,6 +772,24 @@ def test_a_joined_store_begins_with_a_copy_of_the_witness_log(records: int) -> N
     assert joiner.replica.source is None
 
 
+def test_a_log_is_copied_once_at_a_time_however_long_that_takes() -> None:
+    _, source, joiner = copied(3)
+    joiner.replica.source = source.store.author
+    peer = Peer("p", dialled=True, public_key=source.store.author)
+    first = joiner.replica.compare(peer, Why.MEETING)
+    assert isinstance(first, LogComparison)
+    for why in (Why.DUE, Why.DIRTY, Why.MEETING):
+        assert joiner.replica.compare(peer, why) is None
+    again = replace(peer, connection="q")  # the first connection is lost, or about to be
+    second = joiner.replica.compare(again, Why.MEETING)
+    assert isinstance(second, LogComparison)
+    assert first.ended() is None
+    assert joiner.replica.compare(again, Why.DUE) is None, "the other one has ended, not this one"
+    assert second.ended() is None
+    assert isinstance(joiner.replica.compare(again, Why.DUE), LogComparison)
+    assert isinstance(joiner.replica.compare(again, Why.PULL), LogComparison), "who asks waits"
+
+
 def test_the_log_is_copied_over_a_connection_and_news_follow() -> None:
     pair, source, joiner = copied(50)
     pair.link.connect()
@@ -831,7 +849,7 @@ def lots_of(source: Site, limit: int = 10_000) -> list[int]:
     """Return how many records each lot of a copy has; the source sends them one by one."""
     found = []
     node = source.store.author
-    comparison = LogComparison(STORE, node, limit, lambda: source.replica.probe)
+    comparison = LogComparison(STORE, node, limit, lambda: source.replica.probe, lambda: None)
     step = comparison.start()
     while step.say:
         (request,) = step.say

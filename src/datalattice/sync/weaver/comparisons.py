@@ -114,17 +114,24 @@ class LogComparison:
 
     node:      the peer's public key. limit: records of one request.
     on_copied: called once the log has come to its end; returns the state that both sides have.
+    on_end:    called at the end of the comparison, however far the log came.
     """
 
     probe: Final = None
 
     def __init__(
-        self, store_id: bytes, node: bytes, limit: int, on_copied: Callable[[], Probe]
+        self,
+        store_id: bytes,
+        node: bytes,
+        limit: int,
+        on_copied: Callable[[], Probe],
+        on_end: Callable[[], None],
     ) -> None:
         self._store_id = store_id
         self._node = node
         self._limit = limit
         self._on_copied = on_copied
+        self._on_end = on_end
         self._chain = ChainEnd(0, ZERO)
         self._asked_to = 0
         self._is_copied = False
@@ -190,6 +197,7 @@ class LogComparison:
 
     def ended(self) -> Probe | None:
         """Return the copied state; None if the log did not come to its end."""
+        self._on_end()
         # Not copied to the end: the next meeting begins anew.
         return self._on_copied() if self._is_copied else None
 

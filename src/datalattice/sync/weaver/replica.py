@@ -137,6 +137,7 @@ class WeaverReplica:
         self._copied: dict[str, int] = {}
         """Where news begin for a connection to which the log was streamed."""
         self._open: set[RangeComparison] = set()
+        self._copying: str | None = None  # the connection on which the source's log comes
         self._abandoned: set[str] = set()
         """Connections on which a session of sketches was begun and not ended. It costs this side a
         look at its log each time, and the peer a message; from then on they go by ranges."""
@@ -467,11 +468,21 @@ class WeaverReplica:
         # One side only: both would compare the same sets twice. A loss is known to one side alone.
         begins = why in (Why.PULL, Why.DIRTY) or (peer.dialled and why in (Why.MEETING, Why.DUE))
         if begins and peer.public_key is not None and peer.public_key == self.source:
+            # One at a time: the copy of a large log takes longer than comparisons are apart.
+            if self._copying == peer.connection and why is not Why.PULL:
+                return None
+            self._copying = peer.connection
             copied = partial(self._copied_from, self._arrived)
             limit = self.limits.log_request_max  # the source pauses between two requests
             # Once: the log of the inviter is verified record by record, which a comparison cannot
             # do.
-            return LogComparison(self._store.id, peer.public_key, limit, copied)
+            return LogComparison(
+                self._store.id,
+                peer.public_key,
+                limit,
+                copied,
+                partial(self._end_copying, peer.connection),
+            )
         if not (begins or why is Why.ASKED):
             return None
         # "cut at 8 random bytes": only where this side opens.
@@ -518,6 +529,10 @@ class WeaverReplica:
         if self._allowed is None:
             self._allowed = frozenset(self._peers())
         return self._allowed
+
+    def _end_copying(self, connection: str) -> None:
+        if self._copying == connection:
+            self._copying = None
 
     def _copied_from(self, arrived: int) -> Probe:
         """Note that the log of the source is here; return the state that it has, too."""
