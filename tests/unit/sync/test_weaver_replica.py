@@ -778,7 +778,7 @@ def test_a_log_is_copied_once_at_a_time_however_long_that_takes() -> None:
     peer = Peer("p", dialled=True, public_key=source.store.author)
     first = joiner.replica.compare(peer, Why.MEETING)
     assert isinstance(first, LogComparison)
-    for why in (Why.DUE, Why.DIRTY, Why.MEETING):
+    for why in (Why.DUE, Why.DIRTY, Why.MEETING, Why.ASKED):
         assert joiner.replica.compare(peer, why) is None
     again = replace(peer, connection="q")  # the first connection is lost, or about to be
     second = joiner.replica.compare(again, Why.MEETING)

@@ -467,10 +467,11 @@ class WeaverReplica:
         """Begin to compare: the side that dialled does, when they meet and from time to time."""
         # One side only: both would compare the same sets twice. A loss is known to one side alone.
         begins = why in (Why.PULL, Why.DIRTY) or (peer.dialled and why in (Why.MEETING, Why.DUE))
+        # What the log is still to bring would be found lacking, and come twice. And one copy at a
+        # time: that of a large log takes longer than comparisons are apart.
+        if self._copying == peer.connection and why is not Why.PULL:
+            return None
         if begins and peer.public_key is not None and peer.public_key == self.source:
-            # One at a time: the copy of a large log takes longer than comparisons are apart.
-            if self._copying == peer.connection and why is not Why.PULL:
-                return None
             self._copying = peer.connection
             copied = partial(self._copied_from, self._arrived)
             limit = self.limits.log_request_max  # the source pauses between two requests
