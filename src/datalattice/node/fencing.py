@@ -248,7 +248,6 @@ class Fence:
         self._open(asked=True)
 
     def _ask_new(self) -> None:
-        """Ask the peers that were not asked yet."""
         for connection in self._peers.connected():
             if connection.id not in self._asks:
                 task = asyncio.ensure_future(self._ask(connection))

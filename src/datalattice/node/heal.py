@@ -119,7 +119,6 @@ class Healer:
             self._ask()
 
     def _ask(self) -> None:
-        """Request the wanted cells that are not requested already."""
         with self._changed:
             idle = [hash for hash, is_asked in self._wanted.items() if not is_asked]
             self._wanted.update(dict.fromkeys(idle, True))

@@ -393,7 +393,6 @@ class Network:
         return id.partition(" #")[0]
 
     def _cut_others(self, banned: InboundPeer) -> None:
-        """Cut the other connections of a banned key."""
         for id, guest in self._guests.items():
             if guest is not banned and guest.public_key == banned.public_key is not None:
                 connection = self.connections.get(id)

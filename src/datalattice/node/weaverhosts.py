@@ -186,7 +186,6 @@ class WeaverHosts:
             host.replica.close()
 
     def _call(self, what: Callable[..., None], *arguments: object) -> None:
-        """Call something in the event loop, from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(what, *arguments)
 

@@ -11,14 +11,17 @@ import fsspec
 
 from datalattice.apps import Owner
 from datalattice.apps.queue import Feed, Queue, Topic
+from datalattice.arrow import loaded_rows
 from datalattice.cells import Value
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import LatticeCursor, RootLattice
-from datalattice.errors import StoreLocked
+from datalattice.errors import StoreLocked, UsageError
 from datalattice.lattice import MergeContext, MergeNotice, root_lattice
 
 T = TypeVar("T")
+
+LOADED_ROWS_MAX: Final = 1_000
 
 
 class MemoryBinding:
@@ -94,6 +97,14 @@ class MemoryBinding:
 
     def report(self, event: MergeNotice) -> None:
         self.reports.append(event)
+
+    def to_arrow(self, handle: object, **options: Any) -> Any:
+        raise UsageError("tables are read from a store, and a root in memory has none")
+
+    def rows_of(
+        self, table: object, key: str | None, value: str | None
+    ) -> Iterator[tuple[Any, list[Any]]]:
+        return iter(loaded_rows(table, key, value, LOADED_ROWS_MAX))
 
     def queue(self, name: str, partition: object = 0) -> Queue:
         return Queue.at(self.root, self.own, name, partition, clock=self.clock, binding=self)

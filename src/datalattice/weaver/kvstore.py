@@ -271,7 +271,6 @@ def _writes(view: StoreView, key: bytes) -> Iterator[Op]:
     seen = set(pending)
     while pending:
         op = _app_op(view, pending.pop())
-        # A dependency of another key of a batch, or of a system operation.
         if key not in written_by(op.payload):
             continue
         yield op
@@ -316,7 +315,6 @@ def _writes_back_to(
         place = view.seq_of(hash)
         # A foreign author may name ZERO, which no record has.
         op = None if place is None else _app_op(view, hash)
-        # A dependency that did not write to this key is one of another key of a batch.
         if place is None or op is None or key not in written_by(op.payload):
             continue
         if place <= seq:

@@ -666,7 +666,6 @@ class WeaverStore:
     def _deliver(
         self, projection: Projection, own: Sequence[SignedIntention], seq: int, *, is_foreign: bool
     ) -> None:
-        """Tell what was committed."""
         self._stall = projection.stall
         self._seen_seq = max(self._seen_seq, seq)
         if is_foreign:

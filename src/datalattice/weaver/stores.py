@@ -505,7 +505,7 @@ class Stores:
 
     def _shared(self, txn: GroupTxn) -> Iterator[bytes]:
         """Yield the stores that have other peers than this node, open or not."""
-        records = {id: _Record.decode(row) for id, row in txn.scan(INVENTORY)}
+        records = _records(txn)
         for id in records:
             holder = self._peer_holder(txn, records, id)
             if set(PeerPolicy(self._system(txn, holder).peers).authors()) - {self._key.public_key}:
@@ -698,7 +698,6 @@ class Stores:
         return sorted(path(info) for info in named)
 
     def _anywhere(self) -> Sequence[StoreInfo]:
-        """Return the stores of all depths."""
         with self._commits.read() as snapshot:
             records = _records(snapshot)
             parents = {None} | {record.parent_id or None for record in records.values()}
@@ -744,7 +743,6 @@ class Stores:
         return record
 
     def _system(self, txn: ReadTxn, record: _Record) -> SystemReader:
-        """Return the system table of a store, open or not."""
         return SystemReader(TableReader(section(txn, store_prefix(record.number)), SYSTEM))
 
     def ids(self) -> Sequence[bytes]:

@@ -57,7 +57,6 @@ _WRONG_KEY: Final = "invalid peer certificate"
 
 
 def _write(builder: Any, value: bytes) -> None:
-    """Append bytes to a buffer of the library."""
     with builder._reserve(len(value)):
         end = ctypes.addressof(builder.rbuf.data.contents) + builder.rbuf.len
         ctypes.memmove(end, value, len(value))

@@ -430,7 +430,6 @@ class LatticeConversation(talk.Outbox):
             self.send(talk.TellTwin(self._node.start), now_ms)
 
     def _end_own(self) -> None:
-        """End a conversation with our own key."""
         # Whoever dialled learns the key, so that this address is not dialled again.
         if self.peer.dialled and self.peer.public_key is None:
             self._events.append(talk.Proved(self._node.asker.public_key))
