@@ -41,7 +41,7 @@ class EventRing(Generic[T]):
 
     def __init__(self, size: int = RING_EVENTS, entropy: Entropy | None = None) -> None:
         self.id: Final = (entropy or SystemEntropy()).bytes(_ID_BYTES)
-        """Tells it apart: numbers of another ring, such as that before a restart, mean nothing."""
+        """Identifies this ring: numbers of another one, as of before a restart, mean nothing."""
         self._events: deque[T] = deque(maxlen=size)
         self._count = 0
         self._lock: Final = threading.Lock()

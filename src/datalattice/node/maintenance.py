@@ -37,7 +37,7 @@ HostedStores = Callable[[], WeaverHosts]
 """Returns the Weaver stores. Raises: NoSigningKey."""
 
 Reporting = Callable[[], AbstractContextManager[None]]
-"""Returns what turns a fault of the program into an error that is told."""
+"""Returns a context in which a fault of the program becomes an error for the caller."""
 
 
 class Maintenance:

@@ -1,4 +1,4 @@
-"""Systemd: what a service manager is told, and the sockets that it hands over.
+"""Systemd: messages to a service manager, and the sockets that it hands over.
 
     NOTIFY_SOCKET              where states are sent: READY=1, RELOADING=1, WATCHDOG=1, STOPPING=1
     WATCHDOG_USEC              how often WATCHDOG=1 is expected, in microseconds

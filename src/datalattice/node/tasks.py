@@ -31,7 +31,7 @@ from datalattice.protobuf import Message
 NODE_TASKS_MAX: Final = 64  # remembered; the oldest one that has ended makes room for the next
 
 TELL_S: Final = 0.5  # a bar moves twice a second
-"""How often who watches a task is told of its progress; its end is told at once."""
+"""Time between two reports of a task's progress to its watchers; its end is reported at once."""
 
 _RESULTS: Final[dict[type[Message], str]] = {
     HealedStore: "healed",

@@ -122,7 +122,7 @@ class StoreChecker:
         self._state = log.state.watermark()
         self._acknowledged = acknowledged
         self._progress = progress
-        # A damaged record is no loss: the store is complete, and removed cells appear as scars.
+        # Without the record the store is still complete; removed cells then appear as scars.
         self._record_scar = removed if isinstance(removed, Damage) else None
         self._removed = removed if isinstance(removed, RemovedRecord) else NOTHING_REMOVED
         self._filter = RemovedFilter(self._removed)

@@ -110,7 +110,7 @@ class Replicator:
     def receive(self, id: str, payload: bytes, now_ms: int) -> None:
         """Take in a frame of a peer."""
         partner = self._partners.get(id)
-        # What comes after the last straw is not read.
+        # A partner that is being disconnected is read no more.
         if partner is None or partner.closing:
             return
         # Charged before it is read: decoding is the first thing that it costs.
@@ -126,7 +126,7 @@ class Replicator:
         """
         try:
             is_changed = self._replica.publish()
-            # A publication that failed is not announced: peers hear of durable values alone.
+            # Peers are sent durable values only, so a publication that failed is not announced.
             if is_changed:
                 self._changed(now_ms)
         finally:
@@ -144,7 +144,7 @@ class Replicator:
         for remark in absorbed.reports:
             self._effects.note(remark.kind, source, remark.text, remark.count)
         partner = self._partners.get(source)
-        # A value that changed the state forgives; one refused in full is charged.
+        # A value that changed the state clears the count of useless messages; a refused one adds.
         if partner is not None and absorbed.changed:
             self._was_useful(partner)
         elif partner is not None and any(one.is_refusal for one in absorbed.reports):
@@ -165,7 +165,7 @@ class Replicator:
             self._effects.taken += [(id, None if full else lost[0]) for id, full in ended.items()]
         for key in absorbed.dropped:
             self._effects.note("dropped", source, f"value {key.hex()} never became complete")
-        # After the values are durable: who waits for a pull may rely on them.
+        # After the values are durable: the caller of a pull may rely on them.
         self._pulls.settle(absorbed, self._effects)
         if absorbed.changed:
             self._changed(now_ms)
@@ -585,7 +585,7 @@ class Replicator:
         if comparison is None:
             self._effects.finish(pull, None)
             return
-        # No exchange: the comparison only tells, as a statement of the root does.
+        # No exchange: it states something and awaits no answer, as a statement of the root does.
         exchange = partner.conversation.send(talk.Compare(comparison.start()), now_ms)
         if exchange is not None:
             partner.comparisons[exchange] = OpenComparison(comparison)
@@ -599,7 +599,7 @@ class Replicator:
         self._send_frames(partner)
 
     def _correct(self, partner: Partner, now_ms: int) -> None:
-        """Tell a peer that assumes a state which is not here what we do hold."""
+        """State what is held here to a peer that assumes something else."""
         comparison = self._replica.compare(partner.peer, Why.DOUBT)
         if comparison is None or comparison.probe is None or not partner.may_push:
             return

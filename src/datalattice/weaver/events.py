@@ -50,7 +50,7 @@ def record(txn: WriteTxn, messages: Iterable[Message]) -> None:
 
 
 def event_mark(txn: ReadTxn, number: int) -> bytes | None:
-    """Return 8 bytes that tell an event from others with its number, None where it is not kept.
+    """Return 8 bytes that no other event with this number has, None where it is not kept.
 
     Number 0 stands for the time before the first event.
     """

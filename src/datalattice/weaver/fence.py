@@ -1,4 +1,4 @@
-"""Fence: whether this node may write to a store, or has to hear first what it wrote elsewhere.
+"""Fence: whether this node may write to a store, or must ask a peer first what it wrote elsewhere.
 
 A node's intentions in a store are one chain. A folder that was restored or copied holds an old end
 of it, and what is written there is a second branch. So a store in doubt refuses writes of this node

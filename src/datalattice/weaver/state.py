@@ -44,7 +44,7 @@ from datalattice.weaver.tables import (
 )
 
 OnProgress = Callable[[int, int], None]
-"""Is told how many records are applied, and of how many."""
+"""Called with the number of records that are applied, and of all of them."""
 
 BATCH_RECORDS: Final = 256  # "read 256 records at a time"
 """Records that are applied between two writes to the tables."""

@@ -212,7 +212,7 @@ class StoreView:
         return last_event(self._txn)
 
     def event_mark(self, number: int) -> bytes | None:
-        """Return what tells the event with a number from others, None where it is not kept."""
+        """Return a mark that no other event with this number has, None where it is not kept."""
         return event_mark(self._txn, number)
 
     def events(self, number: int, home: str) -> Iterator[tuple[int, Message | None]]:
@@ -655,7 +655,7 @@ class WeaverStore:
         *,
         is_foreign: bool = False,
     ) -> None:
-        """Have what was written told after the commit. is_foreign: it needs an ack."""
+        """Announce after the commit what was written. is_foreign: it needs an ack."""
         # Witness, state and position in one transaction: a crash leaves all of it or nothing. A
         # stall rolls nothing back: the log goes on.
         if projection.events:

@@ -164,9 +164,9 @@ class Stores:
         self.peers: Final = PeerManager(self, commits, key, clock, entropy)
         """Who may do what, and invites."""
         self.on_ready: Final[Listeners[[WeaverStore]]] = Listeners()
-        """Told of each store that was opened: the network serves it from then on."""
+        """Called with each store that was opened; the network serves it from then on."""
         self.on_warning: Final[Listeners[[str]]] = Listeners()
-        """Told of what keeps a child from being opened; without a listener it is logged."""
+        """Called with the reason why a child was not opened; without a listener it is logged."""
         for machine in machines:
             self._add_machine(machine)
 

@@ -206,7 +206,7 @@ class RangeComparison:
     """A comparison by ranges of hashes. It answers from the log as it was when it began."""
 
     probe: Final = None
-    """Ranges tell a peer nothing that news could begin at."""
+    """None: ranges state no set from which news could begin."""
 
     def __init__(
         self,
