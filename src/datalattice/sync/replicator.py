@@ -771,7 +771,7 @@ class Replicator:
         ours = {one.peer.public_key for one in self._partners.values() if one.is_plain}
         for partner in self._partners.values():
             key, partner.claimed = partner.claimed, None
-            # What is proved, or answers on a connection of ours, needs no challenge.
+            # A proved key, and a peer that answers on a connection of ours, need no challenge.
             if key is None or partner.peer.dialled or partner.peer.public_key is not None:
                 continue
             if key in ours:
@@ -797,7 +797,7 @@ class Replicator:
     # --- small things -------------------------------------------------------------------------
 
     def _say(self, partner: Partner, saying: talk.Saying, now_ms: int) -> int:
-        """Say something to a peer; return the size of its frames in bytes."""
+        """Send something to a peer; return the size of its frames in bytes."""
         partner.conversation.send(saying, now_ms)
         return self._send_frames(partner)
 

@@ -367,7 +367,7 @@ class LatticeConversation(talk.Outbox):
             self._fault(IGNORED, reason)
             return
         # Bare values "count once the peer has proved there that it holds the same key"
-        # (docs/protocol.md, Plain peers); or the operator takes anybody's.
+        # (docs/protocol.md, Plain peers); or where the operator accepts those of all peers.
         offer = stated((), value, parts)
         is_accepted = self._node.dialect.accept_bare_values
         self._events.append(talk.Offered(offer) if is_accepted else talk.Bare(offer, reason))
