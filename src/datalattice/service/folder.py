@@ -118,6 +118,7 @@ class FolderService:
             if self._both is None:
                 self._node = open_node(self._path, cache_bytes=self._cache_bytes)
                 access = self._access()
+                # The contents first: a venue reads them when it goes on with its jobs.
                 contents = configured_storage(
                     self._config, self._path, self._node.drive, self._node.upload
                 )

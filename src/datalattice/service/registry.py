@@ -133,6 +133,7 @@ class Streamed(Generic[R]):
         self.resume = "" if positions is None else token(name, positions.now())
         """The token of the last item that was taken, or of the beginning; "" without tokens."""
         self._has_more = False
+        # Looked at now, so that a token of what is gone is refused before the stream begins.
         if is_resumed:
             try:
                 self._waiting = chain(self._waiting, self._look())

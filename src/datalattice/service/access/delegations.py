@@ -119,6 +119,7 @@ def _proofs(claims: Mapping[str, Any]) -> list[str]:
 def _given(claims: Mapping[str, Any]) -> list[_Part]:
     """Return what a delegation lists. Abilities that other services know give nothing here."""
     listed = claims.get("att")
+    # Bounded before anything is read: the text comes from whoever shows it.
     if not isinstance(listed, list) or len(listed) > RESOURCES_MAX:
         raise BadCredential("resources")
     found = []
@@ -129,6 +130,8 @@ def _given(claims: Mapping[str, Any]) -> list[_Part]:
                 segments = path_segments(path) if slash else ()
                 if segments is None:
                     raise BadCredential("resources")
+                # "Unknown abilities give nothing, since tokens for other services may carry them"
+                # (docs/design/access.md).
                 if ability in _PARTS:
                     found.append(_Part(owner, segments, _PARTS[ability]))
             case _:

@@ -155,6 +155,7 @@ class Policies:
             return NO_RULES
         try:
             size = file.size()
+            # Before it is read: a wrong path may name any file.
             if size > FILE_BYTES_MAX:
                 raise UsageError(f"{self._path}: has {size} bytes, at most {FILE_BYTES_MAX}")
             data = file.read(0, size)

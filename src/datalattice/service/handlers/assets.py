@@ -62,6 +62,7 @@ def stat_content(call: ServiceCall, request: actions.StatContent) -> actions.Con
         id=request.id,
         hash=content.digest,
         size=content.size,
+        # Whoever registered the asset wrote both, and they become headers of an answer.
         media_type=media if MEDIA_TYPE.fullmatch(media) else "",
         file_name=name if len(name) <= FILE_NAME_MAX and name.isprintable() else "",
     )

@@ -329,6 +329,7 @@ def _create_missing(
 ) -> bool:
     path = request.path or "/"
     drive = _present(call, request.drive, request.owner)
+    # A lock on a path without a file makes an empty file (RFC 4918, 7.3).
     if drive.exists(path):
         return False
     tokens = (*request.lock_tokens, made.token)
@@ -337,6 +338,7 @@ def _create_missing(
         call.locks.writing(call.holder, place.owner, place.drive, touched, tokens),
         call.node.batch(),
     ):
+        # Looked at again: another writer may have been first.
         if drive.exists(path):
             return False
         drive.create_file(path)

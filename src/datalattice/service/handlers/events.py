@@ -36,12 +36,14 @@ def _event(event: NodeEvent | EventsMissed) -> NodeEvent:
 def name_node(call: ServiceCall, request: NameNode) -> Empty:
     """Name the node."""
     name, path = request.name, call.node.path
+    # Peers show the name in their lists: it must not change what a terminal shows.
     if not name or _CONTROL.search(name) or len(name.encode()) > NAME_BYTES_MAX:
         raise UsageError(
             f"name: 1 to {NAME_BYTES_MAX} bytes without control characters, got {name!r:.80}"
         )
     if path is not None:
         write_node_name(Folder(path), name)
+    # Peers learn the name through the Weaver stores that they share with this node.
     if call.node.stores():
         call.node.weaver.open_all()
         call.node.weaver.peers.set_name(name)

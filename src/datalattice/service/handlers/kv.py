@@ -115,6 +115,7 @@ def write_keys(call: ServiceCall, request: actions.WriteKeys) -> actions.WriteRe
     if not request.writes:
         raise UsageError("writes: one or more")
     unknown = [one.operation for one in request.writes if one.operation not in _WORK]
+    # All writes are checked before the first one, since they are made as one.
     if unknown:
         known = ", ".join(one.name.lower() for one in actions.KeyOperation)
         raise UsageError(f"operation: one of {known}, got {unknown[0]}")
@@ -161,10 +162,12 @@ class _KeyChanges(Stream[KeyChange[Value]]):
         parts: list[Any] = list(position) if isinstance(position, Vector) else []
         if len(parts) == 1:
             parts += [b"", 0]
+        # A token comes from the caller, who may have changed it.
         if [type(one) for one in parts] != [bytes, bytes, int] or parts[2] < 0:
             raise not_a_position(position)
         before, after, count = parts
         try:
+            # A watch goes on from the root that its reader saw last, as long as that is kept.
             self._before = self._seen = self._node.value(before)
         except MissingData as error:
             raise StaleToken(

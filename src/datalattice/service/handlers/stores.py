@@ -196,6 +196,7 @@ def get_tips(call: ServiceCall, request: actions.GetAuthorTips) -> actions.Autho
                     public_key=author,
                     hash=hash,
                     witness_seq=view.seq_of(hash),
+                    # An author need not be a peer: a store keeps the operations of peers that left.
                     peer_status=None if peer is None else peer.status.name.lower(),
                     peer_name=None if peer is None else peer.name,
                 )
@@ -225,6 +226,7 @@ def read_witness_log(call: ServiceCall, request: actions.ReadWitnessLog) -> acti
 @handles(actions.GetIntention)
 def get_intention(call: ServiceCall, request: actions.GetIntention) -> actions.IntentionAnswer:
     """Return the intention whose hash begins so."""
+    # An empty prefix would stand for every intention.
     if not request.hash_prefix:
         raise UsageError("hash_prefix: one byte or more")
     machine = _machine(call, request.store_id)
@@ -232,6 +234,7 @@ def get_intention(call: ServiceCall, request: actions.GetIntention) -> actions.I
         found = view.find(request.hash_prefix)
     if not found:
         raise NoSuchPath(f"no intention has a hash that begins with {request.hash_prefix.hex()}")
+    # A prefix never stands for one of several: the caller gets all of them to choose from.
     if len(found) > 1:
         listed = ", ".join(one.hash.hex() for one in islice(found, 10))
         raise Conflict(f"{len(found)} intentions begin so: {listed}")
@@ -530,6 +533,7 @@ def follow_store(
         raise UsageError(f'start: "start" or "end", got {request.start!r:.80}')
     handle = _handle(call, request.id)
     name = stream_name(request.action.name, request.id)
+    # "resume ... counts instead of `start`": a reader goes on behind what it has taken.
     if request.resume:
         start = _log_position(read_token(request.resume, name))
     elif request.start == "start":

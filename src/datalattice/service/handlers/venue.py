@@ -159,6 +159,7 @@ def invoke(call: ServiceCall, request: InvokeOperation) -> JobRecord:
             request_id=call.request_id,
         )
     )
+    # The id is durable by now: a caller that gives up waiting finds the job by it.
     if wait_s:
         id = bytes.fromhex(str(record["id"]))
         record = venue.call(venue.runner.wait(id, caller, wait_s))

@@ -117,6 +117,7 @@ class Catalogue:
                 self._paths[operation.path] = operation
                 self._ids[operation.path] = asset_id(metadata_text(operation.metadata))
                 named = operation_of(operation.metadata).get("adapter", "")
+                # The first operation of an adapter's name describes an asset that names it.
                 self._offered.setdefault(str(named), operation)
 
     def publish(self, register: Callable[[str], bytes]) -> None:

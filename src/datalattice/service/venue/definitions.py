@@ -55,6 +55,7 @@ class OperationFinder:
 
         Raises: as `Catalogue.resolve` and `Definitions`.
         """
+        # On the event loop what is in memory; the rest reads the grid, which may wait for a disk.
         found = self._catalogue.known(reference)
         if found is not None:
             return found

@@ -53,6 +53,7 @@ class CallGate:
             try:
                 await start()
             except (DataLatticeError, OSError) as error:
+                # Once for each reason: the start is tried again every few seconds.
                 if str(error) != str(self._refusal):
                     _log.warning("the venue does not begin: %s: %s", type(error).__name__, error)
                 self._refusal = error

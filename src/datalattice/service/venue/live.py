@@ -118,6 +118,8 @@ class LiveJobs:
         """
         operation.check(input)
         cell = json_cell(input, "input")
+        # "At most 1,000 live jobs of a caller, 10,000 of a venue: each has a task and a private
+        # part" (docs/design/venue.md).
         if len(self.live) >= self._limits.jobs:
             raise Backpressure(f"{self._limits.jobs} jobs of this venue are live; wait for some")
         if self._counts[caller] >= self._limits.caller_jobs:
@@ -283,6 +285,7 @@ class LiveJobs:
         except DataLatticeError as error:
             self.apply(job, JobEvent.FAIL, {"error": error_text(error)})
             return
+        # Only a STARTED job can be COMPLETE: one that waits for an answer has lost its question.
         if job.status is not JobStatus.STARTED:
             why = f"the operation returned while the job was {job.status}"
             self.apply(job, JobEvent.FAIL, {"error": why})
@@ -360,6 +363,8 @@ class LiveJobs:
             raise Conflict(f"job {job.id.hex()}: no {event.value}: {after.reason}")
         job.record = after
         batch = JobBatch(records={job.id: after})
+        # "It goes in the commit that ends the job" (docs/design/venue.md): the private part and the
+        # end are one write.
         if job.status.is_terminal:
             batch.private[job.id] = None
             self._end(job, event)
@@ -403,6 +408,8 @@ class LiveJobs:
             job = self.live.get(id)
             if job is None:
                 continue
+            # "COMPLETE, FAILED, ...: anybody sees it" (docs/design/venue.md): readers get the
+            # record once it is durable.
             job.shown = record
             status = status_of_job(record)
             if status is not None and status.is_terminal:

@@ -53,6 +53,7 @@ class JobPages:
             at = len(ids) if before is None else bisect_left(ids, before)
             while at and len(found) < count:
                 at -= 1
+                # A job that was deleted keeps its record, and is shown no more.
                 if not self._storage.is_hidden(ids[at]):
                     found.append(ids[at])
         return found

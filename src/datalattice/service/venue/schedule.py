@@ -117,6 +117,7 @@ class Schedule:
             raise UsageError(
                 f"time: Unix milliseconds from 0 to {JOB_TIME_MAX}, got {call.time_ms}"
             )
+        # A caller has fewer than the venue, so that one cannot take the place of all others.
         if self._counts[call.owner] >= self._most_of_one:
             raise Backpressure(
                 f"{self._most_of_one} calls of {call.owner} wait for their time; cancel some"
@@ -124,6 +125,7 @@ class Schedule:
         call = replace(call, time_ms=max(call.time_ms, present_ms(self._clock)))
         if len(self._calls) >= self._most:
             raise Backpressure(f"{self._most} calls wait for their time; cancel some")
+        # The time comes first in a handle, so the order of handles is that of the times.
         handle = call.time_ms.to_bytes(_TIME_BYTES, "big") + self._entropy.bytes(_RANDOM_BYTES)
         self._calls[handle] = call
         self._counts[call.owner] += 1

@@ -157,6 +157,7 @@ def _expanded_size(schema: Json) -> int:
                 if name in _REFUSED or (name == "$id" and depth > 1):
                     raise UsageError(_unusable(f"{name!r} is not accepted here"))
                 if name == "$ref" and isinstance(part, str):
+                    # "Not around in a circle; nothing is fetched" (docs/design/venue.md).
                     if part in inside:
                         raise UsageError(_unusable(f"{part!r:.80} refers to itself"))
                     waiting.append((_named(schema, part), depth + 1, inside | {part}))
@@ -195,6 +196,7 @@ def _size(value: Json, most: int) -> int:
         part = waiting.pop()
         size += 1
         if isinstance(part, str):
+            # "16 characters count as one value more" (docs/design/venue.md).
             size += len(part) // CHARS_A_VALUE
         elif isinstance(part, dict):
             size += sum(1 + len(name) // CHARS_A_VALUE for name in part)

@@ -75,6 +75,7 @@ def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
         made.append(_python(config.venue_python, folder))
     if config.venue_spark.jobs:
         made.append(_spark(config.venue_spark, folder))
+    # A missing package stops the daemon at its start, not the first query.
     if config.venue_sql.enabled:
         SqlAdapter.check_packages()
 
@@ -116,6 +117,7 @@ def _python(config: VenuePythonConfig, folder: Path) -> PythonAdapter:
 def _function(name: str, config: FunctionConfig, path: list[str]) -> RegisteredFunction:
     function: Any = config.function
     if not config.isolated:
+        # In a thread of the daemon the function is imported here, so its folders count here.
         sys.path += [one for one in path if one not in sys.path]
         module, _, attribute = config.function.partition(":")
         try:

@@ -218,6 +218,7 @@ class GridAdapter(PlainAdapter):
         venue = text_member(fields, "venue", "")
         door = None
         if venue:
+            # Without `venue` the job runs here; calls that leave the machine take the operator.
             if self._venues is None:
                 raise UsageError("`venue`: this venue calls no others")
             door = self._venues.find(venue)
@@ -245,6 +246,7 @@ class GridAdapter(PlainAdapter):
             if result.status != JobStatus.COMPLETE:
                 raise OperationFailed(result.error or f"job {result.id.hex()} is {result.status}")
             return result.output
+        # "A venue that calls another one gives its effect key as the id" (docs/design/venue.md).
         if call.kind == "invoke":
             key = job.effect_key().hex()
             made = await self._jobs().invoke(call.operation, call.input, caller, request_id=key)
@@ -337,6 +339,8 @@ class GridAdapter(PlainAdapter):
                 status = JobStatus(record.status)
                 if status.is_terminal:
                     return _result_of(record, door)
+                # "The job there asks for something: asks its caller, and passes the answer on"
+                # (docs/design/venue.md). The key numbers the answers, so that each is given once.
                 if status in (JobStatus.INPUT_REQUIRED, JobStatus.AUTH_REQUIRED):
                     kind = INPUT_REQUIRED if status == INPUT_REQUIRED else AUTH_REQUIRED
                     answer = await job.ask(record.message or f"job {id.hex()} waits", kind)
@@ -344,6 +348,7 @@ class GridAdapter(PlainAdapter):
                     key = job.effect_key(f"answer {asked}").hex()
                     await self._called(door, message, delegations, request_id=key)
                     asked, pause_s = asked + 1, POLL_FIRST_S
+            # "The other venue stops: waits up to 300 s for it; then FAILED" (docs/design/venue.md).
             except Unavailable as error:
                 await away.pause(door, error)
             else:

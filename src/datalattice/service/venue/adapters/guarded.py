@@ -81,6 +81,8 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
             addresses = list(dict.fromkeys(await self._resolve(host, port)))
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(f"{host} has no address: {error}") from error
+        # Checked after the name was resolved, and the connection goes to the checked address: a
+        # second look-up might give another one.
         refused = [self._rules.refused_address(address) for address in addresses]
         allowed = [one for one, why in zip(addresses, refused, strict=True) if why is None]
         if addresses and not allowed:

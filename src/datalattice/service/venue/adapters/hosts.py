@@ -69,6 +69,7 @@ class HostRules:
         except ValueError:
             return f"{text} is no IP address"
         for one in _all_of(address):
+            # Before `private`: these are refused even where private addresses are allowed.
             if one in METADATA_ADDRESSES:
                 return f"{text} is an address where clouds tell credentials"
             if one.is_multicast or one.is_unspecified or one.is_link_local or _is_reserved(one):

@@ -177,6 +177,7 @@ class HttpAdapter(PlainAdapter):
                 raise UsageError("`body`: a GET has none")
             body = json.dumps(request["body"], ensure_ascii=False, allow_nan=False).encode()
             most = self._limits.body_bytes
+            # The limit is of the bytes that are sent, so it is checked on the encoding.
             if len(body) > most:
                 raise UsageError(f"`body` has at most {most} bytes, got {len(body)}")
             if all(name != "content-type" for name, _ in fields):

@@ -89,6 +89,7 @@ def read_plan(operation: object) -> Plan:
         raise UsageError(f"`operation.steps` has at most {STEPS_MAX} steps, got {len(given)}")
     for number, fields in enumerate(given):
         _check_members(fields, f"`operation.steps[{number}]`")
+    # A step depends on earlier ones only, so that no orchestration waits for itself.
     needs = step_needs([fields.get("input") for fields in given])
     steps = tuple(map(_step, given, needs))
     if "result" not in operation:
@@ -146,6 +147,7 @@ def dependencies(specification: object) -> tuple[int, ...]:
 
 
 def _collect(specification: object, found: set[int], depth: int) -> None:
+    # A specification comes from a caller: deeper ones would exhaust the stack of Python.
     if not depth:
         raise UsageError(f"a specification nests at most {SPECIFICATION_DEPTH_MAX} deep")
     if isinstance(specification, Mapping):

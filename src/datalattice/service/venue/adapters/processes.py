@@ -69,6 +69,7 @@ async def call_in_process(
 async def _run(sent: bytes, folder: str, limits: VenuePythonConfig) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
+        # Isolated: neither the environment nor the working directory adds modules.
         "-I",
         str(_WORKER),
         stdin=asyncio.subprocess.PIPE,
@@ -88,6 +89,7 @@ async def _run(sent: bytes, folder: str, limits: VenuePythonConfig) -> bytes:
     except asyncio.IncompleteReadError:
         raise OperationFailed(await _why_it_ended(process, limits)) from None
     finally:
+        # Also where the job was cancelled: no process outlives its call.
         await _end(process, gently=not answered)
     return answer
 

@@ -104,6 +104,7 @@ class PythonAdapter(PlainAdapter):
         """
         registered = self._functions[sub_operation(meta, self._functions)]
         arguments = [input, job.effect_key().hex()] if registered.keyed else [input]
+        # A name runs in a process of its own, with limits; an object in a thread, without any.
         if isinstance(registered.function, str):
             async with self._processes:
                 return await call_in_process(

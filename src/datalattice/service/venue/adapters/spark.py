@@ -100,6 +100,7 @@ class SparkAdapter(PlainAdapter):
     ) -> None:
         self._offers: Final[dict[str, SparkOffer]] = {}
         for one in offers:
+            # The name is the path of the operation, `spark/<name>`.
             if one.name in self._offers:
                 raise UsageError(f"two jobs have the name {one.name!r}")
             self._offers[one.name] = one

@@ -127,6 +127,8 @@ class VenueRules:
             found = self._listed.get(found.url, found)
         if found is None:
             raise UsageError(f"`venue`: {given!r:.100} is not one that this venue knows")
+        # "A venue to be called is one that the operator has listed ... or its host is allowed"
+        # (docs/design/venue.md).
         why = None if found.is_listed else self.hosts.refused_name(found.host)
         if why is not None:
             raise UsageError(f"`venue`: {why}")
