@@ -86,11 +86,15 @@ class DoorCertificate:
         if (key, chain) == (self.key, self.chain):
             return lambda: None
         certificate = x509.load_pem_x509_certificates(chain)[0]
+        # Tried on a context of its own first: a key of another certificate must not end a door that
+        # serves.
         self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
         def take() -> None:
             self._load(self.context)
             self.key, self.chain = key, chain
+            # Beside the statement of before: a client may have seen the former certificate a moment
+            # ago.
             self.statements = (state_door(self._identity, certificate), *self.statements[:1])
 
         return take

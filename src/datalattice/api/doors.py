@@ -126,6 +126,7 @@ class Doors:
         for name, listener in self._listeners().items():
             try:
                 self._bind(name, listener)
+            # One door that cannot be had does not keep the others from serving.
             except UsageError as error:
                 self._fail(name, error)
                 if listener is not None and listener.listen is not None:
@@ -242,6 +243,7 @@ class Doors:
                 files = self._files_of(listener)
                 if files is not None and files not in self._certificates:
                     DoorCertificate(self._folder, self._identity, self._clock, files)
+        # All are read before one is put in force: an error leaves every door as it was.
         newer = [one.prepare() for one in list(self._certificates.values())]
 
         def take() -> None:
@@ -319,6 +321,8 @@ class Doors:
         closing: list[Callable[[], None]] = [bound.close]
         try:
             hosts: tuple[str, ...] = ()
+            # A web page may name this machine under a name of its own: a local door knows its
+            # names.
             if listener is not None and (listener.is_local or listener.hosts):
                 hosts = (*LOCAL_HOSTS, *listener.hosts)
             certificate = None
@@ -337,6 +341,7 @@ class Doors:
             await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
             ending.cancel()
             server.should_exit = True
+            # Streams end at once, so that requests in flight have all of the time that is left.
             door.drain()
             await serving
             if not self._ending.is_set():

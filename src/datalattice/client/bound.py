@@ -587,6 +587,8 @@ class NodeBinding:
         if target is None:
             return None
 
+        # At the end of the commit, on the newest state: what is shared by all its changes comes
+        # last.
         def written(shared: T) -> None:
             last = Draft(target.get(), self.context)
             with self._writing_to(last):

@@ -264,6 +264,7 @@ class ThreadTurn:
         awaited: what the other holder is, for the text of the error.
         Raises: StoreLocked: another thread had it all the time.
         """
+        # Threads that wait are counted, so that a batch can tell whether it holds others up.
         if not self._lock.acquire(blocking=False):
             self.waiting += 1
             try:
@@ -534,6 +535,7 @@ def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
         try:
             return RealDisk().lock(path)
         except StoreLocked:
+            # The lock is asked for again, with pauses: the system tells nobody that it is free.
             if time.monotonic() >= give_up_s:
                 raise StoreLocked(
                     f"waited {wait_s:g} s in vain for another {awaited} ({path})"

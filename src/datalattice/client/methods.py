@@ -234,6 +234,7 @@ def _plain(message: Any) -> dict[str, Any]:
             found[field.name] = {key: _plain_one(of, value[key]) for key in value}
         elif _is_repeated(field):
             found[field.name] = [_plain_one(field, one) for one in value]
+        # Absent differs from the default where protobuf keeps the difference.
         elif field.has_presence and not message.HasField(field.name):
             found[field.name] = None
         else:

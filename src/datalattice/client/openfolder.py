@@ -127,6 +127,7 @@ class OpenFolder:
             if self._users > 0 or self._is_closed:
                 return
             self._is_closed = True
+            # Under the lock: a thread that opens the folder now gets a new one.
             if _open.get(self.folder.path) is self:
                 del _open[self.folder.path]
         self._leave_node()

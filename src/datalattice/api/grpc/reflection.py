@@ -109,6 +109,7 @@ class Reflection:
 
     def _found(self, request: Any, caller: Principal) -> dict[str, Any]:
         asked = request.WhichOneof("message_request")
+        # What a caller may not list does not show in its description either.
         if asked == "list_services":
             names = {name for one in self._all(caller) for name in one.services}
             services = [wire.ServiceResponse(name=name) for name in sorted(names)]

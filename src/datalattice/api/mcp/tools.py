@@ -274,6 +274,7 @@ class McpTools:
         else:
             raise UsageError(f"a resource is {VALUE_URI}HASH or {PATH_URI}PATH, got {uri[:80]!r}")
         if isinstance(value, (bytes, Blob)):
+            # A resource is read as a whole, so it has a limit where REST has ranges.
             if len(value) > RESOURCE_CHARACTERS_MAX:
                 raise LimitExceeded(f"the blob has {len(value)} bytes: read it over REST")
             return ToolResource(None, base64.b64encode(bytes(value)).decode())
@@ -350,6 +351,7 @@ def _value_answer(result: Any) -> ToolAnswer:
         shown = {"value": json.loads(text), **document}
         if _is_shallow(shown):
             return ToolAnswer(shown)
+    # A long value would fill the memory of a language model: it gets the beginning and a link.
     document["beginning"] = render(result.value)
     document["note"] = "the value is too long, or too deep: read what is inside it by its path"
     return ToolAnswer(document, link=f"{VALUE_URI}{hash}")

@@ -219,6 +219,7 @@ class _Front:
             names = resource.arguments.route.fields
             request.scope["path_params"] = dict(zip(names, fields, strict=True))
             return await self._door.answer(request, resource)
+        # A path without any verb is 404; one with others is 405 and names them in `allow`.
         if not resources and page is None:
             return problem_answer(
                 NoSuchPath(f"there is no resource {path[:200]}; see {BASE}/"), "w"
@@ -338,6 +339,7 @@ class RestDoor:
             return StreamingResponse(
                 self._events(stream, caller, resource.arguments.route.event),
                 media_type="text/event-stream",
+                # A proxy that collects events would hold them back for minutes.
                 headers={"cache-control": "no-store", "x-accel-buffering": "no"},
             )
         return await self._run(self._call, asked)

@@ -104,6 +104,7 @@ def accepted(header: str, default: str, offered: tuple[str, ...]) -> str:
         kind, *parameters = [one.strip() for one in part.split(";")]
         named = "; ".join([kind, *(one for one in parameters if not one.startswith("q="))])
         quality = next((_quality(one[2:]) for one in parameters if one.startswith("q=")), 1.0)
+        # Ties go to the first, and a quality of 0 refuses a type (RFC 9110, 12.4.2).
         if quality <= best_quality:
             continue
         if named in ("*/*", "application/*"):
@@ -140,6 +141,7 @@ def read_value(body: bytes, content_type: str) -> Value:
         return CELL.read(read_json_body(body))
     if kind == PRINTED:
         return from_text(read_body_text(body))
+    # Bytes of no further type are a blob.
     if kind == OCTETS:
         return body
     raise UnknownType(

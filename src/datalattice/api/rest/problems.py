@@ -18,6 +18,7 @@ def problem_body(error: BaseException, right: str, *, if_match: bool = False) ->
     """Return the status and the document of an error; arguments as `status_of`."""
     answer = answer_to(error, right, if_match=if_match)
     status = answer.status
+    # Two statuses of HTTP alone: no other door negotiates media types.
     if isinstance(error, UnknownType):
         status = status._replace(http=415)
     elif isinstance(error, NotAcceptable):

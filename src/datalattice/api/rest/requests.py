@@ -157,6 +157,7 @@ class Arguments:
             values[self.body.name] = self._body(body, content_type)
         elif self.has_body and body:
             document = read_document(body, content_type)
+            # One value for a field: with two, a proxy and this service could act on different ones.
             if isinstance(document, dict) and not document.keys().isdisjoint(known):
                 raise UsageError("a field that stands in the path or query is not in the body")
             given = from_document(self._request, document)
@@ -166,6 +167,7 @@ class Arguments:
         if if_match and expected is not None:
             if "if_match" in values:
                 raise UsageError("if_match: given twice, also as a header")
+            # Neither `*` nor a list nor a weak tag: a write is made on one known version.
             tag = _TAG.fullmatch(if_match)
             if tag is None:
                 raise UsageError(f"If-Match: one tag in double quotes, got {if_match!r:.80}")

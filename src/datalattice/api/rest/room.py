@@ -53,6 +53,7 @@ class BodyRoom:
 
         def grow(size: int) -> None:
             nonlocal held
+            # Small bodies always have room, so that long uploads do not stop other callers.
             more = size - held if size > SMALL_BODY_BYTES else 0
             if self._held + more > self._most:
                 raise Backpressure(
@@ -76,6 +77,7 @@ async def read_body(
     Raises: LimitExceeded: as soon as it is known to be too large.
     """
     declared = request.headers.get("content-length", "0")
+    # Refused by its head, before a byte of the body is read.
     if declared.isdigit() and int(declared) > most:
         raise LimitExceeded(f"a body has at most {most} bytes, got {declared}; {LONGER_BODY}")
     parts, size = [], 0

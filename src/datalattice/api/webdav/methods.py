@@ -226,6 +226,7 @@ class DavMethods(DavResources):
         if held is not None and held.is_directory:
             raise DavError(405, "a directory has no content")
         expected = self.expected(asked, held)
+        # RFC 4918, 9.7.1: a PUT below a missing directory is refused, and makes none.
         if held is None:
             self.need_parent(asked, asked.path)
         return actions.PutFile(
@@ -234,6 +235,7 @@ class DavMethods(DavResources):
 
     def _delete(self, asked: DavAsked) -> Response:
         self.check_inside(asked)
+        # RFC 4918, 9.6.1: a directory is removed with all that is below it.
         depth(asked.headers, ("infinity",))
         held = self.stat(asked, asked.path)
         if held is None:
@@ -247,6 +249,7 @@ class DavMethods(DavResources):
         return Response(status_code=204)
 
     def _mkcol(self, asked: DavAsked) -> Response:
+        # RFC 4918, 9.3.1: a body that is not understood is refused with 415.
         if asked.body:
             raise DavError(415, "a MKCOL has no body")
         path = asked.path
@@ -367,6 +370,7 @@ class DavMethods(DavResources):
             **asked.place,
             "timeout_s": lock_seconds(asked.headers, actions.LOCK_S_MAX),
         }
+        # RFC 4918, 9.10.2: without a body it refreshes one lock, whose token the If header has.
         if not asked.body:
             if len(asked.lists.tokens) != 1:
                 raise UsageError("a LOCK without a body refreshes the lock whose token If has")

@@ -197,6 +197,7 @@ class Wanted(NamedTuple):
             included = root.named(f"{DAV}include")
             more = () if included is None else tuple(one.name for one in included.elements())
             asked = root.named(f"{DAV}prop")
+            # A property that is named twice is answered once.
             if asked is not None:
                 return cls(tuple(dict.fromkeys(one.name for one in asked.elements())))
             if root.named(f"{DAV}allprop") is not None:
@@ -300,6 +301,7 @@ def patched(href: str, names: Iterable[str]) -> str:
     refused = [one for one in asked if one in PROTECTED]
     others = [one for one in asked if one not in PROTECTED]
     parts = [f"<D:response><D:href>{write_text(href)}</D:href>"]
+    # RFC 4918, 9.2: all of the changes are made or none, so the others fail, too.
     if refused:
         error = "<D:error><D:cannot-modify-protected-property/></D:error>"
         empty = "".join(write_xml(Element(one)) for one in refused)

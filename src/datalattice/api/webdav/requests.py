@@ -113,6 +113,7 @@ def destination(headers: Mapping[str, str], base: str) -> DavPath | None:
         raise UsageError(f"Destination: {text[:80]!r} is no URL") from error
     if not parts.path.startswith("/") or parts.query or parts.fragment:
         raise UsageError(f"Destination: a URL without query and fragment, got {text[:80]!r}")
+    # RFC 4918, 9.8.5: a copy to another server is refused with 502; the caller says so.
     if parts.netloc and parts.netloc.lower() != headers.get("host", "").lower():
         return None
     if parts.path != base and not parts.path.startswith(f"{base}/"):
@@ -214,6 +215,7 @@ class IfHeader(NamedTuple):
                 inside = None
             else:
                 raise UsageError(f"If: {found!r} does not stand there")
+        # Bounded: each condition with an entity tag costs a look at a file.
         if inside or not lists or count > CONDITIONS_MAX:
             raise UsageError(f"If: complete lists of 1 to {CONDITIONS_MAX} conditions in all")
         return cls(tuple(lists))

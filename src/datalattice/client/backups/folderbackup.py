@@ -113,6 +113,7 @@ def weaver_figures(folder: Folder, *, check: bool = False) -> dict[str, Any]:
     path = folder.path / WEAVER_FOLDER
     if not (path / DATA_FILE).exists():
         return found
+    # The journal is part of the data: its records may not be in the tables yet.
     files = [one for one in (path / DATA_FILE, path / JOURNAL_FILE) if one.exists()]
     found["weaver_bytes"] = sum(one.stat().st_size for one in files)
     keys = read_keys_or_none(folder)

@@ -68,6 +68,7 @@ def make_delegation(
     Raises: UsageError: `audience` is no DID, a resource or an ability is none, or `life_s` is out
             of range. LimitExceeded: with its proofs it is longer than a header may be.
     """
+    # Checked where it is made: its reader refuses it with one text for all reasons.
     if not is_bare_did(audience):
         raise UsageError(f"audience: a DID such as did:key:z6Mk..., got {audience!r:.80}")
     if not 0 < life_s <= DELEGATION_LIFE_S_MAX:
@@ -95,6 +96,7 @@ def make_delegation(
     }
     signed = join_token(header, claims)
     text = f"{signed}.{encode_part(key_pair.sign(signed.encode()))}"
+    # It is sent in a header, and proofs are within it, so a long chain does not fit.
     if len(text) > CREDENTIAL_CHARACTERS_MAX:
         raise LimitExceeded(
             f"a delegation with its proofs has at most {CREDENTIAL_CHARACTERS_MAX} characters, "

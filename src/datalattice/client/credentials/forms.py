@@ -201,6 +201,7 @@ def parse_request_signature(signature_input: str, signature: str) -> RequestSign
     Raises: BadFormat: it is malformed, or outside the profile: several signatures, other components
             or parameters, one of them twice, another algorithm.
     """
+    # Before the patterns see it: the text comes from a stranger.
     if max(len(signature_input), len(signature)) > CREDENTIAL_CHARACTERS_MAX:
         raise BadFormat(_LONG)
     found, given = _INPUT.fullmatch(signature_input), _SIGNATURE.fullmatch(signature)
@@ -209,6 +210,7 @@ def parse_request_signature(signature_input: str, signature: str) -> RequestSign
     if signature_input.partition("=")[0] != given[1]:
         raise BadFormat("Signature and Signature-Input have different labels")
     covered = tuple((found[2] or "").replace('"', "").split())
+    # RFC 9421 in one profile: what it does not name is refused, as its meaning would be unclear.
     if len(set(covered)) != len(covered) or not set(covered) <= set(_COMPONENTS):
         raise BadFormat(f"components are {', '.join(_COMPONENTS)}, each once")
     texts, numbers = _parameters(found[5])
@@ -235,6 +237,7 @@ def _parameters(text: str) -> tuple[dict[str, str], dict[str, int]]:
     at = 0
     while at < len(text):
         found = _PARAMETER.match(text, at)
+        # A parameter that comes twice could be read as either one.
         if found is None or found[1] in texts or found[1] in numbers:
             raise BadFormat("a parameter of a signature is malformed, or comes twice")
         if found[3] is None:
@@ -260,6 +263,7 @@ def digest_in(header: str) -> bytes:
     found: dict[str, bytes] = {}
     for part in header.split(","):
         member = _DIGEST.fullmatch(part.strip(" \t"))
+        # Other algorithms may stand beside it (RFC 9530), but none twice.
         if member is None or member[1] in found:
             raise BadFormat("Content-Digest is not a list of digests, each once")
         found[member[1]] = _base64(member[2])

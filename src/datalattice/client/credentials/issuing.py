@@ -47,6 +47,7 @@ def make_token(
     life_s:   seconds until it ends, up to an hour.
     Raises: UsageError: `life_s` is out of range.
     """
+    # "There is no list of revoked keys, so a token must end soon" (docs/design/access.md).
     if not 0 < life_s <= TOKEN_LIFE_S_MAX:
         raise UsageError(f"a token lives 1 to {TOKEN_LIFE_S_MAX} s, got {life_s}")
     issuer = did_of(key_pair.public_key)

@@ -328,6 +328,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             return
         if mode == "create" and self.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        # In a transaction the content is kept until its end, which fsspec does.
         if self._intrans:
             super().put_file(lpath, path, callback=callback, mode=mode, **kwargs)
             return

@@ -236,6 +236,7 @@ class Sync:
             names, path = waiting.pop()
             for one in drive.entries(path):
                 below = (*names, one.name)
+                # No file system of POSIX takes the zero byte in a name.
                 if "\0" in one.name:
                     self._result.passed_over.append(f"{one.path}: no local file has such a name")
                 elif one.is_dir:
@@ -358,6 +359,7 @@ class Sync:
         drive, path = self._drives.drive(self._drive), inside(self._path, *names)
         content = drive.content(path)
         still = partial(_is_as_seen, target, self._ours.get(names))
+        # What the user changed since the comparison is kept: the next round decides about it.
         if not fetch(content, target, drive.stat(path).modified_ms, self._told, still):
             return False
         facts = target.stat()

@@ -193,6 +193,7 @@ class _Asker:
         except UnicodeError:
             found = f"no such host: {peer.id}"
         with self._lock:
+            # The thread of the fence handles it; the waker ends its wait for the sockets.
             if not self._is_closed:
                 self._dialled.append((peer, found))
                 self._waker.send(b"\0")
@@ -303,6 +304,8 @@ class _Asker:
             peer.is_deaf = True
             peer.outbox.clear()
         if peer.outbox:
+            # Asked about writing only while something waits: else the selector would return at once
+            # for ever.
             self._selector.modify(stream, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
         elif peer.is_closing:
             self._end(peer, peer.reason)

@@ -95,6 +95,7 @@ class DoorAddress:
         self._token: Final = token
         self._shown: Final = tuple(delegation_headers(delegations).items())
         self._certificate: Final = certificate
+        # A slash makes it a file: no host and port has one.
         if isinstance(target, Path) or "/" in text:
             self._target = f"unix:{Path(text).absolute()}"
             if self.pin is not None:

@@ -148,6 +148,7 @@ class HealingSources:
     def __call__(self, hashes: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """Yield the cells found, as (hash, encoding)."""
         left = list(hashes)
+        # A store on this machine first: it costs no network.
         if self._store is not None:
             left = []
             for hash in hashes:

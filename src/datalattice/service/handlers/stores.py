@@ -533,7 +533,7 @@ def follow_store(
         raise UsageError(f'start: "start" or "end", got {request.start!r:.80}')
     handle = _handle(call, request.id)
     name = stream_name(request.action.name, request.id)
-    # "resume ... counts instead of `start`": a reader goes on behind what it has taken.
+    # A token counts instead of `start`: a reader goes on behind what it has taken.
     if request.resume:
         start = _log_position(read_token(request.resume, name))
     elif request.start == "start":

@@ -218,7 +218,7 @@ class GridAdapter(PlainAdapter):
         venue = text_member(fields, "venue", "")
         door = None
         if venue:
-            # Without `venue` the job runs here; calls that leave the machine take the operator.
+            # Without `venue` the job runs here; the operator allows calls of other venues.
             if self._venues is None:
                 raise UsageError("`venue`: this venue calls no others")
             door = self._venues.find(venue)
