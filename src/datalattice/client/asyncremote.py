@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from datalattice.actions import ActionRequest
-from datalattice.client.methods import AsyncStoreMethods
+from datalattice.client.calling import AsyncClient
 from datalattice.client.remote import CallPolicy
 from datalattice.errors import DataLatticeError
 from datalattice.protobuf import Message
@@ -18,16 +18,12 @@ from datalattice.protobuf import Message
 R = TypeVar("R", bound=Message)
 
 
-class AsyncRemoteClient(CallPolicy, ABC):
+class AsyncRemoteClient(CallPolicy, AsyncClient, ABC):
     """A client of a door, for one event loop."""
 
     @abstractmethod
     async def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
         """Have an action done by one request."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """End all calls and streams of this client."""
 
     async def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
         """Have an action done; as `Client.call`."""
@@ -40,13 +36,3 @@ class AsyncRemoteClient(CallPolicy, ABC):
             except DataLatticeError as error:
                 pause_s = attempts.pause_after(error)
             await asyncio.sleep(pause_s)
-
-    async def store(self, id: bytes | str) -> AsyncStoreMethods:
-        """Return a Weaver store; as `Client.store`."""
-        return await AsyncStoreMethods.open(self, id)  # type: ignore[arg-type]
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()

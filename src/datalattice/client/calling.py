@@ -101,13 +101,18 @@ class Client(Protocol):
         id: 16 bytes, their hex, or a UUID.
         Raises: as `call`. UsageError: it is no id.
         """
+        from datalattice.client.methods import StoreMethods
+
+        return StoreMethods(self, id)
 
     def close(self) -> None:
         """End all calls and streams of this client."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *exc: object) -> None: ...
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 class AsyncClient(Protocol):
@@ -124,10 +129,15 @@ class AsyncClient(Protocol):
 
     async def store(self, id: bytes | str, /) -> AsyncStoreMethods:
         """Return a Weaver store; as `Client.store`."""
+        from datalattice.client.methods import AsyncStoreMethods
+
+        return await AsyncStoreMethods.open(self, id)
 
     async def close(self) -> None:
         """End all calls and streams of this client."""
 
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        return self
 
-    async def __aexit__(self, *exc: object) -> None: ...
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

@@ -16,12 +16,12 @@ import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Generic, Protocol, Self, TypeVar
+from typing import IO, Annotated, Any, Final, Generic, Protocol, Self, TypeVar
 
 from datalattice import errors
 from datalattice.actions import ActionRequest, StartTask, TaskState, WatchTask
 from datalattice.cells import Loader, Value, encode, novelty
-from datalattice.client.calling import body_pieces, check_answer
+from datalattice.client.calling import Client, body_pieces, check_answer
 from datalattice.errors import (
     DataLatticeError,
     LimitExceeded,
@@ -33,10 +33,6 @@ from datalattice.errors import (
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.protobuf import Field, Message
 from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame, join_cells
-
-if TYPE_CHECKING:
-    from datalattice.client.calling import Client
-    from datalattice.client.methods import StoreMethods
 
 R = TypeVar("R", bound=Message)
 
@@ -81,7 +77,7 @@ class Progress(Protocol):
         ...
 
 
-class ControlClient:
+class ControlClient(Client):
     """The calling side: blocking, for tools. One call at a time."""
 
     def __init__(self, path: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -128,16 +124,6 @@ class ControlClient:
         """Begin a stream. Close it, or use it in `with`. Raises: as `call`."""
         check_answer(request, stream=True)
         return ControlStream(ControlClient(self._path, self._timeout_s), request, caller)
-
-    def store(self, id: bytes | str) -> StoreMethods:
-        """Return a Weaver store, whose methods are called by name.
-
-        id: 16 bytes, their hex, or a UUID.
-        Raises: as `call`. UsageError: it is no id.
-        """
-        from datalattice.client.methods import StoreMethods
-
-        return StoreMethods(self, id)
 
     def _exchanged(
         self, request: ActionRequest[Any], caller: str, request_id: str | None = None
@@ -194,12 +180,6 @@ class ControlClient:
     def close(self) -> None:
         """End the connection."""
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class ControlStream(Generic[R]):

@@ -17,12 +17,11 @@ Source: docs/clients.md "Weaver stores".
 from __future__ import annotations
 
 import string
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from datalattice.actions import (
-    ActionRequest,
     ExecMethod,
     ExecResult,
     GetDescriptor,
@@ -33,6 +32,7 @@ from datalattice.actions import (
     StreamList,
     SubscribeStream,
 )
+from datalattice.client.calling import AsyncClient, Client
 from datalattice.errors import (
     BadFormat,
     DataLatticeError,
@@ -41,10 +41,9 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from datalattice.protobuf import FieldInfo, Message
+from datalattice.protobuf import FieldInfo
 from datalattice.weaver import UnknownMethod, parse_store_id
 
-R = TypeVar("R", bound=Message)
 T_co = TypeVar("T_co", covariant=True)
 
 DESCRIPTOR_BYTES_MAX: Final = 1 << 20
@@ -96,24 +95,6 @@ class ResultStream(Protocol[T_co]):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
-
-
-class _Caller(Protocol):
-    """A client, as far as a store needs one."""
-
-    def call(self, request: ActionRequest[R], /) -> R: ...
-
-    def stream(self, request: ActionRequest[R], /) -> ResultStream[R]: ...
-
-
-class _AsyncCaller(Protocol):
-    """As `_Caller`, with an event loop."""
-
-    async def call(self, request: ActionRequest[R], /) -> R: ...
-
-    def stream(
-        self, request: ActionRequest[R], /
-    ) -> AbstractAsyncContextManager[AsyncIterator[R]]: ...
 
 
 class StoreMethod(NamedTuple):
@@ -348,7 +329,7 @@ class StoreMethods(_StoreInterface):
     stream is iterated: `with store.stream("Watch", prefix=b"a") as events`.
     """
 
-    def __init__(self, caller: _Caller, id: bytes | str) -> None:
+    def __init__(self, caller: Client, id: bytes | str) -> None:
         """Ask for the description.
 
         Raises: as `Client.call`. UsageError: it is no id. BadFormat: the description is forged.
@@ -408,12 +389,12 @@ class AsyncStoreMethods(_StoreInterface):
     A stream: `async with store.stream("Watch", prefix=b"a") as events: async for event in events`.
     """
 
-    def __init__(self, caller: _AsyncCaller, id: bytes, found: MachineDescriptor) -> None:
+    def __init__(self, caller: AsyncClient, id: bytes, found: MachineDescriptor) -> None:
         self._caller: Final = caller
         super().__init__(id, found)
 
     @classmethod
-    async def open(cls, caller: _AsyncCaller, id: bytes | str) -> Self:
+    async def open(cls, caller: AsyncClient, id: bytes | str) -> Self:
         """Ask for the description of a store. Raises: as `StoreMethods`."""
         key = _key(id)
         return cls(caller, key, await caller.call(GetDescriptor(id=key)))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from datalattice.actions import ActionKind, ActionRequest
-from datalattice.client.calling import check_answer
+from datalattice.client.calling import Client, check_answer
 from datalattice.client.control import CALL_TIMEOUT_S
-from datalattice.client.methods import StoreMethods
 from datalattice.client.resumption import RESUME_S
 from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
 from datalattice.crypto import Entropy, SystemEntropy
@@ -51,16 +50,12 @@ class CallPolicy:
         return Attempts(self._retry, self._entropy, request.action.name, request_id)
 
 
-class RemoteClient(CallPolicy, ABC):
+class RemoteClient(CallPolicy, Client, ABC):
     """A client of a door, for programs without an event loop."""
 
     @abstractmethod
     def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
         """Have an action done by one request."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End all calls and streams of this client."""
 
     def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
         """Have an action done; as `Client.call`."""
@@ -73,17 +68,3 @@ class RemoteClient(CallPolicy, ABC):
             except DataLatticeError as error:
                 pause_s = attempts.pause_after(error)
             time.sleep(pause_s)
-
-    def store(self, id: bytes | str) -> StoreMethods:
-        """Return a Weaver store, whose methods are called by name.
-
-        id: 16 bytes, their hex, or a UUID.
-        Raises: as `call`. UsageError: it is no id.
-        """
-        return StoreMethods(self, id)  # type: ignore[arg-type]  # the door's client has the rest
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

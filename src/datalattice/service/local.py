@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from typing import IO, Final, Self, TypeVar
+from typing import IO, Final, TypeVar
 
 from datalattice.actions import ActionRequest
-from datalattice.client import AsyncStoreMethods, Node, StoreMethods, body_pieces
+from datalattice.client import AsyncClient, Client, Node, body_pieces
 from datalattice.protobuf import Message
 from datalattice.service.access import Principal
 from datalattice.service.registry import Streamed
@@ -24,7 +24,7 @@ from datalattice.service.service import OPERATOR, Service
 R = TypeVar("R", bound=Message)
 
 
-class LocalClient:
+class LocalClient(Client):
     """Calls the actions of an open node. Any thread may use it; the node stays open when it closes.
 
     node: or a service with a policy. caller: whose rights it has.
@@ -53,25 +53,11 @@ class LocalClient:
         """Begin a stream. Raises: as `call`."""
         return self._service.stream(request, self._caller)
 
-    def store(self, id: bytes | str) -> StoreMethods:
-        """Return a Weaver store, whose methods are called by name.
-
-        id: 16 bytes, their hex, or a UUID.
-        Raises: as `call`. UsageError: it is no id.
-        """
-        return StoreMethods(self, id)
-
     def close(self) -> None:
         """Do nothing: the node belongs to the program."""
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class AsyncLocalClient:
+class AsyncLocalClient(AsyncClient):
     """As `LocalClient`, for one event loop: what waits for the disk runs in a thread."""
 
     def __init__(self, node: Node | Service, caller: Principal = OPERATOR) -> None:
@@ -110,15 +96,5 @@ class AsyncLocalClient:
                 if not items:
                     await rung.wait()
 
-    async def store(self, id: bytes | str) -> AsyncStoreMethods:
-        """Return a Weaver store; as `LocalClient.store`."""
-        return await AsyncStoreMethods.open(self, id)
-
     async def close(self) -> None:
         """Do nothing: the node belongs to the program."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
