@@ -103,13 +103,13 @@ if TYPE_CHECKING:
     from datalattice.client.calling import (
         AsyncClient as AsyncClient,
         Client as Client,
+        ResultStream as ResultStream,
         body_pieces as body_pieces,
     )
     from datalattice.client.forks import FORK_ENTRIES_MAX as FORK_ENTRIES_MAX, Forks as Forks
     from datalattice.client.methods import (
         AsyncStoreMethods as AsyncStoreMethods,
         DescribedMessage as DescribedMessage,
-        ResultStream as ResultStream,
         StoreMethod as StoreMethod,
         StoreMethods as StoreMethods,
     )
@@ -136,11 +136,11 @@ if TYPE_CHECKING:
     from datalattice.client.weaverfolder import WeaverFolder as WeaverFolder
 
 _LATER = {
-    **dict.fromkeys(("AsyncClient", "Client", "body_pieces"), "calling"),
+    **dict.fromkeys(("AsyncClient", "Client", "ResultStream", "body_pieces"), "calling"),
     **dict.fromkeys(("FORK_ENTRIES_MAX", "Forks"), "forks"),
     "INFO_HEADER": "rest",
     **dict.fromkeys(
-        ("AsyncStoreMethods", "DescribedMessage", "ResultStream", "StoreMethod", "StoreMethods"),
+        ("AsyncStoreMethods", "DescribedMessage", "StoreMethod", "StoreMethods"),
         "methods",
     ),
     **dict.fromkeys(("REST_BASE", "RestClient", "problem_error", "written_request"), "rest"),

@@ -16,12 +16,12 @@ import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, Generic, Protocol, Self, TypeVar
+from typing import IO, Annotated, Any, Final, Protocol, TypeVar
 
 from datalattice import errors
 from datalattice.actions import ActionRequest, StartTask, TaskState, WatchTask
 from datalattice.cells import Loader, Value, encode, novelty
-from datalattice.client.calling import Client, body_pieces, check_answer
+from datalattice.client.calling import Client, ResultStream, body_pieces, check_answer
 from datalattice.errors import (
     DataLatticeError,
     LimitExceeded,
@@ -182,7 +182,7 @@ class ControlClient(Client):
         self._socket.close()
 
 
-class ControlStream(Generic[R]):
+class ControlStream(ResultStream[R]):
     """The results of a stream, on a connection of their own. Any thread may close it.
 
     Iteration raises the node's error as the same class.
@@ -224,12 +224,6 @@ class ControlStream(Generic[R]):
         with contextlib.suppress(OSError):  # it has ended
             self._client._socket.shutdown(socket.SHUT_RDWR)
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def finish(client: Client, task: StartTask, progress: Progress) -> Message:

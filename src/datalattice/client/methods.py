@@ -19,7 +19,7 @@ from __future__ import annotations
 import string
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self
 
 from datalattice.actions import (
     ExecMethod,
@@ -32,7 +32,7 @@ from datalattice.actions import (
     StreamList,
     SubscribeStream,
 )
-from datalattice.client.calling import AsyncClient, Client
+from datalattice.client.calling import AsyncClient, Client, ResultStream
 from datalattice.errors import (
     BadFormat,
     DataLatticeError,
@@ -43,8 +43,6 @@ from datalattice.errors import (
 )
 from datalattice.protobuf import FieldInfo
 from datalattice.weaver import UnknownMethod, parse_store_id
-
-T_co = TypeVar("T_co", covariant=True)
 
 DESCRIPTOR_BYTES_MAX: Final = 1 << 20
 """Longest description of a state machine that is read."""
@@ -78,23 +76,6 @@ _KINDS: Final = {
     18: "int64",
 }
 """Our word for each number of FieldDescriptorProto.Type."""
-
-
-class ResultStream(Protocol[T_co]):
-    """Results that come over time. Use it in `with`, or `close` it, from any thread.
-
-    Iteration waits for each result, raises the service's error as the same class, and ends when the
-    stream is closed.
-    """
-
-    def __iter__(self) -> Iterator[T_co]: ...
-
-    def close(self) -> None:
-        """End it, here and in the service; who waits for it is woken."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exc: object) -> None: ...
 
 
 class StoreMethod(NamedTuple):
@@ -361,7 +342,7 @@ class StoreMethods(_StoreInterface):
         return lambda **fields: call(method.name, **fields)
 
 
-class _Events:
+class _Events(ResultStream[dict[str, Any]]):
     """The events of a store's stream, as plain values."""
 
     def __init__(self, method: StoreMethod, stream: Any) -> None:
@@ -375,12 +356,6 @@ class _Events:
     def close(self) -> None:
         """End it."""
         self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class AsyncStoreMethods(_StoreInterface):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 from weakref import WeakSet
 
@@ -42,7 +42,7 @@ from datalattice.actions import (
     write_text,
 )
 from datalattice.cells import decode_message, encode_message
-from datalattice.client.calling import Token, body_pieces, check_answer, check_upload
+from datalattice.client.calling import ResultStream, Token, body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
 from datalattice.client.credentials import delegation_headers
 from datalattice.client.network import (
@@ -212,7 +212,7 @@ class RestClient(RemoteClient):
             stream.close()
 
 
-class RestStream(Generic[R]):
+class RestStream(ResultStream[R]):
     """The results of a stream, on a connection of their own. Close it, or use it in `with`.
 
     Iteration raises the service's error as the same class.
@@ -274,12 +274,6 @@ class RestStream(Generic[R]):
             # A reader in another thread waits in the socket: `close` alone would not wake it.
             with contextlib.suppress(OSError):  # the service has ended it already
                 self._socket.shutdown(socket.SHUT_RDWR)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class _UnixConnection(http.client.HTTPConnection):

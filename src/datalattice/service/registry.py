@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from datalattice.actions import ActionRequest, DoorStatement, NodeEvent, with_resume
 from datalattice.apps.grid import Storage
 from datalattice.cells import Value
-from datalattice.client import Node
+from datalattice.client import Node, ResultStream
 from datalattice.cursors import EventRing, Stream, Wake
 from datalattice.errors import DataLoss, LimitExceeded, MissingData, StaleToken, UsageError
 from datalattice.protobuf import Message
@@ -96,7 +96,7 @@ class ServiceCall:
         return found
 
 
-class Streamed(Generic[R]):
+class Streamed(ResultStream[R]):
     """The items of a stream, as results of an action. Close it, or use it in `with`.
 
     It reads from its source when it is asked for items, so a slow reader keeps a position and the
@@ -206,12 +206,6 @@ class Streamed(Generic[R]):
         """End it; who waits for it is woken."""
         self._waiting, self._has_more = iter(()), False
         self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class Upload(ABC, Generic[R]):

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, Final, Generic, Self, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import grpc
 
 from datalattice.actions import ActionKind, ActionRequest
-from datalattice.client.calling import Token, check_answer, check_upload, upload_messages
+from datalattice.client.calling import (
+    ResultStream,
+    Token,
+    check_answer,
+    check_upload,
+    upload_messages,
+)
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import (
     CALLS_MAX,
@@ -28,7 +34,7 @@ from datalattice.protobuf import Message
 R = TypeVar("R", bound=Message)
 
 
-class GrpcStream(Generic[R]):
+class GrpcStream(ResultStream[R]):
     """The results of a stream, waiting for each. Close it, or use it in `with`.
 
     Iteration goes on behind the last result after the connection was lost, and raises the service's
@@ -73,12 +79,6 @@ class GrpcStream(Generic[R]):
         """End it, here and in the service; who waits for it is woken."""
         self._closed.set()
         self._call.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class GrpcClient(RemoteClient):
