@@ -245,7 +245,7 @@ def _reader(field: FieldInfo) -> Callable[[Any, str], Any]:
         low, high = INT_RANGES[field.kind]
 
         def number(document: Any, where: str) -> int:
-            # `type`, not `isinstance`: true is no number.
+            # `type`, not `isinstance`: true counts as an int in Python.
             if type(document) is not int or not low <= document <= high:
                 raise UsageError(
                     f"{where} is a whole number from {low} to {high}, got {document!r:.80}"

@@ -1,4 +1,4 @@
-"""Actions on topics: logs that an owner appends to and anybody reads."""
+"""Actions on topics: logs that their owner appends to and others read."""
 
 from __future__ import annotations
 

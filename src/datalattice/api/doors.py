@@ -282,7 +282,7 @@ class Doors:
         while not self._ending.is_set():
             try:
                 await serve()
-            except Exception as error:  # noqa: BLE001 - told by `trouble`; the others serve on
+            except Exception as error:  # noqa: BLE001 - shown by `trouble`; the others serve on
                 was_serving = name not in self._failures and name not in self._awaited
                 pause_s = RETRY_FIRST_S if was_serving else min(2 * pause_s, RETRY_MOST_S)
                 self._fail(name, error)

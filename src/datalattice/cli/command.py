@@ -68,7 +68,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound="Message")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-SHORT_KEY: Final = 16  # 64 bits: nobody finds two keys that begin alike by accident
+SHORT_KEY: Final = 16  # 64 bits: no two keys begin alike by accident
 """Hex digits of a public key that a table or a sentence shows."""
 
 NODE_START: Final = "start one with `lattice node start`"

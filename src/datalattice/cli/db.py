@@ -333,7 +333,7 @@ def hdel(
 
 
 def _member_command(name: str, told: str, change: Callable[..., int], help: str) -> None:
-    """Make a command that changes the members of a key; `told` is what it counts."""
+    """Make a command that changes the members of a key; `told` is what it counts, in its output."""
 
     def run(
         call: Call,

@@ -106,7 +106,7 @@ def visible(text: str) -> str:
 def print_lines(lines: Iterable[str]) -> None:
     """Print lines as they are: no markup, no wrapping.
 
-    On a terminal control characters are shown and not obeyed: values come from anybody.
+    On a terminal control characters are shown and not obeyed: values come from any owner.
     """
     on_terminal = sys.stdout.isatty()
     for line in lines:

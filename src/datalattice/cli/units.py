@@ -23,7 +23,7 @@ _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d|w)?")
 def duration_ms(text: str) -> int:
     """Return the milliseconds of a duration such as `90s`; a plain number is seconds.
 
-    Raises: UsageError: it is none.
+    Raises: UsageError: the text is malformed.
     """
     found = _DURATION.fullmatch(text)
     if found is None:
@@ -35,7 +35,7 @@ def duration_ms(text: str) -> int:
 
 
 def duration_s(text: str) -> float:
-    """Return the seconds of a duration. Raises: UsageError: it is none."""
+    """Return the seconds of a duration. Raises: UsageError: the text is malformed."""
     return duration_ms(text) / 1_000
 
 

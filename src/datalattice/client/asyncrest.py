@@ -167,7 +167,7 @@ class AsyncRestClient(AsyncRemoteClient):
         is_stream: bool,
         body: AsyncIterator[bytes] | None = None,
     ) -> httpx.Response:
-        """Send a request; return the answer, read if it is no stream. Raises: as `call`."""
+        """Send a request; return the answer, read unless it is a stream. Raises: as `call`."""
         verb, target, own, headers = written_request(request, self._token, {**self._shown, **more})
         http = await self._open()
         made = http.build_request(

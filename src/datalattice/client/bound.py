@@ -481,7 +481,7 @@ class NodeBinding:
         return self._data.subscribe(wake)
 
     def turn(self) -> AbstractContextManager[Editor]:
-        """Return the write turn of the folder, for what is no edit of the root.
+        """Return the write turn of the folder, for writes beside the root.
 
         Raises: ReadOnly, NoSigningKey, StoreLocked.
         """

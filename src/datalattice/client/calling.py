@@ -119,7 +119,7 @@ class Client(Protocol):
         """Return a Weaver store, whose methods are called by name.
 
         id: 16 bytes, their hex, or a UUID.
-        Raises: as `call`. UsageError: it is no id.
+        Raises: as `call`. UsageError: the id is malformed.
         """
         from datalattice.client.methods import StoreMethods
 

@@ -232,7 +232,7 @@ def finish(client: Client, task: StartTask, progress: Progress) -> Message:
     Raises: as `client.call`; the error with which the task ended. Conflict: it was cancelled.
     """
     last = client.call(task)
-    # The stream ends with the task, so its end is told at once and not at the next look.
+    # The stream ends with the task, so its end is known at once and not at the next look.
     with client.stream(WatchTask(id=last.id)) as infos:
         for info in infos:
             last = info

@@ -535,7 +535,7 @@ def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
         try:
             return RealDisk().lock(path)
         except StoreLocked:
-            # The lock is asked for again, with pauses: the system tells nobody that it is free.
+            # The lock is asked for again, with pauses: the system gives no sign when it is free.
             if time.monotonic() >= give_up_s:
                 raise StoreLocked(
                     f"waited {wait_s:g} s in vain for another {awaited} ({path})"

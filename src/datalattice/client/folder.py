@@ -32,7 +32,7 @@ VARIABLE_PREFIX: Final = "LATTICE_"
 
 KEY_FILE_MODE: Final = 0o600
 KEY_PREFIX: Final = "ed25519-seed:"
-KEY_FILE_BYTES_MAX: Final = 1_024  # a larger file is no key, whatever it begins with
+KEY_FILE_BYTES_MAX: Final = 1_024  # a key file is shorter, whatever a larger one begins with
 KEY_SUFFIX: Final = ".key"
 OWNER_NAME: Final = "owner"
 """Name of the key that commands write under, where the identity is another one."""
@@ -177,7 +177,7 @@ def read_key(path: Path) -> KeyPair:
     """Return the key pair in a key file.
 
     Raises: NoSigningKey: there is no such file.
-            UsageError: others can read it, or it is no key file.
+            UsageError: others can read it, or it holds something else.
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)

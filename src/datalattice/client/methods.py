@@ -313,7 +313,7 @@ class StoreMethods(_StoreInterface):
     def __init__(self, caller: Client, id: bytes | str) -> None:
         """Ask for the description.
 
-        Raises: as `Client.call`. UsageError: it is no id. BadFormat: the description is forged.
+        Raises: as `Client.call`. UsageError: the id is malformed. BadFormat: the description is.
         """
         self._caller: Final = caller
         key = _key(id)
@@ -409,7 +409,7 @@ class AsyncStoreMethods(_StoreInterface):
 def _methods(descriptor_set: bytes, service: str) -> dict[str, StoreMethod]:
     """Return the methods of a described service, by name.
 
-    Raises: BadFormat: it is no description of that service. LimitExceeded: it is too long.
+    Raises: BadFormat: it describes another service, or none. LimitExceeded: it is too long.
             UnsupportedOperation: the protobuf runtime is not installed.
     """
     try:

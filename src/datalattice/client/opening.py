@@ -102,7 +102,7 @@ def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | Ce
 
     fenced: the owners of the folder's keys will be written for, so the store has what the peers in
             the folder's settings have of them, as far as one can be reached.
-    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
+    Raises: NoSigningKey: the folder has no key. StoreLocked: another process than a node goes on
             writing. DataLoss: acknowledged commits of the store are gone. As `ask_peers`.
     """
     client = connect(folder.path)

@@ -60,7 +60,7 @@ def read_names(folder: Folder) -> dict[str, bytes]:
         raise Corruption(
             f"{folder.names_path} is not an object of names and keys in hex; correct or remove it"
         ) from error
-    # Other lengths are no keys.
+    # A key has one length.
     return {name: key for name, key in names.items() if len(key) == PUBLIC_KEY_BYTES}
 
 
@@ -139,7 +139,7 @@ def resolve_owner(
             digits, a local name, a DID, or "own".
     own, names, owners: the default owner, the local names, and the owners that a prefix is
             compared with.
-    Raises: UsageError: it is none of these, or a prefix of several owners; the text names them.
+    Raises: UsageError: it is something else, or a prefix of several owners; the text names them.
     """
     if isinstance(given, Owner):
         return given.key

@@ -342,7 +342,7 @@ class DoorPlace(NamedTuple):
     ) -> DoorPlace:
         """Return the place that a client was given; arguments as of `RestClient`.
 
-        Raises: UsageError: it is none, or the rest does not go with it. PeerUnavailable: there is
+        Raises: UsageError: it is malformed, or the rest does not fit it. PeerUnavailable: there is
                 no socket.
         """
         named, place = split_door(url)
@@ -404,7 +404,7 @@ def written_request(
 def read_result(request: ActionRequest[R], header: Callable[[str, str], str], body: bytes) -> R:
     """Return the result that an answer has. header: returns a header by name, or its second value.
 
-    Raises: ProtocolViolation: it is no JSON. BadFormat, UsageError: it is no such result.
+    Raises: ProtocolViolation: it is not JSON. BadFormat, UsageError: it is another document.
     """
     result = request.action.result
     fields = {field.name: field for field in result.declared()}

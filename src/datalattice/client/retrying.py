@@ -79,7 +79,7 @@ class Attempts:
     def __init__(
         self, policy: RetryPolicy, entropy: Entropy, action: str, request_id: str | None
     ) -> None:
-        """request_id: None makes one that no other request has. Raises: UsageError: it is none."""
+        """request_id: None: a new one. Raises: UsageError: it is malformed."""
         made = entropy.bytes(REQUEST_ID_BYTES).hex() if request_id is None else request_id
         check_request_id(made)
         self.id: Final = made

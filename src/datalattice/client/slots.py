@@ -83,7 +83,7 @@ def _differing(
 ) -> Iterator[Slot]:
     if same(before, after):
         return
-    # The zero's own parts are no change.
+    # Parts that the zero has, too, did not change.
     own = _emptied(lattice.zero()) if before is None else before
     if _is_entered(lattice, path) and _are_containers(own, after):
         assert isinstance(own, (Map, Index))

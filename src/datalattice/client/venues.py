@@ -37,7 +37,7 @@ def input_cell(value: object, name: str = "input") -> Value:
 
 
 def _check_names(value: object, name: str) -> None:
-    """Refuse members whose names are no text: `json` would make text of some of them."""
+    """Refuse members whose names are not text: `json` would make text of some of them."""
     left = [value]
     while left:
         one = left.pop()

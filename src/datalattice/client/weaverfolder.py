@@ -151,7 +151,7 @@ class WeaverFolder:
         if doubt is None or not doubt.refuses or self._path is None:
             return
         if running(self._path.parent) is None:
-            return  # nobody asks: the write says what to do
+            return  # without a question: the error of the write says what to do
         give_up_s = time.monotonic() + moved_wait_s(Folder(self._path.parent))
         while time.monotonic() < give_up_s:
             time.sleep(LOOK_S)
@@ -210,7 +210,7 @@ class WeaverFolder:
             self._waiting.add(waits)
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="weaver", daemon=True)
-                self._watcher.start()  # one thread a folder, only while somebody waits
+                self._watcher.start()  # one thread a folder, only while a caller waits
 
         def leave() -> None:
             end()

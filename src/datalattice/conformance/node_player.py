@@ -142,7 +142,7 @@ class _Client:
         if not step.get("raw"):
             self._sent.feed(data)
             payload = self._sent.next_payload()
-            # A transcript sends one frame a step; bytes that are no frame are marked `raw`.
+            # A transcript sends one frame a step; bytes that do not make a frame are marked `raw`.
             if payload is None or self._sent.is_partial:
                 raise Mismatch(f"one whole frame is needed, got {shown(data)}")
             # Answers to a PING carry the clock, so they are compared by kind only.
@@ -190,7 +190,7 @@ class _Client:
             ours = step.fields("ours")
             await self._ours(ours)
             return ours.get("end") is True
-        # The reference had closed; ours may answer, which is no fault.
+        # The reference had closed; ours may answer.
         if op in RECEIVES and step.get("closed"):
             return False
         if op in RECEIVES:

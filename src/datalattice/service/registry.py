@@ -4,7 +4,7 @@
     def offer(call: ServiceCall, request: OfferRecords) -> OfferedRecords: ...
 
 A handler knows no door: no HTTP, no protobuf bytes, no socket. It may wait for the disk, so a
-thread runs it. What it raises is told to the caller as it is.
+thread runs it. What it raises reaches the caller as it is.
 """
 
 from __future__ import annotations

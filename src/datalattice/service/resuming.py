@@ -52,7 +52,7 @@ def write_token(name: bytes, position: Value) -> str:
 def read_token(token: str, name: bytes) -> Value:
     """Return the position of a token of the stream `name`.
 
-    Raises: StaleToken: it is of another stream. UsageError: it is no token. LimitExceeded.
+    Raises: StaleToken: it is of another stream. UsageError: it is malformed. LimitExceeded.
     """
     # Before it is decoded: a token is a caller's text, of any length.
     if len(token) > TOKEN_BYTES_MAX:

@@ -213,8 +213,8 @@ class ErrorAnswer(NamedTuple):
 def answer_to(error: BaseException, right: str = "r", *, if_match: bool = False) -> ErrorAnswer:
     """Return what is answered to a caller from outside; arguments as `status_of`.
 
-    A read that is not allowed is answered as one of a path that is not there, so that nobody learns
-    what exists. A fault of the program keeps its text to itself.
+    A read that is not allowed is answered as one of an absent path, so that no caller learns what
+    exists. A fault of the program keeps its text to itself.
     """
     if isinstance(error, Unauthorized) and right == "r":
         return ErrorAnswer(NoSuchPath.code, HIDDEN_TEXT, STATUSES[NoSuchPath])

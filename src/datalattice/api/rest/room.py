@@ -29,7 +29,7 @@ BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of all bodies that a door holds at once, of those longer than `SMALL_BODY_BYTES`."""
 
 SMALL_BODY_BYTES: Final = 64 * 1024
-"""A body up to here always has room, so that nobody's long ones keep out ordinary requests."""
+"""A body up to here always has room, so that long ones of others keep no ordinary request out."""
 
 DRAINED_BYTES_MAX: Final = BODY_BYTES_MAX
 DRAINED_S_MAX: Final = 2.0
@@ -48,7 +48,7 @@ class BodyRoom:
 
     @contextmanager
     def request(self) -> Iterator[Callable[[int], None]]:
-        """Give room to the body of one request; the function is told its size, as it grows."""
+        """Give room to the body of one request; the function takes its size, as it grows."""
         held = 0
 
         def grow(size: int) -> None:
@@ -72,7 +72,7 @@ class BodyRoom:
 async def read_body(
     request: Request, most: int, grow: Callable[[int], None] = lambda _size: None
 ) -> bytes:
-    """Return the body. grow: is told its size as it grows, and may refuse it.
+    """Return the body. grow: called with its size as it grows; may refuse it.
 
     Raises: LimitExceeded: as soon as it is known to be too large.
     """

@@ -67,7 +67,7 @@ RETRY_S: Final = 1.0
 """When an answer that has begun goes on, whose caller has no reads left and no time was named."""
 
 SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"
-"""A page that somebody put on a drive is not let to act for whoever looks at it."""
+"""A page on a drive, which any writer may have put there, cannot act for its reader."""
 
 ACTION_OF: Final[Mapping[str, type[actions.ActionRequest[Any]]]] = {
     "PROPFIND": actions.StatFile,

@@ -146,7 +146,7 @@ def stored_text(element: Element, language: str = "") -> str:
 
 @lru_cache(4_096)
 def _shown(name: str, value: str) -> str | None:
-    """Return the element of a stored property; None where the name is no name of XML."""
+    """Return the element of a stored property; None where XML has no such name."""
     namespace, local = split_name(name)
     xmlns = f"xmlns={quoteattr(namespace)}"
     try:

@@ -100,7 +100,7 @@ class DavResources:
                 path = destination(
                     {"destination": tag, "host": asked.headers.get("host", "")}, self._base
                 )
-            # A condition on a URL that is not here is not met; it is no error.
+            # A condition on a URL that is not here is not met.
             except (UsageError, NoSuchPath):
                 path = None
         if path is None or not path.drive:

@@ -444,7 +444,7 @@ def drive_names(root: LatticeCursor, owner: object) -> list[str]:
         [
             name
             for name, value in held.entries()
-            # A foreign value that is no directory cannot be opened.
+            # Only a directory can be opened; a foreign owner may have written anything.
             if isinstance(name, str) and is_name(name) and tree.is_root(value)
         ]
     )

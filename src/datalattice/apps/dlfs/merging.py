@@ -272,7 +272,7 @@ class Merging:
         winner = greater(own, other) if a.utime == b.utime else later
         loser, lost = (b, OTHER) if winner is own else (a, OWN)
         kept = a if winner is own else b
-        # A deletion that loses is no loss for readers.
+        # Readers lose nothing by a deletion that loses.
         if loser.is_file and self._tell and not same(loser.data, kept.data):
             self._report(WriteSuperseded(path, lost))
         return winner

@@ -177,7 +177,7 @@ def _live(entries: Index, of: Index) -> Iterator[tuple[Value, str, Value, DriveN
             continue
         name, child = shown
         found = read_node(child)
-        # "live entry": tombstones are no entries for readers.
+        # "live entry": readers do not see tombstones.
         if found is None or not found.is_live or not is_well_formed(child):
             continue
         # A path resolves `.` and `..`, so it cannot name these entries.

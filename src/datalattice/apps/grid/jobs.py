@@ -140,7 +140,7 @@ def job_members(members: Mapping[str, Any]) -> Map:
         if name in members:
             raise UsageError(f"the member {name!r} of a job record is written by the venue alone")
     status = members.get(STATUS, PENDING)
-    if status not in STATUSES:  # a status that nobody knows would never end
+    if status not in STATUSES:  # a job with an unknown status would never end
         raise UsageError(f"`status` is not one of {', '.join(sorted(STATUSES))}: {status!r}")
     record = to_cell(dict(members))
     assert isinstance(record, Map)

@@ -128,7 +128,7 @@ class Venue(Tabular):
         self._binding: Final = binding
         self.did: Final = checked_did(did)
         named = public_key_of(did)
-        # A key that cannot sign for the DID would write what nobody accepts.
+        # What a key writes that cannot sign for the DID, every other node refuses.
         if key_pair is not None and named is not None and named != key_pair.public_key:
             raise NoSigningKey(f"the key 0x{key_pair.public_key.hex()} is not that of {did}")
         self._root: Final = root

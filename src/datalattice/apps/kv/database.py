@@ -301,7 +301,7 @@ class Database(TypedOperations[T], Tabular):
 
         key: the column of keys, which are texts. value: the column of values; None: each value is
         a Map of all columns. Each edit has up to 100,000 rows.
-        Raises: UsageError: it is no table, or a column is missing. Others as `set_many`.
+        Raises: UsageError: it is not a table, or a column is missing. Others as `set_many`.
         """
         count = 0
         for keys, values in bound(self._binding, "load").rows_of(table, key, value):

@@ -237,7 +237,7 @@ def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
 
 def _tell_whole(winner: Entry, loser: Entry, side: str, context: MergeContext) -> None:
     """Report a losing entry, unless the winner has the same type and value."""
-    # A tombstone that loses is no loss.
+    # Readers lose nothing by a tombstone that loses.
     if context.report is discard or not loser.shows(context.work):
         return
     # "It does not report tombstones, nor values that are equal on both sides" (docs/kv.md "What a

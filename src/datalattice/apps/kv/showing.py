@@ -172,7 +172,7 @@ def _structured(
     gone = [one[0] for _name, one in shown(ZSET, members) if one[0] not in kept]
     stored = remove_members(stored, ZSET, "SHOW", gone, now_ms)[0]
     scores = Map.of([(one[0], one[1]) for _name, one in shown(ZSET, members)])
-    # An equal score is no write: its time stays.
+    # An equal score is not written again: its time stays.
     fresh = [one for one in wanted if not same(scores.get(one[0]), one[1])]
     return add_scored(stored, fresh, now_ms)[0]
 

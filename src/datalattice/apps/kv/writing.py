@@ -235,7 +235,7 @@ def put_fields(
     for field, value in fields:
         old = draft.field(field)
         stamp = draft.stamp if old is None else max(draft.stamp, _number(old, 1) + 1)
-        # None removes a field, and is no new one.
+        # None removes a field, so it does not count as a new one.
         fresh += (old is None or old[0] is None) and value is not None
         draft.put_field(field, Vector.of((value, stamp)), stamp)
     return draft.entry(), fresh

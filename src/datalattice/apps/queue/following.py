@@ -216,7 +216,7 @@ class PartitionReader(Generic[T]):
     def has_forked(self, state: QueueState) -> bool:
         """Return whether the log has another entry before the position than was read."""
         here = bookmark_at(state, self.mark.next).before
-        # Both sides must know the record: truncation is no fork.
+        # Both sides must know the record: truncation alone makes no fork.
         return self.mark.before is not None and here is not None and here != self.mark.before
 
     def read(self, state: QueueState) -> None:

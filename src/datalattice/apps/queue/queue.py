@@ -154,7 +154,7 @@ class Queue(Followable[T]):
 
         key: the column of keys. value: the column of values; None: each record is a Map of all
         columns. Decimals and times become numbers and ISO text. Each edit has up to 100,000 rows.
-        Raises: UsageError: it is no table, or a column is missing. Others as `offer_many`.
+        Raises: UsageError: it is not a table, or a column is missing. Others as `offer_many`.
         """
         count = 0
         for keys, values in bound(self._binding, "load").rows_of(table, key, value):
@@ -170,7 +170,7 @@ class Queue(Followable[T]):
     ) -> range:
         now_ms = present_ms(self._clock)
         batch = NewRecords(values, now_ms, keys, headers)
-        # Nothing to append is no write: the state keeps its time and its signature.
+        # Without records nothing is written: the state keeps its time and its signature.
         if not batch.count:
             end = self.end_offset()
             return range(end, end)

@@ -73,7 +73,7 @@ def is_foreign_state(value: Value) -> bool:
 
 
 def _is_offset(value: Value) -> bool:
-    return type(value) is int and 0 <= value <= OFFSET_MAX  # booleans are no integers here
+    return type(value) is int and 0 <= value <= OFFSET_MAX  # a boolean does not count as an integer
 
 
 def read_state(value: Value) -> QueueState:

@@ -330,7 +330,7 @@ class Topic(Followable[T]):
 
         key: the column of keys. value: the column of values; None: each record is a Map of all
         columns. Decimals and times become numbers and ISO text. Each edit has up to 100,000 rows.
-        Raises: UsageError: it is no table, or a column is missing. Others as `offer_many`.
+        Raises: UsageError: it is not a table, or a column is missing. Others as `offer_many`.
         """
         count = 0
         for keys, values in bound(self._binding, "load").rows_of(table, key, value):

@@ -195,7 +195,7 @@ def run_node(
     attached: bool,
     doors: Callable[[Path, NodeConfig, KeyPair, FolderService], Beside] | None = None,
 ) -> None:
-    """Run a node until it is told to end. doors: makes what it serves besides its peers."""
+    """Run a node until a signal ends it. doors: makes what it serves besides its peers."""
     from datalattice.client import check_format, running
     from datalattice.node import Daemon
     from datalattice.service import FolderService

@@ -335,7 +335,7 @@ def _audit_entry(
 def _same_at(before: Value, after: Value, keys: Sequence[Value]) -> bool:
     own, other = _at(before, keys), _at(after, keys)
     if own is ABSENT or other is ABSENT:
-        return own is other  # both absent is no change
+        return own is other  # unchanged if both are absent
     return same(own, other)
 
 

@@ -291,7 +291,7 @@ def range_(
     """Print the values of records in order, one a line. Without offsets: all of them."""
     queue = _queue(call, topic, partition)
     state = queue.state()
-    # Clamped: truncated records are no error in a range.
+    # Clamped: a range leaves truncated records out.
     begin = state.start if first is None else max(first, state.start)
     end = state.end if last is None else min(last + 1, state.end)
     # Records that go to a terminal are their own sign of progress.

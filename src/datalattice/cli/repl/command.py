@@ -165,7 +165,7 @@ def _run(evaluator: Evaluator, lines: Iterator[tuple[str, str]], keep_going: boo
                 evaluator.run(text)
             except Quit:
                 return code
-            except Exception as error:  # noqa: BLE001 - told with the line that it is in
+            except Exception as error:  # noqa: BLE001 - reported with the line that it is in
                 # "first failure ends with the exit code of the table"
                 told = print_failure(error, where)
                 code = code or told
@@ -188,7 +188,7 @@ def _statements(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         except Incomplete:
             continue
         except UsageError:
-            pass  # told when it is run
+            pass  # reported when it is run
         yield where, text
         text = ""
     if text:

@@ -1,4 +1,4 @@
-"""Commands: those of the prompt that are no actions, declared as these are, as classes."""
+"""Commands: those of the prompt beside the actions, declared as classes like them."""
 
 from __future__ import annotations
 
@@ -82,4 +82,4 @@ COMMANDS: Final[Mapping[str, type[Message]]] = {
         QuitPrompt,
     )
 }
-"""The commands that are no actions, with their arguments."""
+"""The commands beside the actions, with their arguments."""

@@ -75,7 +75,7 @@ class Candidates:
     def of(self, text: str) -> tuple[str, list[Candidate]]:
         """Return the word that is being typed, the end of `text`, and what may stand for it.
 
-        Nothing where the text is no command, or the node does not answer: typing goes on without.
+        Nothing for an unknown command, or if the node does not answer: the user types on.
         """
         start = max(text.rfind(one) for one in " \t\n(") + 1
         word, before = text[start:], text[:start]

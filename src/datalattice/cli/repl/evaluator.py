@@ -139,7 +139,7 @@ class Evaluator:
     def run(self, text: str) -> None:
         """Do one command, and print what came of it.
 
-        Raises: UsageError: the text is no command. What the action raises. Quit: it was `quit`.
+        Raises: UsageError: the command is unknown. What the action raises. Quit: it was `quit`.
         """
         parts = parse_command(text)
         if not parts:

@@ -70,7 +70,7 @@ class Incomplete(UsageError):
 def parse_command(text: str) -> tuple[Part, ...]:
     """Return the parts of a command: its name and arguments; () of a blank line or a comment.
 
-    Raises: UsageError: the text is no command; Incomplete: it may go on.
+    Raises: UsageError: the command is unknown or malformed; Incomplete: it may go on.
     """
     if text.lstrip().startswith("#"):
         return ()

@@ -117,7 +117,7 @@ def bytes_text(value: bytes | None) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return f"0x{value.hex()}"  # hex where it is no text
+        return f"0x{value.hex()}"  # hex where it is not text
 
 
 def bytes_json(value: bytes | None) -> dict[str, str | None]:

@@ -182,7 +182,7 @@ def _sights(held: StoreHandle, span: str | None, count: int | None) -> Iterator[
     while True:
         is_running, peers = _peer_rows(held)
         sight = {"intentions": held.status().intentions, "running": is_running, "peers": peers}
-        # What only grows with the time is no change.
+        # Ages grow by themselves, so they do not count as a change.
         core = {**sight, "peers": [_without_ages(row) for row in peers]}
         if core != before:
             before = core

@@ -73,7 +73,7 @@ def register(
     text = _read(file, "the metadata")
     metadata = read_metadata(text)  # "a JSON object": checked before anything is written
     data = None if content is None else _read(str(content), "the content")
-    # Before anything is written: content that does not fit is no asset's.
+    # Before anything is written: the metadata says which content fits.
     if data is not None:
         check_content(metadata, data)
 

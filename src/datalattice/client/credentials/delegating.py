@@ -65,7 +65,7 @@ def make_delegation(
             `did:key:z6Mk.../kv/shop`.
     life_s: seconds until it ends, up to 30 days.
     proofs: delegations to the key pair of what is not its own.
-    Raises: UsageError: `audience` is no DID, a resource or an ability is none, or `life_s` is out
+    Raises: UsageError: `audience` is no DID, a resource or ability is unknown, or `life_s` is out
             of range. LimitExceeded: with its proofs it is longer than a header may be.
     """
     # Checked where it is made: its reader refuses it with one text for all reasons.

@@ -142,7 +142,7 @@ class OwnHistory:
     def twin(self, start: Start) -> IdentityCloned | None:
         """Return the error if a start that our identity signed is another running node's.
 
-        An earlier start of this folder proves nothing: anybody may have kept it and send it again.
+        An earlier start of this folder proves nothing: a peer may have kept it and sends it again.
         """
         own, place = self.start, self._place
         if own is None or start.number == own.number:

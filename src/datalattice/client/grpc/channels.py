@@ -167,7 +167,7 @@ class DoorAddress:
 
 
 ASK_STATUS: Final = f"/{GetNodeStatus.action.method}"
-"""The call that every door answers to anybody; it is made without a token."""
+"""The call that every door answers without a token."""
 
 
 _BY_STATUS: Final[dict[str, type[DataLatticeError]]] = {

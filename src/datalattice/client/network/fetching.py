@@ -88,7 +88,7 @@ class PeerCells:
             return _cells(*receive_result(stream, buffer, id), batch)
         except (OSError, PeerError) as error:
             self._fail(address, error)
-            return []  # one node less is no failure of the healing
+            return []  # the healing goes on with the other nodes
 
     def close(self) -> None:
         """Close the connections."""

@@ -79,7 +79,7 @@ def proven_key(
     protocols: what this side offered; the handshake must have agreed on one of them.
     Raises: HandshakeFailed: another protocol or kind of certificate, or not the `expected` key.
     """
-    # A handshake without a common protocol is no failure of TLS itself.
+    # For TLS itself a handshake succeeds without a common protocol.
     if tls.selected_alpn_protocol() not in protocols:
         raise HandshakeFailed(f"{remote} does not speak {' or '.join(protocols)}")
     shown = tls.getpeercert(binary_form=True)

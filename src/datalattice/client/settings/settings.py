@@ -386,8 +386,8 @@ def _typed(name: str, value: object, source: str) -> object:
     base = _base(_kinds()[name].type)
     if base is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
-    # `drain_s = 10` is a float to its reader; a truth value is no number, though Python counts it
-    # as one.
+    # `time_s = 10` is a whole number in TOML. A truth value is refused, though Python
+    # counts it as a number.
     if base is float and type(value) is int:
         return float(value)
     if base is Mapping and isinstance(value, dict):

@@ -308,7 +308,7 @@ class UnitMerger:
                 continue
             joined, is_fork = self._join_two(lattice, path, kept[-1], value)
             if is_fork:
-                # The same value twice is no further candidate: deciding it again changes nothing.
+                # The same value twice is one candidate: deciding it again changes nothing.
                 if not any(same(value, one) for one in kept):
                     kept.append(value)
             else:

@@ -368,7 +368,7 @@ def _token_of(bearer: str) -> str | None:
 
 
 def _key(text: str) -> bytes:
-    # A header may hold what is no text; it is hashed as it came.
+    # A header may hold bytes that are not text; it is hashed as it came.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -136,7 +136,7 @@ class AccessControl:
         """Return a token of this node, with which its holder speaks for a DID at this node.
 
         scopes: what it is narrowed to; none: to nothing.
-        Raises: UsageError: the subject is no DID, a scope is none, or the life is out of range.
+        Raises: UsageError: the subject is not a DID, a scope is malformed, or the life is too long.
                 Unauthorized: the credential of who asks does not grant what the token would.
                 NoSigningKey: the node has no key.
         """

@@ -47,7 +47,7 @@ WHO_MAX: Final = 1_000
 
 Rule = Mapping[str, tuple[str, ...]]
 """For some rights those who have them: DIDs, `authenticated`, `public`. A right that is not named
-is as in the scope above; one with an empty list is nobody's but an administrator's."""
+is as in the scope above; one with an empty list is left to administrators."""
 
 NO_RULES: Final[Mapping[str, Rule]] = MappingProxyType({})
 
@@ -148,7 +148,7 @@ def _by_policy(policy: Policy, caller: Principal, right: str, scope: str) -> tup
         if who is not None:  # "longest scope wins"
             return (True, "rule") if _is_among(caller, who) else (False, "policy")
         # An owner's data is the owner's, unless a rule speaks of that owner: a rule on a section
-        # lets nobody write with the key of an owner.
+        # lets no caller write with the key of an owner.
         if owned is not None and one == owned.scope:
             if caller.did == owned.owner:
                 if right != "x":

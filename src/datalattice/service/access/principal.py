@@ -53,7 +53,7 @@ class Principal:
     expires_ms: when the credential ends, None if it does not. A stream ends with it.
     key_id:     the DID whose key signed; it differs from `did` in a token that this node made.
     delegated:  what owners let it use of their data, beside its own rights.
-    origin:     where this call came in; it is no part of who asks.
+    origin:     where this call came in; it does not say who asks.
     """
 
     did: str | None

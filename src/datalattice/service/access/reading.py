@@ -44,7 +44,7 @@ def _check_header(header: Mapping[str, Any], issuer: str) -> None:
     # RFC 7515: what `crit` names must be understood, and no extension is.
     if "crit" in header:
         raise BadCredential("critical")
-    # Another kind of signed text of the same key is no token.
+    # The same key signs texts of other kinds, which are refused as tokens.
     if "typ" in header and str(header["typ"]).upper() != TOKEN_TYPE:
         raise BadCredential("type")
     if "kid" in header:
@@ -56,7 +56,7 @@ def _check_header(header: Mapping[str, Any], issuer: str) -> None:
 
 
 def did_key(did: object) -> str:
-    """Return a `did:key`; raise BadCredential if it is none."""
+    """Return a `did:key`; raise BadCredential for any other text."""
     if not isinstance(did, str) or public_key_of(did) is None:
         raise BadCredential("key")
     return did

@@ -114,7 +114,7 @@ class Delegated(NamedTuple):
 
 
 def path_segments(text: str) -> tuple[str, ...] | None:
-    """Return the segments of a path below an owner, None if it is none.
+    """Return the segments of a path below an owner, None if it is malformed.
 
     It is written as a scope is: see `split_scope`.
     """
@@ -125,7 +125,7 @@ def path_segments(text: str) -> tuple[str, ...] | None:
 
 
 def checked_right(right: str) -> str:
-    """Return a right. Raises: UsageError: it is none."""
+    """Return a right. Raises: UsageError: there is no such right."""
     if len(right) != 1 or right not in RIGHTS:
         raise UsageError(f"a right is one of {', '.join(RIGHTS)}, got {right[:40]!r}")
     return right

@@ -75,7 +75,7 @@ def delete_policy(call: ServiceCall, request: actions.DeletePolicy) -> actions.E
 
 @handles(actions.IssueToken)
 def issue_token(call: ServiceCall, request: actions.IssueToken) -> actions.IssuedToken:
-    """Make a token for somebody."""
+    """Make a token for a subject."""
     made = _access(call).issue(
         request.subject, request.scopes, request.life_s, issued_for=call.principal
     )

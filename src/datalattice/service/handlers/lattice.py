@@ -101,7 +101,7 @@ def merge_path(call: ServiceCall, request: actions.MergePath) -> actions.Merged:
     if lacking:
         raise MissingData(lacking)
     cursor = call.node.cursor(*keys)
-    # A merge drops what does not fit; a caller is told.
+    # A merge drops what does not fit; a caller gets an error.
     if cursor.lattice is not None and not cursor.lattice.check_foreign(request.value):
         raise BadFormat(
             f"a {kind_of(request.value)} cannot be merged at {request.path or 'the root'}"
@@ -189,7 +189,7 @@ def list_pins(call: ServiceCall, request: actions.ListPins) -> actions.PinList:
 
 
 def _is_own(call: ServiceCall, pin: Pin) -> bool:
-    # "Pins are reference counted by owner": nobody lets go of what another one keeps.
+    # "Pins are reference counted by owner": no owner lets go of what another one keeps.
     return call.is_operator or pin.owner == call.caller
 
 

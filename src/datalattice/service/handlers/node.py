@@ -64,7 +64,7 @@ def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:
     return NodeInfo(
         public_key=b"" if identity is None else bytes.fromhex(identity),
         display_name=name,
-        # Where data lies on the disk is nobody's business but the operator's.
+        # Only the operator sees where data lies on the disk.
         data_path=str(node.path or "") if call.is_operator else "",
         mesh_count=len(node.stores()),
         version=VERSION,

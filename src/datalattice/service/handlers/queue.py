@@ -19,7 +19,7 @@ def list_topics(call: ServiceCall, request: actions.ListTopics) -> actions.Topic
     owner = call.owner(request.owner)
     found = []
     for name in call.node.topics(owner=owner):
-        # Names that are no text cannot be given in a request: `lattice.get` reads them.
+        # A request names topics by text; `lattice.get` reads those with other names.
         if isinstance(name, str):
             topic = call.node.topic(name, owner=owner)
             spans = tuple(_span(topic.partition(id)) for id in topic.partitions())

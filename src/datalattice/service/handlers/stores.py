@@ -325,7 +325,7 @@ def list_peers(call: ServiceCall, request: actions.ListStorePeers) -> actions.St
     try:
         online = {one.public_key: one for one in handle.presence()}
     except PeerUnavailable:
-        online = {}  # no node runs, so nobody is connected
+        online = {}  # no node runs, so no peer is connected
     own = handle.store.author
     found = []
     for peer in handle.peers():

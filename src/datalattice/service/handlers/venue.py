@@ -62,7 +62,7 @@ _Q = TypeVar("_Q", bound=ActionRequest[Any])
 WAIT_MS_MAX: Final = 120_000
 """Longest wait for the end of a job that may be asked for."""
 WAIT_S: Final = 10.0
-"""Longest wait of one call: it holds a thread of its door. Then the job is told as it is."""
+"""Longest wait of one call: it holds a thread of its door. Then the job is returned as it is."""
 
 VERSION_DIGITS_MAX: Final = 20
 """Digits of the `updated` of a record: 64 bits."""

@@ -127,4 +127,4 @@ class JobCommitter:
 
 def _fail(durable: asyncio.Future[None], error: BaseException) -> None:
     durable.set_exception(error)
-    durable.exception()  # those who wait have it; if nobody does, it is no fault
+    durable.exception()  # those who wait have it; asyncio would report it if none did

@@ -29,7 +29,7 @@ class Definitions(Protocol):
     async def metadata(self, did: str, asset: bytes) -> str:
         """Return the metadata text of an asset as a venue answers; its hash is not checked.
 
-        Raises: as `named`. BadFormat: it is no text.
+        Raises: as `named`. BadFormat: it is not text.
         """
         ...
 

@@ -240,7 +240,7 @@ class LiveJobs:
         """Run a job that is PENDING or STARTED. started: done when the latter is durable."""
         if job.status is JobStatus.PENDING:
             assert job.operation is not None
-            # Without effects nobody can tell, so a quick job is written as PENDING and as ended.
+            # Without effects a second run does no harm, so a quick job is written twice only.
             later_s = 0.0 if job.operation.has_effects else LATER_S
             started = self.apply(job, JobEvent.START, later_s=later_s)
         run = job.run = JobRun(self, job)

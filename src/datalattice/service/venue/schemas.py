@@ -1,6 +1,6 @@
 """Schemas: the input of a strict operation fits its JSON Schema before there is a job.
 
-The schema comes with the asset, from anybody: it is measured before it is used, nothing that it
+The schema comes with the asset, from any caller: it is measured before it is used, nothing that it
 names is fetched, and its patterns are matched in linear time.
 
 Source: COG-7 "Operations"; docs/design/venue.md "Input schemas".
@@ -136,7 +136,7 @@ def _expanded_size(schema: Json) -> int:
     """Return the number of values of a schema, with what its `$ref`s name in their place.
 
     So many steps at most does one value of an input take.
-    Raises: UsageError: it is no schema, or refers to itself or to something else. LimitExceeded.
+    Raises: UsageError: it cannot be used, or refers to itself or to something else. LimitExceeded.
     """
     text = json.dumps(schema)
     if len(text) > SCHEMA_BYTES_MAX:

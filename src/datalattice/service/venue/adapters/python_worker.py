@@ -69,7 +69,7 @@ def _answer(request: dict[str, Any]) -> str:
         for name in path.split("."):
             function = getattr(function, name)
         result = function(*request["arguments"])
-    except BaseException as error:  # noqa: BLE001  # whatever it raises, also SystemExit, is told
+    except BaseException as error:  # noqa: BLE001  # whatever it raises, also SystemExit, is its answer
         return json.dumps({"error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]})
     try:
         return json.dumps({"result": result}, allow_nan=False)

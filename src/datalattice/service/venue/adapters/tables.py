@@ -48,7 +48,7 @@ MayDo = Callable[[JobCaller, ActionRequest[Any]], None]
 class LatticeTables:
     """Tables of a node: `{"topic": name}` and `{"database": name}`, each with `owner` if not "own".
 
-    Keys that are no text, and all values, are JSON. may: asked with the action that reads the
+    Keys that are not text, and all values, are JSON. may: asked with the action that reads the
     same data over other doors.
     """
 

@@ -138,7 +138,7 @@ class VenueRules:
 def door_at(
     url: str, *, did: str = "", is_listed: bool = False, clock: Clock | None = None
 ) -> VenueDoor:
-    """Return the door at a URL. did: of the venue there. Raises: UsageError: it is no such URL."""
+    """Return the door at a URL. did: of the venue. Raises: UsageError: the URL is malformed."""
     named, place = split_door(url)
     # A DID without "@" in front of a host is the name of a venue, and proves nothing by itself.
     pin = None if named is None else pin_of(None, named, clock)
@@ -194,7 +194,7 @@ class VenueCalls(Protocol):
 
         Raises: its error, as the same class. HostUnreached: nothing was sent. PeerUnavailable: it
                 did not answer. AddressRefused: it may not be called. ProtocolViolation,
-                LimitExceeded: its answer is none, or is too long.
+                LimitExceeded: its answer is malformed, or too long.
         """
         ...
 
