@@ -37,6 +37,7 @@ from datalattice.service.access import (
     RateLimits,
     SpentIds,
     Use,
+    audit_line,
     parse_grants,
 )
 from datalattice.service.registry import Streamed
@@ -193,7 +194,7 @@ class FolderService:
         spent = SpentIds(self._engine)
         did = did_of(self._identity.public_key)
         authenticator = Authenticator(did, self._urls, spent, self._limits)
-        audit = Audit(lambda record: _log.info("%s", record.line()))
+        audit = Audit(lambda record: _log.info("%s", audit_line(record)))
         return AccessControl(
             authenticator, self._policies, self._limits, audit, self._clock, self._identity
         )

@@ -46,6 +46,7 @@ from datalattice.service.access import (
     Policy,
     Principal,
     RateLimits,
+    audit_line,
     join_scope,
 )
 from datalattice.service.resuming import stream_name, write_token
@@ -236,7 +237,7 @@ def test_a_token_is_shown_once_and_nowhere_else(served: Served) -> None:
     made = served.call(IssueToken(subject=ALICE_DID), token_of(BOB))
     assert isinstance(made, IssuedToken)
     assert made.token not in repr(made)
-    lines = [record.line() for record in served.access.audit.after(0)[1]]
+    lines = [audit_line(record) for record in served.access.audit.after(0)[1]]
     assert lines
     assert not any(made.token in line for line in lines)
 

@@ -3,8 +3,8 @@
 The driver divides records into leaves without decoding them, and stores the cells that they
 reference unchanged. It builds and stores the new logs before the edit, in pieces, which bounds
 memory. The edit itself only replaces each log by the longer one, if no other writer appended to the
-log and no topic has the batch's mark. It also puts the mark into each topic's metadata. So logs, marks
-and signature change in one update.
+log and no topic has the batch's mark. It also puts the mark into each topic's metadata. So logs,
+marks and signature change in one update.
 
 Source: docs/spark-writing.md "Exactly once", "Staging".
 """

@@ -3,7 +3,7 @@
 from datalattice.service.access.audit import (
     RING_RECORDS as RING_RECORDS,
     Audit as Audit,
-    AuditRecord as AuditRecord,
+    audit_line as audit_line,
     is_audited as is_audited,
 )
 from datalattice.service.access.authenticating import (
@@ -13,7 +13,6 @@ from datalattice.service.access.authenticating import (
 )
 from datalattice.service.access.control import (
     AccessControl as AccessControl,
-    MadeToken as MadeToken,
 )
 from datalattice.service.access.limits import (
     ALLOWANCES as ALLOWANCES,

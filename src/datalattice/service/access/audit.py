@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Final
 
+from datalattice.actions import AuditEntry
 from datalattice.cursors import EventRing
 
 RING_RECORDS: Final = 1_024
@@ -22,37 +22,14 @@ AUDITED_CHARACTERS_MAX: Final = 512
 """Most characters of one text of a record: a caller chooses scopes."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
-    """One decision.
-
-    time_ms, door, action, request (its number); did, how, key_id of the caller; right, scope and
-    the decision with its reason; the code of the error that was answered, None for none; bytes and
-    ms that the answer took, None where it was not measured.
-    """
-
-    time_ms: int
-    door: str
-    action: str
-    request: int
-    did: str | None
-    how: str
-    key_id: str | None
-    right: str
-    scope: str
-    is_allowed: bool
-    reason: str
-    code: str | None = None
-    bytes: int | None = None
-    ms: float | None = None
-
-    def line(self) -> str:
-        """Return the record as one line of JSON."""
-        found = {
-            name: value[:AUDITED_CHARACTERS_MAX] if isinstance(value, str) else value
-            for name, value in asdict(self).items()
-        }
-        return json.dumps(found, separators=(",", ":"))  # JSON has no line end in a text
+def audit_line(record: AuditEntry) -> str:
+    """Return a record as one line of JSON."""
+    values = ((field.name, getattr(record, field.name)) for field in record.declared())
+    found = {
+        name: value[:AUDITED_CHARACTERS_MAX] if isinstance(value, str) else value
+        for name, value in values
+    }
+    return json.dumps(found, separators=(",", ":"))  # JSON has no line end in a text
 
 
 def is_audited(right: str, scope: str, *, is_allowed: bool) -> bool:
@@ -70,15 +47,15 @@ class Audit:
     """
 
     def __init__(
-        self, sink: Callable[[AuditRecord], None] | None = None, records_max: int = RING_RECORDS
+        self, sink: Callable[[AuditEntry], None] | None = None, records_max: int = RING_RECORDS
     ) -> None:
         self._sink = sink
-        self.ring: Final[EventRing[AuditRecord]] = EventRing(records_max)
+        self.ring: Final[EventRing[AuditEntry]] = EventRing(records_max)
         self._lock = threading.Lock()
         self.failures = 0
         self.last_failure: str | None = None
 
-    def add(self, record: AuditRecord) -> None:
+    def add(self, record: AuditEntry) -> None:
         """Keep a record and pass it on."""
         with self._lock:
             # Under the lock together with the sink: both have the records in one order.
@@ -91,6 +68,6 @@ class Audit:
                 self.failures += 1
                 self.last_failure = type(error).__name__
 
-    def after(self, number: int) -> tuple[int, list[AuditRecord]]:
+    def after(self, number: int) -> tuple[int, list[AuditEntry]]:
         """Return the records from the one of this number on, and the number of the next one."""
         return self.ring.after(number)

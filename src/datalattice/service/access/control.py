@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
-from datalattice.actions import Action
+from datalattice.actions import Action, AuditEntry, IssuedToken
 from datalattice.client.credentials import (
     CLOCK_SKEW_S,
     DELEGATION_LIFE_S_MAX,
@@ -23,7 +23,7 @@ from datalattice.client.credentials import (
     split_token,
 )
 from datalattice.clock import Clock
-from datalattice.crypto import Entropy, KeyPair, Secret
+from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import (
     DataLatticeError,
     NoSigningKey,
@@ -32,7 +32,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import did_of, is_bare_did
-from datalattice.service.access.audit import Audit, AuditRecord, is_audited
+from datalattice.service.access.audit import Audit, is_audited
 from datalattice.service.access.authenticating import Authenticator, Credentials
 from datalattice.service.access.limits import RateLimits, Use
 from datalattice.service.access.policies import Policies
@@ -41,14 +41,6 @@ from datalattice.service.access.principal import ANONYMOUS, BadCredential, Princ
 from datalattice.service.access.scopes import parse_grants
 
 T = TypeVar("T")
-
-
-class MadeToken(NamedTuple):
-    """A token, its id, and when it ends."""
-
-    token: Secret
-    token_id: str
-    ends_ms: int
 
 
 class AccessControl:
@@ -132,7 +124,7 @@ class AccessControl:
 
     def issue(
         self, subject: str, scopes: Sequence[str], life_s: int, *, issued_for: Principal
-    ) -> MadeToken:
+    ) -> IssuedToken:
         """Return a token of this node, with which its holder speaks for a DID at this node.
 
         scopes: what it is narrowed to; none: to nothing.
@@ -165,7 +157,7 @@ class AccessControl:
             entropy=self._entropy,
         )
         claims = split_token(text).claims
-        return MadeToken(Secret(text), claims["jti"], claims["exp"] * 1_000)
+        return IssuedToken(token=text, token_id=claims["jti"], ends_ms=claims["exp"] * 1_000)
 
     def revoke(self, issuer: str, token_id: str) -> None:
         """Refuse the token or delegation of this issuer and id from now on; "": of this node.
@@ -193,7 +185,7 @@ class AccessControl:
         if not is_audited(right, scope, is_allowed=decision.is_allowed):
             return
         self.audit.add(
-            AuditRecord(
+            AuditEntry(
                 time_ms=now_ms,
                 door=caller.origin.door,
                 action=action,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datalattice import actions
 from datalattice.cursors import EventsMissed
 from datalattice.errors import NoSuchPath, Unauthorized, UnsupportedOperation, UsageError
-from datalattice.service.access import ABSENT, AccessControl, AuditRecord, owned_part
+from datalattice.service.access import ABSENT, AccessControl, owned_part
 from datalattice.service.handlers.rings import events_of
 from datalattice.service.registry import ServiceCall, Streamed, handles
 
@@ -76,11 +76,8 @@ def delete_policy(call: ServiceCall, request: actions.DeletePolicy) -> actions.E
 @handles(actions.IssueToken)
 def issue_token(call: ServiceCall, request: actions.IssueToken) -> actions.IssuedToken:
     """Make a token for a subject."""
-    made = _access(call).issue(
+    return _access(call).issue(
         request.subject, request.scopes, request.life_s, issued_for=call.principal
-    )
-    return actions.IssuedToken(
-        token=made.token.reveal(), token_id=made.token_id, ends_ms=made.ends_ms
     )
 
 
@@ -97,22 +94,7 @@ def watch_audit(call: ServiceCall, request: actions.WatchAudit) -> Streamed[acti
     return events_of(_access(call).audit.ring, request, _audit_event)
 
 
-def _audit_event(record: AuditRecord | EventsMissed) -> actions.AuditEvent:
+def _audit_event(record: actions.AuditEntry | EventsMissed) -> actions.AuditEvent:
     if isinstance(record, EventsMissed):
         return actions.AuditEvent(lagged=actions.LaggedEvents(count=record.count))
-    return actions.AuditEvent(
-        record=actions.AuditEntry(
-            time_ms=record.time_ms,
-            door=record.door,
-            action=record.action,
-            request=record.request,
-            did=record.did,
-            how=record.how,
-            key_id=record.key_id,
-            right=record.right,
-            scope=record.scope,
-            is_allowed=record.is_allowed,
-            reason=record.reason,
-            code=record.code,
-        )
-    )
+    return actions.AuditEvent(record=record)
