@@ -181,6 +181,7 @@ def delegate(
     owner = did_of(pair.public_key)
     resources: dict[str, str] = {}
     for text in given:
+        # At the last `=`: a path may have one, an ability has none.
         path, equals, ability = text.rpartition("=")
         if not equals or not path:
             raise UsageError(

@@ -27,6 +27,7 @@ def mcp(
     """
     if tools not in ("read", "all"):
         raise UsageError(f"--tools is read or all, got {tools!r:.80}")
+    # A model gets a folder that has data: a misspelled `--dir` must not become a folder.
     folder = call.filled
     try:
         from datalattice.api.mcp import McpTools, serve_stdio

@@ -260,6 +260,7 @@ def _report_lines(
     yield from _some("unsound", [f"{one['hash']}: {one['reason']}" for one in document["unsound"]])
     yield from _some("malformed", document.get("malformed", []))
     yield from _some("scar", [_location(one) for one in document["scars"]])
+    # The worst finding is the verdict, and the last line, which scripts read.
     verdict = "malformed" if document["unsound"] else verdict
     verdict = verdict if document["clean"] else "damaged"
     weaver = document.get("weaver", {"stores": 0})

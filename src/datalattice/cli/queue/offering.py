@@ -93,6 +93,7 @@ def batches(
                 began_s = now_s()
             batch.append(value)
             length += len(value) if isinstance(value, (str, bytes, Text, Blob)) else 0
+        # By count and by length: a commit is held in memory until it is on disk.
         is_full = len(batch) == BATCH or length >= BATCH_LENGTH
         if batch and (is_full or now_s() - began_s >= PAUSE_S):
             yield batch

@@ -136,6 +136,7 @@ def _maker(
 
         pem = None if certificate is None else certificate.read_bytes()
         return lambda timeout_s: GrpcClient(grpc, token=token, certificate=pem, timeout_s=timeout_s)
+    # A folder of this machine asks for no credential, so a token here is a mistake.
     if token is not None or certificate is not None:
         raise UsageError(
             "a token or certificate is shown to a service: name it with --rest or --grpc"

@@ -107,12 +107,14 @@ class Candidates:
         given = self._evaluator.given(shape)
         said = {**given, **_said(shape, rest, given)}
         name, is_named, _ = word.partition("=")
+        # After `name=` only values of that field fit.
         if is_named:
             if name in fields:
                 for one in self._values(target, fields[name], word[len(name) + 1 :], said):
                     yield one._replace(text=f"{name}={one.text}")
             return
         last = rest[-1] if rest else None
+        # A field that is given already would be "given twice".
         free = [one for one in fields.values() if one.name not in said]
         if word.startswith(":"):
             yield from (Candidate(f":{one.name}") for one in free)

@@ -252,6 +252,7 @@ class Evaluator:
             values = read_fields(shape, rest, set(self.given(shape)), _no_store)
         except UsageError:
             return False
+        # What names a secret is left out of the file, as it stays there for years.
         return SECRETS.isdisjoint(values)
 
     # --- stores -----------------------------------------------------------------------------------
@@ -268,6 +269,7 @@ class Evaluator:
         digits = text.replace("-", "").lower()
         found: list[tuple[str, StoreRef]] = []
         for path, one in self._stores():
+            # A full id or path means one store, whatever else begins like it.
             if one.id.hex() == digits or path == text:
                 return one
             if one.name == text or (digits and one.id.hex().startswith(digits)):

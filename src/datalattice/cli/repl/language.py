@@ -222,6 +222,7 @@ def read_fields(
     fields = {field.name: field for field in shape.declared()}
     if parts and fields and _is_oneof(fields):
         return _member(shape, fields, parts, read_word)
+    # Fields that the prompt fills by itself (owner, store) are given by name only.
     positions = [field for field in fields.values() if field.name not in by_name]
     values: dict[str, Any] = {}
     taken = 0
@@ -244,6 +245,7 @@ def read_fields(
                 f"{_short(shape)} takes {len(positions)} arguments: "
                 f"{' '.join(one.name for one in positions) or 'none'}; one is too many{named}"
             )
+        # By position and by name, too: the later one would win in silence.
         if field.name in values:
             raise UsageError(f"{field.name} is given twice")
         values[field.name] = _read_value(field, value, read_word)
@@ -269,6 +271,7 @@ def _member(
         raise UsageError(f"{_short(shape)} begins with one of {', '.join(fields)}")
     if isinstance(first, NamedPart):
         rest = [first.value, *rest]
+    # `put k v` is short for `put (k v)`: the rest of the line is the fields of the member.
     elif field.kind == "message" and not (len(rest) == 1 and isinstance(rest[0], tuple)):
         rest = [tuple(rest)]
     if len(rest) != 1:
