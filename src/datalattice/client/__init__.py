@@ -103,7 +103,6 @@ if TYPE_CHECKING:
     from datalattice.client.calling import (
         AsyncClient as AsyncClient,
         Client as Client,
-        ResultStream as ResultStream,
         body_pieces as body_pieces,
     )
     from datalattice.client.forks import FORK_ENTRIES_MAX as FORK_ENTRIES_MAX, Forks as Forks
@@ -120,6 +119,7 @@ if TYPE_CHECKING:
         problem_error as problem_error,
         written_request as written_request,
     )
+    from datalattice.client.results import ResultStream as ResultStream
     from datalattice.client.retrying import (
         IDEMPOTENCY_KEY as IDEMPOTENCY_KEY,
         RetryPolicy as RetryPolicy,
@@ -136,9 +136,10 @@ if TYPE_CHECKING:
     from datalattice.client.weaverfolder import WeaverFolder as WeaverFolder
 
 _LATER = {
-    **dict.fromkeys(("AsyncClient", "Client", "ResultStream", "body_pieces"), "calling"),
+    **dict.fromkeys(("AsyncClient", "Client", "body_pieces"), "calling"),
     **dict.fromkeys(("FORK_ENTRIES_MAX", "Forks"), "forks"),
     "INFO_HEADER": "rest",
+    "ResultStream": "results",
     **dict.fromkeys(
         ("AsyncStoreMethods", "DescribedMessage", "StoreMethod", "StoreMethods"),
         "methods",

@@ -19,6 +19,7 @@ from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from datalattice.actions import CHUNK_BYTES_MAX, ActionKind, ActionRequest
+from datalattice.client.results import ResultStream
 from datalattice.errors import UsageError
 from datalattice.protobuf import Message
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from datalattice.client.methods import AsyncStoreMethods, StoreMethods
 
 R = TypeVar("R", bound=Message)
-T_co = TypeVar("T_co", covariant=True)
 
 Token = str | Callable[[], str]
 """A bearer token, or what returns one that has not ended, asked for at each call."""
@@ -71,25 +71,6 @@ def upload_messages(
     yield dataclasses.replace(cast("Any", request), data=b"").encode()
     for piece in chain(body_pieces([first]), body_pieces(body)):
         yield kind(data=piece).encode()
-
-
-class ResultStream(Protocol[T_co]):
-    """Results that come over time. Use it in `with`, or `close` it, from any thread.
-
-    Iteration waits for each result, raises the service's error as the same class, and ends when the
-    stream is closed.
-    """
-
-    def __iter__(self) -> Iterator[T_co]: ...
-
-    def close(self) -> None:
-        """End it, here and in the service; who waits for it is woken."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class Client(Protocol):

@@ -21,7 +21,8 @@ from typing import IO, Annotated, Any, Final, Protocol, TypeVar
 from datalattice import errors
 from datalattice.actions import ActionRequest, StartTask, TaskState, WatchTask
 from datalattice.cells import Loader, Value, encode, novelty
-from datalattice.client.calling import Client, ResultStream, body_pieces, check_answer
+from datalattice.client.calling import Client, body_pieces, check_answer
+from datalattice.client.results import ResultStream
 from datalattice.errors import (
     DataLatticeError,
     LimitExceeded,

@@ -17,11 +17,12 @@ Source: docs/clients.md "Weaver stores".
 from __future__ import annotations
 
 import string
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from datalattice.actions import (
+    ActionRequest,
     ExecMethod,
     ExecResult,
     GetDescriptor,
@@ -32,7 +33,7 @@ from datalattice.actions import (
     StreamList,
     SubscribeStream,
 )
-from datalattice.client.calling import AsyncClient, Client, ResultStream
+from datalattice.client.results import ResultStream
 from datalattice.errors import (
     BadFormat,
     DataLatticeError,
@@ -41,8 +42,10 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from datalattice.protobuf import FieldInfo
+from datalattice.protobuf import FieldInfo, Message
 from datalattice.weaver import UnknownMethod, parse_store_id
+
+R = TypeVar("R", bound=Message)
 
 DESCRIPTOR_BYTES_MAX: Final = 1 << 20
 """Longest description of a state machine that is read."""
@@ -76,6 +79,24 @@ _KINDS: Final = {
     18: "int64",
 }
 """Our word for each number of FieldDescriptorProto.Type."""
+
+
+class _Caller(Protocol):
+    """A client, as far as a store needs one."""
+
+    def call(self, request: ActionRequest[R], /) -> R: ...
+
+    def stream(self, request: ActionRequest[R], /) -> ResultStream[R]: ...
+
+
+class _AsyncCaller(Protocol):
+    """As `_Caller`, with an event loop."""
+
+    async def call(self, request: ActionRequest[R], /) -> R: ...
+
+    def stream(
+        self, request: ActionRequest[R], /
+    ) -> AbstractAsyncContextManager[AsyncIterator[R]]: ...
 
 
 class StoreMethod(NamedTuple):
@@ -310,7 +331,7 @@ class StoreMethods(_StoreInterface):
     stream is iterated: `with store.stream("Watch", prefix=b"a") as events`.
     """
 
-    def __init__(self, caller: Client, id: bytes | str) -> None:
+    def __init__(self, caller: _Caller, id: bytes | str) -> None:
         """Ask for the description.
 
         Raises: as `Client.call`. UsageError: the id is malformed. BadFormat: the description is.
@@ -364,12 +385,12 @@ class AsyncStoreMethods(_StoreInterface):
     A stream: `async with store.stream("Watch", prefix=b"a") as events: async for event in events`.
     """
 
-    def __init__(self, caller: AsyncClient, id: bytes, found: MachineDescriptor) -> None:
+    def __init__(self, caller: _AsyncCaller, id: bytes, found: MachineDescriptor) -> None:
         self._caller: Final = caller
         super().__init__(id, found)
 
     @classmethod
-    async def open(cls, caller: AsyncClient, id: bytes | str) -> Self:
+    async def open(cls, caller: _AsyncCaller, id: bytes | str) -> Self:
         """Ask for the description of a store. Raises: as `StoreMethods`."""
         key = _key(id)
         return cls(caller, key, await caller.call(GetDescriptor(id=key)))

@@ -42,7 +42,7 @@ from datalattice.actions import (
     write_text,
 )
 from datalattice.cells import decode_message, encode_message
-from datalattice.client.calling import ResultStream, Token, body_pieces, check_answer, check_upload
+from datalattice.client.calling import Token, body_pieces, check_answer, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
 from datalattice.client.credentials import delegation_headers
 from datalattice.client.network import (
@@ -54,6 +54,7 @@ from datalattice.client.network import (
     unverified,
 )
 from datalattice.client.remote import RemoteClient
+from datalattice.client.results import ResultStream
 from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import (
     IDEMPOTENCY_KEY,

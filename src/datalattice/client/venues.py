@@ -19,8 +19,9 @@ from typing import IO, Any, Final, Self
 from datalattice import actions
 from datalattice.apps.grid import TERMINAL, parse_asset_id, parse_job_id
 from datalattice.cells import Value, from_json, to_python
-from datalattice.client.calling import Client, ResultStream
+from datalattice.client.calling import Client
 from datalattice.client.rest import RestClient
+from datalattice.client.results import ResultStream
 from datalattice.errors import OperationFailed, ProtocolViolation, UsageError
 
 COMPLETE: Final = "COMPLETE"

@@ -10,13 +10,7 @@ from typing import IO, Any, Final, TypeVar
 import grpc
 
 from datalattice.actions import ActionKind, ActionRequest
-from datalattice.client.calling import (
-    ResultStream,
-    Token,
-    check_answer,
-    check_upload,
-    upload_messages,
-)
+from datalattice.client.calling import Token, check_answer, check_upload, upload_messages
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import (
     CALLS_MAX,
@@ -24,6 +18,7 @@ from datalattice.client.grpc.channels import (
     token_in,
 )
 from datalattice.client.remote import RemoteClient
+from datalattice.client.results import ResultStream
 from datalattice.client.resumption import RESUME_S, Resumption
 from datalattice.client.retrying import RETRY_POLICY, RetryPolicy
 from datalattice.clock import Clock
