@@ -73,7 +73,7 @@ class Map(Trie):
     def put(self, key: object, value: object) -> Map:
         """Return this map with an entry added or replaced; itself if `unchanged`."""
         key, value = admit(key), admit(value)
-        made = self._with_collected(key, value)
+        made = self._with_put(key, value)
         if made is None:
             self._settle()
             # "Keys of Maps and elements of Sets are compared and ordered by it" (docs/cells.md
@@ -172,7 +172,7 @@ class Set(Trie):
     def add(self, item: object) -> Set:
         """Return this set with `item`; itself if it is already there."""
         item = admit(item)
-        made = self._with_collected(item, None)
+        made = self._with_put(item, None)
         if made is None:
             self._settle()
             # "A Set has keys and no values" (docs/cells.md "Map and Set").

@@ -10,7 +10,7 @@ such entries whose leaves are all embedded: a packed node, with the key hashes o
 is closed is one object to the cycle collector, and an entry is added to it by splicing bytes.
 
 Entries that are put one after another into what was one leaf are collected, and built in bulk when
-they are first read: see `Collected`.
+they are first read: see `PutRun`.
 
 Length: one structure with its single and bulk updates; they share the tree's private shape.
 
@@ -135,7 +135,7 @@ def place(hashes: bytes, digest: bytes, start: i64 = 0, stop: i64 = -1) -> i64:
     return -1 - low
 
 
-class Collected:
+class PutRun:
     """Plain entries put one after another into a map or set, for all that are made so.
 
     The one of n entries has the first n, and no tree before it is read. Then its tree is built in
@@ -206,9 +206,9 @@ class Collected:
 class Trie(Cell):
     """What Map and Set share."""
 
-    __slots__ = ("_collected", "_count", "_hashes", "_mask", "_sample", "_shift", "_tag")
+    __slots__ = ("_count", "_hashes", "_mask", "_run", "_sample", "_shift", "_tag")
 
-    _collected: Collected | None
+    _run: PutRun | None
     _tag: i64
     _count: i64
     _shift: i64
@@ -224,7 +224,7 @@ class Trie(Cell):
         self._mask = 0
         self._hashes = None
         self._sample = None
-        self._collected = None
+        self._run = None
 
     def _fresh(self) -> Trie:
         """Return a new empty trie of the same type."""
@@ -235,9 +235,9 @@ class Trie(Cell):
         # "A Set has keys and no values".
         return 2 if self._tag == TAG_MAP else 1
 
-    def _with_collected(self, key: object, value: object) -> Trie | None:
+    def _with_put(self, key: object, value: object) -> Trie | None:
         """Return this trie with an entry that is only collected; None if that cannot be."""
-        held = self._collected
+        held = self._run
         leaf = self._encoding
         # From a full leaf on; a map that was hashed meanwhile is one that is read often.
         if held is None and (self._count != MAP_LEAF_MAX or self._hash is not None or leaf is None):
@@ -253,7 +253,7 @@ class Trie(Cell):
             # A key that is there already is looked for as bytes, which may be a part of another.
             if leaf is None or found in leaf:
                 return None
-            held = Collected()
+            held = PutRun()
             if not held.begin(leaf):
                 return None
         if not held.collect(self._count, found, value):
@@ -261,12 +261,12 @@ class Trie(Cell):
         made = self._fresh()
         made._count = self._count + 1
         made._kids = None
-        made._collected = held
+        made._run = held
         return made
 
     def _settle(self) -> None:
         """Make the tree of collected entries."""
-        held = self._collected
+        held = self._run
         if held is not None:
             self._become(held.tree(self, self._count))
 
@@ -276,7 +276,7 @@ class Trie(Cell):
         self._hashes, self._sample = built._hashes, built._sample
         self._encoding = built._encoding  # the only content of what is closed from the start
         self._kids = built._kids
-        self._collected = None
+        self._run = None
 
     def _build(self, depth: int) -> bytes:
         self._settle()
