@@ -400,6 +400,10 @@ class _Assistants:
     """
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with no work and no threads."""
         self._lock = threading.Lock()
         self._open: list[Verification] = []
         self._running = 0
@@ -435,6 +439,8 @@ class _Assistants:
 
 
 _assistants: Final = _Assistants()
+# A forked child has none of the threads, and may have been forked while one held the lock.
+os.register_at_fork(after_in_child=_assistants.begin)
 _begin: Callable[[int, list[tuple[bytes, bytes, bytes]]], Verification] = getattr(
     _signatures, "Verification", PlainVerification
 )

@@ -53,6 +53,10 @@ static PyObject *named(PyTypeObject *type, int count, PyObject **parts)
         complete = complete && parts[i] != NULL;
     if (complete)
         made = type->tp_alloc(type, count);
+#if PY_VERSION_HEX >= 0x030E0000
+    if (made != NULL)
+        ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet; the zero of tp_alloc is a hash */
+#endif
     for (int i = 0; i < count; i++) {
         if (made != NULL)
             PyTuple_SET_ITEM(made, i, parts[i]);

@@ -125,6 +125,7 @@ def check(envelopes):
         left += one is None
         if one is not None:
             assert one == intention._checked(0, envelope, store, limits, 10_000)
+            assert hash(one) == hash(intention._checked(0, envelope, store, limits, 10_000))
             assert [type(one), type(one[0]), type(one[0].stamp)] == [*reversed(kinds)]
             decoded += 1
 for deps in range(5):

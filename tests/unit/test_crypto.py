@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -186,6 +188,23 @@ def test_few_signatures_and_one_processor_have_the_caller_alone(
     monkeypatch.setattr(crypto, "_PROCESSORS", 1)
     assert first_unverified(MANY) is None
     assert [one.assistants for one in watched] == [[], []]
+
+
+def test_a_forked_child_verifies_with_threads_of_its_own(watched: list[Watched]) -> None:
+    finish = verification(MANY)
+    assert watched[0].is_assisted.wait(60)
+    with crypto._assistants._lock:  # as another thread may, at that moment
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                signal.alarm(30)  # what would wait for ever ends
+                in_child = verification(MANY)
+                code = 0 if watched[1].is_assisted.wait(20) and in_child() is None else 2
+            finally:
+                os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert finish() is None
 
 
 def test_where_no_thread_is_to_be_had_the_caller_verifies_alone(

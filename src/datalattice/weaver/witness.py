@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from datalattice.crypto import (
     SIGNATURE_BYTES,
@@ -57,6 +57,8 @@ class ChainEnd(NamedTuple):
     seq: int
     content_hash: bytes
 
+
+_USUAL_BYTES: Final = 128  # `witness_content` writes 97 at most
 
 CHAIN_START = ChainEnd(0, ZERO)  # an empty log: "32 zero bytes for seq 1"
 
@@ -107,7 +109,9 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
 
         Raises: BadFormat: the content is not one, or a field has a wrong length.
         """
-        found = _read(self.content)
+        # A peer may send thousands with unknown fields of megabytes.
+        is_usual = len(self.content) <= _USUAL_BYTES
+        found = _read_again(self.content) if is_usual else _read(self.content)
         if self.signature and len(self.signature) != SIGNATURE_BYTES:
             raise BadFormat(f"a signature has {SIGNATURE_BYTES} bytes, got {len(self.signature)}")
         return found
@@ -118,7 +122,6 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
         return verify_lenient(node, self.signature, self.content_hash)
 
 
-@lru_cache(4_096)  # a copied record is read when it comes, and when its chain is checked
 def _read(content: bytes) -> WitnessContent:
     found = _canonical_content(content) or WitnessContent.decode(content)
     lengths = (len(found.store_id), len(found.intention_hash), len(found.prev_hash))
@@ -128,6 +131,10 @@ def _read(content: bytes) -> WitnessContent:
             + ", ".join(map(str, lengths))
         )
     return found
+
+
+# A copied record is read when it comes, and when its chain is checked.
+_read_again = lru_cache(4_096)(_read)
 
 
 def _canonical_content(content: bytes) -> WitnessContent | None:

@@ -787,7 +787,26 @@ def test_a_log_is_copied_once_at_a_time_however_long_that_takes() -> None:
     assert joiner.replica.compare(again, Why.DUE) is None, "the other one has ended, not this one"
     assert second.ended() is None
     assert isinstance(joiner.replica.compare(again, Why.DUE), LogComparison)
-    assert isinstance(joiner.replica.compare(again, Why.PULL), LogComparison), "who asks waits"
+    pulled = joiner.replica.compare(again, Why.PULL)
+    assert isinstance(pulled, LogComparison), "who asks waits"
+    assert pulled.ended() is None
+    assert joiner.replica.compare(again, Why.DUE) is None, "the one before it goes on"
+
+
+def test_a_copy_on_another_connection_leaves_the_first_one_alone() -> None:
+    _, source, joiner = copied(3)
+    joiner.replica.source = source.store.author
+    peer = Peer("p", dialled=True, public_key=source.store.author)
+    other = replace(peer, connection="q")
+    first = joiner.replica.compare(peer, Why.MEETING)
+    second = joiner.replica.compare(other, Why.MEETING)
+    assert first is not None
+    assert second is not None
+    assert joiner.replica.compare(peer, Why.DUE) is None, "its copy goes on"
+    assert second.ended() is None
+    assert joiner.replica.compare(peer, Why.ASKED) is None
+    assert first.ended() is None
+    assert isinstance(joiner.replica.compare(peer, Why.ASKED), RangeComparison)
 
 
 def test_the_log_is_copied_over_a_connection_and_news_follow() -> None:
@@ -849,7 +868,7 @@ def lots_of(source: Site, limit: int = 10_000) -> list[int]:
     """Return how many records each lot of a copy has; the source sends them one by one."""
     found = []
     node = source.store.author
-    comparison = LogComparison(STORE, node, limit, lambda: source.replica.probe, lambda: None)
+    comparison = LogComparison(STORE, node, limit, lambda: source.replica.probe, lambda *_: None)
     step = comparison.start()
     while step.say:
         (request,) = step.say
@@ -874,12 +893,33 @@ def test_records_of_a_copied_log_are_committed_in_lots(more: int) -> None:
 
 @pytest.mark.parametrize(("room", "lots"), [(-1, [5]), (0, [4, 1]), (1, [4, 1])])
 def test_lots_are_bounded_in_bytes(room: int, lots: list[int]) -> None:
-    beside = len(_written(new_store(), bytes(100_000)).encode()) - 100_000
+    written = Site()
+    envelope = _written(written.store, bytes(100_000)).encode()
+    with written.store.read() as log:
+        (entry,) = log.entries(1)
+    beside = len(entry.record.content) + len(envelope) - 100_000
     size = LOT_BYTES // 4 - beside
     source = Site(limits=ONE_BY_ONE)
     for length in (size, size, size, size + room, 1):
         _written(source.store, bytes(length))
     assert lots_of(source) == lots
+
+
+def test_records_with_unknown_fields_count_towards_a_lot() -> None:
+    """A peer that signs none of its records is not heard on and on."""
+    _, source, joiner = copied(1)
+    (answer,) = source.replica.serve(Peer("p"), BootstrapRequest(STORE))
+    assert isinstance(answer.body, BootstrapResponse)
+    content = WitnessRecord.decode(answer.body.records[0]).content
+    joiner.replica.source = source.store.author
+    comparison = joiner.replica.compare(Peer("p", True, source.store.author), Why.MEETING)
+    assert comparison is not None
+    comparison.start()
+    padded = content + b"\x2a" + varint(LOT_BYTES // 2) + bytes(LOT_BYTES // 2)
+    body = replace(answer.body, records=(WitnessRecord(padded).encode(),), done=False)
+    assert comparison.receive(body) == Step()
+    with pytest.raises(PeerError, match="it follows"):
+        comparison.receive(body)
 
 
 def test_what_waited_here_is_pushed_once_it_is_witnessed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from datalattice.errors import BadFormat
@@ -126,6 +128,20 @@ def test_unknown_fields_inside_a_content_are_tolerated() -> None:
     record = WitnessRecord(content, b"")
     record = WitnessRecord(content, NODE.sign(record.content_hash))
     assert check_chain([record], STORE, NODE.public_key).content_hash == record.content_hash
+
+
+def test_of_long_contents_nothing_is_kept_once_they_are_read() -> None:
+    content = chain()[0].content
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            padding = number.to_bytes(1) + bytes(2**18)
+            record = WitnessRecord(content + b"\x2a" + varint(len(padding)) + padding)
+            assert record.read().wall_time == 10
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2**20
 
 
 def test_witness_creation() -> None:

@@ -106,7 +106,7 @@ LOT_RECORDS: Final = 4_000
 signatures of the next ones are verified."""
 
 LOT_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of their intentions from which fewer do."""
+"""Bytes of them and of their intentions from which fewer do."""
 
 
 class LogComparison:
@@ -125,7 +125,7 @@ class LogComparison:
         node: bytes,
         limit: int,
         on_copied: Callable[[], Probe],
-        on_end: Callable[[], None],
+        on_end: Callable[[LogComparison], None],
     ) -> None:
         self._store_id = store_id
         self._node = node
@@ -193,11 +193,12 @@ class LogComparison:
                 raise ProtocolViolation("witness log: a record without its intention")
             self._records.append(record)
             self._parts.append(part)
-            self._bytes += len(part.data)
+            # A content may hold fields that are unknown here, of any length.
+            self._bytes += len(record.content) + len(part.data)
 
     def ended(self) -> Probe | None:
         """Return the copied state; None if the log did not come to its end."""
-        self._on_end()
+        self._on_end(self)
         # Not copied to the end: the next meeting begins anew.
         return self._on_copied() if self._is_copied else None
 

@@ -137,7 +137,8 @@ class WeaverReplica:
         self._copied: dict[str, int] = {}
         """Where news begin for a connection to which the log was streamed."""
         self._open: set[RangeComparison] = set()
-        self._copying: str | None = None  # the connection on which the source's log comes
+        self._copying: dict[LogComparison, str] = {}
+        """Copies of the source's log that have not ended, each with its connection."""
         self._abandoned: set[str] = set()
         """Connections on which a session of sketches was begun and not ended. It costs this side a
         look at its log each time, and the peer a message; from then on they go by ranges."""
@@ -469,21 +470,16 @@ class WeaverReplica:
         begins = why in (Why.PULL, Why.DIRTY) or (peer.dialled and why in (Why.MEETING, Why.DUE))
         # What the log is still to bring would be found lacking, and come twice. And one copy at a
         # time: that of a large log takes longer than comparisons are apart.
-        if self._copying == peer.connection and why is not Why.PULL:
+        if peer.connection in self._copying.values() and why is not Why.PULL:
             return None
         if begins and peer.public_key is not None and peer.public_key == self.source:
-            self._copying = peer.connection
             copied = partial(self._copied_from, self._arrived)
             limit = self.limits.log_request_max  # the source pauses between two requests
             # Once: the log of the inviter is verified record by record, which a comparison cannot
             # do.
-            return LogComparison(
-                self._store.id,
-                peer.public_key,
-                limit,
-                copied,
-                partial(self._end_copying, peer.connection),
-            )
+            copy = LogComparison(self._store.id, peer.public_key, limit, copied, self._end_copying)
+            self._copying[copy] = peer.connection
+            return copy
         if not (begins or why is Why.ASKED):
             return None
         # "cut at 8 random bytes": only where this side opens.
@@ -531,9 +527,8 @@ class WeaverReplica:
             self._allowed = frozenset(self._peers())
         return self._allowed
 
-    def _end_copying(self, connection: str) -> None:
-        if self._copying == connection:
-            self._copying = None
+    def _end_copying(self, copy: LogComparison) -> None:
+        self._copying.pop(copy, None)
 
     def _copied_from(self, arrived: int) -> Probe:
         """Note that the log of the source is here; return the state that it has, too."""
