@@ -55,7 +55,7 @@ static PyObject *named(PyTypeObject *type, int count, PyObject **parts)
         made = type->tp_alloc(type, count);
 #if PY_VERSION_HEX >= 0x030E0000
     if (made != NULL)
-        ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet; the zero of tp_alloc is a hash */
+        ((PyTupleObject *)made)->ob_hash = -1; /* not computed: zero would be a hash */
 #endif
     for (int i = 0; i < count; i++) {
         if (made != NULL)
@@ -73,7 +73,8 @@ static PyObject *bytes(const unsigned char *at, size_t size)
 
 static PyObject *hash(const struct call *call, PyObject *borsh)
 {
-    PyObject *hasher = borsh == NULL ? NULL : PyObject_CallOneArg(call->blake3, borsh);
+    /* Nothing is called once memory has run out, be it for another part. */
+    PyObject *hasher = PyErr_Occurred() ? NULL : PyObject_CallOneArg(call->blake3, borsh);
     PyObject *found = hasher == NULL ? NULL : PyObject_CallMethodNoArgs(hasher, call->digest);
 
     Py_XDECREF(hasher);

@@ -148,6 +148,22 @@ for deps in range(5):
                 bad[dice.randrange(len(bad))] = dice.choice((0, 1, 127, 128, dice.randrange(256)))
             check([bytes(bad), envelope])
 assert left > 100
+try:
+    from _testcapi import remove_mem_hooks, set_nomemory
+except ImportError:  # some distributions leave it out
+    lacking = ()
+else:
+    lacking = range(1, 60)
+failed = 0
+for allocation in lacking:
+    set_nomemory(allocation, allocation + 1)
+    try:
+        datalattice__intentions.decode_many([envelope] * 3, store, 999, 9, BLAKE3, kinds)
+    except MemoryError:  # and nothing else
+        failed += 1
+    finally:
+        remove_mem_hooks()
+assert failed > 20 or not lacking
 refused = [
     (), (None, store, 1, 1, BLAKE3, kinds), ([], b"", 1, 1, BLAKE3, kinds),
     ([], store, -1, 1, BLAKE3, kinds), ([], store, 1, -1, BLAKE3, kinds),
