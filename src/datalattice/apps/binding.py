@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any, Final, Protocol, TypeVar
 
 from datalattice.cells import Value, to_cell
@@ -146,7 +147,12 @@ class Tabular(ABC):
         """Return the rows as they are now, as a `pyarrow.RecordBatchReader`."""
 
     def to_pandas(self, **options: Any) -> Any:
-        """Return the rows as a `pandas.DataFrame`; the options are those of `to_arrow`."""
+        """Return the rows as a `pandas.DataFrame`; the options are those of `to_arrow`.
+
+        Raises: UsageError: pandas is missing. Others as `to_arrow`.
+        """
+        if find_spec("pandas") is None:
+            raise UsageError("to_pandas needs pandas: pip install pandas")
         return self.to_arrow(**options).read_pandas()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

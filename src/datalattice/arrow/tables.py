@@ -7,9 +7,11 @@ meanwhile. Its batches are read as they are asked for.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from datalattice.apps.grid import Venue
@@ -143,8 +145,9 @@ def _log_table(
         varying = ("owner", "partition")
     default = (*varying, "offset", "timestamp", "key", "value")
     names = _chosen(columns, LOG_COLUMNS, default)
-    fields = values if isinstance(values, pa.Schema) else None
-    value_format = ValueFormat.CELL if fields is not None else _format(values, "values")
+    fields = _checked_fields(values) if isinstance(values, pa.Schema) else None
+    schemas = ", or a pyarrow.Schema"
+    value_format = ValueFormat.CELL if fields is not None else _format(values, "values", schemas)
     key_format = _format(keys, "keys")
     types = {
         "partition": "BIGINT",
@@ -169,10 +172,11 @@ def _log_table(
             return encodings
 
         for id, part, constants in ranges:
-            wanted = LogColumns(schema, key_format, value_format, constants)
+            wanted, first = LogColumns(schema, key_format, value_format, constants), part.first
             try:
                 for batch in log_batches(part, wanted, lambda hash: many([hash])[0], many):
-                    yield batch if fields is None else _structured(batch, fields, id)
+                    yield batch if fields is None else _structured(batch, fields, id, first)
+                    first += batch.num_rows
             except Unfit as unfit:
                 what = "value" if unfit.is_value else "key"
                 raise _not_bytes(f"the {what} of record {unfit.offset} in {id}", what) from None
@@ -205,8 +209,28 @@ def _constants(id: PartitionId, names: Sequence[str]) -> Mapping[str, object]:
     return found
 
 
-def _structured(batch: pa.RecordBatch, fields: pa.Schema, id: PartitionId) -> pa.RecordBatch:
-    """Return a batch whose values, given as cells, are structs."""
+def _checked_fields(fields: pa.Schema) -> pa.Schema:
+    """Return a schema. Raises: UsageError: no value can become a struct of its fields."""
+    import pyarrow as pa
+
+    twice = _repeated(fields.names)
+    if twice:
+        raise UsageError(f"each field of `values` needs a name of its own, got twice: {twice}")
+    for field in fields:
+        try:
+            pa.array([], pa.struct([field]))
+        except pa.ArrowException:
+            raise UsageError(
+                f"the field {field.name!r} of `values` has the type {field.type}, which pyarrow "
+                "cannot make of Python values"
+            ) from None
+    return fields
+
+
+def _structured(
+    batch: pa.RecordBatch, fields: pa.Schema, id: PartitionId, first: int
+) -> pa.RecordBatch:
+    """Return a batch whose values, given as cells, are structs; `first` is its first offset."""
     import pyarrow as pa
 
     schema = _structured_schema(batch.schema, fields)
@@ -214,13 +238,33 @@ def _structured(batch: pa.RecordBatch, fields: pa.Schema, id: PartitionId) -> pa
     if at < 0:
         return batch
     rows = [to_python(parse(cell, ValueFormat.CELL)) for cell in batch.column(at).to_pylist()]
+    kind, misfits = schema.field(at).type, (pa.ArrowException, OverflowError)
     try:
-        made = pa.array(rows, schema.field(at).type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise TypeMismatch(f"a value in {id} does not fit the schema: {error}") from None
+        made = _structs(rows, kind)
+    except misfits:
+        for offset, row in enumerate(rows, first):
+            try:
+                _structs([row], kind)
+            except misfits as error:
+                raise TypeMismatch(
+                    f"the value of record {offset} in {id} does not fit the schema: {error}"
+                ) from None
+        raise
     return pa.RecordBatch.from_arrays(
         [made if one == at else column for one, column in enumerate(batch.columns)], schema=schema
     )
+
+
+def _structs(rows: list[object], kind: pa.StructType) -> pa.Array:
+    """Return values as structs. Raises: pa.ArrowException or OverflowError: one does not fit."""
+    import pyarrow as pa
+
+    made = pa.array(rows, kind)
+    for field, column in zip(kind, made.flatten(), strict=True):
+        # pyarrow itself does not look: readers would take absent entries for zeros.
+        if not field.nullable and column.null_count > made.null_count:
+            raise pa.ArrowInvalid(f"{field.name!r} is absent, and the schema says not null")
+    return made
 
 
 def _structured_schema(schema: pa.Schema, fields: pa.Schema) -> pa.Schema:
@@ -282,10 +326,10 @@ def _venue_table(
     values: str = "json",
     content_bytes_max: int = CONTENT_BYTES_MAX,
 ) -> Table:
-    tables = {one.value: one for one in GridTable if one is not GridTable.META}
+    tables = [one.value for one in GridTable if one is not GridTable.META]
     if table not in tables:
         raise UsageError(f"`table` is one of {', '.join(tables)}, got {table!r}")
-    chosen, format = tables[table], _format(values, "values")
+    chosen, format = GridTable(table), _format(values, "values")
     known = GRID_COLUMNS[chosen]
     names = _chosen(columns, known, known[:-1] if chosen is GridTable.STORAGE else known)
     make = GridRows(chosen, names, format, content_bytes_max)
@@ -326,24 +370,30 @@ def _row_table(types: Mapping[str, str], rows: Callable[[], Iterator[Row]]) -> T
 # --- columns --------------------------------------------------------------------------------------
 
 
-def _chosen(
-    columns: Sequence[str] | None, known: Sequence[str], default: Sequence[str]
-) -> tuple[str, ...]:
+def _chosen(columns: object, known: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
     if columns is None:
         return tuple(default)
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
-    if not names or len(set(names)) != len(names) or not set(names) <= set(known):
+    several = tuple(columns) if isinstance(columns, Iterable) else ()
+    names = (columns,) if isinstance(columns, str) else several
+    if not names or not all(name in known for name in names) or _repeated(names):
         raise UsageError(
             f"`columns` is one or more of {', '.join(known)}, each once, got {columns!r}"
         )
     return names
 
 
-def _format(given: object, name: str) -> ValueFormat:
+def _repeated(names: Sequence[str]) -> str:
+    """Return the names that are there more than once, as text."""
+    return ", ".join(sorted(name for name, count in Counter(names).items() if count > 1))
+
+
+def _format(given: object, name: str, more: str = "") -> ValueFormat:
     formats = [one.value for one in ValueFormat]
     if given not in formats:
-        more = ", or a pyarrow.Schema" if name == "values" else ""
         raise UsageError(f"`{name}` is one of {', '.join(formats)}{more}, got {given!r}")
+    # In time: it would fail when the first row is read.
+    if given == ValueFormat.VARIANT.value and find_spec("pyspark") is None:
+        raise UsageError(f"{name}='variant' needs pyspark: pip install 'datalattice[spark]'")
     return ValueFormat(given)
 
 
@@ -374,7 +424,8 @@ def loaded_rows(
     table: a pyarrow table, batch or reader, or what hands out an Arrow stream, as data frames of
            pandas and Polars and results of DuckDB do.
     value: the column of values; None: each value is a dict of all columns.
-    Raises: UsageError: it is no such table, or a column is missing.
+    Raises: UsageError: it is no such table, or a column is missing or there twice. TypeMismatch: an
+            entry cannot be a value.
     """
     import pyarrow as pa
 
@@ -383,20 +434,37 @@ def loaded_rows(
             "`table` is a pyarrow table or reader, a data frame, or another source of an Arrow "
             f"stream, got {type(table).__name__}"
         )
-    reader = pa.RecordBatchReader.from_stream(table)
+    try:
+        reader = pa.RecordBatchReader.from_stream(table)
+    except pa.ArrowException as error:
+        raise UsageError(f"`table` cannot be read as columns: {error}") from None
+    names = reader.schema.names
+    if twice := _repeated(names):  # a Map would keep one of them
+        raise UsageError(f"each column needs a name of its own, got twice: {twice}")
     for name in (key, value):
-        if name is not None and name not in reader.schema.names:
-            columns = ", ".join(reader.schema.names)
-            raise UsageError(f"there is no column {name!r}; the table has: {columns}")
+        if name is not None and name not in names:
+            raise UsageError(f"there is no column {name!r}; the table has: {', '.join(names)}")
     for batch in reader:
         for first in range(0, batch.num_rows, rows_max):
             rows = batch.slice(first, rows_max)
-            column = rows.column(rows.schema.get_field_index(value)) if value is not None else None
-            found = rows.to_pylist() if column is None else column.to_pylist()
-            values = [plain(row) for row in found]
-            keys = None
-            if key is not None:
-                keys = [
-                    plain(one) for one in rows.column(rows.schema.get_field_index(key)).to_pylist()
+            if value is None:
+                columns = [_entries(rows, name) for name in names]
+                values: list[object] = [
+                    dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)
                 ]
-            yield keys, values
+            else:
+                values = _entries(rows, value)
+            yield None if key is None else _entries(rows, key), values
+
+
+def _entries(rows: pa.RecordBatch, name: str) -> list[object]:
+    """Return a column with types that values have."""
+    import pyarrow as pa
+
+    try:
+        return [plain(one) for one in rows.column(name).to_pylist()]
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise TypeMismatch(
+            f"the column {name!r} of the type {rows.schema.field(name).type} has an entry that "
+            f"cannot be a value: {error}"
+        ) from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -114,8 +115,15 @@ def test_values_become_structs_of_a_schema(node: Node) -> None:
         None,
     ]
     log.offer({"n": "many"})
-    with pytest.raises(TypeMismatch, match=r"a value in 'log'\[0\] of .* does not fit the schema"):
-        log.to_arrow(values=fields).read_all()
+    misfit = r"the value of record 3 in 'log'\[0\] of .* does not fit the schema: "
+    with pytest.raises(TypeMismatch, match=misfit):
+        log.to_arrow(values=fields, start=1).read_all()
+    log.offer_many([{"n": 1, "city": "Oslo"}, None, {"city": "Oslo"}])
+    needed = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    read = log.to_arrow(values=needed, start=4, stop=6, columns=["value"]).read_all()
+    assert read["value"].to_pylist() == [{"n": 1}, None]
+    with pytest.raises(TypeMismatch, match=r"record 6 in .*: 'n' is absent"):
+        log.to_arrow(values=needed, start=4).read_all()
 
 
 def test_a_value_that_its_form_does_not_take_is_named(node: Node) -> None:
@@ -131,12 +139,35 @@ def test_a_value_that_its_form_does_not_take_is_named(node: Node) -> None:
         ({"columns": []}, "`columns` is one or more of"),
         ({"values": "xml"}, "`values` is one of cell, bytes, string, json, variant"),
         ({"keys": "xml"}, "`keys` is one of cell"),
-        ({"start": "first"}, "offset"),
+        ({"columns": 5}, "`columns` is one or more of .* got 5"),
+        ({"columns": [["offset"]]}, "`columns` is one or more of"),
+        ({"start": "first"}, "`start` is not an integer"),
+        ({"stop": 2**63}, "`stop` is not an integer of at most 64 bits"),
+        ({"values": pa.schema([("n", pa.int64())] * 2)}, "got twice: n"),
+        ({"values": pa.schema([("n", pa.uuid())])}, "the field 'n' of `values` has the type"),
     ],
 )
 def test_bad_options_are_named(node: Node, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         node.queue("log").to_arrow(**options)
+
+
+def test_options_that_a_table_does_not_take_are_not_offered(node: Node) -> None:
+    fields = pa.schema([("n", pa.int64())])
+    with pytest.raises(UsageError, match=r"json, variant, got n: int64"):
+        node.database("shop").to_arrow(values=fields)
+    with pytest.raises(UsageError, match="`table` is one of assets, jobs, storage"):
+        node.venue().to_arrow(table=["jobs"])  # type: ignore[arg-type]
+
+
+def test_a_program_that_is_missing_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pyspark", "pandas"):
+        monkeypatch.setitem(sys.modules, name, None)
+    node.queue("log").offer("a")
+    with pytest.raises(UsageError, match="values='variant' needs pyspark: pip install"):
+        node.queue("log").to_arrow(values="variant")
+    with pytest.raises(UsageError, match="to_pandas needs pandas: pip install"):
+        node.queue("log").to_pandas()
 
 
 def test_an_id_that_is_no_number_is_left_out_or_an_error(node: Node) -> None:
@@ -344,6 +375,48 @@ def test_what_cannot_be_loaded_is_named(node: Node, table: object, text: str) ->
     given = pa.table({"n": [1]}) if table == "columns" else table
     with pytest.raises(UsageError, match=text):
         node.database("shop").load(given, key="id")
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "text"),
+    [
+        (lambda: pa.chunked_array([[1]]), UsageError, "`table` cannot be read as columns"),
+        (
+            lambda: pa.table([pa.array(["a"]), pa.array(["b"]), pa.array([1])], list("iin")),
+            UsageError,
+            "each column needs a name of its own, got twice: i",
+        ),
+        (
+            lambda: pa.table({"n": pa.array([2**62], pa.timestamp("s"))}),
+            TypeMismatch,
+            r"the column 'n' of the type timestamp\[s\] has an entry that cannot be a value",
+        ),
+        (
+            lambda: pa.table({"n": pa.array([b"\xff"]).view(pa.string())}),
+            TypeMismatch,
+            "the column 'n' of the type string has an entry",
+        ),
+    ],
+)
+def test_a_table_that_would_be_read_wrongly_is_refused(
+    node: Node, made: Callable[[], object], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        node.queue("log").load(made())
+    assert len(node.queue("log")) == 0
+
+
+def test_keys_of_a_database_are_texts_each_once(node: Node) -> None:
+    shop = node.database("shop")
+    for keys in ([1], ["a", None], [b"a"]):
+        with pytest.raises(TypeMismatch, match="a key in the column 'id' is not a str"):
+            shop.load(pa.table({"id": keys}), key="id")
+    with pytest.raises(TypeMismatch, match="the column of keys, is not a str"):
+        shop.load(pa.table({"id": ["a"]}), key=None)  # type: ignore[arg-type]
+    assert not shop
+    for _ in range(2):
+        shop.load(pa.table({"id": ["a", "a"], "n": [1, 2]}), key="id", value="n")
+        assert dict(shop) == {"a": 2}
 
 
 def test_duckdb_and_pandas_read_a_handle_in_place(node: Node) -> None:

@@ -300,11 +300,14 @@ class Database(TypedOperations[T], Tabular):
         """Set the rows of an Arrow table, data frame or reader; return how many there were.
 
         key: the column of keys, which are texts. value: the column of values; None: each value is
-        a Map of all columns. Each edit has up to 100,000 rows.
-        Raises: UsageError: it is not a table, or a column is missing. Others as `set_many`.
+        a Map of all columns. Of one key the last row is kept. Each edit has up to 100,000 rows.
+        Raises: UsageError: it is not a table, or a column is missing. TypeMismatch: a key is no
+                text. Others as `set_many`.
         """
-        count = 0
-        for keys, values in bound(self._binding, "load").rows_of(table, key, value):
+        column, count = checked_text(key, "`key`, the column of keys,"), 0
+        for keys, values in bound(self._binding, "load").rows_of(table, column, value):
+            for one in keys:
+                checked_text(one, f"a key in the column {column!r}")
             self.set_many(dict(zip(keys, values, strict=True)))
             count += len(values)
         return count

@@ -181,8 +181,8 @@ def held_offsets(state: QueueState, start: object, stop: object) -> range:
     """Return the offsets of a half-open range that the queue holds; negative ones from the end."""
     offsets = range(state.start, state.end)
     bounds = [
-        default if given is None else checked_offset("offset", given)
-        for given, default in ((start, state.start), (stop, state.end))
+        default if given is None else checked_offset(name, given)
+        for name, given, default in (("start", start, state.start), ("stop", stop, state.end))
     ]
     low, high = (  # clamped on both sides, like a slice
         min(max(at if at >= 0 else state.end + at, state.start), state.end) for at in bounds
