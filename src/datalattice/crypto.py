@@ -42,7 +42,9 @@ except ImportError:  # not compiled
         return [hashlib.sha3_256(message).digest() for message in tuple(messages)]
 
     def _sha3_256_sorted(rows: bytes, spans: bytes, /) -> tuple[bytes, bytes, bytes, bytes]:
-        ends = struct.unpack(f"<{len(spans) // 8}q", spans)
+        ends = struct.unpack(f"<{len(spans) // 16 * 2}q", spans[: len(spans) // 16 * 16])
+        if len(spans) % 16 or [0, *ends, len(rows)] != sorted([0, *ends, len(rows)]):
+            raise ValueError("the spans decrease or end outside of the rows")
         found: dict[bytes, tuple[int, bytes]] = {}
         begin = 0
         for number in range(len(ends) // 2):

@@ -431,7 +431,7 @@ static PyObject *sha3_256_sorted(PyObject *module, PyObject *args)
         end = (size_t)next;
     }
     if (!is_sound) {
-        PyErr_SetString(PyExc_ValueError, "the spans are no increasing ends within the rows");
+        PyErr_SetString(PyExc_ValueError, "the spans decrease or end outside of the rows");
         return NULL;
     }
     digests = PyMem_New(unsigned char, DIGEST * rows.count + 1);
