@@ -167,7 +167,7 @@ class PutRun:
         if len(keys) != count or key in self.values:
             return False
         keys.append(key)
-        if keys[count] is not key:  # another thread came first
+        if len(keys) != count + 1:  # another thread has added one, too
             return False
         self.values[key] = value
         return True
@@ -401,11 +401,13 @@ class Trie(Cell):
         self._settle()
         sample = self._sample
         if sample is None:
-            sample = (
-                self._first_key()
-                if self._count <= MAP_LEAF_MAX or self._hashes is not None
-                else trie_of(self._open()[0], self._tag, self._count, self._shift)._any()
-            )
+            hashes = self._hashes
+            if self._count <= MAP_LEAF_MAX:
+                sample = self._first_key()
+            elif hashes is not None:
+                sample = hashes[:32]
+            else:
+                sample = trie_of(self._open()[0], self._tag, self._count, self._shift)._any()
             self._sample = sample
         return sample
 
@@ -418,14 +420,17 @@ class Trie(Cell):
         """Return (leaf or packed node, entry number) of a key hash, or (None, 0)."""
         self._settle()
         node = self
-        while node._count > MAP_LEAF_MAX and node._hashes is None:
+        # Read once: another thread may open a packed node meanwhile.
+        hashes = node._hashes
+        while node._count > MAP_LEAF_MAX and hashes is None:
             digit: i64 = digit_at(digest, node._shift)
             # "A mask of the digits that follow": without the bit there is no such key.
             if not node._mask & (1 << digit):
                 return None, 0
             kid = node._open()[node._slot(digit)]
             node = trie_of(kid, self._tag, node._count, node._shift)
-        at: i64 = place(node._keys(), digest)
+            hashes = node._hashes
+        at: i64 = place(node._keys() if hashes is None else hashes, digest)
         return (node, at) if at >= 0 else (None, 0)
 
     def __len__(self) -> int:

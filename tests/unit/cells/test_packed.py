@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -19,6 +22,10 @@ from datalattice.cells import (
     value_hash as hash_of,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
+
+Made = TypeVar("Made")
 COUNTS = (0, 1, 15, 16, 17, 63, 64, 65, 100, 700)
 
 
@@ -155,6 +162,70 @@ def test_many_small_entries_are_few_objects() -> None:
         return vector
 
     assert objects(appended) < 100_000 / 200
+
+
+def at_each_line(
+    make: Callable[[], Map], work: Callable[[Map], Made], other: Callable[[Map], Made]
+) -> Iterator[tuple[Map, list[Made]]]:
+    """Call `work` for a new map again and again, and `other` before its first, second, ... line.
+
+    Another thread may come there; between the lines of compiled code none does. Only lines of
+    methods of tries count. Yields the map and what was returned.
+    """
+    before, line, left = sys.gettrace(), 0, 0
+    found: list[Made] = []
+    one = make()
+
+    def trace(frame: FrameType, event: str, _value: object) -> TraceFunction | None:
+        nonlocal left
+        code = frame.f_code
+        if not code.co_filename.endswith("cells/trie.py") or "." not in code.co_qualname:
+            return None
+        left -= event == "line"
+        if left:
+            return trace
+        sys.settrace(before)
+        found.append(other(one))
+        return None
+
+    while not left:
+        line += 1
+        left, found, one = line, [], make()
+        sys.settrace(trace)
+        try:
+            found.append(work(one))
+        finally:
+            sys.settrace(before)
+        yield one, found
+
+
+def test_a_map_may_be_read_by_two_threads() -> None:
+    numbers = range(18)
+    wanted = Map((number, number) for number in numbers)
+    built = Map((number, number) for number in range(15))
+    makes: list[Callable[[], Map]] = [
+        lambda: Map((number, number) for number in numbers),
+        lambda: built.put(15, 15).put(16, 16).put(17, 17),
+    ]
+    works: list[Callable[[Map], bool]] = [
+        lambda one: one[9] == 9,
+        lambda one: same(one.put(3, 4), wanted.put(3, 4)),
+        lambda one: not list(one.differences(wanted)),
+    ]
+    for make in makes:
+        for work in works:
+            for one, found in at_each_line(make, work, lambda one: len(list(one)) == 18):
+                assert all(found)
+                assert one[17] == 17
+
+
+def test_two_threads_may_put_to_one_map() -> None:
+    built = Map((number, number) for number in range(15))
+    for _, made in at_each_line(
+        lambda: built.put(15, 15), lambda one: one.put(None, "a"), lambda one: one.put(None, "b")
+    ):
+        assert {len(one) for one in made} == {17}
+        assert sorted(map(str, (one[None] for one in made))) in (["a"], ["a", "b"])
 
 
 @pytest.mark.parametrize("count", [255, 256, 257, 511, 512, 4_096, 5_000])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import pairwise
 
 import pytest
@@ -77,6 +79,36 @@ def test_each_durable_root_is_remembered_with_its_time() -> None:
             reader.as_of(0)
     with open_store(disk, clock) as store:
         assert store.history.entries() == done
+
+
+class Contended:
+    """A lock that another thread takes first, for `work`."""
+
+    def __init__(self, lock: AbstractContextManager[bool], work: Callable[[], None]) -> None:
+        self._lock = lock
+        self._work = work
+
+    def __enter__(self) -> None:
+        work, self._work = self._work, lambda: None
+        work()
+        self._lock.__enter__()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.__exit__(None, None, None)
+
+
+def test_entries_that_another_thread_wrote_are_not_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
+    with open_store(disk, clock) as store, open_store(disk, clock, read_only=True) as reader:
+        done = [commit(store, clock, number) for number in range(5)]
+        store.history.note(done[0].root_hash)
+        lock = store.history._lock
+        monkeypatch.setattr(store.history, "_lock", Contended(lock, store.history.flush))
+        store.history.flush()
+        assert store.history.entries() == reader.history.entries()
+        assert reader.history.damage == ()
 
 
 def test_a_root_may_come_back() -> None:

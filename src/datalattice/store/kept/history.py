@@ -347,8 +347,9 @@ class FolderHistory(History):
         if not self._fresh:
             return
         with self._lock:
-            is_due = self._since >= COMPACT_ENTRIES or self._failure is not None
-            self._attempt(self._compact if is_due or self._file is None else self._append)
+            if self._fresh:  # another thread may have written them meanwhile
+                is_due = self._since >= COMPACT_ENTRIES or self._failure is not None
+                self._attempt(self._compact if is_due or self._file is None else self._append)
 
     def _append(self) -> None:
         assert self._file is not None
