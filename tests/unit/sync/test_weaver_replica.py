@@ -15,7 +15,7 @@ from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.errors import PeerError, Unfenced
 from datalattice.protobuf import Message, varint
-from datalattice.sync import Offer, Part, Peer, Probe, Replicator, Step, Want, Why
+from datalattice.sync import Offer, Pace, Part, Peer, Probe, Replicator, Step, Want, Why
 from datalattice.sync.reconcile import (
     SKETCH_LIMITS,
     RangeFingerprint,
@@ -809,18 +809,42 @@ def test_a_copy_on_another_connection_leaves_the_first_one_alone() -> None:
     assert isinstance(joiner.replica.compare(peer, Why.ASKED), RangeComparison)
 
 
-def test_the_log_is_copied_over_a_connection_and_news_follow() -> None:
-    pair, source, joiner = copied(50)
-    pair.link.connect()
-    # Which side dialled is up to chance: the joiner begins only where it did.
-    for _ in range(20):
-        joiner.replica.source = source.store.author
-        pair.meet()
-        if pair.is_equal:
-            break
+@pytest.mark.parametrize("heard", [0, 1, 5, 1_000])
+def test_the_log_is_copied_over_a_connection_and_news_follow(heard: int) -> None:
+    """A copy that stalls is begun anew; comparisons are declined no longer than it is open."""
+    _, source, joiner = copied(50)
+    joiner.replica.source = source.store.author
+    sites, now = (source, joiner), 0
+    ends = [
+        Replicator(site.replica, WeaverProtocol(STORE, site.replica.gaps), Pace()) for site in sites
+    ]
+    ends[0].open("p", now, outbound=False, public_key=joiner.store.author)
+    ends[1].open("p", now, outbound=True, public_key=source.store.author)
+
+    def carry(left: int) -> None:
+        """Deliver frames; of those of the source `left` at most."""
+        sent = True
+        while sent:
+            sent = False
+            for side, end in enumerate(ends):
+                for connection, payload in end.take_effects().sends:
+                    sent = True
+                    end.written(connection, 1, now)
+                    if side or left > 0:
+                        left -= not side
+                        ends[1 - side].receive(connection, payload, now)
+
+    carry(heard)
+    assert (joiner.replica.source is None) == (heard == 1_000)
+    for now in range(1_000, SILENCE_MS + 2 * Pace().root_sync_interval_ms, 1_000):
+        for end in ends:
+            end.tick(now)
+        carry(1_000 if now > SILENCE_MS else 0)
+    assert [site.replica.source for site in sites] == [None, None], "the log has come to its end"
+    assert log_of(joiner) == log_of(source)
     source.submit(b"news")
-    pair.publish()
-    pair.link.pass_time(1_000)
+    ends[0].publish(now)
+    carry(1_000)
     assert log_of(joiner) == log_of(source)
 
 
