@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -27,14 +27,23 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _HOST: Final = re.compile(r"\*|(\*\.)?[a-z0-9_:.-]+")
 
 
-def _check_positive(config: object, *names: str) -> None:
+def _check_positive(config: Any, *names: str) -> None:
+    defaults = {one.name: one.default for one in dataclasses.fields(config)}
     for name in names:
-        if not getattr(config, name) > 0:  # 0 would let nothing run; NaN is no limit
-            raise UsageError(f"{name} is greater than 0, got {getattr(config, name)}")
+        value, is_time = getattr(config, name), isinstance(defaults[name], float)
+        # Half a call at once would let nothing run, as 0 would; NaN is no limit.
+        if isinstance(value, bool) or not isinstance(value, (int, float) if is_time else int):
+            kind = "a number of seconds" if is_time else "an integer"
+            raise UsageError(f"{name} is {kind}, got {value!r}")
+        if not value > 0:
+            raise UsageError(f"{name} is greater than 0, got {value}")
 
 
-def _check_hosts(*hosts: str) -> None:
-    for host in hosts:
+def _check_hosts(allow: Sequence[str], block: Sequence[str]) -> None:
+    for name, hosts in (("allow", allow), ("block", block)):
+        if isinstance(hosts, str):  # of "*.example.com" the first letter would allow every host
+            raise UsageError(f"{name} is a tuple of hosts, got the text {hosts!r}")
+    for host in (*allow, *block):
         if not _HOST.fullmatch(host):
             raise UsageError(
                 f"a host is a name in lower case, *.name or *, without a port, got {host!r}"
@@ -58,7 +67,7 @@ class VenueHttpConfig:
     answer_bytes: int = 2 << 20
 
     def __post_init__(self) -> None:
-        _check_hosts(*self.allow, *self.block)
+        _check_hosts(self.allow, self.block)
         _check_positive(self, "time_s", "body_bytes", "answer_bytes")
 
 
@@ -81,7 +90,7 @@ class VenueGridConfig:
         for name, url in self.venues.items():
             if not isinstance(url, str):
                 raise UsageError(f"venues.{name} is a URL, got {url!r}")
-        _check_hosts(*self.allow, *self.block)
+        _check_hosts(self.allow, self.block)
         _check_positive(self, "away_s")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from datalattice.client.settings import VenueGridConfig, VenueHttpConfig
 from datalattice.errors import UsageError
 from datalattice.service.venue.adapters.hosts import METADATA_ADDRESSES, HostRules
 
@@ -112,3 +115,11 @@ def test_a_malformed_pattern_is_refused(pattern: str) -> None:
         HostRules(allow=(pattern,))
     with pytest.raises(UsageError, match="a host is a name"):
         HostRules(block=(pattern,))
+
+
+@pytest.mark.parametrize("rules", [HostRules, VenueHttpConfig, VenueGridConfig])
+@pytest.mark.parametrize("name", ["allow", "block"])
+def test_one_text_is_no_list_of_hosts(rules: Callable[..., object], name: str) -> None:
+    # Letter by letter, "*.example.com" would allow every host, and block none.
+    with pytest.raises(UsageError, match=rf"{name} is a tuple of hosts, got the text '\*\.example"):
+        rules(**{name: "*.example.com"})

@@ -475,6 +475,13 @@ def test_the_operator_sets_the_limits() -> None:
     for wrong in ({"time_s": 0.0}, {"body_bytes": 0}, {"answer_bytes": -1}):
         with pytest.raises(UsageError, match=f"{next(iter(wrong))} is greater than 0"):
             VenueHttpConfig(**wrong)
+    for name, given, kind in (
+        ("body_bytes", 0.5, "an integer"),
+        ("answer_bytes", True, "an integer"),
+        ("time_s", "3", "a number of seconds"),
+    ):
+        with pytest.raises(UsageError, match=f"{name} is {kind}, got {given!r}"):
+            VenueHttpConfig(**dict[str, Any]({name: given}))
 
 
 def test_cancelling_the_job_closes_the_connection() -> None:
