@@ -27,6 +27,7 @@ from datalattice.cells import (
     check_cell,
     decode,
     encode,
+    learn_cell,
     learn_cells,
     missing,
     novelty,
@@ -356,6 +357,22 @@ def test_facts_are_remembered_up_to_their_bound_and_read_again_from_what_is_stor
     before = len(reads)
     check_cell(top, facts)
     assert len(reads) == before
+
+
+@pytest.mark.parametrize("value", [Map.of([(1, 2), (3, 4)]), Set.of([1, 2]), Set.of([5, 6, 7])])
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_a_map_or_set_in_a_leaf_has_its_keys_in_order(value: Value, levels: int) -> None:
+    encoding = encode(value)
+    size = (len(encoding) - 2) // encoding[1]
+    facts = KnownFacts(dict[bytes, bytes]().get)
+    for key in (encoding[2 : 2 + size], encoding[-size:]):
+        leaf = encoding[:2] + key + encoding[2 + size : -size] + encoding[2 : 2 + size]
+        for _ in range(levels - 1):
+            leaf = b"\x80\x01" + leaf
+        cell = b"\x80\x03" + leaf + 2 * encode(LONG[:100])
+        with pytest.raises(BadFormat, match="not in strictly increasing order"):
+            learn_cell(sha3_256(cell), cell, facts)
+        assert learn_cells([(sha3_256(cell), cell)], facts) == 0
 
 
 def test_leaves_cost_no_fact_however_many_there_are() -> None:

@@ -140,27 +140,31 @@ def may_refer(data: bytes) -> bool:
     False also means that no signed value is embedded. Bytes that are not an encoding give either
     answer. Cost: far less than `branch_hashes` for records and chunks.
     """
-    return _past_plain(data, 0, len(data), 0) != len(data)
+    return _past_plain(data, 0, len(data), 0, True) != len(data)
 
 
 def is_leaf_vector(data: bytes) -> bool:
     """Return whether a scanned cell is a vector of up to 16 plain values and references.
 
-    False for vectors with other embedded values. Cost: one byte per short element.
+    False if a map or set is embedded, whose keys must be in order. Cost: one byte per short
+    element.
     """
     end: i64 = len(data)
     if data[0] != 0x80 or data[1] > 16:
         return False
     at: i64 = 2
     for _ in range(data[1]):
-        at = at + 33 if data[at] == 0x20 else _past_plain(data, at, end, 1)
+        at = at + 33 if data[at] == 0x20 else _past_plain(data, at, end, 1, False)
         if at < 0:
             return False
     return at == end
 
 
-def _past_plain(data: bytes, pos: i64, end: i64, depth: i64) -> i64:
-    """Return the position after a plain value without references; -1 for any other."""
+def _past_plain(data: bytes, pos: i64, end: i64, depth: i64, keyed: bool) -> i64:
+    """Return the position after a plain value without references; -1 for any other.
+
+    keyed: whether it may have maps and sets, with keys in any order.
+    """
     if pos >= end:
         return -1
     tag: i64 = data[pos]
@@ -182,14 +186,14 @@ def _past_plain(data: bytes, pos: i64, end: i64, depth: i64) -> i64:
             count = ((count & 0x7F) << 7) | low
             at += 1
         return at + count if count <= CHUNK_BYTES and count != 0x80 else -1
-    if (tag == 0x84 and count == 1) or (tag == 0x82 and count <= MAP_LEAF_MAX):
+    if (tag == 0x84 and count == 1) or (keyed and tag == 0x82 and count <= MAP_LEAF_MAX):
         count *= 2
-    elif (tag != 0x80 or count > 16) and (tag != 0x83 or count > MAP_LEAF_MAX):
+    elif (tag != 0x80 or count > 16) and (not keyed or tag != 0x83 or count > MAP_LEAF_MAX):
         return -1
     if depth > 3:
         return -1
     for _ in range(count):
-        at = _past_plain(data, at, end, depth + 1)
+        at = _past_plain(data, at, end, depth + 1, keyed)
         if at < 0:
             return -1
     return at
