@@ -180,6 +180,8 @@ def _log_table(
             except Unfit as unfit:
                 what = "value" if unfit.is_value else "key"
                 raise _not_bytes(f"the {what} of record {unfit.offset} in {id}", what) from None
+            except UsageError as error:  # too deep for text
+                raise _too_deep(f"a record of {id}, from offset {first} on", error) from None
             except IndexError as error:
                 if verify:  # a verified cell has its hash, so the cause is an error of this program
                     raise
@@ -280,6 +282,10 @@ def _not_bytes(what: str, option: str = "value") -> TypeMismatch:
     )
 
 
+def _too_deep(what: str, error: UsageError) -> TypeMismatch:
+    return TypeMismatch(f"{what}: {error}; 'cell' takes every value")
+
+
 # --- databases and venues -------------------------------------------------------------------------
 
 
@@ -312,6 +318,8 @@ def _database_table(
                     columns["value"] = render(shown_value(entry), format)
                 except NotBytes:
                     raise _not_bytes(f"the value of key {key!r}") from None
+                except UsageError as error:
+                    raise _too_deep(f"the value of key {key!r}", error) from None
             yield [columns[name] for name in names]
 
     return _row_table({name: types.get(name, "STRING") for name in names}, rows)

@@ -15,6 +15,7 @@ import pytest
 import datalattice
 from datalattice.apps.queue import Topics
 from datalattice.arrow import table_of
+from datalattice.cells import Value, Vector
 from datalattice.client import Node
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -150,6 +151,21 @@ def test_a_value_that_its_form_does_not_take_is_named(node: Node) -> None:
 def test_bad_options_are_named(node: Node, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         node.queue("log").to_arrow(**options)
+
+
+def test_a_value_that_is_too_deep_for_text_is_named(node: Node) -> None:
+    value: Value = 1
+    for _ in range(600):
+        value = Vector([value])
+    node.queue("log").offer_many(["a", value])
+    node.database("shop").update(a=1, b=value)
+    deep = r".* down to 500 levels; 'cell' takes every value"
+    with pytest.raises(TypeMismatch, match=r"'log'\[0\] of .*, from offset 1 on: " + deep):
+        node.queue("log").to_arrow(start=1).read_all()
+    with pytest.raises(TypeMismatch, match="the value of key 'b': " + deep):
+        node.database("shop").to_arrow().read_all()
+    assert node.queue("log").to_arrow(values="cell").read_all().num_rows == 2
+    assert node.database("shop").to_arrow(values="cell").read_all().num_rows == 2
 
 
 def test_options_that_a_table_does_not_take_are_not_offered(node: Node) -> None:

@@ -47,9 +47,11 @@ class HostRules:
     private: bool = False
 
     def __post_init__(self) -> None:
-        for name, hosts in (("allow", self.allow), ("block", self.block)):
-            if isinstance(hosts, str):
-                raise UsageError(f"{name} is a tuple of hosts, got the text {hosts!r}")
+        for name in ("allow", "block"):
+            if isinstance(getattr(self, name), str):
+                raise UsageError(
+                    f"{name} is a tuple of hosts, got the text {getattr(self, name)!r}"
+                )
         for pattern in (*self.allow, *self.block):
             if not _PATTERN.fullmatch(pattern) and not _is_ipv6(pattern):
                 raise UsageError(
