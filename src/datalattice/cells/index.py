@@ -571,7 +571,7 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
     if count == 1:
         return _node(2, True, end, 1 << digit, [kids[0], kids[1], _entry(raw, key, value)], sample)
     slot: i64 = node._slot(digit)
-    fresh_kids = kids[:] if kids is node._kids else kids
+    fresh_kids = kids[:]
     if node._mask & (1 << digit):
         child = index_node(kids[slot], count, end)
         grown = _put(child, raw, key, value, end + 1)

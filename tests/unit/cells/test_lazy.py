@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 from nacl import bindings
@@ -37,6 +40,9 @@ from datalattice.cells import (
 from datalattice.crypto import SIGNATURE_BYTES, KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 COUNT = 20_000
 
@@ -423,6 +429,28 @@ def test_a_look_up_and_a_write_leave_the_nodes_of_a_stored_index_closed() -> Non
     assert [len(leaf) for leaf in leaves] == [1], "what is read again is opened"
     pairs = dict(plain.entries()) | dict.fromkeys(["key 04711", "key 00017", "key 03999"], "new")
     assert same(changed, Index.of(pairs))
+
+
+def test_a_write_spares_the_children_that_another_thread_reads() -> None:
+    index = Index.of({f"key {n}": n for n in range(10)})
+    read = index._open()
+    wanted = read[:]
+    before = sys.gettrace()
+
+    def trace(frame: FrameType, _event: str, _value: object) -> TraceFunction | None:
+        # After the children were read for the write, another thread's commit closes the node.
+        if "kids" in frame.f_locals:
+            index._kids = None
+        return trace if frame.f_code.co_name == "_put" else None
+
+    encode(index)
+    sys.settrace(trace)
+    try:
+        changed = index.put("key 77", 7)
+    finally:
+        sys.settrace(before)
+    assert len(changed) == 11
+    assert list(map(id, read)) == list(map(id, wanted))
 
 
 def test_a_child_that_is_something_else_is_found_when_looked_at() -> None:
