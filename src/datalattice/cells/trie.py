@@ -146,6 +146,22 @@ class PutRun:
         self.keys: Final[list[bytes]] = []  # the encodings of different keys
         self.values: Final[dict[bytes, object]] = {}
         self._trees: Final[list[Trie]] = []  # those that were read, by their number of entries
+        self._most: i64 = 2 * MAP_LEAF_MAX
+
+    def with_room(self, count: i64) -> PutRun:
+        """Return the run that takes an entry behind the first `count`: this one, or a copy.
+
+        An early map, kept and not read, holds at most as many entries again of later ones.
+        """
+        if count < self._most:
+            return self
+        made = PutRun()
+        made._most = 2 * count
+        made.keys.extend(self.keys[:count])
+        for key in made.keys:
+            made.values[key] = self.values[key]
+        made._trees.extend([tree for tree in self._trees[-1:] if tree._count <= count])
+        return made
 
     def begin(self, leaf: bytes) -> bool:
         """Add the entries of a full leaf; return False if one may not be plain."""
@@ -256,6 +272,7 @@ class Trie(Cell):
             held = PutRun()
             if not held.begin(leaf):
                 return None
+        held = held.with_room(self._count)
         if not held.collect(self._count, found, value):
             return None
         made = self._fresh()

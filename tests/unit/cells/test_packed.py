@@ -148,6 +148,18 @@ def objects(work: Callable[[], object]) -> int:
     return found
 
 
+def test_an_early_version_holds_few_of_the_later_entries() -> None:
+    grown, kept = Map.of([]), {}
+    for number in range(2_000):
+        grown = grown.put(number, b"x")
+        if number in (15, 40, 999):
+            kept[number + 1] = grown
+    for count, early in kept.items():
+        assert early._run is None or len(early._run.keys) <= 2 * count
+        assert early == Map.of((number, b"x") for number in range(count))
+    assert grown == Map.of((number, b"x") for number in range(2_000))
+
+
 def test_many_small_entries_are_few_objects() -> None:
     pairs = [(f"key-{number}", number) for number in range(10_000)]
     assert objects(lambda: Map.of(pairs)) < 10_000 / 3
