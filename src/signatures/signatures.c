@@ -47,7 +47,7 @@ struct verification {
     PyThread_type_lock lock; /* of the next three */
     size_t next;             /* the first that no thread has begun */
     size_t done;
-    size_t unverified;       /* the least index of one that is not; `count` if there is none */
+    size_t unverified;       /* the least index of a bad one; `count` if all are good */
     PyThread_type_lock open; /* held until all are done */
 };
 

@@ -432,8 +432,8 @@ def loaded_rows(
     table: a pyarrow table, batch or reader, or what hands out an Arrow stream, as data frames of
            pandas and Polars and results of DuckDB do.
     value: the column of values; None: each value is a dict of all columns.
-    Raises: UsageError: it is no such table, or a column is missing or there twice. TypeMismatch: an
-            entry cannot be a value.
+    Raises: UsageError: `table` is another thing, or lacks a column or has it twice. TypeMismatch:
+            an entry cannot be a value.
     """
     import pyarrow as pa
 

@@ -304,7 +304,7 @@ class NodeBinding:
 
     @property
     def own(self) -> bytes:
-        """The public key of the default owner. Raises: NoSigningKey: there is none."""
+        """The public key of the default owner. Raises: NoSigningKey: the node has no key."""
         if self.keys is None:
             where = "" if self._folder is None else f" in {self._folder.path}"
             raise NoSigningKey(
