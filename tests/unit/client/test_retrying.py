@@ -34,11 +34,15 @@ DONE = (
     b"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\ncontent-length: 13\r\n\r\n"
     b'{"spans": []}'
 )
+# Both say that the connection ends: a client that sends at once must not send on it.
 REFUSED = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n"
-    b'content-length: 38\r\n\r\n{"code": "draining", "detail": "ends"}'
+    b'connection: close\r\ncontent-length: 38\r\n\r\n{"code": "draining", "detail": "ends"}'
 )
-GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/html\r\ncontent-length: 3\r\n\r\n<p>"
+GATEWAY = (
+    b"HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/html\r\n"
+    b"connection: close\r\ncontent-length: 3\r\n\r\n<p>"
+)
 
 
 def attempts(policy: RetryPolicy = AT_ONCE) -> Attempts:
