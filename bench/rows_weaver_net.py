@@ -249,23 +249,25 @@ def _delays(scheme: str, count: int) -> list[float]:
                 begun.append(time.monotonic())
                 store.submit(PAYLOAD)
                 time.sleep(GAP_S)
-            times = guest.until(before + count).times[before:]
-        return [end - start for start, end in zip(begun, times, strict=True)]
+            copied = guest.until(before + count)
+        ends = [copied.time(number) for number in range(before + 1, before + count + 1)]
+        return [end - start for start, end in zip(begun, ends, strict=True)]
 
 
 def _bootstrap(count: int, schemes: Sequence[str]) -> Iterator[Row]:
     few, _ = _copied("tls", count, 1)
     found = {scheme: _copied(scheme, 4 * count, 2) for scheme in schemes}
-    rates = {scheme: _rate(copied) for scheme, (copied, _) in found.items()}
+    rates = {scheme: _rate(copied, 4 * count) for scheme, (copied, _) in found.items()}
     tls, alone = rates.pop("tls"), found["tls"][1]
     yield _row("weaver-bootstrap", tls, "ops/s", {"verification alone": alone, **rates})
     yield _row("weaver-bootstrap-ratio", tls / alone, "", {})
-    peers = {f"for {_size(count)}": few.memory / 2**20}
-    yield _row("weaver-bootstrap-memory", found["tls"][0].memory / 2**20, "MiB", peers)
+    peers = {f"for {_size(count)}": few.memory(count) / 2**20}
+    most = found["tls"][0].memory(4 * count)
+    yield _row("weaver-bootstrap-memory", most / 2**20, "MiB", peers)
 
 
-def _rate(copied: Copied) -> float:
-    return len(copied.times) / (copied.times[-1] - copied.begun)
+def _rate(copied: Copied, count: int) -> float:
+    return count / (copied.time(count) - copied.begun)
 
 
 def _copied(scheme: str, count: int, seed: int) -> tuple[Copied, float]:
@@ -289,12 +291,13 @@ def main() -> None:
     """Copy a store of a number of intentions once, and print how that went."""
     count = int(sys.argv[1])
     copied, alone = _copied("tls", count, 3)
-    print(f"{_rate(copied):.0f} a second, {_rate(copied) / alone:.3f} of verification alone")
+    rate = _rate(copied, count)
+    print(f"{rate:.0f} a second, {rate / alone:.3f} of verification alone")
     for tenth in range(1, 11):
         at = count * tenth // 10
-        seconds = copied.times[at - 1] - copied.begun
-        most = max(memory for reached, memory in copied.course if reached <= at)
-        print(f"{at} after {seconds:.1f} s, with {most / 2**20:.1f} MiB at most so far")
+        seconds = copied.time(at) - copied.begun
+        most = copied.memory(at) / 2**20
+        print(f"{at} after {seconds:.1f} s, with {most:.1f} MiB at most so far")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Two nodes in two processes over loopback that share one Weaver store, both on disk.
 
 The node that writes runs in the measuring process. The guest is a process of its own (this file as
-a script): it joins with the invite that it is given, notes when each intention is in its log, and
-how much memory it takes. Both read one clock, the machine's monotonic one.
+a script): it joins with the invite that it is given, and notes after each commit how many
+intentions are in its log and how much memory it takes. Both read one clock, the monotonic one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import sys
 import tempfile
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +30,24 @@ PATIENCE_S = 600.0
 
 @dataclass
 class Copied:
-    """What the guest measured: when each intention was in its log, by its number there.
+    """What the guest measured since it began to join.
 
-    course: after each change, the number of intentions and the bytes of memory, without files,
-    beyond those before it joined.
+    course: after each commit, the time, the number of intentions in its log, and the bytes of
+    memory, without files, beyond those before it joined.
     """
 
     begun: float
-    times: list[float]
-    course: list[tuple[int, int]]
+    course: list[tuple[float, int, int]]
 
-    @property
-    def memory(self) -> int:
-        """The most of these bytes."""
-        return max(memory for _, memory in self.course)
+    def time(self, number: int) -> float:
+        """Return when so many intentions were in the log."""
+        at = bisect_left(self.course, number, key=itemgetter(1))
+        return self.course[at][0]
+
+    def memory(self, number: int) -> int:
+        """Return the most of these bytes up to then."""
+        end = self.time(number)
+        return max(memory for when, _, memory in self.course if when <= end)
 
 
 class Guest:
@@ -127,8 +133,7 @@ class _Watch:
     def __init__(self, store: WeaverStore, before: int) -> None:
         self._changed = threading.Condition()
         self._before = before
-        self._times: list[float] = []
-        self._course: list[tuple[int, int]] = []
+        self._course: list[tuple[float, int, int]] = []
         self._store = store
         self.end = store.on_change(self._note)
         self._note(0)
@@ -138,15 +143,15 @@ class _Watch:
         with self._store.read() as view:
             count = view.last_seq()
         with self._changed:
-            self._times += [now] * (count - len(self._times))
-            self._course.append((count, memory() - self._before))
+            # One entry a commit: what is kept for each intention would count as the copy's memory.
+            self._course.append((now, count, memory() - self._before))
             self._changed.notify_all()
 
     def until(self, count: int, begun: float) -> Copied:
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._times) >= count, PATIENCE_S):
-                raise SystemExit(f"{len(self._times)} of {count} intentions came")
-            return Copied(begun, self._times[:count], self._course)
+            if not self._changed.wait_for(lambda: self._course[-1][1] >= count, PATIENCE_S):
+                raise SystemExit(f"{self._course[-1][1]} of {count} intentions came")
+            return Copied(begun, self._course)
 
 
 def main() -> None:
