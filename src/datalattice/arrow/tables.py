@@ -294,6 +294,8 @@ def _database_table(
     handle: Database,
     *,
     prefix: str = "",
+    start: str | None = None,
+    stop: str | None = None,
     columns: Sequence[str] | None = None,
     values: str = "json",
 ) -> Table:
@@ -301,7 +303,7 @@ def _database_table(
     format = _format(values, "values")
     types = {"value": column_type(format), "updated": "TIMESTAMP", "expires": "TIMESTAMP"}
     owner = None if handle.owner is None else name_text(handle.owner)
-    live = handle.scan(prefix)
+    live = handle.scan(prefix, start=start, stop=stop)
 
     def rows() -> Iterator[Row]:
         for key, entry in live:

@@ -31,6 +31,7 @@ from datalattice.cells import (
     Scalar,
     Text,
     Value,
+    index_between,
     same,
     text_bytes,
     value_hash,
@@ -258,19 +259,32 @@ class ExactKeys:
         return index if key is name else index.remove(key)
 
     def entries(
-        self, index: Index, prefix: str = "", of: Index | None = None
+        self,
+        index: Index,
+        prefix: str = "",
+        of: Index | None = None,
+        *,
+        start: str | None = None,
+        stop: str | None = None,
     ) -> Iterator[tuple[str, Value]]:
-        """Yield (name, value) of the names that start with `prefix`, each once.
+        """Yield (name, value) of the names that begin with `prefix`, each once.
 
         Names of up to 32 bytes come in byte order, longer ones after those that share their first
-        eight bytes. `of` is the full Index if `index` is a part of one.
-        Cost:   names with the prefix, and longer names that share its first eight bytes.
+        eight bytes. `start` and `stop` limit the texts to `start` <= name < `stop`; None is no
+        limit. `of` is the full Index if `index` is a part of one.
+        Cost:   names asked for, and longer names that share the first eight bytes of a limit.
         """
         full = index if of is None else of
-        for part in parts(index, prefix):
+        for part in parts(index, prefix, start, stop):
             for key, value in part.entries():
                 found = self.entry(full, key, value)
-                if found is not None and found[0].startswith(prefix):
+                if (
+                    found is not None
+                    and found[0].startswith(prefix)
+                    # Texts compare by code points, which is the order of their UTF-8.
+                    and (start is None or start <= found[0])
+                    and (stop is None or found[0] < stop)
+                ):
                     yield found
 
     def entry(self, index: Index, key: Value, value: Value) -> tuple[str, Value] | None:
@@ -345,17 +359,37 @@ def exact_merge(join: Join, context: MergeContext) -> ExactMerge:
     return ExactMerge(join, lost)
 
 
-def parts(index: Index, prefix: str) -> list[Index]:
-    """Return the parts of an index that hold the names starting with `prefix`, in order."""
-    if not prefix:
-        return [index]
-    near = index.under(prefix)
-    raw = text_bytes(prefix)
-    # A short prefix is the beginning of both kinds of keys.
-    if len(raw) <= HEAD_BYTES:
+def parts(
+    index: Index, prefix: str, start: str | None = None, stop: str | None = None
+) -> list[Index]:
+    """Return the parts of an index that hold the names asked for, in order.
+
+    These are the names that begin with `prefix` and are not outside `start` <= name < `stop`, and
+    longer names that share the first eight bytes of a limit.
+    """
+    found = [index]
+    if prefix:
+        found = _with_longer(index, index.under(prefix), text_bytes(prefix))
+    if start is None and stop is None:
+        return found
+    low = None if start is None else text_bytes(start)[:INDEX_KEY_BYTES]
+    if stop is None:
+        return [index_between(part, low, None) for part in found]
+    raw = text_bytes(stop)
+    # A name of an earlier version stands under its first 32 bytes, which `stop` may share.
+    high = raw if len(raw) <= INDEX_KEY_BYTES else raw[:INDEX_KEY_BYTES] + b"\0"
+    return [
+        one for part in found for one in _with_longer(part, index_between(part, low, high), raw)
+    ]
+
+
+def _with_longer(index: Index, near: Index, limit: bytes) -> list[Index]:
+    """Return `near`, and the names with made keys that share the first eight bytes of `limit`."""
+    # A short limit divides both kinds of keys alike.
+    if len(limit) <= HEAD_BYTES:
         return [near]
-    # Longer names with the prefix stand behind the mark, in the order of their hashes.
-    return [near, index.under(raw[:HEAD_BYTES] + _MARK)]
+    # Longer names stand behind the mark, in the order of their hashes.
+    return [near, index.under(limit[:HEAD_BYTES] + _MARK)]
 
 
 def is_short(name: str) -> bool:

@@ -118,6 +118,45 @@ def test_keys_come_in_the_order_of_their_bytes_and_by_prefix(db: Database) -> No
     assert len(list(db.scan())) == 6
 
 
+def test_a_scan_begins_at_start_and_ends_before_stop(db: Database) -> None:
+    ends = ["", "0", "é", "customer/", "\U0001f4a1", "x" * 23, "x" * 24, "x" * 25, "x" * 60]
+    names = [begin + end for begin in ("", "customer", "customers", "cz") for end in ends]
+    db.update(dict.fromkeys(names, 1))
+    # Keys that earlier versions stored as they are, without made keys.
+    db.cursor.set(db.store().put("customer" + "w" * 40, db.store().get("0")))
+    keys = sorted({*names, "customer" + "w" * 40})
+    for start in (None, *keys):
+        for stop in (None, *keys):
+            found = [key for key, _entry in db.scan(start=start, stop=stop)]
+            wanted = [k for k in keys if (start or "") <= k and (stop is None or k < stop)]
+            assert sorted(found) == wanted
+            for prefix in ("cust", "customer" + "x" * 23):
+                inside = [key for key, _entry in db.scan(prefix, start=start, stop=stop)]
+                assert sorted(inside) == [key for key in wanted if key.startswith(prefix)]
+
+
+def test_a_scan_of_a_range_loads_what_it_returns(db: Database) -> None:
+    db.update({f"customer/{i:05}": f"{i} " * 40 for i in range(3_000)})
+    cells = CellDict()
+    db.cursor.set(cells.kept(db.store()))
+    assert len(list(db.scan(start="customer/01000", stop="customer/01010"))) == 10
+    assert cells.loads < 60  # of more than 3,000
+
+
+@pytest.mark.parametrize("name", ["start", "stop"])
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [(1, TypeMismatch, "a str: int"), (b"k", TypeMismatch, "bytes"), ("\ud800", UsageError, "")],
+)
+def test_a_scan_names_the_bound_that_is_no_key(
+    db: Database, name: str, given: object, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=f"`{name}`, a key, is not .*{said}"):
+        db.scan(**{name: given})  # type: ignore[arg-type]
+    with pytest.raises(TypeMismatch, match="a prefix is not a str: int"):
+        db.scan(1)  # type: ignore[arg-type]
+
+
 def test_types_are_named(db: Database) -> None:
     db["v"] = 1
     db.hset("h", "f", 1)

@@ -316,6 +316,16 @@ def test_rows_of_a_database_are_its_live_keys(node: Node) -> None:
         "hits": ("counter", "4"),
     }
     assert shop.to_arrow(prefix="b/", columns=["key"]).read_all().num_rows == 2
+    for limits, keys in (
+        ({"start": "b/2"}, ["b/2", "hits"]),
+        ({"start": "b/1", "stop": "b/2"}, ["b/1"]),
+        ({"prefix": "b/", "stop": "b/2"}, ["b/1"]),
+        ({"start": "c", "stop": "b"}, []),
+    ):
+        table = shop.to_arrow(**limits, columns=["key"]).read_all()
+        assert table["key"].to_pylist() == keys
+    with pytest.raises(TypeMismatch, match="`start`, a key, is not a str: int"):
+        shop.to_arrow(start=1)  # type: ignore[arg-type]
     with pytest.raises(TypeMismatch, match="the value of key 'hits' is neither"):
         shop.to_arrow(values="bytes").read_all()
 

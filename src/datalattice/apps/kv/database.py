@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self
 
 from datalattice.apps.binding import Binding, Tabular, bound, counted, handle_text, owner_cell
-from datalattice.apps.kv.entries import VALUE as VALUE_FIELD, Entry
 from datalattice.apps.kv.keys import checked_text
 from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
 from datalattice.apps.kv.operations import Operations, R, TableEdit
-from datalattice.apps.kv.showing import shown_value
+from datalattice.apps.kv.showing import short_value
 from datalattice.apps.kv.typed import TypedOperations
 from datalattice.apps.kv.watching import KeyChange, Watch, key_changes
 from datalattice.apps.valuetypes import T, value_type
@@ -283,17 +282,24 @@ class Database(TypedOperations[T], Tabular):
     # --- tables ---
 
     def to_arrow(
-        self, *, prefix: str = "", columns: Sequence[str] | None = None, values: str = "json"
+        self,
+        *,
+        prefix: str = "",
+        start: str | None = None,
+        stop: str | None = None,
+        columns: Sequence[str] | None = None,
+        values: str = "json",
     ) -> Any:
         """Return the live keys as they are now, as a `pyarrow.RecordBatchReader`.
 
-        Args:   prefix: of the keys. columns: of owner, database, key, type, value, updated and
-                expires; by default without owner and database. values: "json", "string", "bytes",
-                "cell" or "variant".
-        Raises: as `Queue.to_arrow`.
+        Args:   prefix, start, stop: which keys, as for `scan`. columns: of owner, database, key,
+                type, value, updated and expires; by default without owner and database. values:
+                "json", "string", "bytes", "cell" or "variant".
+        Raises: as `Queue.to_arrow`. TypeMismatch: a prefix, start or stop is not a str.
         """
-        return bound(self._binding, "to_arrow").to_arrow(
-            self, prefix=checked_text(prefix, "a prefix"), columns=columns, values=values
+        rows = bound(self._binding, "to_arrow")
+        return rows.to_arrow(
+            self, prefix=prefix, start=start, stop=stop, columns=columns, values=values
         )
 
     def load(self, table: object, *, key: str, value: str | None = None) -> int:
@@ -426,21 +432,14 @@ class Database(TypedOperations[T], Tabular):
 
     def _repr_html_(self) -> str:
         """Return the notebook's table of the first keys."""
-        entries = ((key, html_words(entry.type_name), _shown(entry)) for key, entry in self.scan())
+        entries = (
+            (key, html_words(entry.type_name), short_value(entry)) for key, entry in self.scan()
+        )
         return html_table(f"Database {self._name!r}", ("key", "type", "value"), entries)
 
 
 COUNTED_KEYS_MAX: Final = 16
 """Entries up to which `repr` counts the live keys one by one."""
-
-HTML_MEMBERS_MAX: Final = 1_000
-"""A structure with more members is shown in its stored form, which needs no full read."""
-
-
-def _shown(entry: Entry) -> Value:
-    members = entry.cell[VALUE_FIELD]
-    is_long = isinstance(members, (Index, Map)) and len(members) > HTML_MEMBERS_MAX
-    return members if is_long else shown_value(entry)
 
 
 def joined(value: Value, stores: list[Index], context: MergeContext) -> Value:

@@ -292,17 +292,24 @@ class Operations(MutableMapping[str, T], Generic[T]):
         entry = self._live(key)
         return None if entry is None else entry.type_name
 
-    def scan(self, prefix: str = "") -> Iterator[tuple[str, Entry]]:
+    def scan(
+        self, prefix: str = "", *, start: str | None = None, stop: str | None = None
+    ) -> Iterator[tuple[str, Entry]]:
         """Yield the live keys that begin with `prefix`, with their entries.
 
-        Keys of up to 32 bytes come in the order of their bytes; longer keys come after those with
-        the same first eight bytes.
+        `start` and `stop` are keys: only keys from `start` on and before `stop` come. Keys of up
+        to 32 bytes come in the order of their bytes; longer keys come after those with the same
+        first eight bytes.
 
-        Cost:   proportional to the keys with the prefix, and the longer keys that share its first
-                eight bytes.
+        Cost:   proportional to the keys that come, and the longer keys that share the first eight
+                bytes of `prefix`, `start` or `stop`.
+        Raises: TypeMismatch: an argument is not a str. UsageError: it is not Unicode text.
         """
-        now_ms = self._clock.now_ms()
-        return live_entries(self.store(), prefix, now_ms)
+        checked_text(prefix, "a prefix")
+        for name, limit in (("start", start), ("stop", stop)):
+            if limit is not None:
+                checked_text(limit, f"`{name}`, a key,")
+        return live_entries(self.store(), prefix, self._clock.now_ms(), start, stop)
 
     # --- expiry ---
 
@@ -386,9 +393,11 @@ class _Values(ValuesView[T]):
             yield self._mapping._value(entry)
 
 
-def live_entries(store: Index, prefix: str, now_ms: int) -> Iterator[tuple[str, Entry]]:
-    """Yield the live keys of a store that begin with `prefix`, with their entries."""
-    for key, stored in ENTRIES.entries(store, prefix):
+def live_entries(
+    store: Index, prefix: str, now_ms: int, start: str | None = None, stop: str | None = None
+) -> Iterator[tuple[str, Entry]]:
+    """Yield the live keys of a store that `Operations.scan` asks for, with their entries."""
+    for key, stored in ENTRIES.entries(store, prefix, start=start, stop=stop):
         slot = read_slot(stored, now_ms)
         if slot.entry is not None and slot.live:
             yield key, slot.entry

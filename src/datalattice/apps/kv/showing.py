@@ -56,6 +56,9 @@ TYPE_TAGS: Final = {
 }
 """The types of keys by name."""
 
+SHORT_MEMBERS_MAX: Final = 1_000
+"""Most members of a structure that `short_value` reads."""
+
 
 def live_entry(stored: Value, now_ms: int) -> Entry | None:
     """Return the live entry at a time; None if absent, deleted or expired."""
@@ -78,6 +81,13 @@ def shown_value(entry: Entry) -> Value:
     if kind is ZSET:
         return Vector.of([Vector.of(pair) for pair in by_score(entry.members)])
     return total_of(entry.members)
+
+
+def short_value(entry: Entry) -> Value:
+    """Return an entry as one value; a large structure as it is stored, which needs no full read."""
+    members = entry.cell[VALUE]
+    is_long = isinstance(members, (Index, Map)) and len(members) > SHORT_MEMBERS_MAX
+    return members if is_long else shown_value(entry)
 
 
 def checked_shown(tag: int, value: Value) -> Value:

@@ -59,7 +59,8 @@ def read_keys(call: ServiceCall, request: actions.ReadKeys) -> actions.KeyPage:
     """Return keys of a prefix, in order."""
     count = page(request.count, actions.PAGE_MAX)
     database = _database(call, request.database, request.owner)
-    behind = (pair for pair in database.scan(request.prefix) if pair[0] > request.after)
+    after = request.after
+    behind = (pair for pair in database.scan(request.prefix, start=after) if pair[0] > after)
     # A scan has long keys behind the short ones: pages need one order for all.
     found = nsmallest(count + 1, behind, key=itemgetter(0))
     return actions.KeyPage(
