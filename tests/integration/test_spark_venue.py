@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import datalattice
-from datalattice.service.venue import Metadata
+from datalattice.service.venue import OperationMetadata
 from datalattice.service.venue.adapters import SparkAdapter, SparkOffer
 from datalattice.testing.venue_kit import LoneJob
 
@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
 
 
-def meta(name: str) -> Metadata:
+def meta(name: str) -> OperationMetadata:
     return {"operation": {"adapter": f"spark:{name}"}}
 
 

@@ -32,7 +32,7 @@ from datalattice.service.venue import (
     JobStatus,
     Json,
     Known,
-    Metadata,
+    OperationMetadata,
     PlainAdapter,
     RecoveryRule,
     VenueOperation,
@@ -64,7 +64,7 @@ class FileLedger(PlainAdapter):
             for rule in RecoveryRule
         ]
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         assert isinstance(input, dict)
         before, after = input["before_ms"], input["after_ms"]
         assert isinstance(before, int)

@@ -46,9 +46,9 @@ def test_every_attack_is_met(arm: weaverattacks.Arm, monkeypatch: pytest.MonkeyP
     assert outcome.violation is None, outcome
 
 
-@pytest.mark.parametrize("manner", weaverattacks.MANNERS, ids=lambda manner: manner.__name__)
+@pytest.mark.parametrize("manner", weaverattacks.WEAVER_MANNERS, ids=lambda manner: manner.__name__)
 def test_every_manner_to_answer_is_met(
-    manner: weaverattacks.Manner, monkeypatch: pytest.MonkeyPatch
+    manner: weaverattacks.WeaverManner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weaverattacks, "MANNERS", (manner,))
     outcome = attacked(2).run()

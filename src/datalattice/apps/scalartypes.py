@@ -17,7 +17,7 @@ from datalattice.errors import TypeMismatch, UsageError
 
 ToCell = Callable[[Any], Value]
 FromCell = Callable[[Value], Any]
-Pair = tuple[ToCell, FromCell]
+Conversions = tuple[ToCell, FromCell]
 """The conversions of one type."""
 
 PLAIN: Final = (bool, int, float, str, bytes)
@@ -56,7 +56,7 @@ def plain_python(cell: Value) -> Value:
     return str(cell) if isinstance(cell, Text) else bytes(cell) if isinstance(cell, Blob) else cell
 
 
-def plain_pair(of: type) -> Pair:
+def plain_pair(of: type) -> Conversions:
     """Return the pair of bool, int, float, str or bytes."""
 
     def encode(value: object) -> Value:
@@ -89,7 +89,7 @@ def _scalar(
     store: Callable[[Any], Value],
     kind: type,
     read: Callable[[Any], Any],
-) -> Pair:
+) -> Conversions:
     """Return the pair of a type that is stored as one plain value.
 
     kind: the type of the stored value. read: raises ValueError or ArithmeticError if it does not
@@ -116,7 +116,7 @@ def _scalar(
     return encode, decode
 
 
-def numpy_pair(of: Any) -> Pair:
+def numpy_pair(of: Any) -> Conversions:
     """Return the pair of a numpy scalar type; a stored value must read back exactly."""
 
     def encode(value: object) -> Value:
@@ -140,7 +140,7 @@ def numpy_pair(of: Any) -> Pair:
     return encode, decode
 
 
-def literal_pair(of: Any, values: tuple[Any, ...]) -> Pair:
+def literal_pair(of: Any, values: tuple[Any, ...]) -> Conversions:
     """Return the pair of a `Literal` of these values."""
     # By hash: `1`, `1.0` and `True` are equal in Python and three values here.
     known = {value_hash(to_cell(value)): value for value in values}
@@ -160,7 +160,7 @@ def literal_pair(of: Any, values: tuple[Any, ...]) -> Pair:
     return encode, decode
 
 
-def enum_pair(of: type[Enum]) -> Pair:
+def enum_pair(of: type[Enum]) -> Conversions:
     """Return the pair of an Enum, whose members are stored by value.
 
     Raises: UsageError: a member's value has no cell kind.
@@ -227,7 +227,7 @@ def _is(of: type | tuple[type, ...]) -> Callable[[Any], bool]:
 
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
-SCALARS: Final[dict[type, Pair]] = {
+SCALARS: Final[dict[type, Conversions]] = {
     type(None): _scalar(None, is_none, lambda _: None, type(None), lambda _: None),
     bytearray: _scalar(bytearray, _is(_BYTES_LIKE), bytes, bytes, bytearray),
     memoryview: _scalar(memoryview, _is(_BYTES_LIKE), bytes, bytes, memoryview),

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, cast
 from datalattice.apps.scalartypes import (
     PLAIN,
     SCALARS,
-    Pair,
+    Conversions,
     enum_pair,
     is_none,
     literal_pair,
@@ -69,7 +69,7 @@ class ValueType(Generic[T]):
 
     __slots__ = ("_from_cell", "_to_cell", "of")
 
-    def __init__(self, of: Any, pair: Pair) -> None:
+    def __init__(self, of: Any, pair: Conversions) -> None:
         self.of: Final = of
         self._to_cell, self._from_cell = pair
 
@@ -138,9 +138,9 @@ class _Compiler:
     """The pairs of the types that contain each other, while they are compiled."""
 
     def __init__(self) -> None:
-        self._open: dict[object, list[Pair]] = {}
+        self._open: dict[object, list[Conversions]] = {}
 
-    def pair(self, of: Any) -> Pair:
+    def pair(self, of: Any) -> Conversions:
         """Return the pair of functions of a type."""
         of = _plain_form(of)
         if of is Any or of is object:  # no type: as without `of=`
@@ -162,7 +162,7 @@ class _Compiler:
             return self._class(origin)
         raise UsageError(f"`of` has no cell kind: {type_name(of)}; it accepts {_ACCEPTED}")
 
-    def _class(self, of: type) -> Pair:
+    def _class(self, of: type) -> Conversions:
         if of in PLAIN:
             return plain_pair(of)
         if of in SCALARS:
@@ -179,7 +179,7 @@ class _Compiler:
 
     # --- containers ---
 
-    def _union(self, of: Any, members: tuple[Any, ...]) -> Pair:
+    def _union(self, of: Any, members: tuple[Any, ...]) -> Conversions:
         others = [one for one in members if one is not type(None)]
         # "`X | None` | nil, or as X; pandas' NA and NaT count as None" (docs/cells.md "Python
         # types").
@@ -214,7 +214,7 @@ class _Compiler:
 
         return checked, read
 
-    def _tuple(self, of: Any, given: tuple[Any, ...]) -> Pair:
+    def _tuple(self, of: Any, given: tuple[Any, ...]) -> Conversions:
         if not given or given[1:] == (Ellipsis,):
             return self._items(of, tuple, Vector, (Vector, List), given[:1])
         # `tuple[()]` has one argument, the empty tuple.
@@ -236,7 +236,7 @@ class _Compiler:
 
     def _items(
         self, of: Any, made: Any, cell_kind: Any, read_kinds: tuple[Any, ...], given: Sequence[Any]
-    ) -> Pair:
+    ) -> Conversions:
         inner_to, inner_from = self.pair(given[0] if given else Any)
         # A set has no positions, so its errors name the set.
         accepted = (set, frozenset) if cell_kind is Set else (list, tuple)
@@ -253,7 +253,7 @@ class _Compiler:
 
         return encode, decode
 
-    def _mapping(self, of: Any, given: tuple[Any, ...]) -> Pair:
+    def _mapping(self, of: Any, given: tuple[Any, ...]) -> Conversions:
         key_to, key_from = self.pair(given[0] if given else Any)
         value_to, value_from = self.pair(given[1] if given else Any)
 
@@ -269,7 +269,7 @@ class _Compiler:
 
         return encode, decode
 
-    def _record(self, of: Any) -> Pair:
+    def _record(self, of: Any) -> Conversions:
         known = self._open.get(of)
         if known is not None:  # the class contains itself: its pair is looked up when it is used
             return _later(known)
@@ -287,7 +287,7 @@ class _Compiler:
         return holder[0]
 
 
-def _later(holder: list[Pair]) -> Pair:
+def _later(holder: list[Conversions]) -> Conversions:
     def encode(value: object) -> Value:
         return holder[0][0](value)
 
@@ -314,8 +314,8 @@ def _entries(
 
 
 def _record_pair(
-    of: Any, pairs: Mapping[str, Pair], defaults: Mapping[str, Callable[[], Any]]
-) -> Pair:
+    of: Any, pairs: Mapping[str, Conversions], defaults: Mapping[str, Callable[[], Any]]
+) -> Conversions:
     is_mapping = typing.is_typeddict(of)
 
     def encode(value: object) -> Value:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datalattice.cells.blobedit import (
     STAGED_BYTES as STAGED_BYTES,
     BlobBuilder as BlobBuilder,
-    Stage as Stage,
+    StageValue as StageValue,
     blob_from as blob_from,
     blob_length as blob_length,
     blob_overwrite as blob_overwrite,
@@ -65,6 +65,7 @@ from datalattice.cells.facts import (
     Fact as Fact,
     Facts as Facts,
     KnownFacts as KnownFacts,
+    LoadEncoding as LoadEncoding,
 )
 from datalattice.cells.holes import NO_HOLES as NO_HOLES, Hole as Hole, Holes as Holes
 from datalattice.cells.html import (
@@ -156,7 +157,7 @@ from datalattice.cells.tagged import (
 )
 from datalattice.cells.text import brief as brief, to_json as to_json, to_text as to_text
 from datalattice.cells.textreader import from_text as from_text
-from datalattice.cells.triejoin import ABSENT as ABSENT, Join as Join
+from datalattice.cells.triejoin import ABSENT as ABSENT, JoinEntries as JoinEntries
 from datalattice.cells.vectors import (
     EMPTY_LIST as EMPTY_LIST,
     EMPTY_VECTOR as EMPTY_VECTOR,

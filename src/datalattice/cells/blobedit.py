@@ -24,7 +24,7 @@ from datalattice.limits import BLOB_BYTES_MAX, CHUNK_BYTES, FAN_OUT
 STAGED_BYTES: Final = FAN_OUT * FAN_OUT * CHUNK_BYTES
 """Finished parts of this size are handed to `stage`, 1 MiB."""
 
-Stage = Callable[[Value], object]
+StageValue = Callable[[Value], object]
 """Receives a finished part of a blob and frees its memory, for example `CellStore.put`."""
 
 
@@ -59,7 +59,7 @@ class BlobBuilder:
     Cost:   starting from a blob loads its last chunk and the nodes above it.
     """
 
-    def __init__(self, start: Value = b"", stage: Stage | None = None) -> None:
+    def __init__(self, start: Value = b"", stage: StageValue | None = None) -> None:
         self._stage = stage
         self._length: int = 0
         # Finished parts by level, less than 16 at each: level 0 has chunks.
@@ -211,7 +211,7 @@ def _bytes_of(piece: object) -> bytes:
     raise TypeMismatch(f"a blob is made of bytes, got {type(piece).__name__}")
 
 
-def blob_from(pieces: Iterable[object], stage: Stage | None = None) -> Value:
+def blob_from(pieces: Iterable[object], stage: StageValue | None = None) -> Value:
     """Return the blob of all bytes of `pieces`, one after another."""
     builder = BlobBuilder(b"", stage)
     for piece in pieces:
@@ -219,7 +219,9 @@ def blob_from(pieces: Iterable[object], stage: Stage | None = None) -> Value:
     return builder.finish()
 
 
-def blob_overwrite(blob: Value, position: int, piece: object, stage: Stage | None = None) -> Value:
+def blob_overwrite(
+    blob: Value, position: int, piece: object, stage: StageValue | None = None
+) -> Value:
     """Return `blob` with `piece` at `position`; a gap before it is filled with zeros.
 
     Returns the same object if it has these bytes already.

@@ -69,7 +69,7 @@ class Facts:
         """
 
 
-Load = Callable[[bytes], "bytes | None"]
+LoadEncoding = Callable[[bytes], "bytes | None"]
 """Returns the encoding of a cell, or None if it is missing."""
 
 
@@ -79,7 +79,7 @@ class KnownFacts(Facts):
     load: returns the encoding of a stored cell, which is sound; None if it is missing.
     """
 
-    def __init__(self, load: Load, facts_max: int = FACTS_MAX) -> None:
+    def __init__(self, load: LoadEncoding, facts_max: int = FACTS_MAX) -> None:
         self._load: Final = load
         self._max: Final = facts_max
         self._facts: dict[bytes, Fact] = {}

@@ -37,7 +37,7 @@ HTML_TEXT_MAX: Final = 200
 HTML_INTEGER_BITS_MAX: Final = 2_048
 """Longest integer that is written out, in bits."""
 
-Row = tuple[object, ...]
+TableRow = tuple[object, ...]
 
 
 class _Page:
@@ -47,7 +47,12 @@ class _Page:
         self.left = HTML_CELLS_MAX
 
     def table(
-        self, title: str, columns: Sequence[str], rows: Iterable[Row], total: int | None, depth: int
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Iterable[TableRow],
+        total: int | None,
+        depth: int,
     ) -> str:
         """Return a table of the first rows; `total` is their number, if known."""
         body: list[str] = []
@@ -120,7 +125,7 @@ def _counted(count: int, one: str, many: str) -> str:
     return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
-def _rows(value: object) -> Iterator[Row]:
+def _rows(value: object) -> Iterator[TableRow]:
     """Yield the rows of a container on demand."""
     if isinstance(value, (Map, Index)):
         yield from value.entries()
@@ -185,7 +190,7 @@ def to_html(value: Value) -> str:
 
 
 def html_table(
-    title: str, columns: Sequence[str], rows: Iterable[Row], total: int | None = None
+    title: str, columns: Sequence[str], rows: Iterable[TableRow], total: int | None = None
 ) -> str:
     """Return a table for notebooks, of values of any type: the first 20 rows."""
     return _Page().table(title, columns, rows, total, 0)

@@ -43,7 +43,7 @@ from datalattice.cells.parse import read_kids, wrappers
 from datalattice.cells.scalars import Scalar, need
 from datalattice.cells.scan import bit_count, read_vlq, skip_kid
 from datalattice.cells.trie import agree, digit_at, pair_of, pairs_of
-from datalattice.cells.triejoin import ABSENT, Join
+from datalattice.cells.triejoin import ABSENT, JoinEntries
 from datalattice.cells.work import Work
 from datalattice.errors import TypeMismatch
 from datalattice.limits import HASH_BYTES, INDEX_KEY_BYTES
@@ -370,7 +370,7 @@ class Index(Cell):
     def merge_with(
         self,
         other: Index,
-        join: Join,
+        join: JoinEntries,
         *,
         addressed: bool = False,
         own_keys: bool = False,
@@ -782,7 +782,7 @@ def _build_range(
     return _node(high - low, has_entry, depth, mask, kids, first)
 
 
-Pair = tuple[bytes, "Index | None", "Index | None"]
+ChangedChild = tuple[bytes, "Index | None", "Index | None"]
 
 
 class _Pair:
@@ -798,7 +798,7 @@ class _Pair:
 
 def differing_nodes(
     own: Index, other: Index, *, own_alone: bool = True, work: Work | None = None
-) -> list[Pair]:
+) -> list[ChangedChild]:
     """Return (key bytes, own node, other node) for each key in which two indexes differ.
 
     Equal subtrees are not loaded. Without `own_alone`, a subtree that only own has is returned as
@@ -806,7 +806,7 @@ def differing_nodes(
     Raises: BadFormat: a key is under digits that are not its own, so pairing by digits would mix it
             up with another key; or counts are inconsistent.
     """
-    found: list[Pair] = []
+    found: list[ChangedChild] = []
     stack: list[_Pair] = []
     if own is not other and (own._count or other._count):
         stack.append(_Pair(own if own._count else None, other if other._count else None, 0))
@@ -836,7 +836,7 @@ def differing_nodes(
     return found
 
 
-def _add_alone(top: Index, is_other: bool, found: list[Pair], work: Work | None) -> None:
+def _add_alone(top: Index, is_other: bool, found: list[ChangedChild], work: Work | None) -> None:
     """Add the entries of a subtree present on one side only; each key must be in its position."""
     stack: list[Index] = [top]
     while stack:
@@ -863,7 +863,7 @@ def _add_alone(top: Index, is_other: bool, found: list[Pair], work: Work | None)
 
 
 def _pair_nodes(
-    a: Index, b: Index, known: i64, stack: list[_Pair], found: list[Pair], own_alone: bool
+    a: Index, b: Index, known: i64, stack: list[_Pair], found: list[ChangedChild], own_alone: bool
 ) -> None:
     """Add the nodes' own entries; push the pairs of subtrees that can share keys."""
     a_end: i64 = _reach(a)

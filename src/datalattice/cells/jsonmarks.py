@@ -25,7 +25,7 @@ from datalattice.cells.scan import branch_hashes
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import (
     Inner,
-    Piece,
+    TextPiece,
     double_text,
     integer_text,
     parse_integer,
@@ -48,7 +48,7 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 # --- writing ----------------------------------------------------------------------------------
 
 
-def marked_pieces(value: Value) -> Iterator[Piece]:
+def marked_pieces(value: Value) -> Iterator[TextPiece]:
     """Return the marked JSON text of one value in pieces; inner containers come as `Inner`."""
     if isinstance(value, Vector):
         return _items("[", value, "]")
@@ -67,7 +67,7 @@ def marked_pieces(value: Value) -> Iterator[Piece]:
     return _other_pieces(value)
 
 
-def _other_pieces(value: Value) -> Iterator[Piece]:
+def _other_pieces(value: Value) -> Iterator[TextPiece]:
     if isinstance(value, Coded):
         yield f'{{"$coded":[{value.digit},'
         yield Inner(value.code)
@@ -89,7 +89,7 @@ def _other_pieces(value: Value) -> Iterator[Piece]:
         yield marked_leaf(value)
 
 
-def _items(head: str, items: Vector | List | Set | Record, tail: str) -> Iterator[Piece]:
+def _items(head: str, items: Vector | List | Set | Record, tail: str) -> Iterator[TextPiece]:
     gap = head
     for item in items:
         if isinstance(item, Cell):
@@ -101,7 +101,7 @@ def _items(head: str, items: Vector | List | Set | Record, tail: str) -> Iterato
     yield tail if gap == "," else head + tail
 
 
-def _members(head: str, entries: Map | Index, tail: str) -> Iterator[Piece]:
+def _members(head: str, entries: Map | Index, tail: str) -> Iterator[TextPiece]:
     gap = head
     for key, item in entries.entries():
         # Nearly all names need no escape, and none of these begins with `$`.
@@ -118,7 +118,7 @@ def _members(head: str, entries: Map | Index, tail: str) -> Iterator[Piece]:
     yield tail if gap == "," else head + tail
 
 
-def _chunked(value: Chunked) -> Iterator[Piece]:
+def _chunked(value: Chunked) -> Iterator[TextPiece]:
     """Yield a long string or blob in parts, so that it is never in memory as a whole."""
     length = value.byte_length()
     parts = range(0, length, PIECE_BYTES)
@@ -216,7 +216,7 @@ def marked_text(value: Value) -> str:
 
 
 def flat_pieces(
-    value: Value, pieces: Callable[[Value], Iterator[Piece]], depth_max: int | None
+    value: Value, pieces: Callable[[Value], Iterator[TextPiece]], depth_max: int | None
 ) -> Iterator[str]:
     """Yield the text of a value and of all containers inside, without using the stack.
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from datalattice.cells.blobedit import StageValue
 from datalattice.cells.cell import Value
 from datalattice.cells.jsonmarks import (
     flat_pieces,
@@ -74,13 +75,12 @@ class TextSource(Protocol):
         ...
 
 
-Stage = Callable[[Value], object]
-OnProgress = Callable[[int], object]
+OnCharacters = Callable[[int], object]
 """Called with the number of characters done."""
 
 
 def write_json(
-    value: Value, file: TextSink, *, marked: bool = True, progress: OnProgress | None = None
+    value: Value, file: TextSink, *, marked: bool = True, progress: OnCharacters | None = None
 ) -> int:
     """Write a value as one JSON text without blanks; return its length in characters.
 
@@ -118,8 +118,8 @@ def read_json(
     *,
     marked: bool = True,
     lines: bool = False,
-    stage: Stage | None = None,
-    progress: OnProgress | None = None,
+    stage: StageValue | None = None,
+    progress: OnCharacters | None = None,
 ) -> Value:
     """Return the value of a JSON text, read piece by piece.
 
@@ -135,7 +135,7 @@ def read_json(
 class _Text:
     """The text of a source, buffered."""
 
-    def __init__(self, file: TextSource, progress: OnProgress | None) -> None:
+    def __init__(self, file: TextSource, progress: OnCharacters | None) -> None:
         self._file = file
         self._progress = progress
         self._decoder = codecs.getincrementaldecoder("utf-8")()
@@ -297,7 +297,7 @@ class _Level:
 
 
 class _Reader:
-    def __init__(self, text: _Text, marked: bool, stage: Stage | None) -> None:
+    def __init__(self, text: _Text, marked: bool, stage: StageValue | None) -> None:
         self._text = text
         self._marked = marked
         self._stage = stage

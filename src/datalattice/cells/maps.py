@@ -24,7 +24,7 @@ from datalattice.cells.trie import (
     put,
     remove,
 )
-from datalattice.cells.triejoin import Join, Joiner, differing
+from datalattice.cells.triejoin import JoinEntries, Joiner, differing
 from datalattice.cells.work import Work
 from datalattice.crypto import sha3_256
 from datalattice.errors import TypeMismatch
@@ -126,7 +126,7 @@ class Map(Trie):
         for _key, value in self.entries():
             yield value
 
-    def merge_with(self, other: Map, join: Join, work: Work | None = None) -> Map:
+    def merge_with(self, other: Map, join: JoinEntries, work: Work | None = None) -> Map:
         """Return the merge of two maps by `join(key, own, other, own present, other present)`.
 
         `join` is called only for entries of `other` that this map lacks or has with another value.

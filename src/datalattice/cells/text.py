@@ -136,8 +136,8 @@ class Inner:
         self.value = value
 
 
-Piece = str | Inner
-Writer = Callable[[Value], Iterator[Piece]]
+TextPiece = str | Inner
+Writer = Callable[[Value], Iterator[TextPiece]]
 """Yields the pieces of one value: text, and containers still to be written."""
 
 
@@ -146,7 +146,7 @@ def _written(value: Value, pieces: Writer) -> str:
     done: list[str] = []
     out: list[str] = []
     room = TEXT_MAX
-    opened: list[Iterator[Piece]] = [pieces(value)]
+    opened: list[Iterator[TextPiece]] = [pieces(value)]
     while opened:
         piece = next(opened[-1], None)
         if piece is None:
@@ -202,7 +202,7 @@ def to_text(value: Value) -> str:
     return _written(value, _print)
 
 
-def _print(value: Value) -> Iterator[Piece]:
+def _print(value: Value) -> Iterator[TextPiece]:
     # Without a key it is printed as hex: the printed form of a Signed value has a key.
     if isinstance(value, Signed) and value.public_key:
         yield f"#Signed {{:public-key 0x{value.public_key.hex()}"
@@ -234,7 +234,9 @@ def _print(value: Value) -> Iterator[Piece]:
         yield _print_leaf(value)
 
 
-def _print_items(head: str, items: Vector | List | Set, tail: str, between: str) -> Iterator[Piece]:
+def _print_items(
+    head: str, items: Vector | List | Set, tail: str, between: str
+) -> Iterator[TextPiece]:
     yield head
     gap = ""
     for item in items:
@@ -244,7 +246,7 @@ def _print_items(head: str, items: Vector | List | Set, tail: str, between: str)
     yield tail
 
 
-def _printed(value: Value) -> Piece:
+def _printed(value: Value) -> TextPiece:
     if isinstance(value, (Vector, List, Set, Map, Index, Syntax, Signed)):
         return Inner(value)
     return _print_leaf(value)
@@ -282,11 +284,11 @@ def to_json(value: Value, *, json5: bool = False) -> str:
     return _written(admit(value), _write_json5 if json5 else json_pieces)
 
 
-def _write_json5(value: Value) -> Iterator[Piece]:
+def _write_json5(value: Value) -> Iterator[TextPiece]:
     return json_pieces(value, json5=True)
 
 
-def json_pieces(value: Value, *, json5: bool = False) -> Iterator[Piece]:
+def json_pieces(value: Value, *, json5: bool = False) -> Iterator[TextPiece]:
     """Yield the JSON text of one value in pieces; containers inside it are yielded as `Inner`."""
     if isinstance(value, (Vector, List, Set)):
         gap = "["
@@ -315,7 +317,7 @@ def json_pieces(value: Value, *, json5: bool = False) -> Iterator[Piece]:
         yield _json_leaf(value, json5)
 
 
-def _json_piece(value: Value, json5: bool) -> Piece:
+def _json_piece(value: Value, json5: bool) -> TextPiece:
     if isinstance(value, (Vector, List, Set, Map, Index, Record)):
         return Inner(value)
     return _json_leaf(value, json5)

@@ -39,16 +39,16 @@ class AbsentType:
 ABSENT: Final = AbsentType()
 """Returned by a join that keeps no entry."""
 
-Join = Callable[[Value, Value, Value, bool, bool], object]
+JoinEntries = Callable[[Value, Value, Value, bool, bool], object]
 """(key, own value, other value, own present, other present) -> the value to keep, or ABSENT."""
 
 _DIGITS: Final = [bytes((digit,)) for digit in range(16)]
 
-Entry = tuple[bytes, object, bool, object, bool, object]
+EntryPair = tuple[bytes, object, bool, object, bool, object]
 """(key hash, key kid, own present, own value kid, other present, other value kid)."""
 
 
-def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[Entry]:
+def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[EntryPair]:
     """Yield the entries in which two tries of one tag differ; equal subtrees are skipped.
 
     Each leaf must start after the previous one. Otherwise a few shared cells could make the walk
@@ -179,7 +179,7 @@ def _entries(node: Trie, work: Work | None) -> Iterator[tuple[bytes, object, obj
                 yield key_at(hashes, i), kids[i], None
 
 
-def _differing_entries(a: Trie | None, b: Trie | None, work: Work | None) -> Iterator[Entry]:
+def _differing_entries(a: Trie | None, b: Trie | None, work: Work | None) -> Iterator[EntryPair]:
     if b is None:
         if a is not None:
             for digest, key, value in _entries(a, work):
@@ -207,7 +207,7 @@ class Joiner:
     difference, and reused subtrees stay stored and hashed.
     """
 
-    def __init__(self, like: Trie, join: Join | None, work: Work | None = None) -> None:
+    def __init__(self, like: Trie, join: JoinEntries | None, work: Work | None = None) -> None:
         self._like = like
         self._work = work
         self._join = join

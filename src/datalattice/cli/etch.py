@@ -49,7 +49,7 @@ FAULTS_SHOWN: Final = 20  # one broken index block makes thousands
 """Faults that are printed; --json has up to 1,000."""
 
 FileArgument = Annotated[Path, typer.Argument(help="The Etch file.")]
-OutputOption = Annotated[
+EtchOutputOption = Annotated[
     Path | None, typer.Option("--output", help="Write to this file, not standard output.")
 ]
 CellsOption = Annotated[
@@ -91,7 +91,7 @@ def _open(path: Path) -> EtchStore:
 
 
 @command(app, "info")
-def info(call: Call, file: FileArgument, output: OutputOption = None) -> CommandResult:
+def info(call: Call, file: FileArgument, output: EtchOutputOption = None) -> CommandResult:
     """Print what the file is: version, data length, and its root."""
     call.enter(_redirected(output))
     return CommandResult(_info(call.enter(_open(file))))
@@ -124,7 +124,7 @@ def dump(
     call: Call,
     file: FileArgument,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Records at most.")] = None,
-    output: OutputOption = None,
+    output: EtchOutputOption = None,
 ) -> Records:
     """Print every record in the order of the index, as CSV: hash, kind, memory size, encoding."""
     store = call.enter(_open(file))
@@ -163,7 +163,7 @@ def read(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Characters of each value at most.")
     ] = None,
-    output: OutputOption = None,
+    output: EtchOutputOption = None,
 ) -> Records:
     """Print values in their printed form, one a line; an empty line for one that is not here."""
     wanted = [_hash(text) for text in hash]
@@ -218,7 +218,7 @@ def validate(
     limit: Annotated[
         int, typer.Option("--max", "-m", min=1, help="Faults printed at most.")
     ] = FAULTS_SHOWN,
-    output: OutputOption = None,
+    output: EtchOutputOption = None,
 ) -> CommandResult:
     """Check every byte of the data; exit code 1 when something is wrong."""
     report = check_etch(file, progress=call.bar(f"check {file}").to)

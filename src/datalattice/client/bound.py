@@ -24,7 +24,7 @@ from datalattice.apps.dlfs import Drive
 from datalattice.cells import Value, same, value_hash
 from datalattice.client.edits import Editor, EditRoot, editing_context
 from datalattice.client.folder import Folder, OwnKeys
-from datalattice.client.gathered import ZERO, DelayedWrites, Draft, Work
+from datalattice.client.gathered import ZERO, DelayedWrites, Draft, RootWork
 from datalattice.client.opendata import OpenData
 from datalattice.client.owners import owner_of, owners_in, read_names, resolve_owner
 from datalattice.client.uploads import ContentUpload
@@ -356,7 +356,7 @@ class NodeBinding:
             self._names = (mark, read_names(self._folder))
         return self._names[1]
 
-    def edit(self, change: Work[T]) -> T:
+    def edit(self, change: RootWork[T]) -> T:
         """Do `change` on the root, as one write; return what it returned."""
         return self.perform(change)
 
@@ -448,7 +448,7 @@ class NodeBinding:
             return self._delayed.present()
         return self._data.root()
 
-    def perform(self, work: Work[T]) -> T:
+    def perform(self, work: RootWork[T]) -> T:
         """Do `work` on the root, as one write; return what it returned.
 
         Raises: ReadOnly, StoreClosed, NoSigningKey, and as `OpenFolder.edit`.

@@ -23,7 +23,7 @@ from datalattice.lattice import MergeContext, root_lattice
 
 T = TypeVar("T")
 
-Work = Callable[[LatticeCursor], T]
+RootWork = Callable[[LatticeCursor], T]
 """Reads and writes below a root cursor. It may run several times, on newer roots."""
 
 FLUSH_S: Final = 1.0
@@ -38,7 +38,7 @@ class Draft:
 
     def __init__(self, root: Value, context: MergeContext) -> None:
         self._cursor = RootLattice(root_lattice(), ZERO if root is None else root, context)
-        self._works: list[Work[object]] = []
+        self._works: list[RootWork[object]] = []
         self._undo: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -60,7 +60,7 @@ class Draft:
         """Return the root with the writes made so far."""
         return self._cursor.get()
 
-    def perform(self, work: Work[T]) -> T:
+    def perform(self, work: RootWork[T]) -> T:
         """Do `work` on the draft; if it raises, nothing of it stays."""
         with self._lock:
             before = self._cursor.get()
@@ -136,7 +136,7 @@ class DelayedWrites:
             return self._data.root()
         return draft.root()
 
-    def perform(self, work: Work[T]) -> T:
+    def perform(self, work: RootWork[T]) -> T:
         """Do `work` on the draft.
 
         Raises: what the last flush in the background raised. StoreLocked: as `OpenData.turn`.

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Self
 
-from datalattice.apps.dlfs import Content
+from datalattice.apps.dlfs import FileContent
 from datalattice.cells import Blob, BlobBuilder, Value, value_hash
 from datalattice.client.edits import KEEP_EVERY_S, KEEP_S, Editor
 
@@ -48,7 +48,7 @@ class ContentUpload:
         if self._now_s() - self._kept_s >= KEEP_EVERY_S:
             self._renew(self.finish())
 
-    def finish(self) -> Content:
+    def finish(self) -> FileContent:
         """Store the rest; return all that was written."""
         made = self._builder.finish()
         assert isinstance(made, (bytes, Blob))
@@ -60,7 +60,7 @@ class ContentUpload:
         with self._editing() as editor:
             editor.stage(part)
 
-    def _renew(self, made: Content) -> None:
+    def _renew(self, made: FileContent) -> None:
         if isinstance(made, Blob):
             before, self._lease = self._lease, self._keep(value_hash(made), KEEP_S)
             if before is not None:

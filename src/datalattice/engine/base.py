@@ -28,6 +28,8 @@ shortest key is empty. Keys of 1 to 510 bytes are the fast ones."""
 VALUE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Longest value of a table; LMDB's own limit is 4 GiB. Larger data belongs in files."""
 
+KeyValue = tuple[bytes, bytes]
+
 TABLES_MAX: Final = 64
 """Most tables of one engine: the size of every LMDB transaction grows with it."""
 

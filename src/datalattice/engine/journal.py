@@ -42,6 +42,7 @@ from datalattice.engine.base import (
     TABLE_KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
     Engine,
+    KeyValue,
     ReadTxn,
     Snapshot,
     WriteTxn,
@@ -61,7 +62,6 @@ JOURNAL_BYTES: Final = 512 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024
 """Larger transactions go to the tables at once: writing them twice would cost more."""
 
-Entry = tuple[bytes, bytes]
 
 _KEY: Final = b"generation"
 _HEADER: Final = Struct(">16s16sQQ")
@@ -185,7 +185,9 @@ class _View:
             return self._base.get_many(table, keys)
         return [self.get(table, key) for key in keys]
 
-    def scan(self, table: str, start: bytes, end: bytes | None, reverse: bool) -> Iterator[Entry]:
+    def scan(
+        self, table: str, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[KeyValue]:
         self.check_table(table)
         below = self._base.scan(table, start, end, reverse=reverse)
         changed = self._recent.between(table, start, end)
@@ -196,8 +198,8 @@ class _View:
         return self._merge(table, iter(changed), below, reverse)
 
     def _merge(
-        self, table: str, changed: Iterator[bytes], below: Iterator[Entry], reverse: bool
-    ) -> Iterator[Entry]:
+        self, table: str, changed: Iterator[bytes], below: Iterator[KeyValue], reverse: bool
+    ) -> Iterator[KeyValue]:
         row = next(below, None)
         for key in changed:
             found = self._recent.find(table, key, self._count)
@@ -250,10 +252,10 @@ class JournalSnapshot:
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[Entry]:
+    ) -> Iterator[KeyValue]:
         return self._walk(self._live().scan(table, start, end, reverse))
 
-    def _walk(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+    def _walk(self, entries: Iterator[KeyValue]) -> Iterator[KeyValue]:
         for entry in entries:
             yield entry
             self._live()  # raises once the transaction is over
@@ -319,14 +321,14 @@ class JournalWriteTxn:
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[Entry]:
+    ) -> Iterator[KeyValue]:
         """Yield `(key, value)` for start <= key < end; sees changes made ahead of its position."""
         below = self._live().scan(table, start, end, reverse)
         return self._walk(table, below, start, end, reverse)
 
     def _walk(
-        self, table: str, below: Iterator[Entry], start: bytes, end: bytes | None, reverse: bool
-    ) -> Iterator[Entry]:
+        self, table: str, below: Iterator[KeyValue], start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[KeyValue]:
         bound = end if reverse else start
         row = next(below, None)
         while True:
@@ -377,7 +379,7 @@ class JournalWriteTxn:
         self._live().check_table(table)
         self._set(table, _checked(key), check_value(value))
 
-    def put_many(self, table: str, items: Iterable[Entry]) -> None:
+    def put_many(self, table: str, items: Iterable[KeyValue]) -> None:
         """Set many values; a later pair wins over an earlier one."""
         self._live().check_table(table)
         if not isinstance(items, list):  # it may be made from a scan, which sees what is put

@@ -27,6 +27,7 @@ import lmdb
 from datalattice.engine.base import (
     TABLES_MAX,
     VALUE_BYTES_MAX,
+    KeyValue,
     WriteTxn,
     check_key,
     check_tables,
@@ -62,7 +63,6 @@ READERS_MAX: Final = 1_024
 DATA_FILE: Final = "data.mdb"
 LOCK_FILE: Final = "lock.mdb"
 
-Entry = tuple[bytes, bytes]
 
 _FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space, no quota, file too large
 
@@ -413,7 +413,7 @@ class LmdbSnapshot(_Transaction):
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[Entry]:
+    ) -> Iterator[KeyValue]:
         raw = self._live()
         handle = self._engine.handle(table)
         if handle is None:
@@ -422,7 +422,7 @@ class LmdbSnapshot(_Transaction):
 
     def _walk(
         self, raw: Any, table: str, start: bytes, end: bytes | None, reverse: bool
-    ) -> Iterator[Entry]:
+    ) -> Iterator[KeyValue]:
         try:
             cursor = raw.cursor(self._engine.handle(table))
             yield from self._steps(cursor, self._engine.long_keys(raw, table), start, end, reverse)
@@ -431,7 +431,7 @@ class LmdbSnapshot(_Transaction):
 
     def _steps(
         self, cursor: Any, long: LongKeys | None, start: bytes, end: bytes | None, reverse: bool
-    ) -> Iterator[Entry]:
+    ) -> Iterator[KeyValue]:
         # The empty key sorts first; LMDB cannot hold it, so it stands beside.
         empty = None if long is None or start or end == b"" else long.get(b"")
         if reverse:
@@ -458,7 +458,7 @@ class LmdbSnapshot(_Transaction):
 
     def _group(
         self, long: LongKeys, group: bytes, start: bytes, end: bytes | None, reverse: bool
-    ) -> Iterator[Entry]:
+    ) -> Iterator[KeyValue]:
         """Yield the keys from `start` to before `end` that are longer than `group` and begin so."""
         above = successor(group)
         # Within one group; a reverse walk begins at the bound or at the group's end.
@@ -538,18 +538,20 @@ class LmdbWriteTxn(_Transaction):
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[Entry]:
+    ) -> Iterator[KeyValue]:
         """Yield `(key, value)` for start <= key < end; sees changes made ahead of its position."""
         self._live()
         self._engine.handle(table)
         return self._walk(table, start, end, reverse)
 
-    def _walk(self, table: str, start: bytes, end: bytes | None, reverse: bool) -> Iterator[Entry]:
+    def _walk(
+        self, table: str, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[KeyValue]:
         # A write between two steps may move LMDB's pages: then the next step seeks anew.
         bound = end if reverse else start
         cursor, writes = None, -1
         while True:
-            found: Entry | None = None
+            found: KeyValue | None = None
             # The cursor is valid as long as nothing was written since it moved.
             if cursor is not None and writes == self._writes:
                 found = self._step(cursor, reverse)
@@ -564,18 +566,18 @@ class LmdbWriteTxn(_Transaction):
             yield found
             bound = key if reverse else key + b"\0"
 
-    def _step(self, cursor: Any, reverse: bool) -> Entry | None:
+    def _step(self, cursor: Any, reverse: bool) -> KeyValue | None:
         """Return the next entry; None at the end and before a group of long keys."""
         self._live()
         try:
             if not (cursor.prev() if reverse else cursor.next()):
                 return None
-            entry: Entry = cursor.item()
+            entry: KeyValue = cursor.item()
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
         return entry if len(entry[0]) <= SHORT_KEY_BYTES else None  # a group is walked by seeking
 
-    def _seek(self, table: str, bound: bytes | None, reverse: bool) -> tuple[Any, Entry | None]:
+    def _seek(self, table: str, bound: bytes | None, reverse: bool) -> tuple[Any, KeyValue | None]:
         """Return the first entry at or after `bound`, or with `reverse` the last before it.
 
         With it goes a cursor that stands on it; None for a long key or the empty one.
@@ -589,7 +591,7 @@ class LmdbWriteTxn(_Transaction):
             elif bound:
                 found = cursor.set_range(stored_bound(bound))
             if found:
-                entry: Entry = cursor.item()
+                entry: KeyValue = cursor.item()
                 if len(entry[0]) <= SHORT_KEY_BYTES:
                     return cursor, entry
             elif bound and not reverse:
@@ -618,9 +620,9 @@ class LmdbWriteTxn(_Transaction):
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
 
-    def put_many(self, table: str, items: Iterable[Entry]) -> None:
+    def put_many(self, table: str, items: Iterable[KeyValue]) -> None:
         raw = self._live()
-        long: list[Entry] = []
+        long: list[KeyValue] = []
         self._writes += 1
         plain = isinstance(items, list) and _are_plain(items)
         try:
@@ -632,7 +634,7 @@ class LmdbWriteTxn(_Transaction):
         for key, value in long:  # behind the short ones: the order of distinct keys does not matter
             self.put(table, key, value)
 
-    def _checked(self, items: Iterable[Entry], long: list[Entry]) -> Iterator[Entry]:
+    def _checked(self, items: Iterable[KeyValue], long: list[KeyValue]) -> Iterator[KeyValue]:
         """Yield the pairs with short keys after checking each; append the others to `long`."""
         for pair in items:
             # The conditions repeat is_short and check_value to save two calls per valid pair.
@@ -663,7 +665,7 @@ class LmdbWriteTxn(_Transaction):
         return gone
 
 
-def _are_plain(items: list[Entry]) -> bool:
+def _are_plain(items: list[KeyValue]) -> bool:
     """Return whether all keys are on disk as they are, and nothing is to be refused."""
     for key, value in items:
         if not (type(key) is bytes and 0 < len(key) <= SHORT_KEY_BYTES):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from datalattice.engine.base import successor
+from datalattice.engine.base import KeyValue, successor
 
 SHORT_KEY_BYTES: Final = 510
 """Longest key that is on disk as it is; one byte less than LMDB allows."""
@@ -26,9 +26,6 @@ LONG_TABLE: Final = "long.keys"
 _NUMBER_BYTES: Final = 8
 _EMPTY_KEY: Final = bytes(_NUMBER_BYTES) + b"e"
 _SURPLUS: Final = bytes(_NUMBER_BYTES) + b"n"
-
-
-Entry = tuple[bytes, bytes]
 
 
 class LongKeys:
@@ -125,7 +122,7 @@ class LongKeys:
         self._count(surplus)
         return True
 
-    def first(self, bound: bytes) -> Entry | None:
+    def first(self, bound: bytes) -> KeyValue | None:
         """Return the entry of the least key >= `bound`, or None."""
         if not bound:
             empty = self.get(b"")
@@ -133,7 +130,7 @@ class LongKeys:
                 return b"", empty
         return self._first(self._table, b"", bound)
 
-    def last(self, bound: bytes | None) -> Entry | None:
+    def last(self, bound: bytes | None) -> KeyValue | None:
         """Return the entry of the greatest key < `bound` (None: of all), or None."""
         if bound == b"":
             return None
@@ -143,7 +140,7 @@ class LongKeys:
             return None if empty is None else (b"", empty)
         return found
 
-    def _first(self, table: Any, number: bytes, bound: bytes) -> Entry | None:
+    def _first(self, table: Any, number: bytes, bound: bytes) -> KeyValue | None:
         """Return the first entry at or after `bound` of a group, or of the table (b"")."""
         low = number + bound
         cursor = self._raw.cursor(table)
@@ -163,7 +160,7 @@ class LongKeys:
             found = cursor.next()  # every key of that group is below the bound
         return None
 
-    def _last(self, table: Any, number: bytes, bound: bytes | None) -> Entry | None:
+    def _last(self, table: Any, number: bytes, bound: bytes | None) -> KeyValue | None:
         """Return the last entry before `bound` of a group, or of the table (b"")."""
         high = successor(number) if bound is None else number + bound
         cursor = self._raw.cursor(table)

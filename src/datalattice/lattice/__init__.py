@@ -48,6 +48,8 @@ from datalattice.lattice.context import (
     QueueForked as QueueForked,
     RecordsSkipped as RecordsSkipped,
     SectionDropped as SectionDropped,
+    ValuePath as ValuePath,
+    Verifier as Verifier,
     WriteSuperseded as WriteSuperseded,
     discard as discard,
     is_public_key as is_public_key,

@@ -37,7 +37,7 @@ OWNER_BRANCH: Final = "owner"
 LOG_BRANCH: Final = "log"
 """What a fork of an owner's slot leaves out: an unmerged value, or records of a log."""
 
-Path = tuple[Value, ...]
+ValuePath = tuple[Value, ...]
 Verifier = Callable[[Value, bytes], bool]
 """Returns whether a signer (public key) may write for an owner, which may be any value.
 
@@ -50,10 +50,10 @@ class MergeNotice:
 
     kind: str = "reported"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: ValuePath) -> None:
         self.path: Final = path
 
-    def _fields(self) -> Path:
+    def _fields(self) -> ValuePath:
         return self.path
 
     def __eq__(self, other: object) -> bool:
@@ -79,7 +79,7 @@ class EntryDropped(MergeNotice):
     `kind` is the reason if known. Equality ignores it.
     """
 
-    def __init__(self, path: Path, kind: str = ENTRY_DROPPED) -> None:
+    def __init__(self, path: ValuePath, kind: str = ENTRY_DROPPED) -> None:
         super().__init__(path)
         self.kind = kind
 
@@ -90,7 +90,7 @@ class EntryDropped(MergeNotice):
 class _Reasoned(MergeNotice):
     """Base of reports that carry the text of an error."""
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: ValuePath, reason: str) -> None:
         super().__init__(path)
         self.reason: Final = reason
 
@@ -126,7 +126,7 @@ class QueueForked(MergeNotice):
 
     kind = "queue-forked"
 
-    def __init__(self, path: Path, offset: int, lost: str = OTHER, lost_end: int = 0) -> None:
+    def __init__(self, path: ValuePath, offset: int, lost: str = OTHER, lost_end: int = 0) -> None:
         super().__init__(path)
         self.offset: Final = offset
         self.lost: Final = lost
@@ -138,7 +138,7 @@ class QueueForked(MergeNotice):
         lost = OWN if self.lost == OTHER else OTHER
         return QueueForked(self.path, self.offset, lost, self.lost_end)
 
-    def _fields(self) -> Path:
+    def _fields(self) -> ValuePath:
         return (*self.path, self.offset)
 
     def __repr__(self) -> str:
@@ -156,12 +156,12 @@ class RecordsSkipped(MergeNotice):
 
     kind = "records-skipped"
 
-    def __init__(self, path: Path, first: int, offset: int) -> None:
+    def __init__(self, path: ValuePath, first: int, offset: int) -> None:
         super().__init__(path)
         self.first: Final = first
         self.offset: Final = offset
 
-    def _fields(self) -> Path:
+    def _fields(self) -> ValuePath:
         return (*self.path, self.first, self.offset)
 
     def __repr__(self) -> str:
@@ -184,7 +184,7 @@ class OwnerForked(MergeNotice):
     def __init__(
         self,
         owner: Value,
-        path: Path,
+        path: ValuePath,
         kept: Value = None,
         other: Value = None,
         branch: str = OWNER_BRANCH,
@@ -197,7 +197,7 @@ class OwnerForked(MergeNotice):
         self.branch: Final = branch
         self.logs: Final = logs
 
-    def _fields(self) -> Path:
+    def _fields(self) -> ValuePath:
         # One report for an owner and place, whatever the two values are.
         return (*self.path, self.owner)
 
@@ -224,7 +224,7 @@ class WriteSuperseded(MergeNotice):
 
     kind = "write-superseded"
 
-    def __init__(self, path: Path, lost: str) -> None:
+    def __init__(self, path: ValuePath, lost: str) -> None:
         super().__init__(path)
         self.lost: Final = lost
 
@@ -232,7 +232,7 @@ class WriteSuperseded(MergeNotice):
         """Return the report with the sides exchanged."""
         return WriteSuperseded(self.path, OWN if self.lost == OTHER else OTHER)
 
-    def _fields(self) -> Path:
+    def _fields(self) -> ValuePath:
         return (*self.path, self.lost)
 
     def __repr__(self) -> str:
@@ -267,7 +267,7 @@ class MergeContext:
         key_pair: KeyPair | None = None,
         verifier: Verifier | None = None,
         *,
-        path: Path = (),
+        path: ValuePath = (),
         report: Reporter = discard,
         owner: Value = None,
         prefer: str | None = None,
@@ -292,7 +292,7 @@ class MergeContext:
         """Return the context for the value at `key`."""
         return self.at((*self.path, key), self.owner)
 
-    def at(self, path: Path, owner: Value = None) -> MergeContext:
+    def at(self, path: ValuePath, owner: Value = None) -> MergeContext:
         """Return the context for another path and owner."""
         return MergeContext(  # spelt out: each step of a merge makes one
             self.timestamp,

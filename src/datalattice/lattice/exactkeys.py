@@ -27,7 +27,7 @@ from datalattice.cells import (
     EMPTY_INDEX,
     Blob,
     Index,
-    Join,
+    JoinEntries,
     Scalar,
     Text,
     Value,
@@ -315,7 +315,7 @@ class ExactMerge:
     (writers of this package make no such keys), the one that outranks the other stays.
     """
 
-    def __init__(self, join: Join, lost: Lost) -> None:
+    def __init__(self, join: JoinEntries, lost: Lost) -> None:
         self._join: Final = join
         self._lost: Final = lost
 
@@ -349,7 +349,7 @@ class ExactMerge:
         return key, value
 
 
-def exact_merge(join: Join, context: MergeContext) -> ExactMerge:
+def exact_merge(join: JoinEntries, context: MergeContext) -> ExactMerge:
     """Return a merge of names that reports the keys it leaves out."""
 
     def lost(key: Value, is_own: bool) -> None:

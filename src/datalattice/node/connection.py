@@ -35,8 +35,8 @@ from datalattice.wire import (
     Framing,
     Hello,
     Mux,
+    MuxEvent,
     SingleStream,
-    StreamEvent,
     StreamOpened,
     Streams,
 )
@@ -442,7 +442,7 @@ class Connection:
             await asyncio.sleep(wait_s)
             self._progress.clear()
 
-    def _pass_on(self, event: StreamEvent) -> int:
+    def _pass_on(self, event: MuxEvent) -> int:
         """Hand over an event; return the size of its payload, 0 without one."""
         size = 0
         if isinstance(event, FrameArrived):

@@ -27,16 +27,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.client.fence import WITHOUT_ASKING, OwnHistory, Path
+from datalattice.client.fence import WITHOUT_ASKING, OwnHistory
 from datalattice.client.settings import NodeConfig
 from datalattice.errors import DataLatticeError, DataLoss, StoreError, Unfenced
-from datalattice.lattice import LOCAL_KEY, P2P_KEY, MergeContext
+from datalattice.lattice import LOCAL_KEY, P2P_KEY, MergeContext, ValuePath
 from datalattice.node.connection import Connection
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.store import CellStore, Store
-from datalattice.sync import Start
+from datalattice.sync import NodeStart
 
 UNFENCED: Final = "unfenced"  # health key, and name of the event
 CLONED: Final = "identity-cloned"  # health key
@@ -58,7 +58,7 @@ class FencePeers:
 
     wanted: Callable[[], Sequence[PeerInfo]]
     connected: Callable[[], Sequence[Connection]]
-    ask: Callable[[Connection, Path], Awaitable[str | None]]
+    ask: Callable[[Connection, ValuePath], Awaitable[str | None]]
 
 
 class Fence:
@@ -72,7 +72,7 @@ class Fence:
         config: NodeConfig,
         observer: Observer,
         history: OwnHistory,
-        paths: Sequence[Path],
+        paths: Sequence[ValuePath],
         peers: FencePeers,
     ) -> None:
         self._config = config
@@ -187,7 +187,7 @@ class Fence:
                 self._alone_since_s = None
         self._news.set()
 
-    def cloned(self, twin: Start) -> None:
+    def cloned(self, twin: NodeStart) -> None:
         """Take in a start that was signed with this node's identity, as a peer relays it."""
         error = self._history.twin(twin)
         if error is not None:

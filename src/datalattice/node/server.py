@@ -41,7 +41,7 @@ from datalattice.errors import (
     Timeout,
     UsageError,
 )
-from datalattice.lattice import Lattice, MergeContext, root_lattice
+from datalattice.lattice import Lattice, MergeContext, Verifier, root_lattice
 from datalattice.node.backup import Backup
 from datalattice.node.connection import Connection
 from datalattice.node.directory import publish
@@ -63,9 +63,9 @@ from datalattice.sync import (
     Effects,
     LatticeProtocol,
     LatticeReplica,
+    NodeStart,
     Replica,
     Replicator,
-    Start,
     WireProtocol,
     owner_text,
 )
@@ -78,8 +78,6 @@ CONDITION_S: Final = 0.05  # `wait_until` checks its condition this often withou
 WRITER_WAIT_S: Final = 0.5  # a start waits this long for a writing program, which yields the store
 
 R = TypeVar("R", bound=Replica)
-
-Verifier = Callable[[Value, bytes], bool]
 
 
 class NodeParts(TypedDict, total=False):
@@ -671,7 +669,7 @@ class NodeServer:
         for token, error in effects.finished:  # pulls: durable here, or why not
             self._pulls.finished(token, error)
         for twin in effects.twins:
-            assert isinstance(twin, Start)
+            assert isinstance(twin, NodeStart)
             self._fence.cloned(twin)
         if effects.changed:
             # A new event each time, so that each waiter sees one change and then waits again.

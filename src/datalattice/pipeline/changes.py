@@ -30,7 +30,7 @@ from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.leasing import LeasedRoot, StreamLeases
 from datalattice.pipeline.options import Refused, hash_of
 from datalattice.pipeline.read_targets import MOVED_MAX, ReadTarget
-from datalattice.pipeline.reader import FormatReader, NamedPart, Planned, ReadOptions
+from datalattice.pipeline.reader import FormatReader, Planned, ReadOptions, TaskInput
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -130,7 +130,7 @@ class ChangePlanner(FormatReader[OptionsT]):
 
     def differences(
         self, before: Value, after: Value, start: ReadPosition, end: ReadPosition
-    ) -> Iterable[NamedPart]:
+    ) -> Iterable[TaskInput]:
         """Return what each task reads of the difference of two roots; None for an absent root."""
         raise TypeError(f"{type(self).__name__} does not implement differences()")
 

@@ -15,7 +15,7 @@ from datalattice.errors import BadFormat
 ENTRIES_PER_TASK_MAX: Final = 16_384
 """Approximate entries per task, enough to make the start of a task cheap in comparison."""
 
-Piece = tuple[tuple[bytes | None, bytes | None], ...]
+EncodedSubtrees = tuple[tuple[bytes | None, bytes | None], ...]
 """Neighbouring subtrees: for each the encoding before and the encoding now; None if absent."""
 
 
@@ -40,7 +40,7 @@ def split(before: Index | None, after: Index | None, entries_max: int) -> Iterat
             yield part
 
 
-def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator[Piece]:
+def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator[EncodedSubtrees]:
     """Yield the difference of two indexes as pieces of about `entries_max` entries, in key order.
 
     before: None yields all of `after`. Cost, Raises: as `split`.
@@ -66,7 +66,7 @@ def _encoding(index: Index | None) -> bytes | None:
     return None if index is None else encode(index)
 
 
-def entries(piece: Piece, loader: Loader) -> Iterator[tuple[Value, Value]]:
+def entries(piece: EncodedSubtrees, loader: Loader) -> Iterator[tuple[Value, Value]]:
     """Yield (key, value) of the entries that are new or changed in a piece, in key order.
 
     Deleted keys produce no entry. Runs in tasks.

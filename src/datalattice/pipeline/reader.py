@@ -41,7 +41,7 @@ class Planned(InputPartition):
         self.snapshot = snapshot
 
 
-NamedPart = tuple[str, Any]
+TaskInput = tuple[str, Any]
 """The name of a part, as error texts have it, and what its task reads."""
 
 
@@ -144,7 +144,7 @@ class FormatReader(Generic[OptionsT]):
 class BatchReader(FormatReader[OptionsT], DataSourceReader):
     """Base of the readers of a batch query; a format adds `parts`."""
 
-    def parts(self, root: Value) -> Iterable[NamedPart]:
+    def parts(self, root: Value) -> Iterable[TaskInput]:
         """Return what each task reads of a root."""
         raise TypeError(f"{type(self).__name__} does not implement parts()")
 

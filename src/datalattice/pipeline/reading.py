@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 Where = str | os.PathLike[str]
 """The folder of a store or of a node."""
 
-Names = str | Sequence[str]
+OneOrMoreNames = str | Sequence[str]
 """One name or several."""
 
-Offsets = str | Mapping[str, object]
+OffsetsArgument = str | Mapping[str, object]
 """`earliest`, `latest`, or offsets by partition: `{"0": 5}`, `{"topic": {"0": 5}}`."""
 
 ValueFormatName = Literal["cell", "bytes", "string", "json", "variant"]
@@ -57,16 +57,16 @@ class RootArguments(TypedDict, total=False):
 class QueueArguments(RootArguments, total=False):
     """The options of `lattice.queue`, described by `QueueOptions`."""
 
-    topic: Names
-    owner: Names
-    columns: Names
+    topic: OneOrMoreNames
+    owner: OneOrMoreNames
+    columns: OneOrMoreNames
     include_headers: bool
     value_format: ValueFormatName
     key_format: ValueFormatName
     partition_format: PartitionFormatName
-    starting_offsets: Offsets
+    starting_offsets: OffsetsArgument
     starting_timestamp: datetime | int
-    ending_offsets: Offsets
+    ending_offsets: OffsetsArgument
     max_offsets_per_trigger: int
     min_partitions: int
     fail_on_data_loss: bool
@@ -76,10 +76,10 @@ class QueueArguments(RootArguments, total=False):
 class KVArguments(RootArguments, total=False):
     """The options of `lattice.kv`, described by `KVOptions`."""
 
-    database: Names
-    owner: Names
+    database: OneOrMoreNames
+    owner: OneOrMoreNames
     prefix: str
-    columns: Names
+    columns: OneOrMoreNames
     value_format: ValueFormatName
     starting_offsets: str
     min_partitions: int
@@ -90,8 +90,8 @@ class GridArguments(RootArguments, total=False):
     """The options of `lattice.grid`, described by `GridOptions`."""
 
     table: Required[TableName]
-    venue: Names
-    columns: Names
+    venue: OneOrMoreNames
+    columns: OneOrMoreNames
     value_format: RecordFormatName
     include_content: bool
     include_hidden: bool
@@ -103,10 +103,10 @@ class GridArguments(RootArguments, total=False):
 class FilesArguments(RootArguments, total=False):
     """The options of `lattice.files`, described by `FilesOptions`."""
 
-    drive: Names
-    owner: Names
+    drive: OneOrMoreNames
+    owner: OneOrMoreNames
     glob: str
-    columns: Names
+    columns: OneOrMoreNames
     include_content: bool
     max_content_bytes: int | str
     chunk_bytes: int | str
@@ -115,7 +115,7 @@ class FilesArguments(RootArguments, total=False):
 class CellsArguments(TypedDict, total=False):
     """The options of `lattice.cells`, described by `ReadOptions`."""
 
-    columns: Names
+    columns: OneOrMoreNames
     verify: bool
     min_partitions: int
 
@@ -125,7 +125,7 @@ class WeaverArguments(TypedDict, total=False):
 
     name: Required[str]
     table: WeaverTableName
-    columns: Names
+    columns: OneOrMoreNames
     key_format: KeyFormatName
     value_format: ValueFormatName
     starting_offsets: int | str

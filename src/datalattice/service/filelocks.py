@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from datalattice.actions import LOCK_S_MAX
+from datalattice.apps.dlfs import PathNames
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import Backpressure, FileLocked, LimitExceeded, NoSuchPath, UsageError
@@ -35,15 +36,13 @@ NOTE_BYTES_MAX: Final = 1_024
 WRITE_WAIT_S: Final = 10.0
 """How long a new lock waits for a write that has begun."""
 
-Names = tuple[str, ...]
-
 
 class LockPlace(NamedTuple):
     """What a lock is on: names in a drive of an owner."""
 
     owner: bytes
     drive: str
-    names: Names
+    names: PathNames
 
 
 class Touched(NamedTuple):
@@ -52,7 +51,7 @@ class Touched(NamedTuple):
     is_tree: all below, too. is_member: the name comes or goes, which changes its directory.
     """
 
-    names: Names
+    names: PathNames
     is_tree: bool = False
     is_member: bool = False
 
@@ -69,7 +68,7 @@ class HeldLock:
     note: str
     expires_ms: int
 
-    def covers(self, names: Names) -> bool:
+    def covers(self, names: PathNames) -> bool:
         """Return whether names of its drive are locked by it."""
         own = self.place.names
         return names == own or (self.is_deep and _is_below(names, own))
@@ -85,7 +84,7 @@ class HeldLock:
         )
 
 
-def _is_below(names: Names, above: Names) -> bool:
+def _is_below(names: PathNames, above: PathNames) -> bool:
     return len(names) > len(above) and names[: len(above)] == above
 
 
@@ -242,7 +241,7 @@ class FileLocks:
     ) -> None:
         owner, drive, touched = entry
         # By place: of several shared locks on one place, the token of one is enough.
-        shown: dict[Names, bool] = {}
+        shown: dict[PathNames, bool] = {}
         for one in self._live():
             if one.place[:2] != (owner, drive) or not any(map(one.guards, touched)):
                 continue
@@ -265,5 +264,5 @@ class FileLocks:
         return self._clock.now_ms() + min(timeout_s, LOCK_S_MAX) * 1_000
 
 
-def _path(names: Names) -> str:
+def _path(names: PathNames) -> str:
     return "/" + "/".join(names)

@@ -230,9 +230,9 @@ class Upload(ABC, Generic[R]):
         self.close()
 
 
-Handler = Callable[[ServiceCall, Any], Message | Streamed[Any] | Upload[Any]]
+ActionHandler = Callable[[ServiceCall, Any], Message | Streamed[Any] | Upload[Any]]
 
-HANDLERS: Final[dict[type[ActionRequest[Any]], Handler]] = {}
+HANDLERS: Final[dict[type[ActionRequest[Any]], ActionHandler]] = {}
 """The handler of each request."""
 
 

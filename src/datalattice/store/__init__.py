@@ -57,7 +57,7 @@ from datalattice.store.placefile import (
     START_BYTES as START_BYTES,
     PlaceFile as PlaceFile,
 )
-from datalattice.store.records import Damage as Damage
+from datalattice.store.records import Damage as Damage, OnCells as OnCells
 from datalattice.store.refs import parse_time as parse_time, time_text as time_text
 from datalattice.store.turn import WriteTurn as WriteTurn
 from datalattice.store.writebuffer import WriteBuffer as WriteBuffer

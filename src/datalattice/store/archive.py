@@ -26,7 +26,7 @@ from datalattice.store.base import Store, announced_tops, children_first
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checkedcells import CheckedCells
 from datalattice.store.log.removed import CellSet
-from datalattice.store.records import check_hash
+from datalattice.store.records import OnCells, check_hash
 
 ARCHIVE_VERSION: Final = 1
 
@@ -47,15 +47,12 @@ _HEAD: Final = struct.Struct(">4sHH32s")
 _BLOCK: Final = struct.Struct(">II")
 _END: Final = struct.Struct(">Q32s")
 
-CopyProgress = Callable[[int], None]
-"""Called with the number of cells done."""
-
 
 def export_cells(
     store: Store,
     top: bytes,
     write: Callable[[bytes], object],
-    progress: CopyProgress | None = None,
+    progress: OnCells | None = None,
     *,
     receiver: Store | None = None,
     made: Mapping[bytes, bytes] | None = None,
@@ -125,7 +122,7 @@ def _children_first(
 def import_cells(
     store: Store,
     read: Callable[[int], bytes],
-    progress: CopyProgress | None = None,
+    progress: OnCells | None = None,
     *,
     apart: dict[bytes, bytes] | None = None,
 ) -> tuple[bytes, int]:
@@ -265,7 +262,7 @@ def copy_cells(
     source: Store,
     top: bytes,
     target: Store,
-    progress: CopyProgress | None = None,
+    progress: OnCells | None = None,
     *,
     apart: dict[bytes, bytes] | None = None,
 ) -> int:

@@ -15,7 +15,7 @@ Source: docs/store.md "Check".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -39,10 +39,7 @@ from datalattice.store.log.segments import (
     segment_path,
     segment_size,
 )
-from datalattice.store.records import Damage
-
-CheckProgress = Callable[[int, int], None]
-"""Called with the number of bytes checked so far, and of all bytes."""
+from datalattice.store.records import CheckProgress, Damage
 
 PROGRESS_BYTES: Final = 1 << 20
 """Progress is reported after so many bytes."""

@@ -21,8 +21,9 @@ from datalattice.crypto import Entropy, sha3_256
 from datalattice.errors import Corruption
 from datalattice.store.base import Store
 from datalattice.store.cellstore import CellStore
-from datalattice.store.checking import CheckProgress, CheckReport
+from datalattice.store.checking import CheckReport
 from datalattice.store.disk import Disk
+from datalattice.store.records import CheckProgress
 
 FETCH_MAX: Final = 4_096
 """Most cells that are requested at a time."""

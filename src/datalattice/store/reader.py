@@ -15,7 +15,7 @@ from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, StoreClosed
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import Store, children_first
-from datalattice.store.checking import CheckProgress, CheckReport, StoreChecker
+from datalattice.store.checking import CheckReport, StoreChecker
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.kept.history import FolderHistory, Retention
@@ -42,7 +42,7 @@ from datalattice.store.log.segments import (
     segment_size,
 )
 from datalattice.store.notes import FolderNotes, last_collection
-from datalattice.store.records import Damage, check_hash
+from datalattice.store.records import CheckProgress, Damage, check_hash
 
 REFRESH_TRIES: Final = 10
 """How often a refresh is repeated if a collection drops the segments that it reads."""

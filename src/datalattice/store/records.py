@@ -15,6 +15,12 @@ GRACE_MS: Final = 60 * 60 * 1_000
 CollectProgress = Callable[[str, int, int], None]
 """Called with the step, how much of it is done, and of how much: "mark", cells, all cells."""
 
+CheckProgress = Callable[[int, int], None]
+"""Called with the number of bytes checked so far, and of all bytes."""
+
+OnCells = Callable[[int], None]
+"""Called with the number of cells done."""
+
 
 @dataclass(frozen=True, slots=True)
 class Damage:

@@ -12,7 +12,7 @@ import threading
 from types import TracebackType
 from typing import Final, Self
 
-from datalattice.cells import Stage, Value, value_hash
+from datalattice.cells import StageValue, Value, value_hash
 
 WAITING_MAX: Final = 8
 """Most parts that wait to be staged; with more the caller waits."""
@@ -27,7 +27,7 @@ class WriteBuffer:
     When the context ends, every part was staged, or an error is raised.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: StageValue) -> None:
         self._stage: Final = stage
         self._waiting: Final[queue.Queue[tuple[Value] | None]] = queue.Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None

@@ -61,7 +61,7 @@ from datalattice.sync.lattice.replica import (
     is_left_out as is_left_out,
     offer_of as offer_of,
 )
-from datalattice.sync.lattice.starts import Start as Start, sign_start as sign_start
+from datalattice.sync.lattice.starts import NodeStart as NodeStart, sign_start as sign_start
 from datalattice.sync.lattice.usage import Count as Count
 from datalattice.sync.partner import UNSENT_MAX as UNSENT_MAX
 from datalattice.sync.replica import (

@@ -18,7 +18,7 @@ from datalattice.lattice import TIMESTAMP, Lattice
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.dice import Chance
 
-Write = Callable[[RootLattice, Chance, StoppedClock], None]
+BranchWrite = Callable[[RootLattice, Chance, StoppedClock], None]
 
 
 def queue(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
@@ -81,7 +81,7 @@ def jobs(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
     cursor.set(Map.of(made))
 
 
-WRITES: Final[dict[str, Write]] = {
+WRITES: Final[dict[str, BranchWrite]] = {
     "queue": queue,
     "kv": database,
     "dlfs": drive,
@@ -91,7 +91,7 @@ WRITES: Final[dict[str, Write]] = {
 }
 
 
-def branches(lattice: Lattice, write: Write, chance: Chance) -> tuple[Value, Value]:
+def branches(lattice: Lattice, write: BranchWrite, chance: Chance) -> tuple[Value, Value]:
     """Return the states of two devices that diverged from one state."""
     clock = StoppedClock(1_000)
     made: list[Value] = []
@@ -103,7 +103,7 @@ def branches(lattice: Lattice, write: Write, chance: Chance) -> tuple[Value, Val
 
 
 def grown(
-    lattice: Lattice, write: Write, value: Value, chance: Chance, clock: StoppedClock
+    lattice: Lattice, write: BranchWrite, value: Value, chance: Chance, clock: StoppedClock
 ) -> Value:
     """Return a state after a few writes."""
     cursor = RootLattice(lattice, value)

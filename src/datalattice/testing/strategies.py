@@ -28,6 +28,7 @@ from datalattice.cells import (
     Signed,
     Symbol,
     Syntax,
+    Value,
     Vector,
     make_blob,
     make_text,
@@ -37,8 +38,6 @@ from datalattice.crypto import KeyPair
 
 T = TypeVar("T")
 
-Value = object
-"""Any value: see datalattice.cells."""
 
 Strategy = st.SearchStrategy
 

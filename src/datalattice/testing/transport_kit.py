@@ -87,7 +87,7 @@ class TransportPair:
         await self.there.close()
 
 
-Rule = Callable[[TransportPair], Awaitable[None]]
+TransportRule = Callable[[TransportPair], Awaitable[None]]
 
 
 async def check_transport(

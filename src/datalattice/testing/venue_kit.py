@@ -26,8 +26,8 @@ from datalattice.service.venue import (
     JobResult,
     Json,
     Known,
-    Metadata,
     OperationFailed,
+    OperationMetadata,
     PlainAdapter,
     RecoveryRule,
     VenueLimits,
@@ -59,18 +59,18 @@ class EchoAdapter(PlainAdapter):
             ),
         )
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         if _sub(meta) == "fail" and not (isinstance(input, dict) and input.get("text")):
             raise UsageError("input: an object with `text`, the text of the error")
 
-    async def run(self, job: object, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: object, meta: OperationMetadata, input: Json) -> Json:
         if _sub(meta) == "fail":
             assert isinstance(input, dict)
             raise OperationFailed(str(input["text"]))
         return input
 
 
-def _sub(meta: Metadata) -> str:
+def _sub(meta: OperationMetadata) -> str:
     operation = meta["operation"]
     assert isinstance(operation, dict)
     return str(operation["adapter"]).partition(":")[2]
@@ -231,7 +231,7 @@ class LedgerAdapter(PlainAdapter):
             for name, has_effects, rule in rules + others
         ]
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         assert isinstance(input, dict)
         self.runs[job.id] += 1
         if _sub(meta) == "parent":

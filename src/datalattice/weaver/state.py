@@ -43,7 +43,7 @@ from datalattice.weaver.tables import (
     TableReader,
 )
 
-OnProgress = Callable[[int, int], None]
+OnApplied = Callable[[int, int], None]
 """Called with the number of records that are applied, and of all of them."""
 
 BATCH_RECORDS: Final = 256  # "read 256 records at a time"
@@ -274,7 +274,7 @@ class State:
         *,
         events: bool = True,
         appended: Appended | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: OnApplied | None = None,
     ) -> Projection:
         """Apply the records behind the position, at most `limit`.
 
@@ -356,7 +356,7 @@ class State:
         # Without a number (a snapshot of the reference) no position resolves.
         return Position(int.from_bytes(seq or b"", "big"), applied)
 
-    def rebuild(self, txn: WriteTxn, on_progress: OnProgress | None = None) -> Projection:
+    def rebuild(self, txn: WriteTxn, on_progress: OnApplied | None = None) -> Projection:
         """Drop the state and fold the log again, up to the position, without events.
 
         Raises: as `project`.

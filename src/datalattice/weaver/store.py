@@ -57,7 +57,7 @@ from datalattice.weaver.payloads import app_envelope
 from datalattice.weaver.presence import SeenMatrix
 from datalattice.weaver.rewrite import rewrite
 from datalattice.weaver.rows import Head, RangeSum
-from datalattice.weaver.state import START, LogDag, OnProgress, Position, Projection, Stall, State
+from datalattice.weaver.state import START, LogDag, OnApplied, Position, Projection, Stall, State
 from datalattice.weaver.system import (
     GENESIS_KEY,
     SystemBatch,
@@ -530,7 +530,7 @@ class WeaverStore:
         """Store the last record that a consumer is done with. It is local, and never sent."""
         self._run(lambda txn: self._section(txn).put(CONSUMERS, consumer.encode(), hash))
 
-    def rebuild(self, on_progress: OnProgress | None = None) -> Projection:
+    def rebuild(self, on_progress: OnApplied | None = None) -> Projection:
         """Make the state anew from the log. Reads meanwhile see the old state.
 
         on_progress: told every 256 records how many are done, and of how many.

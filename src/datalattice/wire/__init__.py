@@ -69,8 +69,8 @@ from datalattice.wire.streams import (
     PLAIN_PROTOCOL as PLAIN_PROTOCOL,
     UNSENT_BYTES_MAX as UNSENT_BYTES_MAX,
     FrameArrived as FrameArrived,
+    MuxEvent as MuxEvent,
     SingleStream as SingleStream,
     StreamEnded as StreamEnded,
-    StreamEvent as StreamEvent,
     StreamOpened as StreamOpened,
 )

@@ -53,9 +53,9 @@ from datalattice.wire.streams import (
     UNSENT_BYTES_MAX,
     Channel,
     FrameArrived,
+    MuxEvent,
     SingleStream,
     StreamEnded,
-    StreamEvent,
     StreamOpened,
 )
 
@@ -271,7 +271,7 @@ class Mux:
 
     # --- events -------------------------------------------------------------------------------
 
-    def next(self) -> StreamEvent | None:
+    def next(self) -> MuxEvent | None:
         """Return the next event, or None: streams take turns, each in its own order.
 
         Raises: ProtocolViolation, LimitExceeded: an illegal frame, or an end inside of one.
@@ -285,7 +285,7 @@ class Mux:
                 return event
         return None
 
-    def _event_of(self, stream: _MuxStream) -> StreamEvent | None:
+    def _event_of(self, stream: _MuxStream) -> MuxEvent | None:
         if stream.is_over:
             return None
         # A stream is reported before its first frame, even if both came in one read.

@@ -72,7 +72,7 @@ class StreamEnded:
     is_reset: bool
 
 
-StreamEvent = StreamOpened | FrameArrived | StreamEnded
+MuxEvent = StreamOpened | FrameArrived | StreamEnded
 
 
 class Channel:
@@ -160,7 +160,7 @@ class SingleStream:
         self._channel.buffer.feed(data)
         return 0
 
-    def next(self) -> StreamEvent | None:
+    def next(self) -> MuxEvent | None:
         """Return the next frame; None if there is none or no room for it.
 
         Raises: ProtocolViolation, LimitExceeded: an illegal length.

@@ -23,9 +23,9 @@ from datalattice.wire import (
     Framing,
     Hello,
     Mux,
+    MuxEvent,
     Result,
     StreamEnded,
-    StreamEvent,
     decode_payload,
     encode_frame,
     encode_mux_frame,
@@ -74,7 +74,7 @@ class Client:
         while data := self.streams.take()[1]:
             await self.link.write(data)
 
-    async def event(self) -> StreamEvent | None:
+    async def event(self) -> MuxEvent | None:
         """Return what happens next, None at the end of the link."""
         while (event := self.streams.next()) is None:
             data = await self.link.read()

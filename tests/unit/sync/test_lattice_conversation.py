@@ -60,7 +60,7 @@ from datalattice.sync.lattice.incoming import (
     unpatched,
 )
 from datalattice.sync.lattice.patch import write_patch
-from datalattice.sync.lattice.starts import START, TWIN, Start
+from datalattice.sync.lattice.starts import START, TWIN, NodeStart
 from datalattice.sync.replica import Reply, Undecodable
 from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import (
@@ -209,7 +209,7 @@ def plain(value: object) -> str:
         if value.error is not None:
             return f"at {plain(value.path)}: {value.error}"
         return f"at {plain(value.path)}: {plain(value.absent or value.value)}"
-    if isinstance(value, Start):
+    if isinstance(value, NodeStart):
         return f"start {value.number}"
     if isinstance(value, Lookup | Want):
         return message_text(value)

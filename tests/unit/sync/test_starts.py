@@ -9,7 +9,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.lattice import root_lattice
 from datalattice.store import MemoryStore
-from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator, Start, sign_start
+from datalattice.sync import LatticeProtocol, LatticeReplica, NodeStart, Replicator, sign_start
 from datalattice.sync.lattice.starts import START, read_start
 from datalattice.wire import Ping, decode_payload, encode_ping
 
@@ -106,9 +106,9 @@ def test_a_connection_that_has_ended_is_no_twin() -> None:
     assert twins_told(relay) == 0
 
 
-def exchange(nodes: dict[str, Replicator]) -> tuple[dict[str, list[Start]], list[str]]:
+def exchange(nodes: dict[str, Replicator]) -> tuple[dict[str, list[NodeStart]], list[str]]:
     """Deliver frames between two nodes; return the twins each heard of, and who ended it."""
-    heard: dict[str, list[Start]] = {name: [] for name in nodes}
+    heard: dict[str, list[NodeStart]] = {name: [] for name in nodes}
     ended: list[str] = []
     is_quiet = False
     while not is_quiet:
@@ -116,7 +116,7 @@ def exchange(nodes: dict[str, Replicator]) -> tuple[dict[str, list[Start]], list
         for name, node in nodes.items():
             peer = next(one for one in nodes if one != name)
             effects = node.take_effects()
-            heard[name] += [one for one in effects.twins if isinstance(one, Start)]
+            heard[name] += [one for one in effects.twins if isinstance(one, NodeStart)]
             ended += [name for _ in effects.closes]
             for _, payload in effects.sends:
                 is_quiet = False
@@ -161,5 +161,5 @@ def test_a_stranger_cannot_invent_a_twin(said: Signed) -> None:
 
 def test_a_start_reads_back() -> None:
     start = sign_start(TWICE, 7, 8)
-    assert start == Start(TWICE.public_key, 7, 8, start.signed)
+    assert start == NodeStart(TWICE.public_key, 7, 8, start.signed)
     assert read_start(start.signed) == start

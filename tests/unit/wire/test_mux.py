@@ -25,8 +25,8 @@ from datalattice.wire import (
     Framing,
     Hello,
     Mux,
+    MuxEvent,
     StreamEnded,
-    StreamEvent,
     StreamOpened,
     encode_frame,
     encode_length,
@@ -79,7 +79,7 @@ def carry(one: Mux, other: Mux) -> None:
                 moved = True
 
 
-def events(end: Mux) -> Iterator[StreamEvent]:
+def events(end: Mux) -> Iterator[MuxEvent]:
     while (event := end.next()) is not None:
         yield event
 
@@ -557,7 +557,7 @@ def test_a_reset_makes_room_for_the_large_frames_of_others() -> None:
         assert not any(isinstance(event, FrameArrived) for event in events(other))
     assert (list(other.begun), other.is_blocked) == ([first], True)
     one.reset(first)
-    found: list[StreamEvent] = []
+    found: list[MuxEvent] = []
     for _ in range(20):
         carry(one, other)
         found += events(other)

@@ -6,7 +6,7 @@ from datalattice.api.webdav.documents import (
     XML_BYTES_MAX as XML_BYTES_MAX,
     XML_DEPTH_MAX as XML_DEPTH_MAX,
     XML_ELEMENTS_MAX as XML_ELEMENTS_MAX,
-    Element as Element,
+    XMLElement as XMLElement,
     read_xml as read_xml,
     write_xml as write_xml,
 )

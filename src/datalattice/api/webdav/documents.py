@@ -28,18 +28,18 @@ LANG: Final = f"{{{XML_NAMESPACE}}}lang"
 
 
 @dataclass(slots=True)
-class Element:
+class XMLElement:
     """One element: its name, its attributes, and the texts and elements in it, in order."""
 
     name: str
     attributes: dict[str, str] = field(default_factory=dict)
-    children: list[Element | str] = field(default_factory=list)
+    children: list[XMLElement | str] = field(default_factory=list)
 
-    def elements(self) -> list[Element]:
+    def elements(self) -> list[XMLElement]:
         """Return the elements in it."""
-        return [one for one in self.children if isinstance(one, Element)]
+        return [one for one in self.children if isinstance(one, XMLElement)]
 
-    def named(self, name: str) -> Element | None:
+    def named(self, name: str) -> XMLElement | None:
         """Return the first element in it of a name."""
         return next((one for one in self.elements() if one.name == name), None)
 
@@ -50,7 +50,7 @@ def split_name(name: str) -> tuple[str, str]:
     return namespace.removeprefix("{"), local
 
 
-def read_xml(body: bytes) -> Element:
+def read_xml(body: bytes) -> XMLElement:
     """Return the root element of a body.
 
     Raises: BadFormat: it is not XML with namespaces, or it has a DOCTYPE. LimitExceeded: it is too
@@ -82,12 +82,12 @@ class _Reader:
     """Builds the tree from what the parser reports."""
 
     def __init__(self) -> None:
-        self._top: Final = Element("")
+        self._top: Final = XMLElement("")
         self._open = [self._top]
         self._count = 0
 
     @property
-    def root(self) -> Element:
+    def root(self) -> XMLElement:
         return self._top.elements()[0]
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
@@ -96,7 +96,7 @@ class _Reader:
             raise LimitExceeded(f"an XML body has at most {XML_ELEMENTS_MAX} elements")
         if len(self._open) > XML_DEPTH_MAX:
             raise LimitExceeded(f"an XML body is at most {XML_DEPTH_MAX} elements deep")
-        made = Element(_clark(name), {_clark(key): value for key, value in attributes.items()})
+        made = XMLElement(_clark(name), {_clark(key): value for key, value in attributes.items()})
         self._open[-1].children.append(made)
         self._open.append(made)
 
@@ -111,7 +111,7 @@ def _clark(name: str) -> str:
     return f"{{{name}" if "}" in name else name
 
 
-def write_xml(element: Element, outer: str = "") -> str:
+def write_xml(element: XMLElement, outer: str = "") -> str:
     """Return an element as text that declares all its namespaces.
 
     outer: the default namespace where the text will stand.
@@ -132,7 +132,7 @@ def write_xml(element: Element, outer: str = "") -> str:
     return f"<{' '.join(head)}>{inside}</{local}>" if inside else f"<{' '.join(head)}/>"
 
 
-def write_children(element: Element, outer: str = "") -> str:
+def write_children(element: XMLElement, outer: str = "") -> str:
     """Return what is in an element as text; arguments as of `write_xml`."""
     return "".join(
         write_text(one) if isinstance(one, str) else write_xml(one, outer)

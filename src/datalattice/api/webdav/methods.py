@@ -17,7 +17,7 @@ from datalattice.api.rest import byte_range, file_pieces
 from datalattice.api.webdav.documents import directory_link, directory_page
 from datalattice.api.webdav.properties import (
     PROTECTED,
-    Wanted,
+    RequestedProperties,
     active_lock,
     changes_in,
     content_type,
@@ -318,7 +318,7 @@ class DavMethods(DavResources):
     # --- properties ---
 
     def _propfind(self, asked: DavAsked) -> Response:
-        wanted = Wanted.parse(asked.body)
+        wanted = RequestedProperties.parse(asked.body)
         how = asked.headers.get("depth", "infinity").lower()
         if how == "infinity":
             raise DavError(403, "Depth: 0 or 1", "propfind-finite-depth")

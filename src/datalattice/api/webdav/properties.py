@@ -19,7 +19,7 @@ from xml.sax.saxutils import quoteattr
 from datalattice.actions import FileInfo, LockInfo
 from datalattice.api.webdav.documents import (
     LANG,
-    Element,
+    XMLElement,
     read_xml,
     split_name,
     write_children,
@@ -131,13 +131,13 @@ def active_lock(lock: LockInfo, root: str, now_ms: int) -> str:
 # --- those that clients set -----------------------------------------------------------------------
 
 
-def stored_text(element: Element, language: str = "") -> str:
+def stored_text(element: XMLElement, language: str = "") -> str:
     """Return the text under which the value of a property is kept.
 
     language: of what the element stands in.
     """
     if language and LANG not in element.attributes:
-        element = Element(element.name, {LANG: language, **element.attributes}, element.children)
+        element = XMLElement(element.name, {LANG: language, **element.attributes}, element.children)
     below = element.elements()
     if element.attributes or (len(below) == 1 and below[0].name == element.name):
         return write_xml(element)
@@ -160,21 +160,21 @@ def _shown(name: str, value: str) -> str | None:
     below = held.elements()
     if len(below) == 1 == len(held.children) and below[0].name == name:
         return write_xml(below[0])
-    return write_xml(Element(name, {}, held.children))
+    return write_xml(XMLElement(name, {}, held.children))
 
 
-def _read_inside(text: str) -> Element:
+def _read_inside(text: str) -> XMLElement:
     """Return an element with the XML of a text in it; with the text itself if that is not XML."""
     try:
         return read_xml(f"<v>{text}</v>".encode())
     except (BadFormat, LimitExceeded, UnicodeEncodeError):
-        return Element("v", {}, [text])
+        return XMLElement("v", {}, [text])
 
 
 # --- PROPFIND -------------------------------------------------------------------------------------
 
 
-class Wanted(NamedTuple):
+class RequestedProperties(NamedTuple):
     """What a PROPFIND asks for. names: of these properties; () with `is_all`: of all.
 
     is_names: their names alone.
@@ -185,7 +185,7 @@ class Wanted(NamedTuple):
     is_names: bool = False
 
     @classmethod
-    def parse(cls, body: bytes) -> Wanted:
+    def parse(cls, body: bytes) -> RequestedProperties:
         """Return what a body asks for; an empty one asks for all.
 
         Raises: BadFormat: it is not a `propfind`. LimitExceeded.
@@ -212,7 +212,7 @@ class Wanted(NamedTuple):
         return self.is_all or f"{DAV}lockdiscovery" in self.names
 
 
-def response(resource: Resource, wanted: Wanted) -> str:
+def response(resource: Resource, wanted: RequestedProperties) -> str:
     """Return the `response` element of a resource."""
     held = {} if resource.info is None else {p.name: p.value for p in resource.info.properties}
     found: list[str] = []
@@ -225,7 +225,7 @@ def response(resource: Resource, wanted: Wanted) -> str:
         if text is None:
             missing.append(name)
         elif wanted.is_names:
-            found.append(write_xml(Element(name)))
+            found.append(write_xml(XMLElement(name)))
         else:
             found.append(text)
     # Of all properties, one that the resource has not is not missed.
@@ -234,7 +234,7 @@ def response(resource: Resource, wanted: Wanted) -> str:
     if found or not lacking:
         parts.append(_propstat("".join(found), "200 OK"))
     if lacking:
-        empty = "".join(write_xml(Element(one)) for one in lacking)
+        empty = "".join(write_xml(XMLElement(one)) for one in lacking)
         parts.append(_propstat(empty, "404 Not Found"))
     parts.append("</D:response>")
     return "".join(parts)
@@ -304,10 +304,10 @@ def patched(href: str, names: Iterable[str]) -> str:
     # RFC 4918, 9.2: all of the changes are made or none, so the others fail, too.
     if refused:
         error = "<D:error><D:cannot-modify-protected-property/></D:error>"
-        empty = "".join(write_xml(Element(one)) for one in refused)
+        empty = "".join(write_xml(XMLElement(one)) for one in refused)
         parts.append(_propstat(empty, "403 Forbidden", error))
     if others:
-        empty = "".join(write_xml(Element(one)) for one in others)
+        empty = "".join(write_xml(XMLElement(one)) for one in others)
         parts.append(_propstat(empty, "424 Failed Dependency" if refused else "200 OK"))
     parts.append("</D:response>")
     return "".join(parts)

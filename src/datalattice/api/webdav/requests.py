@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from datalattice.actions import LOCK_S
-from datalattice.api.webdav.documents import Element, read_xml, write_children
+from datalattice.api.webdav.documents import XMLElement, read_xml, write_children
 from datalattice.errors import BadFormat, NoSuchPath, UsageError
 
 HEADER_CHARACTERS_MAX: Final = 8_192
@@ -254,5 +254,5 @@ def lock_wish(body: bytes) -> dict[str, Any]:
     is_write = kind is not None and kind.named("{DAV:}write") is not None
     if root.name != "{DAV:}lockinfo" or is_shared == is_exclusive or not is_write:
         raise BadFormat("the body is a lockinfo with one lockscope and the locktype write")
-    owner = root.named("{DAV:}owner") or Element("")
+    owner = root.named("{DAV:}owner") or XMLElement("")
     return {"is_shared": is_shared, "owner_note": write_children(owner)}

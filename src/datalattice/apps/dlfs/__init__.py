@@ -16,8 +16,8 @@ from datalattice.apps.dlfs.merging import NAMES as NAMES, entries_of as entries_
 from datalattice.apps.dlfs.node import (
     DEPTH_MAX as DEPTH_MAX,
     NODE_FIELDS_MAX as NODE_FIELDS_MAX,
-    Content as Content,
     DriveNode as DriveNode,
+    FileContent as FileContent,
     join_path as join_path,
     make_directory as make_directory,
     make_file as make_file,
@@ -39,4 +39,4 @@ from datalattice.apps.dlfs.reading import (
     FileChange as FileChange,
     Stat as Stat,
 )
-from datalattice.apps.dlfs.tree import live_entries as live_entries
+from datalattice.apps.dlfs.tree import PathNames as PathNames, live_entries as live_entries

@@ -17,8 +17,8 @@ from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
 from datalattice.apps.dlfs.merging import time_of
 from datalattice.apps.dlfs.node import (
     ZERO_NODE,
-    Content,
     DriveNode,
+    FileContent,
     PathLike,
     is_name,
     join_path,
@@ -33,7 +33,7 @@ from datalattice.cells import (
     Blob,
     BlobBuilder,
     Map,
-    Stage,
+    StageValue,
     Value,
     blob_from,
     blob_overwrite,
@@ -73,7 +73,7 @@ class Drive(DriveReader):
         *,
         name: str = "",
         owner: object = None,
-        stage: Stage | None = None,
+        stage: StageValue | None = None,
         binding: Binding | None = None,
     ) -> None:
         super().__init__(cursor)
@@ -86,7 +86,7 @@ class Drive(DriveReader):
         self._last_ms = 0
 
     @classmethod
-    def create(cls, clock: Clock | None = None, *, stage: Stage | None = None) -> Self:
+    def create(cls, clock: Clock | None = None, *, stage: StageValue | None = None) -> Self:
         """Return an empty drive over its own cursor; its root has the current time."""
         clock = clock or SystemClock()
         root = make_directory(EMPTY_INDEX, present_ms(clock))
@@ -100,7 +100,7 @@ class Drive(DriveReader):
         name: str,
         clock: Clock | None = None,
         *,
-        stage: Stage | None = None,
+        stage: StageValue | None = None,
         binding: Binding | None = None,
     ) -> Self:
         """Return the drive `name` of an `Owner`, public key or owner cell, below a root.
@@ -187,7 +187,7 @@ class Drive(DriveReader):
         self._place(split_path(source), split_path(target), overwrite=overwrite, move=True)
 
     def _place(
-        self, source: tree.Names, target: tree.Names, *, overwrite: bool, move: bool
+        self, source: tree.PathNames, target: tree.PathNames, *, overwrite: bool, move: bool
     ) -> None:
         def change(root: Value, now_ms: int) -> Value:
             value = tree.find(root, source)
@@ -233,7 +233,7 @@ class Drive(DriveReader):
             raise _exists(())
         self._edit(names, tree.new_content(names, lambda _: b"", exclusive=True))
 
-    def write(self, path: PathLike, data: Content | Iterable[bytes]) -> None:
+    def write(self, path: PathLike, data: FileContent | Iterable[bytes]) -> None:
         """Write the content of a file, which is made if missing; equal content changes nothing.
 
         An iterable is read piece by piece; the file changes after its end. A Blob, as returned by
@@ -278,7 +278,7 @@ class Drive(DriveReader):
     def resize(self, path: PathLike, size: int) -> None:
         """Make a file `size` bytes long: cut it, or append zeros. Raises: as `truncate`."""
 
-        def change(held: Content) -> Value:
+        def change(held: FileContent) -> Value:
             if size <= len(held):
                 return blob_truncate(held, size)
             builder = BlobBuilder(held, self._stage)
@@ -387,11 +387,11 @@ class Drive(DriveReader):
         now_ms = self._now_ms()
         self._cursor.update(lambda root: change(root, now_ms))
 
-    def _edit(self, names: tree.Names, change: tree.Change) -> None:
+    def _edit(self, names: tree.PathNames, change: tree.NodeEdit) -> None:
         self._update(lambda root, now_ms: tree.edit(root, names, now_ms, change))
 
     def _change_content(
-        self, path: PathLike, content: Callable[[Content], Value], *, must_exist: bool = False
+        self, path: PathLike, content: Callable[[FileContent], Value], *, must_exist: bool = False
     ) -> None:
         names = split_path(path)
         if not names:
@@ -416,7 +416,7 @@ class Drive(DriveReader):
         return counted(count, "entry", "entries")
 
 
-def _exists(names: tree.Names) -> AlreadyExists:
+def _exists(names: tree.PathNames) -> AlreadyExists:
     return AlreadyExists(f"{join_path(names)} exists already")
 
 

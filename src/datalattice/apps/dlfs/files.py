@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol, cast, get_args
 
 from datalattice.apps.dlfs.node import (
-    Content,
+    FileContent,
     PathLike,
 )
 from datalattice.cells import Blob
@@ -34,7 +34,7 @@ MODES: Final[tuple[str, ...]] = (*get_args(BinaryMode)[:8], *get_args(TextMode)[
 class FileOperations(Protocol):
     """The operations of a drive that a file object uses."""
 
-    def content(self, path: PathLike) -> Content:
+    def content(self, path: PathLike) -> FileContent:
         """Return the data of a file."""
         ...
 
@@ -74,7 +74,7 @@ class RawFile(io.RawIOBase):
         self._reads = reads
         self._writes = writes
         self._appends = appends
-        self._held: Content | None = None
+        self._held: FileContent | None = None
         content = drive.content(path)
         if not writes:
             self._held = content  # a reader's view does not change under it
@@ -155,7 +155,7 @@ class RawFile(io.RawIOBase):
         self._drive.resize(self._path, wanted)
         return wanted
 
-    def _content(self) -> Content:
+    def _content(self) -> FileContent:
         held = self._held
         return self._drive.content(self._path) if held is None else held
 

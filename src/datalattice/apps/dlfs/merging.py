@@ -30,7 +30,7 @@ from datalattice.apps.dlfs.node import (
     make_tombstone,
     read_node,
 )
-from datalattice.apps.dlfs.times import Times, directory_ticks, directory_time
+from datalattice.apps.dlfs.times import DirectoryTimes, directory_ticks, directory_time
 from datalattice.cells import ABSENT, Index, Value, Vector, Work, same, value_hash
 from datalattice.lattice import (
     EntryDropped,
@@ -38,6 +38,7 @@ from datalattice.lattice import (
     ExactMerge,
     MergeContext,
     MergeNotice,
+    ValuePath,
     WriteSuperseded,
     as_operand,
     discard,
@@ -48,7 +49,6 @@ from datalattice.lattice import (
 
 OWN: Final = "own"
 OTHER: Final = "other"
-Path = tuple[Value, ...]
 Key = tuple[bytes, bytes | int]
 
 
@@ -65,7 +65,9 @@ def time_of(value: Value) -> int:
     return directory_time(value, node) if node.is_directory else node.utime
 
 
-def is_well_formed(value: Value, known: Times | None = None, work: Work | None = None) -> bool:
+def is_well_formed(
+    value: Value, known: DirectoryTimes | None = None, work: Work | None = None
+) -> bool:
     """Return whether a value is a node that is newer than its base, if it has one.
 
     Entries are read only if the directory's own time is not newer than its base.
@@ -113,7 +115,7 @@ class _Memos:
     """The caches shared by the merges of one message."""
 
     def __init__(self) -> None:
-        self.times: Final[Times] = {}
+        self.times: Final[DirectoryTimes] = {}
         self.cleaned: Final = _Memo()
         self.cuts: Final = _Memo()
         self.joins: Final = _Memo()
@@ -190,7 +192,7 @@ class Merging:
 
     # --- foreign trees ---
 
-    def clean(self, value: Value, path: Path, depth: int) -> Value:
+    def clean(self, value: Value, path: ValuePath, depth: int) -> Value:
         """Return a well-formed foreign node without malformed entries; report each of these.
 
         Returns the same object if there are none.
@@ -206,7 +208,9 @@ class Merging:
             lambda: self._cleaned_directory(value, node, path, depth),
         )
 
-    def _cleaned_directory(self, value: Value, node: DriveNode, path: Path, depth: int) -> Value:
+    def _cleaned_directory(
+        self, value: Value, node: DriveNode, path: ValuePath, depth: int
+    ) -> Value:
         assert node.entries is not None
         entries = node.entries
         for name, child in node.entries.entries(self.work):
@@ -239,7 +243,7 @@ class Merging:
 
     # --- joining ---
 
-    def join(self, own: Value, other: Value, path: Path, depth: int) -> Value:
+    def join(self, own: Value, other: Value, path: ValuePath, depth: int) -> Value:
         """Return the merge of two nodes; `other` is foreign, and well-formed at its top."""
         if own is other or same(own, other):
             return own
@@ -266,7 +270,9 @@ class Merging:
             return self._mixed(other, b, a, own, OTHER, path, depth)
         return self._registers(own, a, other, b, path)
 
-    def _registers(self, own: Value, a: DriveNode, other: Value, b: DriveNode, path: Path) -> Value:
+    def _registers(
+        self, own: Value, a: DriveNode, other: Value, b: DriveNode, path: ValuePath
+    ) -> Value:
         later = own if a.utime > b.utime else other
         # "At equal times the one with the greater value hash" (docs/dlfs.md "Merge").
         winner = greater(own, other) if a.utime == b.utime else later
@@ -284,7 +290,7 @@ class Merging:
         register: DriveNode,
         register_value: Value,
         side: str,
-        path: Path,
+        path: ValuePath,
         depth: int,
     ) -> Value:
         """Return the merge of a directory, on `side`, and a file or a tombstone."""
@@ -311,7 +317,7 @@ class Merging:
         )
 
     def _directories(
-        self, own: Value, a: DriveNode, other: Value, b: DriveNode, path: Path, depth: int
+        self, own: Value, a: DriveNode, other: Value, b: DriveNode, path: ValuePath, depth: int
     ) -> Value:
         base = max(a.base, b.base)  # both sides forget what either has cleared
         left, right = own, other
@@ -337,7 +343,7 @@ class Merging:
 
     # --- the layout of CAD028 ---
 
-    def folded(self, node: DriveNode, path: Path, depth: int) -> Index:
+    def folded(self, node: DriveNode, path: ValuePath, depth: int) -> Index:
         """Return the entries merged with the deletions of the fifth element, as tombstones.
 
         Malformed ones are dropped, and reported if a path is known.
@@ -364,7 +370,7 @@ class Merging:
 
     # --- cutting ---
 
-    def _cut(self, value: Value, at: int, side: str, path: Path, depth: int) -> Value:
+    def _cut(self, value: Value, at: int, side: str, path: ValuePath, depth: int) -> Value:
         """Return the part of a node that is newer than `at`, ABSENT if there is none.
 
         Returns the same object if everything is newer. Own's side may contain malformed or too deep
@@ -390,7 +396,7 @@ class Merging:
         )
 
     def _cut_directory(
-        self, value: Value, node: DriveNode, at: int, side: str, path: Path, depth: int
+        self, value: Value, node: DriveNode, at: int, side: str, path: ValuePath, depth: int
     ) -> Value:
         if not self._is_newer(value, node, at):
             self._report(WriteSuperseded(path, side))
@@ -425,7 +431,9 @@ class Merging:
 class _Names:
     """The merge of the entries of two directories."""
 
-    def __init__(self, merging: Merging, own: Index, other: Index, path: Path, depth: int) -> None:
+    def __init__(
+        self, merging: Merging, own: Index, other: Index, path: ValuePath, depth: int
+    ) -> None:
         self._merging: Final = merging
         self._own: Final = own
         self._other: Final = other

@@ -36,7 +36,7 @@ BASE_KEY: Final = ""  # no file can have the empty name
 NO_TIME: Final = -1
 """Less than every time; the base of a directory without one."""
 
-Content = bytes | Blob
+FileContent = bytes | Blob
 """The data of a file."""
 
 ZERO_NODE: Final = Vector.of((EMPTY_INDEX, None, None, 0))
@@ -46,7 +46,7 @@ class DriveNode(NamedTuple):
     """The elements of a node's Vector."""
 
     entries: Index | None
-    data: Content | None
+    data: FileContent | None
     metadata: Value
     utime: int
     deletions: Index | None
@@ -146,7 +146,7 @@ def make_directory(
     return Vector.of(fields)
 
 
-def make_file(data: Content, utime: int, metadata: Value = None) -> Vector:
+def make_file(data: FileContent, utime: int, metadata: Value = None) -> Vector:
     """Return a file."""
     return Vector.of((None, data, metadata, utime))
 

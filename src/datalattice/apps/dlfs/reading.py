@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 from datalattice.apps.dlfs import tree
 from datalattice.apps.dlfs.node import (
     DEPTH_MAX,
-    Content,
+    FileContent,
     PathLike,
     join_path,
     read_node,
     split_path,
 )
 from datalattice.apps.dlfs.properties import properties_of
-from datalattice.apps.dlfs.tree import Names, listed, live_entries
+from datalattice.apps.dlfs.tree import PathNames, listed, live_entries
 from datalattice.cells import Value, blob_length, same, value_hash
 from datalattice.cursors import LatticeCursor, Stream
 from datalattice.errors import IsADirectory, NoSuchPath, NotADirectory, UsageError
@@ -59,7 +59,7 @@ class DriveUsage(NamedTuple):
     directories: int
 
 
-def stat_of(names: Names, value: Value) -> Stat:
+def stat_of(names: PathNames, value: Value) -> Stat:
     """Return the status of the live node `value` at `names`; the root has the name ""."""
     node = read_node(value)
     assert node is not None
@@ -102,7 +102,7 @@ def _usage(value: Value, depth: int, known: dict[tuple[bytes, int], DriveUsage])
     return found
 
 
-def walked(names: Names, value: Value) -> Iterator[tuple[str, list[str], list[str]]]:
+def walked(names: PathNames, value: Value) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield (path, directories, files) of the directory `value` at `names` and of all below it."""
     waiting = [(names, value)]
     while waiting:
@@ -141,7 +141,7 @@ class DriveWatch(Stream[FileChange]):
         return list(_differing((), before, self._seen))
 
 
-def _differing(names: Names, before: Value, after: Value) -> Iterator[FileChange]:
+def _differing(names: PathNames, before: Value, after: Value) -> Iterator[FileChange]:
     """Yield what differs in two directories, or None, and in all directories below them."""
     if same(before, after) or len(names) > DEPTH_MAX:  # equal subtrees are skipped by their hash
         return
@@ -166,9 +166,9 @@ def _is_directory(value: Value) -> bool:
     return node is not None and node.is_directory
 
 
-Listing = list[str]
+FileNames = list[str]
 Stats = list[Stat]
-Walk = Iterator[tuple[str, list[str], list[str]]]
+WalkSteps = Iterator[tuple[str, list[str], list[str]]]
 
 
 class DriveReader:
@@ -206,7 +206,7 @@ class DriveReader:
         names = split_path(path)
         return stat_of(names, tree.find(self._cursor.get(), names))
 
-    def list(self, path: PathLike = "/") -> Listing:
+    def list(self, path: PathLike = "/") -> FileNames:
         """Return the names in a directory, in the order of their UTF-8 bytes."""
         return [name for name, _, _ in tree.listed(self._directory(path))]
 
@@ -227,11 +227,11 @@ class DriveReader:
         found, following = tree.live_page(self._directory(path), start, count)
         return [stat_of((*names, name), value) for name, value in found], following
 
-    def unreachable(self, path: PathLike = "/") -> Listing:
+    def unreachable(self, path: PathLike = "/") -> FileNames:
         """Return names that no path can express; other implementations may have written them."""
         return tree.unreachable(self._directory(path))
 
-    def walk(self, path: PathLike = "/") -> Walk:
+    def walk(self, path: PathLike = "/") -> WalkSteps:
         """Yield (path, names of directories, names of files) of a directory and all below it.
 
         Walks a snapshot taken at the call; a directory comes before its entries.
@@ -265,7 +265,7 @@ class DriveReader:
             )
         return data[start:stop] if isinstance(data, bytes) else data.read(start, stop)
 
-    def content(self, path: PathLike) -> Content:
+    def content(self, path: PathLike) -> FileContent:
         """Return the data of a file as an immutable value: bytes, or a blob tree."""
         names = split_path(path)
         node = read_node(tree.find(self._cursor.get(), names))

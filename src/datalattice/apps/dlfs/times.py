@@ -18,7 +18,7 @@ from datalattice.limits import WORK_LIMITS
 REMEMBERED_MAX: Final = 65_536  # some megabytes, and most directories of a large drive
 """Most directories whose times are cached beyond a merge."""
 
-Times = dict[bytes, int]
+DirectoryTimes = dict[bytes, int]
 """Times by hash of the directory, as computed by one merge."""
 
 
@@ -36,8 +36,8 @@ class _Remembered:
 
     def __init__(self, limit: int) -> None:
         self._half: Final = limit // 2
-        self._young: Times = {}
-        self._old: Times = {}
+        self._young: DirectoryTimes = {}
+        self._old: DirectoryTimes = {}
 
     def get(self, hash: bytes) -> int | None:
         """Return the cached time of a directory, or None."""
@@ -57,7 +57,7 @@ _remembered: Final = _Remembered(REMEMBERED_MAX)
 
 
 def directory_time(
-    directory: Value, node: DriveNode, known: Times | None = None, work: Work | None = None
+    directory: Value, node: DriveNode, known: DirectoryTimes | None = None, work: Work | None = None
 ) -> int:
     """Return the time of a directory: the greatest time of well-formed nodes in its subtree.
 
@@ -92,7 +92,7 @@ def directory_time(
         stack[-1].take(top.base, top.time)
 
 
-def _look_up(hash: bytes, known: Times) -> int | None:
+def _look_up(hash: bytes, known: DirectoryTimes) -> int | None:
     found = known.get(hash)
     return _remembered.get(hash) if found is None else found
 

@@ -56,9 +56,9 @@ from datalattice.errors import (
 )
 from datalattice.lattice import NAME_BYTES_MAX, ExactKeys, name_of, named
 
-Names = tuple[str, ...]
+PathNames = tuple[str, ...]
 Stamp = Callable[[], int]
-Change = Callable[[Value, Stamp], Value]
+NodeEdit = Callable[[Value, Stamp], Value]
 """Maps what stands under a name (nil for nothing) and the stamp of the write to what replaces it.
 Returning the value itself changes nothing. The stamp is a call, because computing it may walk a
 directory."""
@@ -98,7 +98,7 @@ def _directory(value: Value) -> DriveNode | None:
     return None if node is None or node.entries is None else node
 
 
-def find(root: Value, names: Names) -> Value:
+def find(root: Value, names: PathNames) -> Value:
     """Return the live node at `names`. Raises: NoSuchPath: nothing is there."""
     # A drive that was never written reads as empty.
     value: Value = ZERO_NODE if root is None else root
@@ -114,7 +114,7 @@ def find(root: Value, names: Names) -> Value:
     return value
 
 
-def is_live(root: Value, names: Names) -> bool:
+def is_live(root: Value, names: PathNames) -> bool:
     """Return whether a file or a directory is at `names`."""
     try:
         find(root, names)
@@ -214,7 +214,7 @@ def _name_bytes(entry: tuple[str, Value, DriveNode]) -> bytes:
     return entry[0].encode("utf-8", "surrogateescape")
 
 
-def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
+def edit(root: Value, names: PathNames, now_ms: int, change: NodeEdit) -> Value:
     """Return the root with the node at `names` replaced by the result of `change`.
 
     Returns the root itself if nothing changes.
@@ -257,7 +257,7 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
     return child
 
 
-def check_file(root: Value, names: Names) -> None:
+def check_file(root: Value, names: PathNames) -> None:
     """Check that a file can be written at `names`.
 
     Raises: as `edit`. IsADirectory: a directory is there.
@@ -271,7 +271,7 @@ def check_file(root: Value, names: Names) -> None:
         raise IsADirectory(f"{join_path(names)} is a directory")
 
 
-def _directories(root: Value, names: Names) -> list[DriveNode]:
+def _directories(root: Value, names: PathNames) -> list[DriveNode]:
     """Return the directories from the root to `names`, both included."""
     chain = [root_of(root)]
     for position, name in enumerate(names):
@@ -294,7 +294,7 @@ def _need_name(name: str) -> None:
 # --- changes ----------------------------------------------------------------------------------
 
 
-def new_directory(names: Names, *, exist_ok: bool = False) -> Change:
+def new_directory(names: PathNames, *, exist_ok: bool = False) -> NodeEdit:
     """Return the change that makes a directory; with `exist_ok`, a present one stays as it is."""
 
     def change(present: Value, stamp: Stamp) -> Value:
@@ -313,8 +313,8 @@ def new_directory(names: Names, *, exist_ok: bool = False) -> Change:
 
 
 def new_content(
-    names: Names, content: Callable[[DriveNode | None], Value], *, exclusive: bool
-) -> Change:
+    names: PathNames, content: Callable[[DriveNode | None], Value], *, exclusive: bool
+) -> NodeEdit:
     """Return the change that writes a file; `content` gets the present file, or None.
 
     With `exclusive`, a present file raises AlreadyExists.
@@ -337,7 +337,7 @@ def new_content(
 
 
 def edit_metadata(
-    root: Value, names: Names, now_ms: int, metadata: Callable[[Value], Value]
+    root: Value, names: PathNames, now_ms: int, metadata: Callable[[Value], Value]
 ) -> Value:
     """Return the root with other metadata of the node at `names`, the root's too.
 
@@ -350,7 +350,7 @@ def edit_metadata(
     return _with_metadata(ZERO_NODE if root is None else root, node, metadata, lambda: stamp)
 
 
-def _new_metadata(names: Names, metadata: Callable[[Value], Value]) -> Change:
+def _new_metadata(names: PathNames, metadata: Callable[[Value], Value]) -> NodeEdit:
     def change(present: Value, stamp: Stamp) -> Value:
         node = read_node(present)
         if node is None or not node.is_live:
@@ -373,7 +373,7 @@ def _with_metadata(
     )
 
 
-def deletion(names: Names, *, tree: bool) -> Change:
+def deletion(names: PathNames, *, tree: bool) -> NodeEdit:
     """Return the change that deletes a file or an empty directory; with `tree` a full one too."""
 
     def change(present: Value, stamp: Stamp) -> Value:
@@ -388,7 +388,7 @@ def deletion(names: Names, *, tree: bool) -> Change:
     return change
 
 
-def placement(names: Names, source: Value, *, overwrite: bool) -> Change:
+def placement(names: PathNames, source: Value, *, overwrite: bool) -> NodeEdit:
     """Return the change that places a copy of the live node `source`, with a new stamp throughout.
 
     With `overwrite`, a file may replace a file; nothing else is replaced.

@@ -45,13 +45,11 @@ from datalattice.lattice import (
     MergeContext,
     MergeNotice,
     OwnerLattice,
+    Verifier,
     discard,
     is_public_key,
 )
 from datalattice.limits import INDEX_KEY_BYTES
-
-Verifier = Callable[[Value, bytes], bool]
-"""Returns whether a signer (a public key) may write for an owner."""
 
 DEFAULT_NAME: Final = "db"
 DEFAULT_REPLICA: Final = "default"

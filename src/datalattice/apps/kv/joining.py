@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.kv.entries import NO_TIME, ZERO_ENTRY, Entry, read_entry, structure
-from datalattice.apps.kv.kinds import HASH, NEVER, Span, StructureKind
+from datalattice.apps.kv.kinds import HASH, NEVER, MemberTimes, StructureKind
 from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, Work, same, value_hash
 from datalattice.lattice import (
     EMPTY_CONTEXT,
@@ -178,7 +178,7 @@ def _join(kind: StructureKind, a: Entry, b: Entry, context: MergeContext) -> Val
     rival = exact_merge(members.join, context).rival if kind is HASH else None
     index = mine.merge_with(b.members, members.join, own_keys=kind.hashed, rival=rival, work=work)
     first = min(span.first if mine is a.members else kind.span(mine, work).first, members.first)
-    kind.remember(index, Span(first, max(span.last, members.last)))
+    kind.remember(index, MemberTimes(first, max(span.last, members.last)))
     a_time, b_least = max(a.utime, span.last), max(b.utime, members.last)
     expire = _expiry(kind, a, b, a_time, b_least, work)
     return structure(kind, index, max(a_time, b_least), expire, base)

@@ -35,7 +35,7 @@ SPAN_CACHE_MAX: Final = 8_192
 """Most structures in the cache of times."""
 
 
-class Span(NamedTuple):
+class MemberTimes(NamedTuple):
     """The times in a structure.
 
     Shapes: first: a cut below this time removes nothing. last: the greatest time, -1 for none.
@@ -45,8 +45,8 @@ class Span(NamedTuple):
     last: int
 
 
-EMPTY_SPAN: Final = Span(NEVER, -1)
-_spans: dict[tuple[int, bytes], Span] = {}
+EMPTY_SPAN: Final = MemberTimes(NEVER, -1)
+_spans: dict[tuple[int, bytes], MemberTimes] = {}
 
 
 def _is_time(value: Value) -> bool:
@@ -106,7 +106,7 @@ class StructureKind:
         """Return whether readers see something in `member` that `joined`, or None, lacks."""
         return self.shows(member) and (joined is None or not self.shows(joined))
 
-    def span(self, index: Index, work: Work | None = None) -> Span:
+    def span(self, index: Index, work: Work | None = None) -> MemberTimes:
         """Return the times in a structure; those of large structures are cached.
 
         Cost:   reads all members, once for a large structure.
@@ -120,14 +120,14 @@ class StructureKind:
             self.remember(index, known)
         return known
 
-    def remember(self, index: Index, span: Span) -> None:
+    def remember(self, index: Index, span: MemberTimes) -> None:
         """Cache the times of a structure."""
         if len(index) > SPAN_WALK_MAX:
             if len(_spans) >= SPAN_CACHE_MAX:
                 _spans.clear()  # all at once: a cache of times needs no order of use
             _spans[self.tag, value_hash(index)] = span
 
-    def _walk(self, index: Index, work: Work | None) -> Span:
+    def _walk(self, index: Index, work: Work | None) -> MemberTimes:
         first, last = NEVER, -1
         for key, member in index.entries(work):
             if work is not None:
@@ -135,7 +135,7 @@ class StructureKind:
             if self.holds(key, member):
                 first = min(first, self.first(member))
                 last = max(last, self.last(member))
-        return Span(first, last)
+        return MemberTimes(first, last)
 
 
 class HashKind(StructureKind):
@@ -342,7 +342,7 @@ class CounterKind(StructureKind):
             and _is_time(member[1])
         )
 
-    def span(self, index: Index, work: Work | None = None) -> Span:
+    def span(self, index: Index, work: Work | None = None) -> MemberTimes:
         """Return an empty span: counters carry no times."""
         return EMPTY_SPAN
 

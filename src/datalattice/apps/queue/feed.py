@@ -10,7 +10,7 @@ from typing import Final
 
 from datalattice.apps.binding import Binding, Owner, counted, handle_text, owner_cell
 from datalattice.apps.queue.consumer import Followable, Reach
-from datalattice.apps.queue.following import Found, OnLoss, PartitionSet, changed_keys
+from datalattice.apps.queue.following import OnLoss, PartitionCursors, PartitionSet, changed_keys
 from datalattice.apps.queue.lattice import QUEUE_SECTION
 from datalattice.apps.queue.queue import checked_topic
 from datalattice.apps.queue.topic import Topic
@@ -80,7 +80,7 @@ class Feed(Followable[T]):
         return Owner(key) if self._binding is None else self._binding.owner(key)
 
     # Only owners whose part of the section changed are looked at.
-    def _changed(self, before: Value, now: Value) -> Found:
+    def _changed(self, before: Value, now: Value) -> PartitionCursors:
         for owner in changed_keys(before, now):
             if self._is_wanted(owner):
                 topic = self[owner]

@@ -230,8 +230,8 @@ class PartitionReader(Generic[T]):
         self.has_more = stop < state.end  # nothing more until the root changes
 
 
-Found = Iterable[tuple[PartitionId, LatticeCursor]]
-Find = Callable[[Value, Value], Found]
+PartitionCursors = Iterable[tuple[PartitionId, LatticeCursor]]
+Find = Callable[[Value, Value], PartitionCursors]
 """Yields the partitions, with their cursors, that may differ between two values of the root."""
 
 

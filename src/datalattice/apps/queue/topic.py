@@ -15,8 +15,8 @@ from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import NewRecords, listed, row_of
 from datalattice.apps.queue.following import (
-    Found,
     OnLoss,
+    PartitionCursors,
     PartitionSet,
     changed_keys,
 )
@@ -358,7 +358,7 @@ class Topic(Followable[T]):
         id = self.partition(None).id
         return id.topic, id.owner, None
 
-    def changed(self, before: Value, now: Value) -> Found:
+    def changed(self, before: Value, now: Value) -> PartitionCursors:
         """Yield the partitions that differ between two values of the topic, with their cursors."""
         for id in _in_order(changed_keys(_partitions_of(before), _partitions_of(now))):
             queue = self.partition(id)

@@ -54,8 +54,8 @@ app = typer.Typer(help="The files of drives. A path is DRIVE:PATH; every write i
 RecursiveOption = Annotated[
     bool, typer.Option("--recursive", "-r", help="Directories with all that is in them.")
 ]
-PathArgument = Annotated[str, typer.Argument(help="DRIVE:PATH.")]
-PathsArgument = Annotated[list[str], typer.Argument(help="DRIVE:PATH each.")]
+DrivePathArgument = Annotated[str, typer.Argument(help="DRIVE:PATH.")]
+DrivePathsArgument = Annotated[list[str], typer.Argument(help="DRIVE:PATH each.")]
 
 
 def _document(stat: Stat) -> dict[str, object]:
@@ -87,7 +87,7 @@ def drives(call: Call) -> CommandResult:
 @command(app, "ls", READS)
 def ls(
     call: Call,
-    path: PathArgument,
+    path: DrivePathArgument,
     long: Annotated[bool, typer.Option("--long", "-l", help="Size and time, too.")] = False,
 ) -> CommandResult:
     """List a directory, or name a file."""
@@ -106,7 +106,7 @@ def ls(
 
 
 @command(app, "cat", READS)
-def cat(call: Call, paths: PathsArgument) -> None:
+def cat(call: Call, paths: DrivePathsArgument) -> None:
     """Write the bytes of files to standard output."""
     for one in [parse_drive_path(path) for path in paths]:
         drive, path = drive_at(call, one)  # all arguments are parsed before the first byte goes out
@@ -116,7 +116,7 @@ def cat(call: Call, paths: PathsArgument) -> None:
 
 
 @command(app, "tree", READS)
-def tree(call: Call, path: PathArgument) -> CommandResult:
+def tree(call: Call, path: DrivePathArgument) -> CommandResult:
     """Show a directory and everything below it."""
     drive, at = drive_at(call, parse_drive_path(path))
     documents = []
@@ -138,7 +138,7 @@ def _branches(drive: Drive, path: str, indent: str) -> Iterator[str]:
 
 
 @command(app, "du", READS)
-def du(call: Call, path: PathArgument) -> CommandResult:
+def du(call: Call, path: DrivePathArgument) -> CommandResult:
     """Count bytes, files and directories at and below a path."""
     drive, at = drive_at(call, parse_drive_path(path))
     usage = drive.du(at)
@@ -192,7 +192,7 @@ def mkdir(
 
 
 @command(app, "rm", WRITES)
-def rm(call: Call, paths: PathsArgument, recursive: RecursiveOption = False) -> CommandResult:
+def rm(call: Call, paths: DrivePathsArgument, recursive: RecursiveOption = False) -> CommandResult:
     """Delete files, and empty directories, or full ones with --recursive; all or nothing."""
     targets = [parse_drive_path(one) for one in paths]
 
@@ -211,7 +211,7 @@ def rm(call: Call, paths: PathsArgument, recursive: RecursiveOption = False) -> 
 @command(app, "mv", WRITES)
 def mv(
     call: Call,
-    sources: PathsArgument,
+    sources: DrivePathsArgument,
     target: Annotated[str, typer.Argument(help="DRIVE:PATH, a directory for several sources.")],
 ) -> CommandResult:
     """Move files and directories; a file replaces a file. All or nothing."""
@@ -260,7 +260,7 @@ def cp(
 def put(
     call: Call,
     sources: Annotated[list[str], typer.Argument(help="Local paths.")],
-    target: PathArgument,
+    target: DrivePathArgument,
     recursive: RecursiveOption = False,
 ) -> CommandResult:
     """Copy local files into a drive of your own, as one change. A missing drive is made."""

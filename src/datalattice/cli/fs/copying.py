@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from datalattice.apps.dlfs import FS_SECTION, Content, Drive, Stat, drive_names
+from datalattice.apps.dlfs import FS_SECTION, Drive, FileContent, Stat, drive_names
 from datalattice.cli.command import Call
 from datalattice.cli.fs.paths import DrivePath, goal_of
 from datalattice.cli.render import CommandResult, ProgressBar, counted, print_notice
@@ -68,7 +68,7 @@ def put_files(
     """Copy local files to a drive, as one change."""
     uploads = list(_uploads(sources, recursive))  # all found before the first is stored
     total = sum(one.size for one in uploads)
-    contents: list[Content | None] = []
+    contents: list[FileContent | None] = []
     bar = call.bar("bytes", total)
     with closing(Drives(call.writable())) as all_drives, all_drives.writing() as writer:
         for one in uploads:
@@ -94,7 +94,7 @@ def _counts(files: int, size: int) -> str:
 def _written(
     sources: list[DrivePath],
     goal: DrivePath,
-    uploads: list[tuple[_Upload, Content | None]],
+    uploads: list[tuple[_Upload, FileContent | None]],
     drive_of: DriveOf,
 ) -> list[str]:
     """Give files of a drive their contents; return where they went."""

@@ -100,10 +100,10 @@ def _change(call: Call, topic: str, change: Callable[[Topic], T]) -> T:
     return call.edit(lambda cursor, keys: change(Topics.at(cursor, keys.public_key).topic(name)))
 
 
-Entry = QueueEntry[Value]
+_ValueEntry = QueueEntry[Value]
 
 
-def _document(entry: Entry) -> dict[str, object]:
+def _document(entry: _ValueEntry) -> dict[str, object]:
     assert entry.owner is not None
     return {
         "topic": value_text(entry.topic),
@@ -117,17 +117,17 @@ def _document(entry: Entry) -> dict[str, object]:
     }
 
 
-def _short(entry: Entry) -> str:
+def _short(entry: _ValueEntry) -> str:
     return value_text(entry.value)
 
 
-def _long(entry: Entry) -> str:
+def _long(entry: _ValueEntry) -> str:
     key = "" if entry.key is None else value_text(entry.key)
     time = moment_text(entry_stamp_ms(entry.cell))
     return "\t".join((str(entry.offset), time, key, _short(entry)))
 
 
-def _printed(entries: Iterable[Entry], *, long: bool, is_live: bool = False) -> Records:
+def _printed(entries: Iterable[_ValueEntry], *, long: bool, is_live: bool = False) -> Records:
     return Records(entries, _document, _long if long else _short, is_live)
 
 
@@ -302,7 +302,7 @@ def range_(
     return _printed(_watched(entries, bar), long=long)
 
 
-def _watched(entries: Iterable[Entry], bar: ProgressBar) -> Iterator[Entry]:
+def _watched(entries: Iterable[_ValueEntry], bar: ProgressBar) -> Iterator[_ValueEntry]:
     for count, entry in enumerate(entries, 1):
         yield entry
         if count % BATCH == 0:
@@ -351,7 +351,7 @@ def tail(
     return _printed(records if count is None else _first(records, count), long=long, is_live=follow)
 
 
-def _first(records: Iterator[Entry], count: int) -> Iterator[Entry]:
+def _first(records: Iterator[_ValueEntry], count: int) -> Iterator[_ValueEntry]:
     """Yield so many records and ask for no more: the next one may never come."""
     for record in records:  # `islice` would ask for one more record
         yield record
@@ -371,7 +371,7 @@ class _Tail:
         self._next: dict[tuple[bytes, Value], int] = {}
         self._is_begun = False
 
-    def records(self, *, follow: bool, end_s: float | None) -> Iterator[Entry]:
+    def records(self, *, follow: bool, end_s: float | None) -> Iterator[_ValueEntry]:
         """Yield the last records that are there, then new ones until the time is over."""
         name = parse_path_key(self._topic)
         cursor = self._call.cursor()  # the root of the moment, or of `--as-of`
@@ -406,7 +406,7 @@ class _Tail:
                 raise
             return []  # waited for with `-f`
 
-    def _new(self, cursor: RootLattice, name: Value, owners: list[bytes]) -> list[Entry]:
+    def _new(self, cursor: RootLattice, name: Value, owners: list[bytes]) -> list[_ValueEntry]:
         """Return the records that were not read yet, by time across partitions."""
         parts = []
         for owner in owners:
@@ -416,7 +416,7 @@ class _Tail:
         # Order holds within a partition; across them entries come by their writers' clocks.
         return list(heapq.merge(*parts, key=lambda one: one.time_ms))
 
-    def _part(self, owner: bytes, id: Value, queue: Queue) -> list[Entry]:
+    def _part(self, owner: bytes, id: Value, queue: Queue) -> list[_ValueEntry]:
         state = queue.state()
         # A partition that appears later is new as a whole.
         first = state.start if self._is_begun else state.end - self._lines

@@ -24,9 +24,9 @@ from datalattice.actions import (
 from datalattice.cli.repl.commands import COMMANDS, UseOwner, UseStore
 from datalattice.cli.repl.evaluator import Evaluator
 from datalattice.cli.repl.language import (
+    CommandPart,
     Incomplete,
     NamedPart,
-    Part,
     parse_command,
     read_fields,
     write_word,
@@ -86,7 +86,7 @@ class Candidates:
             return word, []
         return word, [one for one in found if one.text.startswith(word) and one.text != word]
 
-    def _names(self, parts: tuple[Part, ...]) -> Iterator[Candidate]:
+    def _names(self, parts: tuple[CommandPart, ...]) -> Iterator[Candidate]:
         for name in self._evaluator.names():
             (target, _), _ = self._evaluator.find(parse_command(name))
             if isinstance(target, Action):
@@ -96,7 +96,7 @@ class Candidates:
             elif name not in COMMANDS:
                 yield Candidate(name)
 
-    def _after(self, parts: tuple[Part, ...], word: str) -> Iterator[Candidate]:
+    def _after(self, parts: tuple[CommandPart, ...], word: str) -> Iterator[Candidate]:
         if parts[0] == parse_command("take")[0]:
             parts = parts[2:]
         (target, shape), rest = self._evaluator.find(parts)
@@ -177,12 +177,12 @@ class Candidates:
         return answer
 
 
-def _is_first(parts: tuple[Part, ...]) -> bool:
+def _is_first(parts: tuple[CommandPart, ...]) -> bool:
     """Return whether the name of a command comes next."""
     return not parts or (parts[0] == parse_command("take")[0] and len(parts) == 2)
 
 
-def _closed(text: str) -> tuple[Part, ...]:
+def _closed(text: str) -> tuple[CommandPart, ...]:
     """Return the parts of a text whose lists need not be closed. Raises: UsageError."""
     for _ in range(2):
         try:
@@ -193,7 +193,7 @@ def _closed(text: str) -> tuple[Part, ...]:
     return parse_command(text)
 
 
-def _said(shape: Any, parts: tuple[Part, ...], given: dict[str, Any]) -> dict[str, Any]:
+def _said(shape: Any, parts: tuple[CommandPart, ...], given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that have values already; texts of stores are not looked up."""
     return read_fields(
         shape, parts, set(given), lambda one, _: b"" if one.codec is STORE_ID else None

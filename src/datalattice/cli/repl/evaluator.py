@@ -46,8 +46,8 @@ from datalattice.cli.repl.commands import (
 from datalattice.cli.repl.help import help_of, overview
 from datalattice.cli.repl.language import (
     BareWord,
+    CommandPart,
     MessageShape,
-    Part,
     parse_command,
     read_fields,
     read_message,
@@ -72,7 +72,7 @@ class Quit(Exception):
     """`quit` was given."""
 
 
-Failed = Callable[[Exception, str], int]
+OnFailed = Callable[[Exception, str], int]
 """Prints an error, behind a text that says where it was; returns its exit code."""
 
 
@@ -92,7 +92,7 @@ class BackgroundStream(threading.Thread):
         text: str,
         stream: ResultStream[Any],
         print: Callable[[Any], None],
-        failed: Failed,
+        failed: OnFailed,
     ) -> None:
         super().__init__(name=f"job {number}", daemon=True)
         self.number: Final = number
@@ -118,7 +118,7 @@ class Evaluator:
     failed: prints why a stream in the background ended.
     """
 
-    def __init__(self, client: Client, failed: Failed) -> None:
+    def __init__(self, client: Client, failed: OnFailed) -> None:
         self.client: Final = client
         self.failed: Final = failed
         self.store: StoreMethods | None = None
@@ -156,7 +156,7 @@ class Evaluator:
         else:
             self._do(parts, text, None)
 
-    def _do(self, parts: tuple[Part, ...], text: str, count: int | None) -> None:
+    def _do(self, parts: tuple[CommandPart, ...], text: str, count: int | None) -> None:
         """Do a command. count: how many items of a stream are waited for; None: none are."""
         found, rest = self.find(parts)
         target, shape = found
@@ -186,7 +186,7 @@ class Evaluator:
 
     # --- names ------------------------------------------------------------------------------------
 
-    def find(self, parts: Sequence[Part]) -> tuple[Found, tuple[Part, ...]]:
+    def find(self, parts: Sequence[CommandPart]) -> tuple[Found, tuple[CommandPart, ...]]:
         """Return what the first part, or the first two, name, and the arguments.
 
         Raises: UsageError: nothing, or several things.
@@ -428,7 +428,7 @@ class Evaluator:
             sys.stdout.flush()
 
 
-def _word(part: Part) -> str:
+def _word(part: CommandPart) -> str:
     """Return a bare word, "" for any other part."""
     return part.text if isinstance(part, BareWord) else ""
 

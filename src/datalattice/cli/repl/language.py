@@ -56,10 +56,10 @@ class NamedPart:
     """A value with the name of its field: `name=value` or `:name value`."""
 
     name: str
-    value: Part
+    value: CommandPart
 
 
-Part = BareWord | str | JsonPart | NamedPart | tuple["Part", ...]
+CommandPart = BareWord | str | JsonPart | NamedPart | tuple["CommandPart", ...]
 """What a command consists of; a `str` was quoted."""
 
 
@@ -67,7 +67,7 @@ class Incomplete(UsageError):
     """A quote or a parenthesis is open: more lines may follow."""
 
 
-def parse_command(text: str) -> tuple[Part, ...]:
+def parse_command(text: str) -> tuple[CommandPart, ...]:
     """Return the parts of a command: its name and arguments; () of a blank line or a comment.
 
     Raises: UsageError: the command is unknown or malformed; Incomplete: it may go on.
@@ -86,9 +86,9 @@ class _Reader:
         self._text = text
         self._at = 0
 
-    def parts(self, depth: int) -> tuple[Part, ...]:
+    def parts(self, depth: int) -> tuple[CommandPart, ...]:
         """Return the parts up to the end of the text, or of the list."""
-        found: list[Part] = []
+        found: list[CommandPart] = []
         while True:
             self._skip()
             if self._at == len(self._text):
@@ -106,7 +106,7 @@ class _Reader:
         while self._at < len(self._text) and self._text[self._at].isspace():
             self._at += 1
 
-    def _part(self, depth: int) -> Part:
+    def _part(self, depth: int) -> CommandPart:
         named = _NAMED.match(self._text, self._at)
         if named is not None:
             self._at = named.end()
@@ -121,7 +121,7 @@ class _Reader:
             return NamedPart(keyword[0], self._value(depth))
         return self._value(depth)
 
-    def _value(self, depth: int) -> Part:
+    def _value(self, depth: int) -> CommandPart:
         character = self._text[self._at]
         if character == "(":
             if depth == DEPTH_MAX:
@@ -198,7 +198,7 @@ Q = TypeVar("Q", bound=Message)
 
 def read_message(
     cls: type[Q],
-    parts: Sequence[Part],
+    parts: Sequence[CommandPart],
     given: dict[str, Any] | None = None,
     read_word: ReadWord | None = None,
 ) -> Q:
@@ -214,7 +214,7 @@ def read_message(
 
 def read_fields(
     shape: MessageShape | type[Message],
-    parts: Sequence[Part],
+    parts: Sequence[CommandPart],
     by_name: set[str] | frozenset[str] = frozenset(),
     read_word: ReadWord | None = None,
 ) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def _is_oneof(fields: dict[str, FieldInfo]) -> bool:
 def _member(
     shape: MessageShape | type[Message],
     fields: dict[str, FieldInfo],
-    parts: Sequence[Part],
+    parts: Sequence[CommandPart],
     read_word: ReadWord | None,
 ) -> dict[str, Any]:
     """Return the member of a message that is one oneof: `put k v`, or `put=(k v)`."""
@@ -279,7 +279,7 @@ def _member(
     return {field.name: _read_value(field, rest[0], read_word)}
 
 
-def _read_value(field: FieldInfo, part: Part, read_word: ReadWord | None) -> Any:
+def _read_value(field: FieldInfo, part: CommandPart, read_word: ReadWord | None) -> Any:
     if not field.repeated:
         return _read_single(field, part, read_word)
     if isinstance(part, JsonPart) and isinstance(part.document, list):
@@ -289,7 +289,7 @@ def _read_value(field: FieldInfo, part: Part, read_word: ReadWord | None) -> Any
     return tuple([_read_single(field, one, read_word) for one in items])
 
 
-def _read_single(field: FieldInfo, part: Part, read_word: ReadWord | None) -> Any:
+def _read_single(field: FieldInfo, part: CommandPart, read_word: ReadWord | None) -> Any:
     if isinstance(part, NamedPart):
         raise UsageError(
             f"{field.name}: a value without a name, got {part.name}=; it may need quotes"
@@ -344,7 +344,7 @@ def _read_document(field: FieldInfo, document: Any) -> Any:
     raise UsageError(f"{field.name} takes no JSON; quotes make it a text")
 
 
-def _text_of(part: Part) -> str | None:
+def _text_of(part: CommandPart) -> str | None:
     if isinstance(part, BareWord):
         return part.text
     return part if isinstance(part, str) else None

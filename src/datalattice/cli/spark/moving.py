@@ -17,7 +17,7 @@ from datalattice.errors import UsageError
 
 app = typer.Typer()
 
-Settings = Annotated[
+SourceOptions = Annotated[
     list[str] | None,
     typer.Option("--option", help="NAME=VALUE for what is read; may be given several times."),
 ]
@@ -48,7 +48,7 @@ def load(
     schema: Annotated[
         str | None, typer.Option("--schema", help='Columns of CSV, such as "id BIGINT, n STRING".')
     ] = None,
-    option: Settings = None,
+    option: SourceOptions = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", help="Partitions of a new topic.", min=1)
     ] = None,
@@ -144,7 +144,7 @@ def export(
     ],
     target: Annotated[str, typer.Argument(help="Folder to write.")],
     to: Annotated[str, typer.Option("--to", help="parquet or delta.")] = "parquet",
-    option: Settings = None,
+    option: SourceOptions = None,
     mode: Annotated[
         str, typer.Option("--mode", help="If it is there already: error, append, overwrite.")
     ] = "error",

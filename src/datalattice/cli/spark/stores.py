@@ -30,7 +30,7 @@ FAULTS_MAX: Final = 20
 
 _SIGNS: Final = {"added": "+", "removed": "-"}
 
-StoreArgument = Annotated[
+StoreFolderArgument = Annotated[
     Path | None,
     typer.Argument(
         help="Folder of a store, or of a node. Default: the store of the folder (--dir).",
@@ -182,7 +182,7 @@ def _short(owner: str | None) -> str:
 @command(app, "audit", ("dir", *SPARK))
 def audit(
     call: Call,
-    store: StoreArgument = None,
+    store: StoreFolderArgument = None,
     to: Annotated[
         Path | None,
         typer.Option("--to", help="Write all faults to this new folder, as Parquet."),
@@ -230,7 +230,7 @@ def _audit_lines(document: dict[str, object]) -> list[str]:
 def gc(
     call: Call,
     to: Annotated[Path, typer.Option("--to", help="Write the sweep list to this file.")],
-    store: StoreArgument = None,
+    store: StoreFolderArgument = None,
     grace: GraceOption = GRACE,
     parts: PartsOption = None,
 ) -> CommandResult:

@@ -33,7 +33,7 @@ app = typer.Typer(
 
 KIND = "core:kvstore"  # the machine's full name: aliases are for creating
 
-KeyArgument = Annotated[str, typer.Argument(help="The key.")]
+StoreKeyArgument = Annotated[str, typer.Argument(help="The key.")]
 
 
 def _read(call: Call, store: str) -> KVStore[bytes]:
@@ -51,7 +51,7 @@ def _write(call: Call, store: str) -> KVStore[bytes]:
 def put(
     call: Call,
     store: StoreArgument,
-    key: KeyArgument,
+    key: StoreKeyArgument,
     value: Annotated[str, typer.Argument(help="The value.")],
     form: InBytes = "text",
 ) -> CommandResult:
@@ -63,7 +63,7 @@ def put(
 
 
 @command(app, "delete", WRITES)
-def delete(call: Call, store: StoreArgument, key: KeyArgument) -> CommandResult:
+def delete(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResult:
     """Delete a key. Exit code 1 when there is no such key."""
     kv = _write(call, store)
     _present(kv, store, key)  # a tombstone for a missing key would be a write for nothing
@@ -84,7 +84,7 @@ def _present(kv: KVStore[bytes], store: str, key: str) -> bytes:
 
 
 @command(app, "get", ANY)
-def get(call: Call, store: StoreArgument, key: KeyArgument) -> CommandResult:
+def get(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResult:
     """Print the value of a key. Exit code 1 when there is no such key."""
     kv = _read(call, store)
     value = _present(kv, store, key)
@@ -118,7 +118,7 @@ def list_(
 
 
 @command(app, "history", ANY)
-def history(call: Call, store: StoreArgument, key: KeyArgument) -> CommandResult:
+def history(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResult:
     """List what was written to a key, the newest first."""
     return _versions(_read(call, store).history(key))
 

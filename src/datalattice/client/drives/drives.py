@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from datalattice.apps.dlfs import FS_SECTION, Content, Drive, drive_names
-from datalattice.cells import STAGED_BYTES, Blob, Stage, Vector, blob_from
+from datalattice.apps.dlfs import FS_SECTION, Drive, FileContent, drive_names
+from datalattice.cells import STAGED_BYTES, Blob, StageValue, Vector, blob_from
 from datalattice.client.edits import Editor
 from datalattice.client.folder import Folder, read_key
 from datalattice.client.openfolder import OpenFolder, editing
@@ -59,14 +59,14 @@ class DriveWriter:
     """
 
     def __init__(
-        self, edit: Callable[[Callable[[DriveOf], Any]], Any], stage: Stage | None = None
+        self, edit: Callable[[Callable[[DriveOf], Any]], Any], stage: StageValue | None = None
     ) -> None:
         self._edit = edit
         self._stage = stage
         self._kept: list[Blob] = []
         self._kept_bytes = 0
 
-    def content(self, chunks: bytes | Iterable[bytes]) -> Content:
+    def content(self, chunks: bytes | Iterable[bytes]) -> FileContent:
         """Return the content of a file, its parts stored as they come; no file has it yet."""
         made = content_of(chunks, self._stage)
         if self._stage is not None and isinstance(made, Blob):
@@ -238,7 +238,7 @@ class OneDrive:
         """Leave the drive to the caller."""
 
 
-def content_of(chunks: bytes | Iterable[bytes], stage: Stage | None) -> Content:
+def content_of(chunks: bytes | Iterable[bytes], stage: StageValue | None) -> FileContent:
     """Return the content of a file made of these bytes, its large parts staged."""
     pieces = [chunks] if isinstance(chunks, bytes) else chunks
     if stage is None:

@@ -32,9 +32,9 @@ from datalattice.client.drives.drives import DriveOf, Drives, DriveWriter, OneDr
 from datalattice.client.drives.openfiles import (
     DLFSFile,
     OneCommit,
-    Operation,
-    Resolve,
     ResolvedPath,
+    ResolvePath,
+    Revision,
     directory_info,
     file_info,
     os_errors,
@@ -234,7 +234,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             finally:
                 self._batch.writer = None  # also after an error
 
-    def _commit(self, writer: DriveWriter, operations: Iterable[Operation]) -> None:
+    def _commit(self, writer: DriveWriter, operations: Iterable[Revision]) -> None:
         def change(drive_of: DriveOf) -> None:
             resolve = partial(self._locate, drive_of)
             for operation in operations:
@@ -242,9 +242,9 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
         writer.edit(change)
 
-    def _apply(self, path: str, *operations: Operation) -> None:
+    def _apply(self, path: str, *operations: Revision) -> None:
         """Do these in one commit, now or at the end of this thread's batch."""
-        waiting: list[Operation] | None = getattr(self._batch, "waiting", None)
+        waiting: list[Revision] | None = getattr(self._batch, "waiting", None)
         with os_errors(path):
             if waiting is not None:
                 waiting.extend(operations)
@@ -269,7 +269,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             if operations:  # an exception leaves `waiting` unread: nothing is written
                 self._commit(writer, operations)
 
-    def _parent_of(self, resolve: Resolve, path: str) -> None:
+    def _parent_of(self, resolve: ResolvePath, path: str) -> None:
         """Make what is missing above a path."""
         if self._auto_mkdir and "/" in path:
             above = resolve(self._parent(path))
@@ -277,10 +277,10 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
                 above.drive.ensure()
                 above.drive.makedirs(above.path)
 
-    def _write(self, path: str, value: Any, mode: str) -> Operation:
+    def _write(self, path: str, value: Any, mode: str) -> Revision:
         """Return the operation that gives a file a content that is stored already."""
 
-        def write(resolve: Resolve) -> None:
+        def write(resolve: ResolvePath) -> None:
             self._parent_of(resolve, path)
             found = _in_a_drive(resolve, path)
             # Decided inside the edit, where no other writer comes between.
@@ -352,10 +352,10 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         with os_errors(files[0].path), self._writing() as writer:
             self._apply(files[0].path, *[one.operation(writer) for one in files])
 
-    def append_pieces(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> Operation:
+    def append_pieces(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> Revision:
         """Return the operation that adds bytes to the end of a file."""
 
-        def append(resolve: Resolve) -> None:
+        def append(resolve: ResolvePath) -> None:
             self._parent_of(resolve, path)
             found = _in_a_drive(resolve, path)
             if not found.drive.exists(found.path):
@@ -369,7 +369,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         """Make a directory, or a drive."""
         path = self._strip_protocol(path)
 
-        def make(resolve: Resolve) -> None:
+        def make(resolve: ResolvePath) -> None:
             found = resolve(path)
             # A drive that was never written to may be made.
             if found is None or (found.path == "/" and _drive_exists(found)):
@@ -388,7 +388,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         """Make a directory and those missing above it."""
         path = self._strip_protocol(path)
 
-        def make(resolve: Resolve) -> None:
+        def make(resolve: ResolvePath) -> None:
             found = resolve(path)
             there = found is None or (found.path == "/" and _drive_exists(found))
             if there and not exist_ok:
@@ -423,7 +423,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             with self._batched("a removal"):
                 super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
-        operations: list[Operation] = []
+        operations: list[Revision] = []
         for one in self.expand_path(path):
             if self.isdir(one) and not recursive:  # refused before the first is deleted
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), one)
@@ -437,7 +437,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             self.makedirs(target, exist_ok=True)
             return
 
-        def copy(resolve: Resolve) -> None:
+        def copy(resolve: ResolvePath) -> None:
             found = _in_a_drive(resolve, source)
             self._write(target, found.drive.content(found.path), "wb")(resolve)
 
@@ -462,7 +462,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         if path2.endswith("/") or self.isdir(target):
             target = f"{target}/{source.rsplit('/', 1)[-1]}"
 
-        def move(resolve: Resolve) -> None:
+        def move(resolve: ResolvePath) -> None:
             self._parent_of(resolve, target)
             old, new = _in_a_drive(resolve, source), _in_a_drive(resolve, target)
             # Within a drive a move keeps the entry; between drives it is a copy and a deletion.
@@ -475,7 +475,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         self._apply(source, move)
 
 
-def _in_a_drive(resolve: Resolve, path: str) -> ResolvedPath:
+def _in_a_drive(resolve: ResolvePath, path: str) -> ResolvedPath:
     found = resolve(path)
     if found is None:
         raise UsageError("a path begins with the name of a drive: dlfs://drive/path")
@@ -486,12 +486,12 @@ def _drive_exists(found: ResolvedPath) -> bool:
     return found.drive.cursor.get() is not None
 
 
-def _delete(resolve: Resolve, path: str) -> None:
+def _delete(resolve: ResolvePath, path: str) -> None:
     found = _in_a_drive(resolve, path)
     found.drive.delete(found.path)
 
 
-def _remove(path: str, resolve: Resolve) -> None:
+def _remove(path: str, resolve: ResolvePath) -> None:
     found = _in_a_drive(resolve, path)
     if found.path != "/":  # the root of a drive stays: a drive is never deleted
         found.drive.remove_tree(found.path)

@@ -36,10 +36,10 @@ class ResolvedPath(NamedTuple):
     path: str
 
 
-Resolve = Callable[[str], ResolvedPath | None]
+ResolvePath = Callable[[str], ResolvedPath | None]
 """From a path of the file system to one in a drive; None for the directory of all drives."""
 
-Operation = Callable[[Resolve], None]
+Revision = Callable[[ResolvePath], None]
 """A part of an edit."""
 
 SPOOL_BYTES: Final = 8 << 20  # most files fit
@@ -128,9 +128,9 @@ class DLFSFile(AbstractBufferedFile):
             self.commit()
         return True
 
-    def operation(self, writer: DriveWriter) -> Operation:
+    def operation(self, writer: DriveWriter) -> Revision:
         """Return the part of an edit that writes the file; its content is stored already."""
-        made: Operation
+        made: Revision
         if self.mode == "ab":
             made = self.fs.append_pieces(self.path, self._written)
         else:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from datalattice.apps.dlfs import Content, Drive
+from datalattice.apps.dlfs import Drive, FileContent, PathNames
 from datalattice.cells import value_hash
 from datalattice.client.drives.drives import DriveOf, Drives
 from datalattice.client.drives.transfer import (
@@ -36,8 +36,6 @@ from datalattice.store import FOLDER_MODE, RealDisk, replace_file
 
 DIRECTORY: Final = "directory"
 """Stands for the hash of a directory."""
-
-Names = tuple[str, ...]
 
 
 class Direction(StrEnum):
@@ -116,10 +114,10 @@ class Sync:
         self._dry_run = dry_run
         self._told = told
         self._result = SyncResult()
-        self._before: dict[Names, FileState] = {}  # what both sides had when last alike
-        self._ours: dict[Names, FileState] = {}
-        self._theirs: dict[Names, str] = {}
-        self._blocked: set[Names] = set()
+        self._before: dict[PathNames, FileState] = {}  # what both sides had when last alike
+        self._ours: dict[PathNames, FileState] = {}
+        self._theirs: dict[PathNames, str] = {}
+        self._blocked: set[PathNames] = set()
         place = json.dumps([os.path.realpath(local), drives.owner().hex(), drive, path])
         name = sha3_256(place.encode("utf-8", "surrogateescape")).hex()[:32]
         self._memory = drives.folder.path / "sync" / f"{name}.json"
@@ -156,19 +154,19 @@ class Sync:
                     "yourself if that is meant"
                 )
 
-    def _find_blocked(self) -> set[Names]:
+    def _find_blocked(self) -> set[PathNames]:
         """Return the paths of local things that a drive cannot hold, and all paths below them."""
-        found: set[Names] = set()
+        found: set[PathNames] = set()
         for names in sorted({*self._before, *self._theirs} - self._ours.keys()):  # parents first
             if names[:-1] in found or os.path.lexists(Path(self._local, *names)):
                 found.add(names)
         return found
 
-    def _plan(self) -> tuple[list[Names], list[Names]]:
+    def _plan(self) -> tuple[list[PathNames], list[PathNames]]:
         """Return the paths that go to the drive, and those that go to the folder."""
-        up: list[Names] = []
-        down: list[Names] = []
-        needed: set[Names] = set()  # directories of files that stay
+        up: list[PathNames] = []
+        down: list[PathNames] = []
+        needed: set[PathNames] = set()  # directories of files that stay
         self._blocked = self._find_blocked()
         # Contents come before their directory, so that it is known whether it is still needed.
         for names in sorted({*self._before, *self._theirs, *self._ours}, reverse=True):
@@ -190,10 +188,10 @@ class Sync:
                 self._result.conflicts.append("/".join(names))
         return up[::-1], down[::-1]
 
-    def _hash_here(self, names: Names) -> str | None:
+    def _hash_here(self, names: PathNames) -> str | None:
         return None if names not in self._ours else self._ours[names].hash
 
-    def _way(self, names: Names, mine: str | None, theirs: str | None) -> Side | None:
+    def _way(self, names: PathNames, mine: str | None, theirs: str | None) -> Side | None:
         """Return the side whose state a path gets; NONE for a conflict, None for no change."""
         if mine == theirs:
             return None
@@ -224,10 +222,10 @@ class Sync:
 
     # --- what there is ------------------------------------------------------------------------
 
-    def _in_drive(self) -> Iterator[tuple[Names, str]]:
+    def _in_drive(self) -> Iterator[tuple[PathNames, str]]:
         try:
             drive = self._drives.drive(self._drive)
-            waiting: list[tuple[Names, str]] = (
+            waiting: list[tuple[PathNames, str]] = (
                 [((), self._path)] if drive.exists(self._path) else []
             )
         except NoSuchPath:
@@ -245,7 +243,7 @@ class Sync:
                 else:
                     yield below, value_hash(drive.content(one.path)).hex()
 
-    def _in_folder(self) -> Iterator[tuple[Names, FileState]]:
+    def _in_folder(self) -> Iterator[tuple[PathNames, FileState]]:
         if not self._local.is_dir():
             return
         for item in walk_local(self._local, self._result.passed_over.append):
@@ -260,7 +258,7 @@ class Sync:
 
     # --- to the drive -------------------------------------------------------------------------
 
-    def _upload(self, paths: list[Names]) -> None:
+    def _upload(self, paths: list[PathNames]) -> None:
         new = [names for names in paths if names in self._ours]
         gone = [names for names in paths if names not in self._ours]
         done, deleted = self._result.to_drive, self._result.deleted_in_drive
@@ -269,7 +267,7 @@ class Sync:
             done.extend(map("/".join, new))
             deleted.extend(map("/".join, gone))
             return
-        contents: dict[Names, Content] = {}
+        contents: dict[PathNames, FileContent] = {}
         with self._drives.writing() as writer:
             for names in new:
                 if self._ours[names].hash != DIRECTORY:
@@ -283,7 +281,9 @@ class Sync:
                         self._fail(names, "it changed while it was read")
             new = [n for n in new if n in contents or self._ours[n].hash == DIRECTORY]
 
-            def change(drive_of: DriveOf) -> tuple[list[Names], list[Names], dict[Names, str]]:
+            def change(
+                drive_of: DriveOf,
+            ) -> tuple[list[PathNames], list[PathNames], dict[PathNames, str]]:
                 return self._write_all(drive_of(self._drive), new, gone, contents)
 
             written, removed, faults = writer.edit(change)
@@ -293,11 +293,15 @@ class Sync:
             self._fail(names, why)
 
     def _write_all(
-        self, drive: Drive, new: list[Names], gone: list[Names], contents: dict[Names, Content]
-    ) -> tuple[list[Names], list[Names], dict[Names, str]]:
-        written: list[Names] = []
-        removed: list[Names] = []
-        faults: dict[Names, str] = {}
+        self,
+        drive: Drive,
+        new: list[PathNames],
+        gone: list[PathNames],
+        contents: dict[PathNames, FileContent],
+    ) -> tuple[list[PathNames], list[PathNames], dict[PathNames, str]]:
+        written: list[PathNames] = []
+        removed: list[PathNames] = []
+        faults: dict[PathNames, str] = {}
         drive.ensure()
         drive.makedirs(self._path)
         for names in new:
@@ -326,7 +330,7 @@ class Sync:
 
     # --- to the folder ------------------------------------------------------------------------
 
-    def _download(self, paths: list[Names]) -> None:
+    def _download(self, paths: list[PathNames]) -> None:
         new = [names for names in paths if names in self._theirs]
         gone = [names for names in paths if names not in self._theirs]
         gone.sort(key=len, reverse=True)  # a directory after its contents
@@ -351,7 +355,7 @@ class Sync:
             except (DataLatticeError, OSError) as error:
                 self._fail(names, str(error))
 
-    def _fetch(self, names: Names, target: Path) -> bool:
+    def _fetch(self, names: PathNames, target: Path) -> bool:
         """Write a local file or directory; return False if the user changed it meanwhile."""
         if self._theirs[names] == DIRECTORY:
             target.mkdir(exist_ok=True)
@@ -367,7 +371,7 @@ class Sync:
         self._ours[names] = FileState(value_hash(content).hex(), facts.st_size, *times)
         return True
 
-    def _remove(self, names: Names) -> bool:
+    def _remove(self, names: PathNames) -> bool:
         """Delete a local file or directory; return False if the user changed it meanwhile."""
         target, mine = Path(self._local, *names), self._ours[names]
         if mine == _DIRECTORY:
@@ -379,12 +383,12 @@ class Sync:
             target.unlink()
         return True
 
-    def _fail(self, names: Names, why: str) -> None:
+    def _fail(self, names: PathNames, why: str) -> None:
         self._result.failed.append(f"{'/'.join(names)}: {why}")
 
     # --- memory -------------------------------------------------------------------------------
 
-    def _read_memory(self) -> dict[Names, FileState]:
+    def _read_memory(self) -> dict[PathNames, FileState]:
         try:
             held = json.loads(self._memory.read_text("utf-8"))
             return {tuple(one[0]): FileState(*one[1:]) for one in held["known"]}
@@ -399,10 +403,10 @@ class Sync:
     def _save_memory(self) -> None:
         """Keep what both sides have now; where they differ, what they had before."""
         theirs = dict(self._in_drive())
-        here: dict[Names, LocalItem] = {}
+        here: dict[PathNames, LocalItem] = {}
         if self._local.is_dir():
             here = {item.names: item for item in walk_local(self._local, len)}
-        kept: dict[Names, FileState] = {}
+        kept: dict[PathNames, FileState] = {}
         for names in {*self._before, *theirs}:
             item, seen, hash = here.get(names), self._ours.get(names), theirs.get(names)
             if hash == DIRECTORY and item is not None and item.is_dir:

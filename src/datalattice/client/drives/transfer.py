@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from datalattice.apps.dlfs import Content, Drive
+from datalattice.apps.dlfs import Drive, FileContent
 from datalattice.cells import Blob, Value, blob_ranges, close_cells, novelty, value_hash
 from datalattice.client.drives.drives import content_of
 from datalattice.errors import MissingData
@@ -95,7 +95,7 @@ def pieces(file: IO[bytes], told: Told | None = None) -> Iterator[bytes]:
             told(len(piece))
 
 
-def pieces_of(content: Content, told: Told | None = None) -> Iterator[bytes]:
+def pieces_of(content: FileContent, told: Told | None = None) -> Iterator[bytes]:
     """Yield the content of a drive's file."""
     for start in range(0, len(content), PIECE_BYTES):
         stop = min(start + PIECE_BYTES, len(content))
@@ -126,7 +126,7 @@ def _forget(value: Value) -> None:
 
 
 def fetch(
-    content: Content,
+    content: FileContent,
     target: Path,
     modified_ms: int,
     told: Told | None = None,

@@ -4,6 +4,5 @@ from datalattice.client.fence.asking import ask_peers as ask_peers
 from datalattice.client.fence.rules import (
     WITHOUT_ASKING as WITHOUT_ASKING,
     OwnHistory as OwnHistory,
-    Path as Path,
     owned_paths as owned_paths,
 )

@@ -18,7 +18,7 @@ from contextlib import closing
 from typing import Final
 
 from datalattice.client.addresses import PeerAddress, parse_ticket, system_reason
-from datalattice.client.fence.rules import WITHOUT_ASKING, OwnHistory, Path, owned_paths
+from datalattice.client.fence.rules import WITHOUT_ASKING, OwnHistory, owned_paths
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.network import open_stream, proven_key
 from datalattice.client.replicas import replica_on
@@ -27,9 +27,9 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
 from datalattice.cursors import collector_paused
 from datalattice.errors import PeerError
-from datalattice.lattice import root_lattice
+from datalattice.lattice import ValuePath, root_lattice
 from datalattice.store import CellStore
-from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, Pull, Replicator, Start
+from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, NodeStart, Pull, Replicator
 from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame
 
 DIAL_TIMEOUT_S: Final = 10.0
@@ -101,7 +101,7 @@ class _Peer:
         self.is_deaf = False  # it reads nothing more, but may have sent a reason before
         self.buffer = FrameBuffer(bytes_max)
         self.outbox: deque[memoryview] = deque()
-        self.unanswered: set[Path] = set()
+        self.unanswered: set[ValuePath] = set()
         self.error: str | None = None
         self.again_s: float | None = None
 
@@ -119,7 +119,7 @@ class _Asker:
         config: NodeConfig,
         identity: KeyPair,
         history: OwnHistory,
-        paths: list[Path],
+        paths: list[ValuePath],
     ) -> None:
         self._replica = replica
         self._identity = identity
@@ -330,7 +330,7 @@ class _Asker:
             effects = self._replicator.take_effects()
             is_more = bool(effects)
             for twin in effects.twins:
-                assert isinstance(twin, Start)
+                assert isinstance(twin, NodeStart)
                 error = self._history.twin(twin)
                 # "Another node runs with the same identity": no write until one of them has
                 # another.

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.grid import GRID_SECTION, VENUES_KEY
-from datalattice.cells import Value
 from datalattice.client.settings import NodeConfig
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
@@ -22,10 +21,11 @@ from datalattice.lattice import (
     Lattice,
     MergeContext,
     OwnerLattice,
+    ValuePath,
     did_of,
 )
 from datalattice.store import START_BYTES, CellStore, PlaceFile
-from datalattice.sync import Start, sign_start
+from datalattice.sync import NodeStart, sign_start
 
 WITHOUT_ASKING: Final = "writing without having asked a peer"
 MOVED: Final = (
@@ -45,10 +45,10 @@ LOST: Final = (
 PATHS_MAX: Final = 32
 """Most slots that are requested one by one; for more, the root is requested."""
 
-Path = tuple[Value, ...]
 
-
-def owned_paths(lattice: Lattice, context: MergeContext, *, has_venue: bool = False) -> list[Path]:
+def owned_paths(
+    lattice: Lattice, context: MergeContext, *, has_venue: bool = False
+) -> list[ValuePath]:
     """Return the paths of the slots of the owners whose keys a context has.
 
     These slots can hold logs, where a write without the other writes would fork the owner. Deeper
@@ -60,7 +60,7 @@ def owned_paths(lattice: Lattice, context: MergeContext, *, has_venue: bool = Fa
     pairs = context.keys if context.key_pair is None else [*context.keys, context.key_pair]
     owners = sorted({pair.public_key for pair in pairs})
     sections = lattice.children() if isinstance(lattice, KeyedLattice) else ()
-    paths: list[Path] = [
+    paths: list[ValuePath] = [
         (key, owner)
         for key in sections
         if key != LOCAL_KEY and isinstance(lattice.child(key), OwnerLattice)
@@ -139,7 +139,7 @@ class OwnHistory:
             self._store.accept_loss()
         self._place.settle(self._clock.now_ms() if unasked else None)
 
-    def twin(self, start: Start) -> IdentityCloned | None:
+    def twin(self, start: NodeStart) -> IdentityCloned | None:
         """Return the error if a start that our identity signed is another running node's.
 
         An earlier start of this folder proves nothing: a peer may have kept it and sends it again.

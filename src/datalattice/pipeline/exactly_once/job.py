@@ -230,7 +230,7 @@ class Staged(WriterCommitMessage):
 StagedTasks = Sequence[Staged]
 """The messages of all tasks that staged records, in task order."""
 
-Join = Callable[[Editor, StagedTasks, Mark], Change[None] | None]
+PrepareChange = Callable[[Editor, StagedTasks, Mark], Change[None] | None]
 """A format's work on the driver. It runs before the edit: it reads the present data
 (`editor.root()`) and the staged data, and stores large results ahead (`editor.stage`). It returns a
 short change: check the mark, write, store the mark; or None if the mark is already there. The
@@ -358,7 +358,7 @@ class Job:
     # --- on the driver ---
 
     def commit(
-        self, messages: Sequence[WriterCommitMessage | None], batch: int | None, join: Join
+        self, messages: Sequence[WriterCommitMessage | None], batch: int | None, join: PrepareChange
     ) -> bool:
         """Write what the tasks staged, all or nothing; return False if it was written before.
 
@@ -397,7 +397,7 @@ class Job:
             return Mark(f"spark-write/{self.target.write_id}", self.target.version, self.save)
         return Mark("spark-saves", None, self.save)
 
-    def _insist(self, staged: list[Staged], mark: Mark, join: Join) -> bool:
+    def _insist(self, staged: list[Staged], mark: Mark, join: PrepareChange) -> bool:
         """Commit; if the node disconnects, retry and learn from the mark what happened.
 
         A locked store counts as a node that is starting.
@@ -446,7 +446,7 @@ class Job:
             remove_stale(Path(self.target.staging), SystemClock().now_ms())
 
 
-def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> bool:
+def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: PrepareChange) -> bool:
     for _ in range(MOVED_MAX):
         with collector_paused:
             change = join(editor, staged, mark)

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from datalattice.cursors import collector_paused
-from datalattice.pipeline.exactly_once.job import Job, Join, Stage, Staged
+from datalattice.pipeline.exactly_once.job import Job, PrepareChange, Stage, Staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ class RowStager(Protocol):
 class RowWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     """Writes one save, or the batches of a stream, each once. Tasks get copies."""
 
-    def __init__(self, job: Job, stager: Callable[[Stage], RowStager], join: Join) -> None:
+    def __init__(self, job: Job, stager: Callable[[Stage], RowStager], join: PrepareChange) -> None:
         self._job = job
         self._stager = stager
         self._join = join

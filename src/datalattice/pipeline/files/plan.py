@@ -18,6 +18,7 @@ from datalattice.apps.dlfs import (
     FS_SECTION,
     NAMES,
     DriveNode,
+    PathNames,
     entries_of,
     live_entries,
     make_directory,
@@ -37,7 +38,7 @@ from datalattice.cells import (
 from datalattice.errors import UsageError
 from datalattice.pipeline.files.globs import Glob, States
 from datalattice.pipeline.files.options import FilesOptions
-from datalattice.pipeline.index_partitions import Piece, cut
+from datalattice.pipeline.index_partitions import EncodedSubtrees, cut
 from datalattice.pipeline.options import NAMED_MAX, bad_option, check_there
 from datalattice.pipeline.signatures import check_signed
 
@@ -54,15 +55,13 @@ RANGES_MAX: Final = 65_536
 LOOKED_MAX: Final = 20_000
 """Directory entries that the planner itself lists."""
 
-Names = tuple[str, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class DriveDirectory:
     """A part of a directory's entries."""
 
-    names: Names
-    piece: Piece
+    names: PathNames
+    piece: EncodedSubtrees
     entries: bytes
     """Encoding of all entries, since a name longer than 32 bytes may be stored in two parts."""
     is_deep: bool
@@ -74,7 +73,7 @@ class DriveDirectory:
 class ChunkRange:
     """Neighbouring chunks of one file."""
 
-    names: Names
+    names: PathNames
     node: bytes
     """Encoding of the file's node."""
     first: int
@@ -151,14 +150,14 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
 # --- where to begin -----------------------------------------------------------------------------
 
 
-def _begin(root: Value, glob: Glob) -> tuple[Names, Value, States | None] | None:
+def _begin(root: Value, glob: Glob) -> tuple[PathNames, Value, States | None] | None:
     """Return (names, node, states) of the deepest node on the literal front of a glob, or None.
 
     States are None if everything below the node matches.
     """
     value: Value = make_directory(Index(), 0) if root is None else root
     states: States | None = glob.start
-    names: Names = ()
+    names: PathNames = ()
     for index, name in enumerate(glob.names):
         if not glob.is_literal(index):
             return names, value, states
@@ -190,7 +189,7 @@ class _Weighed:
 
 
 def _parts(
-    names: Names, value: Value, states: States | None, options: FilesOptions
+    names: PathNames, value: Value, states: States | None, options: FilesOptions
 ) -> Iterator[_Weighed]:
     """Yield the parts to read at and below a node.
 
@@ -223,12 +222,12 @@ def _parts(
 
 
 def _look(
-    names: Names,
+    names: PathNames,
     value: Value,
     entries: Index,
     states: States | None,
     options: FilesOptions,
-    below: deque[tuple[Names, Value, States | None]],
+    below: deque[tuple[PathNames, Value, States | None]],
 ) -> Iterator[_Weighed]:
     """Yield the files of a directory; append the directories in it to `below`."""
     files = total = 0
@@ -269,7 +268,7 @@ def chunk_count(size: int, chunk_bytes: int) -> int:
     return max(1, -(-size // chunk_bytes))
 
 
-def _whole(names: Names, value: Value, size: int, options: FilesOptions) -> Iterator[_Weighed]:
+def _whole(names: PathNames, value: Value, size: int, options: FilesOptions) -> Iterator[_Weighed]:
     """Yield the chunk ranges of one file."""
     encoding = encode(value)
     chunk_bytes = options.chunk_bytes or max(1, size)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from datalattice.apps.dlfs import Content, DriveNode, join_path, live_entries, read_node as node_of
+from datalattice.apps.dlfs import (
+    DriveNode,
+    FileContent,
+    PathNames,
+    join_path,
+    live_entries,
+    read_node as node_of,
+)
 from datalattice.arrow import Row, ValueFormat, check_size, micros, part_of, render
 from datalattice.cells import Loader, Value, blob_length, decode
 from datalattice.errors import BadFormat
@@ -14,7 +21,6 @@ from datalattice.pipeline.files.options import FilesOptions
 from datalattice.pipeline.files.plan import (
     DriveDirectory,
     FilesTask,
-    Names,
     chunk_count,
     directory_of,
     index_of,
@@ -50,7 +56,7 @@ class _FileRows:
 
     def below(
         self,
-        names: Names,
+        names: PathNames,
         entries: Iterator[tuple[str, Value, DriveNode]],
         states: States | None,
         *,
@@ -76,7 +82,7 @@ class _FileRows:
                 stack.pop()
 
     def file(
-        self, names: Names, value: Value, first: int = 0, stop: int | None = None
+        self, names: PathNames, value: Value, first: int = 0, stop: int | None = None
     ) -> Iterator[Row]:
         """Yield the rows of a file: one, or one for each of its chunks."""
         node = node_of(value)
@@ -110,6 +116,6 @@ class _FileRows:
         return [columns[name] for name in self._options.columns]
 
 
-def _chunk(content: Content, size: int, chunk: int, chunk_bytes: int) -> dict[str, object]:
+def _chunk(content: FileContent, size: int, chunk: int, chunk_bytes: int) -> dict[str, object]:
     start = chunk * chunk_bytes
     return {"chunk": chunk, "content": part_of(content, start, min(start + chunk_bytes, size))}

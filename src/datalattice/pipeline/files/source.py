@@ -14,7 +14,7 @@ from datalattice.pipeline.files.plan import FilesTask, plan
 from datalattice.pipeline.files.rows import rows
 from datalattice.pipeline.options import documents
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
-from datalattice.pipeline.reader import BatchReader, Format, NamedPart
+from datalattice.pipeline.reader import BatchReader, Format, TaskInput
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -56,7 +56,7 @@ class FilesReader(BatchReader[FilesOptions]):
     format = FORMAT
     shaping_options = "columns, includeContent and chunkBytes"
 
-    def parts(self, root: Value) -> Iterable[NamedPart]:
+    def parts(self, root: Value) -> Iterable[TaskInput]:
         """Yield what each task reads."""
         for task in plan(root, self.options):
             yield f"drive {task.drive!r} of {task.owner}", task

@@ -33,7 +33,12 @@ from datalattice.cells import (
 from datalattice.errors import BadSignature
 from datalattice.lattice import public_key_of
 from datalattice.pipeline.grid.options import GridOptions
-from datalattice.pipeline.index_partitions import ENTRIES_PER_TASK_MAX, Piece, cut, entries
+from datalattice.pipeline.index_partitions import (
+    ENTRIES_PER_TASK_MAX,
+    EncodedSubtrees,
+    cut,
+    entries,
+)
 from datalattice.pipeline.options import bad_option, check_there
 
 CONTENTS_PER_TASK_MAX: Final = 256
@@ -54,7 +59,7 @@ class GridTask:
 
     venue: str
     """The DID; empty for the table meta."""
-    piece: Piece
+    piece: EncodedSubtrees
     hidden: tuple[bytes, ...]
     """Encodings of the Sets of hidden entries."""
 

@@ -19,7 +19,7 @@ from datalattice.pipeline.grid.options import GridOptions, parse_options
 from datalattice.pipeline.grid.rows import GridTask, check_venues, plan, rows
 from datalattice.pipeline.options import documents
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
-from datalattice.pipeline.reader import BatchReader, Format, FormatReader, NamedPart
+from datalattice.pipeline.reader import BatchReader, Format, FormatReader, TaskInput
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -79,7 +79,7 @@ class _GridReader(FormatReader[GridOptions]):
     format = FORMAT
     shaping_options = "table, columns, includeContent and valueFormat"
 
-    def named(self, before: Value, after: Value) -> Iterable[NamedPart]:
+    def named(self, before: Value, after: Value) -> Iterable[TaskInput]:
         """Yield what each task reads of a root, or of what is new in it since `before`."""
         where = f"the grid's {self.options.table.value}"
         for task in plan(after, self.options, before=before):
@@ -93,7 +93,7 @@ class _GridReader(FormatReader[GridOptions]):
 class GridReader(_GridReader, BatchReader[GridOptions]):
     """Reads a table once."""
 
-    def parts(self, root: Value) -> Iterable[NamedPart]:
+    def parts(self, root: Value) -> Iterable[TaskInput]:
         """Return what each task reads. Raises: UsageError: a named venue does not exist."""
         check_venues(root, self.options)
         return self.named(None, root)
@@ -106,6 +106,6 @@ class GridStreamReader(_GridReader, ChangeReader[GridOptions]):
 
     def differences(
         self, before: Value, after: Value, start: ReadPosition, end: ReadPosition
-    ) -> Iterable[NamedPart]:
+    ) -> Iterable[TaskInput]:
         """Return what each task reads."""
         return self.named(before, after)

@@ -32,7 +32,7 @@ from datalattice.errors import Corruption
 from datalattice.pipeline.jobs.inspecting import CellFault, FoundFault, Inspector
 from datalattice.pipeline.jobs.stores import cores_of, for_tasks, opened, parts_of, store_folder
 from datalattice.pipeline.spark.failures import clear_errors
-from datalattice.pipeline.spark.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 from datalattice.store import CellStore
 from datalattice.store.gc import (
     LOCATION_SHIFT,
@@ -69,7 +69,7 @@ BATCH_ROWS: Final = 1_024
 FACTS: Final = "facts"
 """Kind of the row in which a task reports its counts."""
 
-Span = tuple[int, int]
+PackRange = tuple[int, int]
 """Begin and end of a range of packs, as the upper bits of a location."""
 
 
@@ -126,7 +126,7 @@ def audit(
     store: str,
     *,
     parts: int | None = None,
-    progress: Progress | None = None,
+    progress: OnStep | None = None,
 ) -> AuditReport:
     """Check everything in a store: packs, hashes, canonical form, references, signatures, roots.
 
@@ -183,7 +183,7 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
     slices = min(SLICES_MAX, 1 << len(work.plan).bit_length())
     # If the packs have every entry and none is damaged, the index needs no look of its own.
     if damaged or sums.cells < entry_count(reader):
-        spans: tuple[Span, ...] | None = tuple(one.span for one in damaged)
+        spans: tuple[PackRange, ...] | None = tuple(one.span for one in damaged)
         # The list of spans goes to every task, so it is bounded.
         if len(damaged) > GAPS_MAX:
             spans = None
@@ -207,7 +207,7 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
 class _SparkTasks:
     """Runs steps on Spark, and keeps a DataFrame of the faults of each."""
 
-    def __init__(self, spark: SparkSession, progress: Progress | None) -> None:
+    def __init__(self, spark: SparkSession, progress: OnStep | None) -> None:
         self._spark = spark
         self._progress = progress
         self.frames: list[DataFrame] = []
@@ -255,7 +255,7 @@ class Sums:
 class _Damaged:
     """A range where packs are damaged or missing."""
 
-    span: Span
+    span: PackRange
     file: str
     offset: int
     reason: str
@@ -347,7 +347,7 @@ class PacksTask:
             for number in batch.column(0).to_pylist():
                 yield from _as_batches(self._inspect(self.work.plan[number]))
 
-    def _inspect(self, partition: StorePartition) -> Iterator[Row]:
+    def _inspect(self, partition: StorePartition) -> Iterator[FaultRow]:
         work = self.work
         with opened(work.folder, work.extent) as store:
             reader = StorePartitionReader(store, work.extent, partition)
@@ -381,7 +381,7 @@ class IndexTask:
     """Inspects entries of the index; the input rows are slice numbers."""
 
     work: AuditPlan
-    spans: tuple[Span, ...] | None
+    spans: tuple[PackRange, ...] | None
     """Inspect only the entries that lead there; None: every entry."""
     slices: int
 
@@ -391,7 +391,7 @@ class IndexTask:
             for number in batch.column(0).to_pylist():
                 yield from _as_batches(self._inspect(number))
 
-    def _inspect(self, number: int) -> Iterator[Row]:
+    def _inspect(self, number: int) -> Iterator[FaultRow]:
         work = self.work
         width = SLICES_MAX // self.slices
         outside = 0
@@ -421,17 +421,17 @@ class IndexTask:
         yield _fact(number=number, packs=0, outside=outside, inside=sorted(inside), **counts)
 
 
-Row = tuple[str, bytes | None, str, int, str]
+FaultRow = tuple[str, bytes | None, str, int, str]
 
 
-def _row(found: FoundFault) -> Row:
+def _row(found: FoundFault) -> FaultRow:
     return found.kind.value, found.hash, found.file, found.offset, found.detail
 
 
-def _fact(**facts: object) -> Row:
+def _fact(**facts: object) -> FaultRow:
     return FACTS, None, "", 0, json.dumps(facts)
 
 
-def _as_batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+def _as_batches(rows: Iterator[FaultRow]) -> Iterator[pa.RecordBatch]:
     while run := list(islice(rows, BATCH_ROWS)):
         yield record_batch(run, COLUMNS)

@@ -30,7 +30,7 @@ from datalattice.pipeline.options import bad_option, hash_of, owner_name
 from datalattice.pipeline.queue.options import parse_options
 from datalattice.pipeline.queue.view import read_view
 from datalattice.pipeline.read_targets import open_target
-from datalattice.pipeline.spark.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 
 if TYPE_CHECKING:
     from pyspark import StorageLevel
@@ -77,7 +77,7 @@ def compact(
     owner: str | None = None,
     keyless: Keyless | str = Keyless.DROP,
     write_id: str | None = None,
-    progress: Progress | None = None,
+    progress: OnStep | None = None,
 ) -> CompactReport:
     """Write the latest record of each key of `topic`.
 

@@ -22,7 +22,7 @@ from datalattice.crypto import SystemEntropy
 from datalattice.errors import UsageError
 from datalattice.pipeline.jobs.report import JobReport, counted
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.spark.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,7 @@ def export(
     to: str = "parquet",
     options: Mapping[str, str] | None = None,
     mode: str = "error",
-    progress: Progress | None = None,
+    progress: OnStep | None = None,
 ) -> ExportReport:
     """Write the rows of a format such as "lattice.queue" to `target`.
 

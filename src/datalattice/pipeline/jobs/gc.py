@@ -40,7 +40,7 @@ from datalattice.pipeline.jobs.stores import (
     telling_removal,
 )
 from datalattice.pipeline.spark.failures import clear_errors
-from datalattice.pipeline.spark.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 from datalattice.store import CellStore, RealDisk
 from datalattice.store.gc import (
     GRACE_MS,
@@ -109,7 +109,7 @@ def gc(
     *,
     grace_ms: int = GRACE_MS,
     parts: int | None = None,
-    progress: Progress | None = None,
+    progress: OnStep | None = None,
     clock: Clock | None = None,
 ) -> GcReport:
     """Mark the cells of a store that stay, and write the sweep list of those that may go.
@@ -171,7 +171,7 @@ def _mark(
     extent: Extent,
     plan: tuple[StorePartition, ...],
     begin: MarkStart,
-    progress: Progress | None,
+    progress: OnStep | None,
 ) -> tuple[DataFrame, Handed | None, int]:
     """Return the marks of all parts as rows, those that the driver holds, and the rounds."""
     folder = reader.path

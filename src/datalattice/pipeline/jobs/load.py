@@ -35,7 +35,7 @@ from datalattice.pipeline.arrow_rows import MapPlan, maps_of, values_of
 from datalattice.pipeline.columns import checked_texts
 from datalattice.pipeline.jobs.report import JobReport, counted
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.spark.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ def load(
     partitions: int | None = None,
     drop_nulls: bool = False,
     write_id: str | None = None,
-    progress: Progress | None = None,
+    progress: OnStep | None = None,
 ) -> LoadReport:
     """Write the rows of files to a topic or a database of the node in the folder `store`.
 

@@ -79,7 +79,7 @@ from datalattice.pipeline.jobs.reduction import (
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.tasks import run_tasks
 from datalattice.pipeline.signatures import signer_of
-from datalattice.pipeline.spark.progress import Progress, silent
+from datalattice.pipeline.spark.progress import OnStep, silent
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def merge(
     key: KeyPair | None = None,
     staging: str | None = None,
     fan_in: int = FAN_IN,
-    progress: Progress | None = None,
+    progress: OnStep | None = None,
 ) -> MergeJobReport:
     """Merge replicas in their order into one root; return when the result is durable.
 
@@ -208,7 +208,7 @@ class _Merge:
     output: Output
     keys: KeyRing
     fan_in: int
-    progress: Progress
+    progress: OnStep
     tally: Tally
     tasks: int = 0
     rounds: int = 0

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +25,8 @@ from datalattice.crypto import KeyRing
 from datalattice.errors import UsageError
 from datalattice.lattice import get_in
 from datalattice.pipeline.jobs.partials import Seal, UnitMerger, stage, with_databases
-from datalattice.store import STORE_FILE, CellStore, announce_cells, export_cells
+from datalattice.store import STORE_FILE, CellStore, OnCells, announce_cells, export_cells
 from datalattice.sync import Absorbed, Offer
-
-OnProgress = Callable[[int], None]
-"""Called with the number of written cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ class Output:
         with open_reader(self.folder) as store:
             return store.root_hash() is not None
 
-    def write(self, result: MergeResult, staging: str, on_progress: OnProgress) -> tuple[str, int]:
+    def write(self, result: MergeResult, staging: str, on_progress: OnCells) -> tuple[str, int]:
         """Write the result; return the hash of the root there, and the number of new cells."""
         root = result.root
         if self.folder is not None:
@@ -120,7 +116,7 @@ class Output:
 
 
 def _imported(
-    folder: Folder, made: str, result: MergeResult, on_progress: OnProgress
+    folder: Folder, made: str, result: MergeResult, on_progress: OnCells
 ) -> tuple[str, int]:
     """Import the result into a node; return its root afterwards, and the number of new cells."""
     found = node_or_store(folder)

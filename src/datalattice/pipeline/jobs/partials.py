@@ -57,6 +57,7 @@ from datalattice.lattice import (
     OwnerLattice,
     QueueForked,
     SignedLattice,
+    ValuePath,
     assoc_in,
     get_in,
     replicable,
@@ -65,8 +66,6 @@ from datalattice.lattice import (
 )
 from datalattice.pipeline.signatures import signer_of
 from datalattice.store import CellStore
-
-Path = tuple[Value, ...]
 
 BATCH_CELLS: Final = 1_024
 """Cells that are written at a time."""
@@ -107,7 +106,7 @@ class OwnerBucket:
 class KeyRange:
     """The keys from `low` to before `high` of one database of one owner."""
 
-    slot: Path
+    slot: ValuePath
     """Path of the owner's signed value."""
     name: Value
     """Name of the database."""
@@ -124,8 +123,8 @@ class Tally:
 
     dropped: int = 0
     queue_forks: int = 0
-    dropped_at: list[Path] = field(default_factory=list)
-    forked_at: set[Path] = field(default_factory=set)
+    dropped_at: list[ValuePath] = field(default_factory=list)
+    forked_at: set[ValuePath] = field(default_factory=set)
 
     def note(self, report: MergeNotice) -> None:
         """Count a report."""
@@ -162,9 +161,9 @@ class Partial:
     value: Value
     """A root with the unit's share; for a key range the Index, None if no input has the
     database."""
-    forks: dict[Path, list[Value]] = field(default_factory=dict)
+    forks: dict[ValuePath, list[Value]] = field(default_factory=dict)
     """Concurrent values of owners whose key is not available, in the order of the inputs."""
-    seals: dict[Path, set[Seal]] = field(default_factory=dict)
+    seals: dict[ValuePath, set[Seal]] = field(default_factory=dict)
     """For owners whose databases are merged by ranges: the signatures of the inputs' values."""
 
 
@@ -177,7 +176,7 @@ class UnitMerger:
 
     def __init__(self, public_keys: Iterable[bytes], ranges: Sequence[KeyRange]) -> None:
         self.deputies = KeyRing(*map(Deputy, public_keys))
-        self.split: dict[Path, list[Value]] = {}
+        self.split: dict[ValuePath, list[Value]] = {}
         for one in ranges:
             names = self.split.setdefault(one.slot, [])
             # A database of several ranges is split once.
@@ -199,7 +198,7 @@ class UnitMerger:
                 return Partial(None)
             return Partial(index_between(index, unit.low, unit.high))
         made = self._share(replicable(root), unit)
-        seals: dict[Path, set[Seal]] = {}
+        seals: dict[ValuePath, set[Seal]] = {}
         for slot in self.split:
             cell = _cell_at(made, slot)
             databases = self.databases(cell, slot)
@@ -215,7 +214,7 @@ class UnitMerger:
                 made = assoc_in(made, slot, Signed.sign(deputy, databases), self.lattice)
         return Partial(made, seals=seals)
 
-    def databases(self, cell: Value, slot: Path) -> Map | None:
+    def databases(self, cell: Value, slot: ValuePath) -> Map | None:
         """Return the databases in a signed value; None if a merge would reject it."""
         # The rules of a node's intake: an owner's value counts only if signed by a key of the
         # owner.
@@ -273,7 +272,7 @@ class UnitMerger:
         return Partial(in_pairs(joined, (other.value for other in partials)))
 
     def _join(self, own: Partial, other: Partial) -> Partial:
-        forked: set[Path] = set()
+        forked: set[ValuePath] = set()
         # Forks of this join only: those of earlier joins are in `own.forks` and `other.forks`.
         self.tally.forked_at = forked
         value = self.lattice.merge(own.value, other.value, self._context())
@@ -290,7 +289,7 @@ class UnitMerger:
         forks = {path: found for path, found in forks.items() if len(found) > 1}
         return Partial(value, forks, {**own.seals, **seals})
 
-    def _without_covered(self, path: Path, candidates: Sequence[Value]) -> list[Value]:
+    def _without_covered(self, path: ValuePath, candidates: Sequence[Value]) -> list[Value]:
         """Return concurrent values without those that a neighbour covers.
 
         Merging a value and then one that covers it gives the same as merging the greater alone.
@@ -315,7 +314,7 @@ class UnitMerger:
                 kept[-1] = joined
         return kept
 
-    def _is_owners(self, path: Path, value: Value) -> bool:
+    def _is_owners(self, path: ValuePath, value: Value) -> bool:
         return (
             isinstance(value, Signed)
             and value.verify()
@@ -323,7 +322,7 @@ class UnitMerger:
         )
 
     def _join_two(
-        self, lattice: Lattice, path: Path, own: Value, other: Value
+        self, lattice: Lattice, path: ValuePath, own: Value, other: Value
     ) -> tuple[Value, bool]:
         tally = Tally()
         context = MergeContext(verifier=verify_did, report=tally.note).at(path, path[-1])
@@ -382,8 +381,8 @@ def in_pairs(joined: Callable[[Value, Value], Value], values: Iterable[Value]) -
 
 
 def slots_of(
-    root: Value, lattice: Lattice | None = None, path: Path = ()
-) -> Iterator[tuple[Path, Signed]]:
+    root: Value, lattice: Lattice | None = None, path: ValuePath = ()
+) -> Iterator[tuple[ValuePath, Signed]]:
     """Yield the paths and cells of the signed values in a root, below names and owners."""
     if lattice is None:
         lattice = root_lattice()
@@ -398,13 +397,17 @@ def slots_of(
                 yield from slots_of(value, below, (*path, key))
 
 
-def _cell_at(root: Value, slot: Path) -> Value:
+def _cell_at(root: Value, slot: ValuePath) -> Value:
     """Return an owner's value; None if the section is of a type that a merge rejects."""
     return get_in(root, slot) if isinstance(get_in(root, slot[:-1]), Map) else None
 
 
 def with_databases(
-    root: Value, slot: Path, databases: Mapping[Value, Index], seals: Iterable[Seal], keys: KeyRing
+    root: Value,
+    slot: ValuePath,
+    databases: Mapping[Value, Index],
+    seals: Iterable[Seal],
+    keys: KeyRing,
 ) -> Value:
     """Return a root with these databases added to an owner's, signed.
 
@@ -441,7 +444,7 @@ def united(roots: Iterable[Value]) -> Value:
     return made
 
 
-def _replaced(container: Value, path: Path, value: Value) -> Value:
+def _replaced(container: Value, path: ValuePath, value: Value) -> Value:
     """Return a container with exactly this cell at a path.
 
     Removing first is necessary: putting an equal cell would keep the old one, whose signature does
@@ -453,12 +456,12 @@ def _replaced(container: Value, path: Path, value: Value) -> Value:
     return container.remove(key).put(key, below)
 
 
-def _present(root: Value, path: Path) -> list[Value]:
+def _present(root: Value, path: ValuePath) -> list[Value]:
     found = get_in(root, path)
     return [] if found is None else [found]
 
 
-def _falls_in(path: Path, bucket: OwnerBucket) -> bool:
+def _falls_in(path: ValuePath, bucket: OwnerBucket) -> bool:
     # By hash: every task finds the bucket of a path without a common plan.
     return value_hash(Vector.of(path))[0] % bucket.count == bucket.number
 

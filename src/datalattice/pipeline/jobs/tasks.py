@@ -15,13 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from datalattice.arrow import record_batch
-from datalattice.pipeline.spark.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-Work = Callable[[bytes], bytes]
+TaskFunction = Callable[[bytes], bytes]
 """Maps a payload to an answer; runs in a task."""
 
 PAYLOADS_MAX: Final = 10_000
@@ -30,10 +30,10 @@ PAYLOADS_MAX: Final = 10_000
 
 def run_tasks(
     spark: SparkSession,
-    work: Work,
+    work: TaskFunction,
     payloads: Sequence[bytes],
     step: str,
-    progress: Progress | None = None,
+    progress: OnStep | None = None,
 ) -> list[bytes]:
     """Return the answers of `work` in the order of the payloads.
 
@@ -69,5 +69,5 @@ def _mapped(rows: Batches, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
             yield from rows(task)
 
 
-def _answers(work: Work, payloads: list[bytes], task: int) -> Iterator[pa.RecordBatch]:
+def _answers(work: TaskFunction, payloads: list[bytes], task: int) -> Iterator[pa.RecordBatch]:
     yield record_batch([(task, work(payloads[task]))], _ANSWER)

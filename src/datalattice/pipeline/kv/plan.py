@@ -41,7 +41,7 @@ _REF: Final = b"\x20"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DatabaseSubtrees:
     """A subtree of a database before and now; a task needs no root to read it.
 
     before, after: an encoding, or a reference to a cell; empty if absent.
@@ -74,7 +74,7 @@ class Piece:
         return IndexPart(None, _opened(self.after, loader))
 
 
-Task = tuple[Piece, ...]
+Task = tuple[DatabaseSubtrees, ...]
 """What one task reads, in key order."""
 
 
@@ -97,14 +97,14 @@ def plan(pairs: Iterable[DatabasePair], min_tasks: int | None = None) -> list[Ta
         parts = _cut(parts, max(1, total // (count * PIECES_PER_TASK)))
     # At most one task for each piece: an index may claim to hold 2**62 keys.
     count = min(count, len(parts))
-    tasks: list[list[Piece]] = [[] for _ in range(count)]
+    tasks: list[list[DatabaseSubtrees]] = [[] for _ in range(count)]
     before = 0
     stores = {id(pair): _stores(pair) for pair, _ in parts}
     for pair, part in parts:
         # A piece goes to the task of its middle, so sizes differ by half a piece at most.
         number = (2 * before + part.size) * count // (2 * total)
         sides = _closed(part.own), _closed(part.other)
-        tasks[number].append(Piece(pair.name, *sides, stores[id(pair)]))
+        tasks[number].append(DatabaseSubtrees(pair.name, *sides, stores[id(pair)]))
         before += part.size
     return [tuple(pieces) for pieces in tasks if pieces]
 

@@ -17,7 +17,7 @@ from datalattice.errors import MissingData
 from datalattice.lattice import is_short, key_of
 from datalattice.limits import INDEX_KEY_BYTES
 from datalattice.pipeline.kv.options import KVOptions
-from datalattice.pipeline.kv.plan import Piece, Task
+from datalattice.pipeline.kv.plan import DatabaseSubtrees, Task
 from datalattice.pipeline.options import bad_option
 
 _SHOWN_CHARS: Final = 100
@@ -68,7 +68,9 @@ class _KeyRow:
     stored: Value
 
 
-def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[str, Value, Value]]:
+def _named(
+    piece: DatabaseSubtrees, loader: Loader, *, forgiving: bool
+) -> Iterator[tuple[str, Value, Value]]:
     """Yield (name, entry before, entry now) of the names that differ, each once.
 
     An entry whose name is longer than 32 bytes may be stored twice, under the name and under its
@@ -99,7 +101,7 @@ def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[s
 
 
 def _changes(
-    piece: Piece, loader: Loader, *, forgiving: bool
+    piece: DatabaseSubtrees, loader: Loader, *, forgiving: bool
 ) -> Iterator[tuple[Value, Value, Value]]:
     """Yield (key, entry before, entry now) of the keys that differ, in key order.
 
@@ -146,7 +148,7 @@ def _other_key(before: Index | None, key: Value) -> Value:
     return None if old is None or ENTRIES.name(old) == ENTRIES.name(key) else old
 
 
-def _maker(name: str, piece: Piece, options: KVOptions) -> Callable[[_KeyRow], object]:
+def _maker(name: str, piece: DatabaseSubtrees, options: KVOptions) -> Callable[[_KeyRow], object]:
     """Return the function that makes a column's entry."""
     if name in ("owner", "database"):
         text = getattr(piece.name, name)
@@ -167,7 +169,7 @@ def _updated(stored: Value) -> int | None:
     return None if entry is None else micros(entry.utime)
 
 
-def _value(row: _KeyRow, piece: Piece, options: KVOptions) -> object:
+def _value(row: _KeyRow, piece: DatabaseSubtrees, options: KVOptions) -> object:
     assert row.entry is not None
     try:
         return render(shown_value(row.entry), options.value_format)

@@ -30,7 +30,7 @@ from datalattice.pipeline.kv.view import check_named, differing
 from datalattice.pipeline.leasing import LeasedRoot
 from datalattice.pipeline.options import bad_option, documents, hash_of
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
-from datalattice.pipeline.reader import BatchReader, Format, NamedPart, Planned
+from datalattice.pipeline.reader import BatchReader, Format, Planned, TaskInput
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -95,7 +95,7 @@ class _KVPlanner(ChangePlanner[KVOptions]):
 
     def differences(
         self, before: Value, after: Value, start: ReadPosition, end: ReadPosition
-    ) -> Iterable[NamedPart]:
+    ) -> Iterable[TaskInput]:
         """Return what each task reads, with the times that decide which entries have expired."""
         assert start.time_ms is not None
         assert end.time_ms is not None

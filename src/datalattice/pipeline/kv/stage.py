@@ -50,10 +50,10 @@ ITEMS_BYTES: Final = 128 * 1024
 DATABASES_MAX: Final = 1_024
 """Most databases that one task writes to: the driver keeps the top node of each in memory."""
 
-Wanted = tuple[Value, Value, Value]
+EntryUpdate = tuple[Value, Value, Value]
 """The new type, value and expiry of a key."""
 
-DELETED: Final[Wanted] = (None, None, None)
+DELETED: Final[EntryUpdate] = (None, None, None)
 """Marks a key to be deleted."""
 
 _PLAIN: Final = TYPE_TAGS["value"]
@@ -83,7 +83,7 @@ class KeyStager:
         self._stage: Final = stage
         self._databases: Final[set[str]] = set()
         self._runs = 0
-        self._waiting: Final[dict[str, dict[str, Wanted]]] = {}
+        self._waiting: Final[dict[str, dict[str, EntryUpdate]]] = {}
         self._waiting_keys = 0
         self._waiting_bytes = 0
         if plan.overwrite and plan.database is not None:
@@ -129,7 +129,9 @@ class KeyStager:
             # "Of several rows with one key the last counts, in the order of tasks and rows".
             waiting[key] = wanted
 
-    def _wanted(self, key: str, type_name: object, value: object, expire: int | None) -> Wanted:
+    def _wanted(
+        self, key: str, type_name: object, value: object, expire: int | None
+    ) -> EntryUpdate:
         tag = _PLAIN
         if self._plan.has_type:
             found = TYPE_TAGS.get(str(type_name))
@@ -149,7 +151,7 @@ class KeyStager:
         except DataLatticeError as error:
             raise UsageError(f"key {key[:_SHOWN_CHARS]!r} of type {type_name}: {error}") from None
 
-    def _database(self, name: object) -> dict[str, Wanted]:
+    def _database(self, name: object) -> dict[str, EntryUpdate]:
         waiting = self._waiting.get(name) if isinstance(name, str) else None
         if waiting is not None:
             return waiting
@@ -172,7 +174,7 @@ class KeyStager:
         self._waiting.clear()
         self._waiting_keys = self._waiting_bytes = 0
 
-    def _put(self, head: bytes, waiting: dict[str, Wanted]) -> None:
+    def _put(self, head: bytes, waiting: dict[str, EntryUpdate]) -> None:
         parcels = self._stage.parcels
         items: list[bytes] = []
         cells: list[tuple[bytes, bytes]] = []

@@ -246,7 +246,7 @@ def upserting(
     database: str | None = None,
     overwrite: bool = False,
 ) -> Change[None] | None:
-    """Prepare the change that writes what tasks staged; a `Join` of `exactly_once`.
+    """Prepare the change that writes what tasks staged; a `PrepareChange` of `exactly_once`.
 
     database: the database of all rows. The mark names it, so that saves with one `writeId` to
     several

@@ -130,7 +130,7 @@ class _BatchLogs:
 def appending(
     editor: Editor, tasks: StagedTasks, mark: Mark, clock: Clock, count: int | None = None
 ) -> Change[None] | None:
-    """Prepare the change that appends what tasks staged; a `Join` of `exactly_once`.
+    """Prepare the change that appends what tasks staged; a `PrepareChange` of `exactly_once`.
 
     count: number of partitions to set on a topic without one, if no row was placed by its key.
     Raises: UsageError: the number of a topic's partitions was changed while the tasks ran.

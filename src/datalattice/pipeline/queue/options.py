@@ -55,7 +55,7 @@ class Edge(Enum):
     LATEST = "latest"
 
 
-Position = Edge | int
+ReadBound = Edge | int
 """Where to start or stop in one partition: an edge or an absolute offset."""
 
 
@@ -67,9 +67,9 @@ class Positions:
     """
 
     default: Edge
-    named: Mapping[tuple[str, ...], Position]
+    named: Mapping[tuple[str, ...], ReadBound]
 
-    def of(self, owner: str, topic: str, partition: str) -> Position:
+    def of(self, owner: str, topic: str, partition: str) -> ReadBound:
         """Return the position for one partition."""
         name = (owner, topic, partition)
         for first in range(len(name)):
@@ -120,7 +120,7 @@ def _positions(default: Edge) -> Callable[[str], Positions]:
 
 def _leaves(
     tree: dict[str, object], name: tuple[str, ...]
-) -> Iterable[tuple[tuple[str, ...], Position]]:
+) -> Iterable[tuple[tuple[str, ...], ReadBound]]:
     for part, below in tree.items():
         here = (*name, part)
         if isinstance(below, dict) and below and len(here) < _NAME_PARTS_MAX:

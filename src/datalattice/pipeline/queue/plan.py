@@ -59,7 +59,7 @@ class PartitionLog(NamedTuple):
     """Encoding of the vector of entries; its branches are in the store."""
 
 
-View = Mapping[PartitionName, PartitionLog]
+TopicLogs = Mapping[PartitionName, PartitionLog]
 Offsets = dict[PartitionName, int]
 
 
@@ -89,7 +89,7 @@ class LostRecords:
         return f"{self.name}: records {self.first} to {self.stop - 1} are not there: {self.reason}"
 
 
-OnLoss = Callable[[LostRecords], None]
+OnLostRecords = Callable[[LostRecords], None]
 
 
 def refuse_loss(loss: LostRecords) -> None:
@@ -108,7 +108,7 @@ def ordered(names: Iterable[PartitionName]) -> list[PartitionName]:
     return sorted(names, key=key)
 
 
-def resolve(view: View, positions: Positions, option: str) -> Offsets:
+def resolve(view: TopicLogs, positions: Positions, option: str) -> Offsets:
     """Return the offset that the given positions mean in each partition.
 
     An offset before the log's start is returned unchanged; `usable_start` treats it as data loss.
@@ -130,7 +130,7 @@ def resolve(view: View, positions: Positions, option: str) -> Offsets:
     return offsets
 
 
-def _check_named(view: View, positions: Positions, option: str) -> None:
+def _check_named(view: TopicLogs, positions: Positions, option: str) -> None:
     for tail in positions.named:
         # "A named partition that does not exist is an error" (docs/spark.md): a misspelt one would
         # begin at the default.
@@ -139,7 +139,7 @@ def _check_named(view: View, positions: Positions, option: str) -> None:
             raise bad_option(option, "/".join(tail), f"no such partition; there are: {there}")
 
 
-def check_range(view: View, starting: Positions, start: Offsets, end: Offsets) -> None:
+def check_range(view: TopicLogs, starting: Positions, start: Offsets, end: Offsets) -> None:
     """Check that no partition ends before the offset that the user gave for its start.
 
     Raises: UsageError: a partition does.
@@ -153,7 +153,7 @@ def check_range(view: View, starting: Positions, start: Offsets, end: Offsets) -
 
 
 def usable_start(
-    view: View, start: Offsets, selects: Callable[[str, str], bool], lost: OnLoss
+    view: TopicLogs, start: Offsets, selects: Callable[[str, str], bool], lost: OnLostRecords
 ) -> Offsets:
     """Return the offset from which each partition can be read, given a stream's position `start`.
 
@@ -189,7 +189,7 @@ def usable_start(
 
 
 def advance(
-    view: View, start: Offsets, limit: int | None = None, target: Offsets | None = None
+    view: TopicLogs, start: Offsets, limit: int | None = None, target: Offsets | None = None
 ) -> Offsets:
     """Return where the next batch ends: at the ends of the logs, or after `limit` records.
 
@@ -208,10 +208,10 @@ def advance(
 
 
 def next_offsets(
-    view: View,
+    view: TopicLogs,
     start: Offsets,
     selects: Callable[[str, str], bool],
-    lost: OnLoss,
+    lost: OnLostRecords,
     *,
     limit: int | None = None,
     target: Offsets | None = None,
@@ -244,10 +244,10 @@ def share(sizes: list[int], limit: int | None) -> list[int]:
 
 
 def slices(
-    view: View,
+    view: TopicLogs,
     start: Offsets,
     end: Offsets,
-    lost: OnLoss,
+    lost: OnLostRecords,
     min_partitions: int | None = None,
     *,
     selects: Callable[[str, str], bool] | None = None,

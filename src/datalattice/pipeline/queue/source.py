@@ -31,7 +31,7 @@ from datalattice.pipeline.queue.plan import (
     LostRecords,
     Offsets,
     Slice,
-    View,
+    TopicLogs,
     check_range,
     next_offsets,
     read_offsets,
@@ -45,7 +45,7 @@ from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.queue.sink import QueueSink
 from datalattice.pipeline.queue.view import QueueViews, offsets_since, read_view
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget, encodings, many_encodings
-from datalattice.pipeline.reader import BatchReader, Format, FormatReader, NamedPart, Planned
+from datalattice.pipeline.reader import BatchReader, Format, FormatReader, Planned, TaskInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,13 +119,13 @@ class _QueueReader(FormatReader[QueueOptions]):
             refuse_loss(loss)
         _log.warning("%s; continuing without them (failOnDataLoss=false)", loss)
 
-    def start(self, view: View) -> Offsets:
+    def start(self, view: TopicLogs) -> Offsets:
         """Return the starting offsets that the options name."""
         if self.options.starting_timestamp_ms is None:
             return resolve(view, self.options.starting, "startingOffsets")
         return offsets_since(view, self.options.starting_timestamp_ms, self.source())
 
-    def ranges(self, view: View, start: Offsets, end: Offsets) -> list[NamedPart]:
+    def ranges(self, view: TopicLogs, start: Offsets, end: Offsets) -> list[TaskInput]:
         """Return what each task reads from `start` to `end`."""
         usable = usable_start(view, start, self.options.selects, self.lost)
         fewest, selects = self.options.min_partitions, self.options.selects
@@ -144,7 +144,7 @@ class _QueueReader(FormatReader[QueueOptions]):
 class QueueReader(_QueueReader, BatchReader[QueueOptions]):
     """Reads a range of each partition once."""
 
-    def parts(self, root: Value) -> list[NamedPart]:
+    def parts(self, root: Value) -> list[TaskInput]:
         """Return what each task reads."""
         view = read_view(root, self.options, must_exist=True)
         end = resolve(view, self.options.ending, "endingOffsets")
@@ -159,7 +159,7 @@ class _SeenRoot(NamedTuple):
     """A root and the partitions found in it."""
 
     root_hash: bytes | None
-    view: View
+    view: TopicLogs
 
     def ends(self) -> Offsets:
         """Return the end offset of each partition."""

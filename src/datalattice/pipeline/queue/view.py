@@ -30,7 +30,7 @@ from datalattice.errors import BadFormat, MissingData
 from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.options import check_there
 from datalattice.pipeline.queue.options import QueueOptions
-from datalattice.pipeline.queue.plan import Offsets, PartitionLog, PartitionName, View
+from datalattice.pipeline.queue.plan import Offsets, PartitionLog, PartitionName, TopicLogs
 from datalattice.pipeline.signatures import check_signed
 
 _PARTITIONS = Keyword("partitions")
@@ -52,7 +52,7 @@ class QueueViews:
         self._section = EMPTY_MAP
         self._owned: dict[bytes, _Owned] = {}
 
-    def read(self, root: Value, *, must_exist: bool = False) -> View:
+    def read(self, root: Value, *, must_exist: bool = False) -> TopicLogs:
         """Return the partitions in `root` that the options select.
 
         root: None or the Index of a lattice's sections.
@@ -131,12 +131,12 @@ def _topics(section: Map, owner: str) -> Iterator[str]:
             yield from (name_text(topic) for topic, _ in _entries(signed.value))
 
 
-def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> View:
+def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> TopicLogs:
     """Return the partitions in one root; arguments and errors are those of `QueueViews.read`."""
     return QueueViews(options).read(root, must_exist=must_exist)
 
 
-def _joined(owned: Iterable[_Owned]) -> View:
+def _joined(owned: Iterable[_Owned]) -> TopicLogs:
     view: dict[PartitionName, PartitionLog] = {}
     count = 0
     for one in owned:
@@ -167,7 +167,7 @@ def _add(view: dict[PartitionName, PartitionLog], name: PartitionName, log: Part
     view[name] = log
 
 
-def offsets_since(view: View, stamp_ms: int, loader: Loader) -> Offsets:
+def offsets_since(view: TopicLogs, stamp_ms: int, loader: Loader) -> Offsets:
     """Return for each partition the offset of its first record of that time or later.
 
     For a partition without such a record it is the end. The offset is found by bisection, so it is

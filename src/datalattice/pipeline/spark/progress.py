@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-Progress = Callable[[str, int, int | None], object]
+OnStep = Callable[[str, int, int | None], object]
 """Called with (step, done, total); total is None while it is unknown."""
 
 POLL_SECONDS: Final = 0.2
@@ -33,7 +33,7 @@ def silent(_step: str, _done: int, _total: int | None) -> None:
 
 
 @contextmanager
-def watching_tasks(spark: SparkSession, step: str, progress: Progress | None) -> Iterator[None]:
+def watching_tasks(spark: SparkSession, step: str, progress: OnStep | None) -> Iterator[None]:
     """Report to `progress` the tasks that Spark runs for this thread inside the block."""
     if progress is None:
         yield
@@ -47,7 +47,7 @@ def watching_tasks(spark: SparkSession, step: str, progress: Progress | None) ->
 
 
 @contextmanager
-def _watching_remote(spark: SparkSession, step: str, progress: Progress) -> Iterator[None]:
+def _watching_remote(spark: SparkSession, step: str, progress: OnStep) -> Iterator[None]:
     def report(stages: Iterable[Any] | None, *_rest: object, **_named: object) -> None:
         found = list(stages or ())
         if found:
@@ -63,7 +63,7 @@ def _watching_remote(spark: SparkSession, step: str, progress: Progress) -> Iter
 
 
 @contextmanager
-def _watching_local(context: SparkContext, step: str, progress: Progress) -> Iterator[None]:
+def _watching_local(context: SparkContext, step: str, progress: OnStep) -> Iterator[None]:
     """Poll the state of a job group in a thread of its own."""
     # A new job group, so that jobs of other threads are not counted.
     group = f"datalattice-{next(_groups)}"
@@ -87,7 +87,7 @@ def _watching_local(context: SparkContext, step: str, progress: Progress) -> Ite
     _tell(context, group, step, progress)
 
 
-def _tell(context: SparkContext, group: str, step: str, progress: Progress) -> None:
+def _tell(context: SparkContext, group: str, step: str, progress: OnStep) -> None:
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     ids = {stage for job in jobs if job is not None for stage in job.stageIds}

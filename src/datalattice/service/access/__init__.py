@@ -33,7 +33,7 @@ from datalattice.service.access.policy import (
     PUBLIC as PUBLIC,
     AccessDecision as AccessDecision,
     Policy as Policy,
-    Rule as Rule,
+    PolicyRule as PolicyRule,
     checked_rule as checked_rule,
     could_allow as could_allow,
     decide as decide,

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from datalattice.crypto import sha3_256
 from datalattice.errors import Conflict, NoSuchPath, UsageError
-from datalattice.service.access.policy import NO_RULES, Policy, Rule, checked_rule
+from datalattice.service.access.policy import NO_RULES, Policy, PolicyRule, checked_rule
 from datalattice.service.access.scopes import RIGHTS, covering, split_scope
 from datalattice.store import Disk, RealDisk, replace_file
 
@@ -40,7 +40,7 @@ class StoredRule(NamedTuple):
     """A rule, the scope it is of, and the version of it, for If-Match."""
 
     scope: str
-    rule: Rule
+    rule: PolicyRule
     version: str
 
 
@@ -133,7 +133,7 @@ class Policies:
             if rules.pop(scope, None) is not None:  # another caller may have been faster
                 self._write(rules)
 
-    def _expecting(self, scope: str, expected: str | None) -> Mapping[str, Rule]:
+    def _expecting(self, scope: str, expected: str | None) -> Mapping[str, PolicyRule]:
         """Return the present rules.
 
         Raises: Conflict: the version of the scope is not the expected one.
@@ -145,10 +145,10 @@ class Policies:
                 raise Conflict(f"the rule of {scope} has been changed; read it again")
         return rules
 
-    def _with(self, rules: Mapping[str, Rule]) -> Policy:
+    def _with(self, rules: Mapping[str, PolicyRule]) -> Policy:
         return replace(self._base, rules=MappingProxyType(dict(rules)))
 
-    def _read(self) -> Mapping[str, Rule]:
+    def _read(self) -> Mapping[str, PolicyRule]:
         try:
             file = self._disk.open(self._path)
         except FileNotFoundError:
@@ -166,7 +166,7 @@ class Policies:
         except UsageError as error:
             raise UsageError(f"{self._path}: {error}") from error
 
-    def _write(self, rules: Mapping[str, Rule]) -> None:
+    def _write(self, rules: Mapping[str, PolicyRule]) -> None:
         document = {"version": _FORMAT, "rules": rules}
         data = f"{json.dumps(document, indent=2, sort_keys=True)}\n".encode()
         if len(data) > FILE_BYTES_MAX:  # else it could not be read again
@@ -175,7 +175,7 @@ class Policies:
         self._policy = self._with(rules)  # once it is durable
 
 
-def _rules_of(data: bytes) -> dict[str, Rule]:
+def _rules_of(data: bytes) -> dict[str, PolicyRule]:
     try:
         document = json.loads(data, object_pairs_hook=_members)
     except (ValueError, RecursionError) as error:
@@ -189,7 +189,7 @@ def _rules_of(data: bytes) -> dict[str, Rule]:
     rules = document["rules"]
     if not isinstance(rules, dict) or len(rules) > RULES_MAX:
         raise UsageError(f"rules is an object of at most {RULES_MAX} scopes")
-    found: dict[str, Rule] = {}
+    found: dict[str, PolicyRule] = {}
     for scope, rights in rules.items():
         split_scope(scope)
         if not isinstance(rights, dict):
@@ -206,7 +206,7 @@ def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _version(rule: Rule) -> str:
+def _version(rule: PolicyRule) -> str:
     # Of the content: a rule that is set to what it was is the same version, so a repeated PUT
     # agrees.
     text = json.dumps({right: list(who) for right, who in rule.items()}, sort_keys=True)

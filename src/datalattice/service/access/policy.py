@@ -45,11 +45,11 @@ OPEN_VENUE: Final = frozenset(
 WHO_MAX: Final = 1_000
 """Most names in one list of a rule."""
 
-Rule = Mapping[str, tuple[str, ...]]
+PolicyRule = Mapping[str, tuple[str, ...]]
 """For some rights those who have them: DIDs, `authenticated`, `public`. A right that is not named
 is as in the scope above; one with an empty list is left to administrators."""
 
-NO_RULES: Final[Mapping[str, Rule]] = MappingProxyType({})
+NO_RULES: Final[Mapping[str, PolicyRule]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Policy:
 
     admins: frozenset[str] = frozenset()
     reading: Literal["public", "authenticated"] = PUBLIC
-    rules: Mapping[str, Rule] = field(default_factory=lambda: NO_RULES)
+    rules: Mapping[str, PolicyRule] = field(default_factory=lambda: NO_RULES)
     open_venue: bool = False
 
 
@@ -183,7 +183,7 @@ def _is_among(caller: Principal, who: tuple[str, ...]) -> bool:
     return caller.did is not None and (AUTHENTICATED in who or caller.did in who)
 
 
-def checked_rule(rights: Mapping[str, object]) -> Rule:
+def checked_rule(rights: Mapping[str, object]) -> PolicyRule:
     """Return a rule, its lists sorted and without repetitions.
 
     Raises: UsageError: there is no such right, or a list has anything but DIDs, `authenticated` and

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from datalattice import actions
-from datalattice.apps.dlfs import Content, Drive, Stat, join_path, split_path
+from datalattice.apps.dlfs import Drive, FileContent, Stat, join_path, split_path
 from datalattice.cells import Blob
 from datalattice.errors import (
     Conflict,
@@ -122,7 +122,7 @@ def write_file(call: ServiceCall, request: actions.WriteFile) -> actions.FileInf
 
 
 def _write(
-    call: ServiceCall, request: actions.WriteFile | actions.PutFile, content: Content
+    call: ServiceCall, request: actions.WriteFile | actions.PutFile, content: FileContent
 ) -> actions.FileInfo:
     names = split_path(request.path)
     is_there = _held(_drive(call, request.drive, request.owner), request.path) is not None

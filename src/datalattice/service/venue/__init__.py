@@ -14,7 +14,7 @@ from datalattice.service.venue.adapter import (
     JobResult as JobResult,
     Json as Json,
     Known as Known,
-    Metadata as Metadata,
+    OperationMetadata as OperationMetadata,
     PlainAdapter as PlainAdapter,
     RecoveryRule as RecoveryRule,
     VenueOperation as VenueOperation,

@@ -24,7 +24,7 @@ from datalattice.errors import OperationFailed, UsageError
 T = TypeVar("T")
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-Metadata: TypeAlias = Mapping[str, Json]
+OperationMetadata: TypeAlias = Mapping[str, Json]
 """The metadata of an operation: the JSON object whose text is the asset."""
 
 INPUT_REQUIRED: Final = "INPUT_REQUIRED"
@@ -57,7 +57,7 @@ class VenueOperation:
     """
 
     path: str
-    metadata: Metadata
+    metadata: OperationMetadata
     has_effects: bool = True
     recover: RecoveryRule | None = None
 
@@ -185,11 +185,11 @@ class Adapter(Protocol):
         """Return the operations for the catalogue of the venue."""
         ...
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse an input before there is a job. Raises: UsageError: and why."""
         ...
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Do the operation; return its output.
 
         Raises: OperationFailed: with the text for the caller. Another exception fails the job with
@@ -223,7 +223,7 @@ class Adapter(Protocol):
 class PlainAdapter:
     """An adapter of which only `name`, `operations` and `run` are its own."""
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Accept every input."""
 
     async def deliver(self, job: JobContext, message: Json) -> bool:
@@ -303,11 +303,11 @@ class BlockingAdapter(Protocol):
         """As `Adapter.operations`."""
         ...
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """As `Adapter.check`; it does not block."""
         ...
 
-    def run(self, job: BlockingJob, meta: Metadata, input: Json) -> Json:
+    def run(self, job: BlockingJob, meta: OperationMetadata, input: Json) -> Json:
         """As `Adapter.run`. Nothing interrupts it: it looks at `job.cancelled`."""
         ...
 
@@ -343,7 +343,7 @@ class Blocking:
         """The type of the adapter."""
         return self._adapter.name
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Run it in a thread, which may go on after this is cancelled."""
         call = partial(self._adapter.run, _blocking(job), meta, input)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)

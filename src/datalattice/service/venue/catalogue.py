@@ -13,7 +13,13 @@ from typing import Any, Final
 from datalattice.apps.grid import asset_id, parse_asset_id, split_did_url
 from datalattice.cells import Map
 from datalattice.errors import DataLatticeError, NoSuchPath, UsageError
-from datalattice.service.venue.adapter import Adapter, Json, Metadata, RecoveryRule, VenueOperation
+from datalattice.service.venue.adapter import (
+    Adapter,
+    Json,
+    OperationMetadata,
+    RecoveryRule,
+    VenueOperation,
+)
 from datalattice.service.venue.schemas import InputSchemas
 
 PATH_PREFIX: Final = "v/ops/"
@@ -28,7 +34,7 @@ class ResolvedOperation:
     """
 
     asset: bytes
-    metadata: Metadata
+    metadata: OperationMetadata
     adapter: Adapter
     has_effects: bool
     rule: RecoveryRule
@@ -64,13 +70,13 @@ class ResolvedOperation:
         return self.secrets | hidden
 
 
-def operation_of(metadata: Metadata) -> dict[str, Any]:
+def operation_of(metadata: OperationMetadata) -> dict[str, Any]:
     """Return the member `operation` of metadata; empty if there is none."""
     operation = metadata.get("operation")
     return operation if isinstance(operation, dict) else {}
 
 
-def metadata_text(metadata: Metadata) -> str:
+def metadata_text(metadata: OperationMetadata) -> str:
     """Return the text that is the asset of an operation of an adapter; the same every time."""
     return json.dumps(metadata, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
@@ -190,7 +196,7 @@ class Catalogue:
         except (DataLatticeError, ValueError) as error:
             return None, f"its operation cannot be resolved: {error}"
 
-    def _runnable(self, asset: bytes, metadata: Metadata, given: str) -> ResolvedOperation:
+    def _runnable(self, asset: bytes, metadata: OperationMetadata, given: str) -> ResolvedOperation:
         named = operation_of(metadata).get("adapter")
         if not isinstance(named, str):
             raise UsageError(f"operation: the asset {asset.hex()} is not an operation")

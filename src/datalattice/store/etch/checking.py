@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,12 +38,10 @@ from datalattice.store.etch.layout import (
 )
 from datalattice.store.etch.reader import EtchFile, EtchSlot
 from datalattice.store.etch.writer import CELL_OVERHEAD
+from datalattice.store.records import CheckProgress
 
 FAULTS_MAX: Final = 1_000
 """Most faults that are listed; further ones are only counted."""
-
-CheckProgress = Callable[[int, int], None]
-"""Called with the number of bytes done, and of all bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Source: docs/etch.md "Collection".
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from datalattice.cells import NIL_HASH, branch_hashes
@@ -17,12 +17,9 @@ from datalattice.store.etch.etchstore import EtchStore
 from datalattice.store.etch.layout import PERSISTED
 from datalattice.store.etch.writer import EtchWriter, create_etch
 from datalattice.store.files import folder_of
-from datalattice.store.records import check_hash
+from datalattice.store.records import OnCells, check_hash
 
 BATCH_CELLS: Final = 1_024
-
-CopyProgress = Callable[[int], None]
-"""Called with the number of cells done."""
 
 
 def collect_etch(
@@ -30,7 +27,7 @@ def collect_etch(
     pins: Iterable[bytes] = (),
     *,
     disk: Disk | None = None,
-    progress: CopyProgress | None = None,
+    progress: OnCells | None = None,
 ) -> tuple[int, int]:
     """Copy the root and the pinned cells, with all below them, to a file that replaces this one.
 
@@ -75,7 +72,7 @@ def _wanted(old: EtchStore, pins: Iterable[bytes]) -> list[bytes]:
 
 
 def _copy_file(
-    disk: Disk, old: EtchStore, fresh: str, wanted: list[bytes], progress: CopyProgress | None
+    disk: Disk, old: EtchStore, fresh: str, wanted: list[bytes], progress: OnCells | None
 ) -> int:
     def needed(hash: bytes, encoding: bytes) -> list[bytes]:
         below = list(dict.fromkeys(branch_hashes(encoding)))

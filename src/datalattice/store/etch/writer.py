@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from datalattice.cells import NIL_HASH, branch_hashes
+from datalattice.cells import NIL_HASH, FetchCell, branch_hashes
 from datalattice.errors import StoreError, StoreFailed, UsageError
 from datalattice.limits import CELL_BYTES_MAX, EMBEDDED_BYTES_MAX, HASH_BYTES
 from datalattice.store.base import children_first
@@ -48,8 +48,6 @@ from datalattice.store.records import check_hash
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 """When more new bytes than this are in memory, they are written."""
 
-FetchCell = Callable[[bytes], bytes]
-"""Returns the encoding of a cell, compared with its hash; raises MissingData."""
 
 CELL_OVERHEAD: Final = 64
 """Counted in the memory size of a cell beside its encoding."""

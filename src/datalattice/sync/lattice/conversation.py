@@ -84,7 +84,7 @@ from datalattice.sync.lattice.incoming import (
     stated,
 )
 from datalattice.sync.lattice.spelling import CompleteValue
-from datalattice.sync.lattice.starts import START, TWIN, Start, read_start
+from datalattice.sync.lattice.starts import START, TWIN, NodeStart, read_start
 from datalattice.sync.replica import FETCHES, Offer, Part, Peer, Probe, Reply, Want
 
 PONG: Final = "PONG"
@@ -138,7 +138,7 @@ class LatticeProtocol:
         pace: Pace | None = None,
         identity: KeyPair | None = None,
         entropy: Entropy | None = None,
-        start: Start | None = None,
+        start: NodeStart | None = None,
     ) -> None:
         self.clock: Final = clock or SystemClock()
         self.dialect: Final = dialect or Dialect()
@@ -177,7 +177,7 @@ class LatticeConversation(talk.Outbox):
         self._is_own = False  # the other end has our own key
         self._is_greeted = False  # our greeting has left
         self._is_met = False
-        self._start: Start | None = None  # the peer's
+        self._start: NodeStart | None = None  # the peer's
         self._requests = talk.Requests()
         self._last_exchange = 0
         self._open: dict[int, int] = {}  # exchange -> questions that wait for an answer
@@ -227,7 +227,7 @@ class LatticeConversation(talk.Outbox):
             case talk.Refuse(text):
                 self._frames.append(wire.encode_failure(None, wire.ErrorCode.FORMAT, text))
             case talk.TellTwin(start):
-                assert isinstance(start, Start)
+                assert isinstance(start, NodeStart)
                 self._frames.append(wire.encode_ping(self._ask(saying, now_ms), TWIN, start.signed))
         return None
 
@@ -410,7 +410,7 @@ class LatticeConversation(talk.Outbox):
         self._is_met = True
         self.peer = replace(self.peer, features=frozenset(features))
 
-    def _started(self, said: Value) -> Start | None:
+    def _started(self, said: Value) -> NodeStart | None:
         """Return a peer's start, once, if it is signed with the peer's proved key."""
         start = read_start(said) if self._start is None else None
         if start is None or start.public_key != self.peer.public_key:

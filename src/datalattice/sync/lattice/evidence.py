@@ -42,6 +42,7 @@ from datalattice.lattice import (
     MergeNotice,
     OwnerForked,
     SignedLattice,
+    ValuePath,
     Walk,
     as_integer,
     discard,
@@ -57,7 +58,6 @@ from datalattice.sync.lattice.forkrecords import (
     FORKS_KEY,
     RECORDS,
     ForkRecord,
-    Path,
     fork_id,
     losses_of,
     partition_of_slot,
@@ -490,7 +490,12 @@ class Branches:
         self.spent_max = 0
 
     def joined(
-        self, path: Path, owner: Value, one: Signed, two: Signed, change: SlotChange | None = None
+        self,
+        path: ValuePath,
+        owner: Value,
+        one: Signed,
+        two: Signed,
+        change: SlotChange | None = None,
     ) -> tuple[Value, OwnerForked | None]:
         """Return (the cell of a slot that stays, how it leaves the other one out).
 
@@ -554,7 +559,7 @@ def _is_rise(
         return False  # the former root was collected: each branch is compared for itself
 
 
-def _path_hash(path: Path) -> bytes:
+def _path_hash(path: ValuePath) -> bytes:
     return value_hash(Vector.of(path))
 
 

@@ -29,12 +29,12 @@ from datalattice.lattice import (
     MergeNotice,
     OwnerForked,
     SignedLattice,
+    ValuePath,
     root_lattice,
     verify_did,
 )
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.lattice.delta import LoadAll, beyond
-from datalattice.sync.lattice.forkrecords import Path
 from datalattice.wire import join_cells
 
 PROOF: Final = Keyword("fork-proof")
@@ -54,12 +54,12 @@ class ForkVerdict(NamedTuple):
 
     kind: str
     text: str
-    path: Path = ()
+    path: ValuePath = ()
     owner: Value = None
     hashes: tuple[bytes, ...] = ()
 
 
-def write_proof(path: Path, owner: Value, one: Signed, other: Signed, fetch: LoadAll) -> bytes:
+def write_proof(path: ValuePath, owner: Value, one: Signed, other: Signed, fetch: LoadAll) -> bytes:
     """Return the message that proves that two cells of a slot fork.
 
     Raises: LimitExceeded: their difference does not fit into a message. MissingData: a cell that

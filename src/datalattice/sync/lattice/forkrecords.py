@@ -11,7 +11,7 @@ from typing import Final
 
 from datalattice.apps.queue import LogBranch, read_state
 from datalattice.cells import EMPTY_VECTOR, Index, Keyword, Map, Signed, Value, Vector, value_hash
-from datalattice.lattice import OwnerForked, as_integer, get_in, local_value
+from datalattice.lattice import OwnerForked, ValuePath, as_integer, get_in, local_value
 
 FORKS_KEY: Final = Keyword("forks")
 RECORDS: Final = Keyword("records")
@@ -27,8 +27,6 @@ BYTES: Final = Keyword("bytes")
 
 LOG_STEPS: Final = 3
 """Keys from a slot's value to a partition: topic, `:partitions`, id."""
-
-Path = tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class ForkRecord:
     """
 
     id: bytes
-    path: Path
+    path: ValuePath
     owner: Value
     branch: str
     winner: Signed
@@ -95,7 +93,7 @@ def partition_of_slot(value: Value, log: LogLoss) -> Value:
     return get_in(value, [log.topic, Keyword("partitions"), log.partition])
 
 
-def fork_id(path: Path, loser: Signed) -> bytes:
+def fork_id(path: ValuePath, loser: Signed) -> bytes:
     """Return the id of the record of a losing cell at a path."""
     return value_hash(Vector.of((Vector.of(path), value_hash(loser))))
 

@@ -25,8 +25,8 @@ from datalattice.cells import (
     same,
 )
 from datalattice.errors import MissingData
-from datalattice.lattice import get_in, is_bare_did, public_key_of
-from datalattice.sync.lattice.forkrecords import FORKS_KEY, ForkRecord, Path
+from datalattice.lattice import ValuePath, get_in, is_bare_did, public_key_of
+from datalattice.sync.lattice.forkrecords import FORKS_KEY, ForkRecord
 
 HANDED_MAX: Final = 8
 """Greatest number of cells in one answer."""
@@ -42,12 +42,12 @@ DIDS_MAX: Final = 64
 may name a key of this node in a document."""
 
 
-def is_fork_query(path: Path) -> bool:
+def is_fork_query(path: ValuePath) -> bool:
     """Return whether a query path asks for a hand-over."""
     return len(path) == 2 and same(path[0], FORKS_KEY)
 
 
-def fork_queries(owners: Sequence[Value], turn: int) -> list[Path]:
+def fork_queries(owners: Sequence[Value], turn: int) -> list[ValuePath]:
     """Return the query paths for one peer in its round number `turn`."""
     # Bounded for each round; the turn moves on, so every owner is asked for in time.
     count = min(len(owners), OWNERS_ASKED_MAX)
@@ -56,7 +56,7 @@ def fork_queries(owners: Sequence[Value], turn: int) -> list[Path]:
 
 
 def handed(
-    records: Iterable[ForkRecord], owner: Value, is_shared: Callable[[Path], bool]
+    records: Iterable[ForkRecord], owner: Value, is_shared: Callable[[ValuePath], bool]
 ) -> Vector:
     """Return the answer: the kept branches of an owner in slots that the asker may see."""
     found: list[Vector] = []
@@ -70,7 +70,9 @@ def handed(
     return Vector.of(found) if found else EMPTY_VECTOR
 
 
-def one_handed(answer: Value, owner: Value, turn: int) -> tuple[Path, Value, bytes | None] | None:
+def one_handed(
+    answer: Value, owner: Value, turn: int
+) -> tuple[ValuePath, Value, bytes | None] | None:
     """Return (path, cell, None) of an entry of an answer, or (path, None, hash) of an absent cell.
 
     None: the answer has none, or is malformed.
@@ -105,9 +107,9 @@ class MetOwners:
     signs: whether a key of this node may sign for a DID; the answer may change.
     """
 
-    def __init__(self, paths: Sequence[Path], signs: Callable[[str], bool]) -> None:
+    def __init__(self, paths: Sequence[ValuePath], signs: Callable[[str], bool]) -> None:
         self._signs = signs
-        self._seen: dict[Path, Map | Index] = dict.fromkeys(paths, Map())
+        self._seen: dict[ValuePath, Map | Index] = dict.fromkeys(paths, Map())
         self._known: set[str] = set()
         self._named: deque[str] = deque()  # the known ones, longest unjudged first
         self._ours: dict[str, None] = {}

@@ -14,8 +14,7 @@ from typing import Final
 
 from datalattice.cells import Index, Value, Work, arriving_names, same, to_text
 from datalattice.errors import BadFormat
-from datalattice.lattice import get_in
-from datalattice.sync.lattice.forkrecords import Path
+from datalattice.lattice import ValuePath, get_in
 from datalattice.sync.lattice.policy import (
     OwnerRules,
     containers,
@@ -88,7 +87,7 @@ class Hosting:
 
     def _differing(
         self, root: Value, other: Value, work: Work | None
-    ) -> Iterator[tuple[Path, Value, list[bytes]]]:
+    ) -> Iterator[tuple[ValuePath, Value, list[bytes]]]:
         """Yield (path, owner, names) where the other differs; slots are not loaded."""
         for path in within(self._areas.owned, other):
             own, theirs = containers(root, other, path)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from datalattice.cells import (
+    LoadEncoding,
     MessageCells,
     Value,
     Vector,
@@ -23,7 +24,7 @@ from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.sync.lattice.delta import LoadAll
 from datalattice.sync.lattice.forkrecords import FORKS_KEY
-from datalattice.sync.lattice.patch import Load, cells_worth, read_patch
+from datalattice.sync.lattice.patch import cells_worth, read_patch
 from datalattice.sync.replica import FETCHES, REPLICATES, Absorbed, Offer, Probe, Undecodable
 from datalattice.wire import PATCH_BYTES_MAX, Patched, join_cells
 
@@ -181,7 +182,7 @@ def stated(
     return Offer(Probe(key, Incoming(path, value, parts, absent, is_branch)), is_aside=is_branch)
 
 
-def unpatched(offer: Offer, load: Load, outcome: Absorbed) -> Offer:
+def unpatched(offer: Offer, load: LoadEncoding, outcome: Absorbed) -> Offer:
     """Return the value that a patch makes, or its hash alone where that is known or unreadable.
 
     load:    returns a cell of the store.

@@ -42,12 +42,12 @@ from datalattice.errors import (
     WorkExceeded,
 )
 from datalattice.lattice import (
+    ValuePath,
     get_in,
 )
 from datalattice.sync.lattice.absorption import UNSOUND_CELLS, VALUE_REFUSED, Absorption
 from datalattice.sync.lattice.approach import AHEAD_BYTES_MAX, Approach, SlotFetches
 from datalattice.sync.lattice.charging import Charges
-from datalattice.sync.lattice.forkrecords import Path
 from datalattice.sync.lattice.incoming import Claim, Incoming, Waiting, unpatched
 from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
 from datalattice.sync.lattice.latticestate import LatticeState
@@ -338,7 +338,7 @@ class Intake:
     def _claim_count(self, peer: str) -> int:
         return sum(claim.peer == peer for claim in self._waiting) + self._approach.count(peer)
 
-    def _frame(self, path: Path, value: Value, peer: str, work: Work | None = None) -> Value:
+    def _frame(self, path: ValuePath, value: Value, peer: str, work: Work | None = None) -> Value:
         """Return a foreign value as a root, without what is not replicated or not hosted here.
 
         Raises: as `Views.frame`. MissingData: it takes a look at a cell that is not here yet.

@@ -24,11 +24,11 @@ Source: docs/design/patches.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from datalattice.cells import branch_hashes, branch_places
+from datalattice.cells import LoadEncoding, branch_hashes, branch_places
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX, HASH_BYTES, VLQ_BYTES_MAX
@@ -69,11 +69,8 @@ def cells_worth(patch_bytes: int) -> int:
 
 _UNKNOWN: Final = sha3_256(b"a hash to be computed")
 
-Load = Callable[[bytes], "bytes | None"]
-"""Returns the encoding of a cell, or None if it is missing."""
 
-
-def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Load) -> bytes:
+def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: LoadEncoding) -> bytes:
     """Return the patch that makes `top`, and what of `cells` is below it, from `base`.
 
     Shapes: top, base: encodings; cells: encodings by hash.
@@ -177,7 +174,7 @@ class _Frame:
 
 
 def read_patch(
-    patch: bytes, base: bytes, load: Load, bytes_max: int, cells_max: int = PATCH_CELLS_MAX
+    patch: bytes, base: bytes, load: LoadEncoding, bytes_max: int, cells_max: int = PATCH_CELLS_MAX
 ) -> dict[bytes, bytes]:
     """Return the cells of a patch by hash, children before parents; the last one is its top.
 
@@ -210,7 +207,7 @@ def read_patch(
 class _Reader:
     """A patch and how far it is read."""
 
-    def __init__(self, patch: bytes, load: Load, bytes_max: int, cells_max: int) -> None:
+    def __init__(self, patch: bytes, load: LoadEncoding, bytes_max: int, cells_max: int) -> None:
         self._patch = patch
         self._load = load
         self._room = bytes_max

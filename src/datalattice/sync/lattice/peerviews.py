@@ -27,6 +27,7 @@ from datalattice.lattice import (
     KeyedLattice,
     Lattice,
     StringKeyedLattice,
+    ValuePath,
     assoc_in,
     checked_path,
     name_bytes,
@@ -34,7 +35,6 @@ from datalattice.lattice import (
     value_below,
 )
 from datalattice.store import Store
-from datalattice.sync.lattice.forkrecords import Path
 from datalattice.sync.replica import Offer, Part, Probe
 
 MADE_MAX: Final = 1_000
@@ -84,11 +84,11 @@ class Views:
 
     # --- what peers state -----------------------------------------------------------------------
 
-    def is_replicated(self, path: Path) -> bool:
+    def is_replicated(self, path: ValuePath) -> bool:
         """Return whether a path leads into a section that is replicated, if there are sections."""
         return not self._sections or not path or name_bytes(path[0]) in self._sections
 
-    def frame(self, path: Path, value: Value, peer: str) -> Value:
+    def frame(self, path: ValuePath, value: Value, peer: str) -> Value:
         """Return a foreign value as a root, at its path, without what is not replicated.
 
         Raises: UsageError: the path leads nowhere, or through a signature; a wrong kind of value.

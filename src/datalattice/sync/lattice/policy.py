@@ -23,11 +23,11 @@ from datalattice.lattice import (
     Lattice,
     MergeContext,
     OwnerLattice,
+    ValuePath,
     assoc_in,
     get_in,
 )
 from datalattice.store import Notes
-from datalattice.sync.lattice.forkrecords import Path
 from datalattice.sync.lattice.usage import OwnerSlot
 
 SENDERS: Final = ("any", "known", "none")
@@ -234,8 +234,8 @@ def _parse(text: str | None) -> dict[str, Decision]:
 class Areas:
     """The paths from the root at which a lattice has owners, and those of its unsigned parts."""
 
-    owned: list[Path] = field(default_factory=list)
-    unsigned: list[Path] = field(default_factory=list)
+    owned: list[ValuePath] = field(default_factory=list)
+    unsigned: list[ValuePath] = field(default_factory=list)
 
     @classmethod
     def of(cls, lattice: Lattice) -> Areas:
@@ -244,7 +244,7 @@ class Areas:
         areas._collect((), lattice)
         return areas
 
-    def _collect(self, path: Path, lattice: Lattice) -> None:
+    def _collect(self, path: ValuePath, lattice: Lattice) -> None:
         if isinstance(lattice, KeyedLattice):
             # `:local` never leaves a node, so no foreign value has it.
             for key, child in lattice.children().items():
@@ -322,14 +322,14 @@ class OwnerRules:
             return True
         return self.policy.owners == "known" and owner not in self.wanted()
 
-    def forgotten(self) -> Iterator[tuple[Path, Value]]:
+    def forgotten(self) -> Iterator[tuple[ValuePath, Value]]:
         """Yield (path of the map of owners, owner) of each slot that the operator refuses."""
         for section, text in self.table.forgotten:
             for path in self.areas.owned:
                 if section in (None, section_name(path)):
                     yield path, self._owner_of(path, text)
 
-    def slots_of(self, root: Value, text: str) -> list[tuple[Path, Value, Value]]:
+    def slots_of(self, root: Value, text: str) -> list[tuple[ValuePath, Value, Value]]:
         """Return (path, owner, value) of each slot that an owner has in a root."""
         found = []
         for path in self.areas.owned:
@@ -348,7 +348,7 @@ class OwnerRules:
         ]
         return [value for value in values if value is not None]
 
-    def _owner_of(self, path: Path, text: str) -> Value:
+    def _owner_of(self, path: ValuePath, text: str) -> Value:
         """Return the owner that this text names, as a key of the map of owners at a path."""
         lattice: Lattice | None = self.lattice
         for key in path:
@@ -363,7 +363,7 @@ def owner_text(owner: Value) -> str:
     return owner if isinstance(owner, str) else to_text(owner)
 
 
-def section_name(path: Path) -> str:
+def section_name(path: ValuePath) -> str:
     """Return the name of the section that a path leads into, without its colon."""
     return _name_of(path[0])
 
@@ -373,12 +373,14 @@ def _name_of(key: Value) -> str:
     return to_text(key).removeprefix(":")
 
 
-def within(paths: list[Path], value: Value) -> list[Path]:
+def within(paths: list[ValuePath], value: Value) -> list[ValuePath]:
     """Return the paths whose section a root has."""
     return [path for path in paths if path[0] in value] if isinstance(value, Index) else []
 
 
-def containers(root: Value, other: Value, path: Path) -> tuple[Map | Index, Map | Index | None]:
+def containers(
+    root: Value, other: Value, path: ValuePath
+) -> tuple[Map | Index, Map | Index | None]:
     """Return the containers of two roots at a path; (an empty one, None) if the other lacks it."""
     mine, theirs = get_in(root, path), get_in(other, path)
     if not isinstance(theirs, (Map, Index)):
@@ -388,7 +390,7 @@ def containers(root: Value, other: Value, path: Path) -> tuple[Map | Index, Map 
     return mine if isinstance(mine, Index) else Index(), theirs
 
 
-def without(value: Value, path: Path, key: Value, lattice: Lattice) -> Value:
+def without(value: Value, path: ValuePath, key: Value, lattice: Lattice) -> Value:
     """Return a root without what is at a key of the container at a path, nor an empty container."""
     container = get_in(value, path)
     if not isinstance(container, (Map, Index)) or key not in container:

@@ -15,10 +15,9 @@ from typing import Final, NamedTuple
 from datalattice.cells import Signed, Value, Work, arrivals, same, value_hash
 from datalattice.clock import Clock
 from datalattice.errors import BadFormat, WorkExceeded
-from datalattice.lattice import TOO_COSTLY, EntryDropped, SectionDropped, get_in
+from datalattice.lattice import TOO_COSTLY, EntryDropped, SectionDropped, ValuePath, get_in
 from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, Absorption
 from datalattice.sync.lattice.evidence import Evidence
-from datalattice.sync.lattice.forkrecords import Path
 from datalattice.sync.lattice.policy import (
     OwnerRules,
     containers,
@@ -285,10 +284,12 @@ class QuotaCheck:
     outcome: Absorption
     work: Work
     is_short: bool
-    counts: list[tuple[Path, Value, Value, Count]] = field(default_factory=list)
-    added: list[tuple[Path, Value, OwnerSlot, tuple[int, int]]] = field(default_factory=list)
+    counts: list[tuple[ValuePath, Value, Value, Count]] = field(default_factory=list)
+    added: list[tuple[ValuePath, Value, OwnerSlot, tuple[int, int]]] = field(default_factory=list)
 
-    def weigh_area(self, weigh: Callable[[Path, Value], None], path: Path, other: Value) -> None:
+    def weigh_area(
+        self, weigh: Callable[[ValuePath, Value], None], path: ValuePath, other: Value
+    ) -> None:
         """Weigh all that a foreign root has at a path."""
         try:
             weigh(path, other)
@@ -297,7 +298,7 @@ class QuotaCheck:
             self.outcome.remark(TOO_COSTLY, SectionDropped(path, TOO_COSTLY))
             self.leave_out(path[:-1], path[-1])
 
-    def weigh_unsigned(self, path: Path, other: Value) -> None:
+    def weigh_unsigned(self, path: ValuePath, other: Value) -> None:
         """Weigh the unsigned part at a path, which a stranger sent."""
         mine, theirs = get_in(self.root, path), get_in(other, path)
         if theirs is None or same(mine, theirs):
@@ -316,7 +317,7 @@ class QuotaCheck:
 
         self._afford(path[:-1], path[-1], mine, theirs, weigh)
 
-    def weigh_owners(self, path: Path, other: Value) -> None:
+    def weigh_owners(self, path: ValuePath, other: Value) -> None:
         """Weigh what differs in the owners' slots at a path."""
         own, others = containers(self.root, other, path)
         try:
@@ -336,7 +337,7 @@ class QuotaCheck:
 
             self._afford(path, owner, mine, theirs, weigh)
 
-    def _weigh_slot(self, path: Path, owner: Value, mine: Value, theirs: Value) -> None:
+    def _weigh_slot(self, path: ValuePath, owner: Value, mine: Value, theirs: Value) -> None:
         quotas, usage, work = self.quotas, self.quotas.usage, self.work
         slot = OwnerSlot(section_name(path), owner)
         before = usage.known(slot, mine)
@@ -358,7 +359,7 @@ class QuotaCheck:
             self.counts.append((path, owner, mine, count))
 
     def _afford(
-        self, path: Path, key: Value, mine: Value, theirs: Value, weigh: Callable[[], Value]
+        self, path: ValuePath, key: Value, mine: Value, theirs: Value, weigh: Callable[[], Value]
     ) -> None:
         """Weigh what is at a key of the container at a path, or leave it out: it costs too much.
 
@@ -372,7 +373,7 @@ class QuotaCheck:
             self.outcome.remark(TOO_COSTLY, EntryDropped((*path, key), TOO_COSTLY))
             self.leave_out(path, key)
 
-    def leave_out(self, path: Path, key: Value) -> None:
+    def leave_out(self, path: ValuePath, key: Value) -> None:
         """Leave out what is at a key of the container at a path."""
         self.value = without(self.value, path, key, self.rules.lattice)
         self.is_short = True

@@ -31,7 +31,7 @@ TWIN: Final = Keyword("TWIN")
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class NodeStart:
     """A start of a node, signed with its identity.
 
     number:  tells it from other starts of the same identity.
@@ -44,13 +44,13 @@ class Start:
     signed: Signed = field(compare=False)
 
 
-def sign_start(identity: KeyPair, number: int, time_ms: int) -> Start:
+def sign_start(identity: KeyPair, number: int, time_ms: int) -> NodeStart:
     """Return the start of a node with this number, signed."""
     signed = Signed.sign(identity, Vector.of((START, number, time_ms)))
-    return Start(identity.public_key, number, time_ms, signed)
+    return NodeStart(identity.public_key, number, time_ms, signed)
 
 
-def read_start(value: Value) -> Start | None:
+def read_start(value: Value) -> NodeStart | None:
     """Return a start that a peer sent, None if it is malformed or its signature is not valid."""
     try:
         said = value.value if isinstance(value, Signed) else None
@@ -63,4 +63,4 @@ def read_start(value: Value) -> Start | None:
     # `type`, not `isinstance`: True is an int in Python and another value in a cell.
     if type(number) is not int or type(time_ms) is not int or not value.verify():
         return None
-    return Start(value.public_key, number, time_ms, value)
+    return NodeStart(value.public_key, number, time_ms, value)

@@ -15,6 +15,7 @@ from datalattice.lattice import (
     MergeNotice,
     OwnerForked,
     OwnerLattice,
+    ValuePath,
 )
 from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS
 from datalattice.store import CellStore, MemoryStore, Store
@@ -236,16 +237,15 @@ def lattice_kind(
     return ReplicaKind(LATTICE, host, write, checkers, is_plain=True)
 
 
-Path = tuple[Value, ...]
-
-
 def owned_entries(lattice: Lattice, value: Value) -> Iterator[tuple[Value, Value]]:
     """Yield (owner, entry) of every owner map that sections of `value` lead to."""
     for path, entry in owned_slots(lattice, value):
         yield path[-1], entry
 
 
-def owned_slots(lattice: Lattice, value: Value, path: Path = ()) -> Iterator[tuple[Path, Value]]:
+def owned_slots(
+    lattice: Lattice, value: Value, path: ValuePath = ()
+) -> Iterator[tuple[ValuePath, Value]]:
     """Yield (path, entry) of every owner's slot that sections of `value` lead to."""
     if isinstance(lattice, OwnerLattice):
         if isinstance(value, Map):
@@ -274,7 +274,7 @@ def honest_part(lattice: Lattice, value: Value, owners: Collection[Value]) -> Va
     return value
 
 
-def contains(lattice: Lattice, path: Path, slot: Value, entry: Value) -> bool:
+def contains(lattice: Lattice, path: ValuePath, slot: Value, entry: Value) -> bool:
     """Return whether a slot has all that another state of it has, log records included."""
     below = lattice.path(*path)
     if below is None or slot is None:

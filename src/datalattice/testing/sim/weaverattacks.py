@@ -182,7 +182,7 @@ ARMS: Final[tuple[Arm, ...]] = (
     ask_much,
 )
 
-Manner = Callable[[StoreKnowledge, int, PeerMessage, Dice], "bytes | None"]
+WeaverManner = Callable[[StoreKnowledge, int, PeerMessage, Dice], "bytes | None"]
 
 
 def silent(_know: StoreKnowledge, _exchange: int, _asked: PeerMessage, _dice: Dice) -> bytes | None:
@@ -208,7 +208,7 @@ def lie(know: StoreKnowledge, exchange: int, asked: PeerMessage, dice: Dice) -> 
     )
 
 
-MANNERS: Final[tuple[Manner, ...]] = (silent, refuse, lie)
+WEAVER_MANNERS: Final[tuple[WeaverManner, ...]] = (silent, refuse, lie)
 
 
 class WeaverAttacker(ScriptedPeer):
@@ -229,7 +229,7 @@ class WeaverAttacker(ScriptedPeer):
         self._streams: dict[tuple[str, HostName], FrameBuffer] = {}
         # Few arms an attacker: each run shows something else.
         self._arms = [dice.pick(ARMS) for _ in range(3)]
-        self._manner = dice.pick(MANNERS)
+        self._manner = dice.pick(WEAVER_MANNERS)
         self._pause_ms = dice.pick((600, 1_500, 4_000))
 
     def begin(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from datalattice.cells import Index, Value, decode, encode
 from datalattice.errors import BadFormat, MissingData
 from datalattice.pipeline.kv import plan as planning
-from datalattice.pipeline.kv.plan import Piece, Task, plan
+from datalattice.pipeline.kv.plan import DatabaseSubtrees, Task, plan
 from datalattice.pipeline.kv.view import DatabaseName, DatabasePair
 from datalattice.testing.cells_kit import CellDict
 
@@ -150,6 +150,6 @@ def test_differences_are_cut_finer_only_while_pieces_are_few(
 def test_a_piece_of_something_else_is_refused() -> None:
     cells = Indexes()
     with pytest.raises(BadFormat, match="not an Index"):
-        Piece(SHOP, b"", encode("text")).part(cells)
+        DatabaseSubtrees(SHOP, b"", encode("text")).part(cells)
     with pytest.raises(MissingData):
-        Piece(SHOP, b"\x20" + bytes(32), b"").part(cells)
+        DatabaseSubtrees(SHOP, b"\x20" + bytes(32), b"").part(cells)

@@ -18,14 +18,14 @@ from datalattice.service.venue import (
     JobResult,
     Json,
     Known,
-    Metadata,
     OperationFailed,
+    OperationMetadata,
     RecoveryRule,
     VenueOperation,
 )
 from datalattice.testing.venue_kit import EchoAdapter, LoneJob
 
-META: Metadata = {"operation": {"adapter": "slow:it"}}
+META: OperationMetadata = {"operation": {"adapter": "slow:it"}}
 
 
 class SlowAdapter:
@@ -39,11 +39,11 @@ class SlowAdapter:
     def operations(self) -> Sequence[VenueOperation]:
         return (VenueOperation("slow/it", META),)
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         if input is None:
             raise UsageError("input: anything but null")
 
-    def run(self, job: BlockingJob, meta: Metadata, input: Json) -> Json:
+    def run(self, job: BlockingJob, meta: OperationMetadata, input: Json) -> Json:
         self.threads.append(threading.current_thread().name)
         job.progress({"message": "half"})
         job.checkpoint([1])

@@ -13,7 +13,7 @@ from datalattice.actions import ActionRequest
 from datalattice.apps.grid import Venue
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, NoSuchPath, Unauthorized, UsageError
-from datalattice.service.venue import JobCaller, Json, Metadata
+from datalattice.service.venue import JobCaller, Json, OperationMetadata
 from datalattice.service.venue.adapters import AssetAdapter
 from datalattice.testing.venue_kit import LoneJob, venue_root
 
@@ -52,7 +52,7 @@ def refuse(_caller: JobCaller, _request: ActionRequest[Any]) -> None:
 
 def run(kind: str, given: Json, venue: Venue, south: South | None = None, may: Any = allow) -> Any:
     adapter = AssetAdapter(lambda: venue, may, south)
-    meta: Metadata = {"operation": {"adapter": f"asset:{kind}"}}
+    meta: OperationMetadata = {"operation": {"adapter": f"asset:{kind}"}}
     adapter.check(meta, given)
     return asyncio.run(adapter.run(LoneJob(), meta, given))
 

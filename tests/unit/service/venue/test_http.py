@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from datalattice.client.settings import VenueHttpConfig
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable, UsageError
-from datalattice.service.venue import Json, Metadata, OperationFailed
+from datalattice.service.venue import Json, OperationFailed, OperationMetadata
 from datalattice.service.venue.adapters.guarded import (
     ADDRESSES_MAX,
     ANSWER_FIELDS_MAX,
@@ -43,7 +43,7 @@ BODY_BYTES = LOOPBACK.body_bytes
 ANSWER_BYTES = LOOPBACK.answer_bytes
 
 
-def meta(kind: str = "any") -> Metadata:
+def meta(kind: str = "any") -> OperationMetadata:
     return {"operation": {"adapter": f"http:{kind}"}}
 
 

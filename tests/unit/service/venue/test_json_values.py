@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from datalattice.errors import UsageError
-from datalattice.service.venue import Metadata
+from datalattice.service.venue import OperationMetadata
 from datalattice.service.venue.adapters.json_values import (
     DEPTH_MAX,
     JsonAdapter,
@@ -147,7 +147,7 @@ def test_the_adapter_refuses_before_there_is_a_job() -> None:
     adapter = JsonAdapter()
     with pytest.raises(UsageError, match="json:merge or json:cond or json:assoc or json:select"):
         adapter.check({"operation": {"adapter": "json:split"}}, {})
-    meta: Metadata = {"operation": {"adapter": "json:cond"}}
+    meta: OperationMetadata = {"operation": {"adapter": "json:cond"}}
     with pytest.raises(UsageError, match="an unknown member 'values'; known: cases, default"):
         adapter.check(meta, {"values": []})
     with pytest.raises(UsageError, match="`cases` is a list"):

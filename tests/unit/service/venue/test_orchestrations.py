@@ -11,7 +11,7 @@ from datalattice.service.venue import (
     JobCaller,
     JobContext,
     Json,
-    Metadata,
+    OperationMetadata,
     PlainAdapter,
     VenueOperation,
     cell_json,
@@ -42,7 +42,7 @@ class GateAdapter(PlainAdapter):
             for name in ("pass", "wait")
         ]
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         self.runs.append(input)
         operation: Any = meta["operation"]
         if operation["adapter"] == "gate:wait":

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from datalattice.errors import UsageError
-from datalattice.service.venue import JobResult, Json, Metadata, OperationFailed
+from datalattice.service.venue import JobResult, Json, OperationFailed, OperationMetadata
 from datalattice.service.venue.adapters.orchestrator import OrchestratorAdapter
 from datalattice.service.venue.adapters.plans import STEPS_MAX
 from datalattice.testing.venue_kit import LoneJob
 
-META: Metadata = {"operation": {"adapter": "orchestrator:steps"}}
+META: OperationMetadata = {"operation": {"adapter": "orchestrator:steps"}}
 
 
 class StepsJob(LoneJob):
@@ -107,7 +107,7 @@ def test_a_step_gets_what_earlier_steps_made() -> None:
 
 
 def test_a_plan_in_the_metadata_leaves_the_input_to_the_steps() -> None:
-    meta: Metadata = {
+    meta: OperationMetadata = {
         "operation": {
             "adapter": "orchestrator:steps",
             "steps": [step("echo", ["input"])],

@@ -16,7 +16,7 @@ import pytest
 
 from datalattice.client.settings import VenuePythonConfig
 from datalattice.errors import LimitExceeded, UsageError
-from datalattice.service.venue import Json, Metadata, OperationFailed, RecoveryRule
+from datalattice.service.venue import Json, OperationFailed, OperationMetadata, RecoveryRule
 from datalattice.service.venue.adapters import processes
 from datalattice.service.venue.adapters.processes import PIPE_BYTES_MAX
 from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
@@ -92,7 +92,7 @@ def adapter(**limits: Any) -> PythonAdapter:
     return PythonAdapter(functions, VenuePythonConfig(**{"cpu_s": 30, **limits}))
 
 
-def meta(name: str) -> Metadata:
+def meta(name: str) -> OperationMetadata:
     return {"operation": {"adapter": f"python:{name}"}}
 
 

@@ -32,7 +32,7 @@ from datalattice.service.venue import (
     JobContext,
     JobStatus,
     Json,
-    Metadata,
+    OperationMetadata,
     PlainAdapter,
     VenueLimits,
     VenueOperation,
@@ -229,7 +229,7 @@ class Stubborn(PlainAdapter):
     def operations(self) -> Sequence[VenueOperation]:
         return [VenueOperation("stubborn/x", {"operation": {"adapter": "stubborn:x"}})]
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         return "too late"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from datalattice.errors import UsageError
-from datalattice.service.venue import Metadata, OperationFailed, RecoveryRule
+from datalattice.service.venue import OperationFailed, OperationMetadata, RecoveryRule
 from datalattice.service.venue.adapters.spark import SparkAdapter, SparkOffer
 from datalattice.testing.venue_kit import LoneJob
 
@@ -55,7 +55,7 @@ class Report:
         return self.document
 
 
-def meta(name: str) -> Metadata:
+def meta(name: str) -> OperationMetadata:
     return {"operation": {"adapter": f"spark:{name}"}}
 
 

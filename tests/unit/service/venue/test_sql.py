@@ -15,7 +15,7 @@ from datalattice.actions import ActionRequest, ReadKeys, ReadRecords
 from datalattice.client import Node
 from datalattice.client.settings import VenueSqlConfig as Limits
 from datalattice.errors import LimitExceeded, NoSuchPath, Unauthorized, UsageError
-from datalattice.service.venue import JobCaller, Json, Metadata, OperationFailed
+from datalattice.service.venue import JobCaller, Json, OperationFailed, OperationMetadata
 from datalattice.service.venue.adapters.sql import (
     QUERY_CHARS_MAX,
     TABLES_MAX,
@@ -24,7 +24,7 @@ from datalattice.service.venue.adapters.sql import (
 from datalattice.service.venue.adapters.tables import LatticeTables, TableRows
 from datalattice.testing.venue_kit import LoneJob
 
-META: Metadata = {"operation": {"adapter": "sql:query"}}
+META: OperationMetadata = {"operation": {"adapter": "sql:query"}}
 CALLER = LoneJob().caller
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.errors import UsageError
-from datalattice.service.venue import JobCaller, Json, Metadata, cell_json
+from datalattice.service.venue import JobCaller, Json, OperationMetadata, cell_json
 from datalattice.service.venue.adapters import TrialAdapter
 from datalattice.testing.venue_kit import LoneJob, VenueLife, venue_root
 
@@ -84,7 +84,7 @@ def test_a_delay_is_cancelled_with_what_it_would_run(life: VenueLife) -> None:
 
 
 def test_random_bytes_are_the_same_in_a_later_attempt() -> None:
-    meta: Metadata = {"operation": {"adapter": "test:random"}}
+    meta: OperationMetadata = {"operation": {"adapter": "test:random"}}
     first = LoneJob()
     adapter = TrialAdapter(SeededEntropy(1))
     output = asyncio.run(adapter.run(first, meta, {"length": 1_024}))

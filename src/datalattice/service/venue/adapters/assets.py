@@ -27,7 +27,7 @@ from datalattice.service.venue import (
     JobCaller,
     JobContext,
     Json,
-    Metadata,
+    OperationMetadata,
     PlainAdapter,
     RecoveryRule,
     VenueOperation,
@@ -108,7 +108,7 @@ class AssetAdapter(PlainAdapter):
             for kind, (description, known, needed) in _KINDS.items()
         ]
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse a malformed input."""
         kind = sub_operation(meta, _KINDS)
         given = members(input, _KINDS[kind][1])
@@ -117,7 +117,7 @@ class AssetAdapter(PlainAdapter):
         else:
             _named(text_member(given, "asset"))
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Store or pin an asset; return its `id`, and the `sha256` and `bytes` of its content.
 
         Raises: Unauthorized: the caller may not register assets. NoSuchPath: it is nowhere.

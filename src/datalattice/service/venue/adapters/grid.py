@@ -31,8 +31,8 @@ from datalattice.service.venue import (
     JobContext,
     JobStatus,
     Json,
-    Metadata,
     OperationFailed,
+    OperationMetadata,
     PlainAdapter,
     RecoveryRule,
     VenueOperation,
@@ -150,7 +150,7 @@ class GridAdapter(PlainAdapter):
         found = []
         for kind, (description, names, needed) in _KINDS.items():
             properties: dict[str, Json] = {name: _TYPES[name] for name in names}
-            metadata: Metadata = {
+            metadata: OperationMetadata = {
                 "name": f"Grid {kind}",
                 "description": f"{description}, here or at another venue",
                 "operation": {
@@ -163,11 +163,11 @@ class GridAdapter(PlainAdapter):
             found.append(VenueOperation(f"grid/{kind}", metadata, has_effects, RecoveryRule.RETRY))
         return found
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse a malformed input, and a venue that may not be called."""
         self._read(meta, input)
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Do what is asked, here or there.
 
         Raises: OperationFailed: the other venue cannot be reached, or the job failed there.
@@ -211,7 +211,7 @@ class GridAdapter(PlainAdapter):
 
     # --- the input --------------------------------------------------------------------------------
 
-    def _read(self, meta: Metadata, given: Json) -> _Call:
+    def _read(self, meta: OperationMetadata, given: Json) -> _Call:
         kind = sub_operation(meta, _KINDS)
         _, names, _ = _KINDS[kind]
         fields = members(given, names)

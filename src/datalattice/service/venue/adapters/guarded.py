@@ -29,7 +29,7 @@ ADDRESSES_MAX: Final = 4
 ANSWER_FIELDS_MAX: Final = 100
 """Most header fields of an answer; httpcore bounds their bytes to 100 KiB."""
 
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+ResolveHost = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the IP addresses of a host. Raises: OSError: it has none."""
 
 
@@ -55,7 +55,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
     def __init__(
         self,
         rules: HostRules,
-        resolve: Resolve = resolve_host,
+        resolve: ResolveHost = resolve_host,
         connections: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
         self._rules: Final = rules

@@ -13,7 +13,7 @@ from typing import Final
 
 from datalattice.errors import PeerUnavailable, UsageError
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+HostAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 METADATA_ADDRESSES: Final = frozenset(
     map(
@@ -98,14 +98,14 @@ def _is_listed(host: str, patterns: tuple[str, ...]) -> bool:
     )
 
 
-def _all_of(address: Address) -> list[Address]:
+def _all_of(address: HostAddress) -> list[HostAddress]:
     """Return what a connection to an address may reach: itself, or the IPv4 address inside it."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     # "IPv4-Mapped IPv6 Address" (RFC 4291): the same host as the IPv4 address.
     if address.ipv4_mapped is not None:
         return [address.ipv4_mapped]
-    inner: list[Address] = []
+    inner: list[HostAddress] = []
     if address.sixtofour is not None:  # 2002::/16, the IPv4 address of the router (RFC 3056)
         inner.append(address.sixtofour)
     if address.teredo is not None:  # the server, and the client behind it (RFC 4380)
@@ -116,7 +116,7 @@ def _all_of(address: Address) -> list[Address]:
     return [address, *inner]
 
 
-def _is_reserved(address: Address) -> bool:
+def _is_reserved(address: HostAddress) -> bool:
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_reserved or int(address) >> 24 == 0  # "this network"
     # Site-local addresses are deprecated, and a local NAT64 prefix leads to any IPv4 address.

@@ -21,8 +21,8 @@ from datalattice.errors import UsageError
 from datalattice.service.venue import (
     JobContext,
     Json,
-    Metadata,
     OperationFailed,
+    OperationMetadata,
     PlainAdapter,
     VenueOperation,
 )
@@ -32,7 +32,7 @@ from datalattice.service.venue.adapters.inputs import members, sub_operation, te
 if TYPE_CHECKING:
     import httpcore
 
-    from datalattice.service.venue.adapters.guarded import HttpAnswer, HttpTarget, Resolve
+    from datalattice.service.venue.adapters.guarded import HttpAnswer, HttpTarget, ResolveHost
 
 METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
 
@@ -85,7 +85,7 @@ class HttpAdapter(PlainAdapter):
         self,
         config: VenueHttpConfig,
         *,
-        resolve: Resolve | None = None,
+        resolve: ResolveHost | None = None,
         connections: httpcore.AsyncNetworkBackend | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -137,14 +137,14 @@ class HttpAdapter(PlainAdapter):
             for name, (description, known, has_effects) in each.items()
         ]
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse a malformed request, and a host that is not allowed by its name."""
         _, to, _, _ = self._request(meta, input)
         why = self._rules.refused_name(to.host)
         if why is not None:
             raise UsageError(why)
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Ask; return `status`, `body` as text, and `headers`. An HTTP error status is a result.
 
         Raises: OperationFailed: the host may not be asked, or not within the limits.
@@ -160,7 +160,7 @@ class HttpAdapter(PlainAdapter):
         return _shown(answer)
 
     def _request(
-        self, meta: Metadata, given: Json
+        self, meta: OperationMetadata, given: Json
     ) -> tuple[str, HttpTarget, list[tuple[str, str]], bytes]:
         """Return method, target, header fields and body of a request."""
         kind = sub_operation(meta, ["get", "post", "any"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from datalattice.errors import UsageError
-from datalattice.service.venue import Json, Metadata
+from datalattice.service.venue import Json, OperationMetadata
 
 
-def sub_operation(meta: Metadata, known: Collection[str]) -> str:
+def sub_operation(meta: OperationMetadata, known: Collection[str]) -> str:
     """Return what stands behind ":" in `operation.adapter`, such as "merge" of "json:merge".
 
     Raises: UsageError: it is not one of `known`.

@@ -12,7 +12,7 @@ from datalattice.errors import UsageError
 from datalattice.service.venue import (
     JobContext,
     Json,
-    Metadata,
+    OperationMetadata,
     PlainAdapter,
     VenueOperation,
 )
@@ -174,16 +174,16 @@ class JsonAdapter(PlainAdapter):
             for name, (_, description, properties) in _OPERATIONS.items()
         ]
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse an input that the operation refuses."""
         _result(meta, input)  # it is pure, so that trying it is the check
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Return `{"result": ...}`."""
         return {"result": _result(meta, input)}
 
 
-def _result(meta: Metadata, given: Json) -> Json:
+def _result(meta: OperationMetadata, given: Json) -> Json:
     call, _, properties = _OPERATIONS[sub_operation(meta, _OPERATIONS)]
     result: Json = call(members(given, properties))
     return result

@@ -20,8 +20,8 @@ from datalattice.errors import DataLatticeError, UsageError
 from datalattice.service.venue import (
     JobContext,
     Json,
-    Metadata,
     OperationFailed,
+    OperationMetadata,
     PlainAdapter,
     RecoveryRule,
     VenueOperation,
@@ -60,7 +60,7 @@ class OrchestratorAdapter(PlainAdapter):
             # Records hide it, as steps may have operations with secrets; the plan is published.
             "input": {"writeOnly": True},
         }
-        metadata: Metadata = {
+        metadata: OperationMetadata = {
             "name": "Orchestration",
             "description": "Runs steps, each with inputs from the input or from earlier steps",
             "operation": {
@@ -79,13 +79,13 @@ class OrchestratorAdapter(PlainAdapter):
             )
         ]
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse a plan that is malformed, names unknown or later steps, or has too many."""
         plan, _ = _plan(meta, input)
         if self._check_output is None and any(step.strict for step in plan.steps):
             raise UsageError("`strict` steps are not offered here: no output schemas are checked")
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Run the steps; return the value of `result`.
 
         Raises: OperationFailed: a step did not complete; the others are cancelled.
@@ -94,7 +94,7 @@ class OrchestratorAdapter(PlainAdapter):
         return await _Orchestration(job, plan, given, self._check_output).run()
 
 
-def _plan(meta: Metadata, given: Json) -> tuple[Plan, Json]:
+def _plan(meta: OperationMetadata, given: Json) -> tuple[Plan, Json]:
     sub_operation(meta, ["steps"])
     operation = meta["operation"]
     if isinstance(operation, Mapping) and "steps" in operation:

@@ -17,8 +17,8 @@ from datalattice.service.venue import (
     BLOCKING_THREADS,
     JobContext,
     Json,
-    Metadata,
     OperationFailed,
+    OperationMetadata,
     PlainAdapter,
     RecoveryRule,
     VenueOperation,
@@ -92,11 +92,11 @@ class PythonAdapter(PlainAdapter):
         """Return an operation for each function."""
         return [_operation(one) for one in self._functions.values()]
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse a function that is not registered."""
         sub_operation(meta, self._functions)
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Call the function; return what it returns.
 
         Raises: OperationFailed: it raised, ended its process, took too long, or returned what is

@@ -20,8 +20,8 @@ from datalattice.pipeline.jobs import cancel_tagged, spark_errors, tagged
 from datalattice.service.venue import (
     JobContext,
     Json,
-    Metadata,
     OperationFailed,
+    OperationMetadata,
     PlainAdapter,
     RecoveryRule,
     VenueOperation,
@@ -129,11 +129,11 @@ class SparkAdapter(PlainAdapter):
             for one in self._offers.values()
         ]
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse an unknown job, and arguments that are not open to callers."""
         self._arguments(meta, input)
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Run the job, with its progress as `message`; return its report.
 
         Raises: OperationFailed: Spark or the job failed. UsageError: it refuses its arguments, or
@@ -173,7 +173,7 @@ class SparkAdapter(PlainAdapter):
             self._started = spark
             return spark
 
-    def _arguments(self, meta: Metadata, given: Json) -> tuple[SparkOffer, dict[str, Any]]:
+    def _arguments(self, meta: OperationMetadata, given: Json) -> tuple[SparkOffer, dict[str, Any]]:
         offer = self._offers[sub_operation(meta, self._offers)]
         return offer, {**members(given, offer.open), **offer.fixed}
 

@@ -25,8 +25,8 @@ from datalattice.service.venue import (
     JobCaller,
     JobContext,
     Json,
-    Metadata,
     OperationFailed,
+    OperationMetadata,
     PlainAdapter,
     VenueOperation,
     caller_of,
@@ -87,7 +87,7 @@ class SqlAdapter(PlainAdapter):
             "parameters": {"type": ["array", "object"]},
             "maxRows": {"type": "integer", "minimum": 1, "maximum": self._limits.rows},
         }
-        metadata: Metadata = {
+        metadata: OperationMetadata = {
             "name": "SQL query",
             "description": "One SELECT over topics and databases",
             "operation": {
@@ -97,11 +97,11 @@ class SqlAdapter(PlainAdapter):
         }
         return [VenueOperation("sql/query", metadata, has_effects=False)]
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse a malformed input, and a query that is not one SELECT."""
         self._request(meta, input)
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Return `columns` (name and type), `rows`, and `truncated`: whether there are more.
 
         Raises: OperationFailed: the query fails or takes too long, or the caller may not read a
@@ -153,7 +153,7 @@ class SqlAdapter(PlainAdapter):
             raise OperationFailed(str(error)) from error
         return query.answer()
 
-    def _request(self, meta: Metadata, given: Json) -> _SqlRequest:
+    def _request(self, meta: OperationMetadata, given: Json) -> _SqlRequest:
         sub_operation(meta, ["query"])
         fields = members(given, _MEMBERS)
         query = text_member(fields, "query")

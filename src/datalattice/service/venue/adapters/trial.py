@@ -11,8 +11,8 @@ from datalattice.errors import UsageError
 from datalattice.service.venue import (
     JobContext,
     Json,
-    Metadata,
     OperationFailed,
+    OperationMetadata,
     PlainAdapter,
     VenueOperation,
 )
@@ -71,7 +71,7 @@ class TrialAdapter(PlainAdapter):
             for name, (description, properties) in _OPERATIONS.items()
         ]
 
-    def check(self, meta: Metadata, input: Json) -> None:
+    def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse a malformed input."""
         name = sub_operation(meta, _OPERATIONS)
         known = _OPERATIONS[name][1]
@@ -86,7 +86,7 @@ class TrialAdapter(PlainAdapter):
         if name == "random":
             _number(given, "length", 1, RANDOM_BYTES_MAX)
 
-    async def run(self, job: JobContext, meta: Metadata, input: Json) -> Json:
+    async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Do as the operation is named."""
         name = sub_operation(meta, _OPERATIONS)
         if name == "echo":

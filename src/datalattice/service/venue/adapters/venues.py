@@ -42,7 +42,7 @@ from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached
 if TYPE_CHECKING:
     import httpcore
 
-    from datalattice.service.venue.adapters.guarded import HttpAnswer, Resolve
+    from datalattice.service.venue.adapters.guarded import HttpAnswer, ResolveHost
 
 R = TypeVar("R", bound=Message)
 
@@ -214,7 +214,7 @@ class RemoteVenues:
         rules: VenueRules,
         *,
         clock: Clock | None = None,
-        resolve: Resolve | None = None,
+        resolve: ResolveHost | None = None,
         connections: httpcore.AsyncNetworkBackend | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
