@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from datalattice.crypto import KeyPair, SeededEntropy
-from datalattice.engine import JOURNAL_TABLE, Engine, GroupCommit, JournaledEngine
+from datalattice.engine import JOURNAL_TABLE, Engine, GroupCommit, JournaledEngine, JournalFile
 from datalattice.errors import StoreError
 from datalattice.testing.clocks import TickingClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
@@ -20,10 +20,14 @@ KEY = KeyPair(b"\x07" * 32)
 def opened(disk: SimDisk, boot: bytes = b"first", *, journaled: bool = True) -> Stores:
     engine: Engine = JournalEngine(disk, "weaver", (*STORE_TABLES, JOURNAL_TABLE))
     if journaled:
-        path = "weaver/front"
-        file = disk.open(path, create=not disk.exists(path), write=True)
-        disk.sync_folder("weaver")
-        engine = JournaledEngine(engine, lambda: file, boot, full_bytes=4_000)
+
+        def open_file(name: str) -> JournalFile:
+            path = f"weaver/front-{name}"
+            file = disk.open(path, create=not disk.exists(path), write=True)
+            disk.sync_folder("weaver")
+            return file
+
+        engine = JournaledEngine(engine, open_file, boot, full_bytes=4_000)
     return Stores(GroupCommit(engine), KEY, TickingClock(1_000), SeededEntropy(7))
 
 

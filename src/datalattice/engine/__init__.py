@@ -21,6 +21,7 @@ from datalattice.engine.copying import copy_tables as copy_tables
 from datalattice.engine.group import GroupCommit as GroupCommit, GroupTxn as GroupTxn
 from datalattice.engine.journal import (
     JOURNAL_BYTES as JOURNAL_BYTES,
+    JOURNAL_END_FILE as JOURNAL_END_FILE,
     JOURNAL_FILE as JOURNAL_FILE,
     JOURNAL_TABLE as JOURNAL_TABLE,
     JournaledEngine as JournaledEngine,

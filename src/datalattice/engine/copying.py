@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.engine.base import Engine
-from datalattice.engine.journal import JOURNAL_FILE
+from datalattice.engine.journal import JOURNAL_END_FILE, JOURNAL_FILE
 from datalattice.engine.lmdb import DATA_FILE, LmdbEngine
 from datalattice.errors import StoreFailed
 
@@ -35,7 +35,9 @@ def copy_tables(engine: Engine, folder: str | os.PathLike[str]) -> None:
             for table in engine.tables:
                 txn.put_many(table, view.scan(table))
         # Of older tables: they are void from now on, and must not stand in front of the new ones.
-        (target / JOURNAL_FILE).unlink(missing_ok=True)
+        # The header first: without it all records that check count, so a crash leaves them whole.
+        for name in (JOURNAL_END_FILE, JOURNAL_FILE):
+            (target / name).unlink(missing_ok=True)
         (made / DATA_FILE).replace(target / DATA_FILE)
         shutil.rmtree(made)
         fd = os.open(target, os.O_RDONLY)

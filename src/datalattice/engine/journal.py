@@ -6,11 +6,14 @@ memory, in front of the tables. Once the journal is full, and for a large transa
 go to the tables in one transaction there, which also names the next generation of the journal: from
 then on the records in the file are void, and the next ones are written over them.
 
-    file    = header, header again, records from byte 128 on
-    header  = boot id 16, generation 16, end u64, number of records so far u64
+    journal     = 128 zeros, records
+    journal.end = boot id 16, generation 16, end u64, number of records so far u64, CRC-32 u32
     record  = length u32, check 16, parts; a length of 0 follows the last record
     part    = length u8 and name of a table, count u32, then for each change: length u32 of the key,
               key, length u32 of the value, value; ff ff ff ff removes the key, and no value follows
+
+The second file, the header, is mapped and never synced: a commit waits for the pages of its record
+and nothing else. An earlier version had the header in the journal, where zeros are now.
 
 A check covers the body and the check before, the first one the generation, so remains of older
 records or of a failed write are never read as a record. Integers are big-endian.
@@ -27,8 +30,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import threading
+import zlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -53,6 +58,7 @@ from datalattice.engine.base import (
 from datalattice.errors import Corruption, StoreClosed, StoreFailed, StoreFull, UsageError
 
 JOURNAL_FILE: Final = "journal"
+JOURNAL_END_FILE: Final = "journal.end"
 JOURNAL_TABLE: Final = "journal"
 """Table of the engine below that holds the generation."""
 
@@ -65,6 +71,7 @@ RECORD_BYTES_MAX: Final = 64 * 1024
 
 _KEY: Final = b"generation"
 _HEADER: Final = Struct(">16s16sQQ")
+_HEADER_BYTES: Final = _HEADER.size + 4
 _START: Final = 128
 _HEAD: Final = Struct(">I16s")
 _LENGTH: Final = Struct(">I")
@@ -430,21 +437,23 @@ class JournaledEngine:
     def __init__(
         self,
         base: Engine,
-        open_file: Callable[[], JournalFile | None],
+        open_file: Callable[[str], JournalFile | None],
         boot: bytes,
         *,
         full_bytes: int = JOURNAL_BYTES,
     ) -> None:
         """Use `open_journaled`, unless the disk is simulated.
 
-        base: durable, with the table `journal` besides those of this engine. open_file: None while
-        there is no file. boot: differs after each restart of the machine, empty where unknown.
+        base: durable, with the table `journal` besides those of this engine. open_file: given a
+        name; None while there is no such file. boot: differs after each restart of the machine,
+        empty where unknown.
         """
         self._base = base
         self._names = tuple(name for name in base.tables if name != JOURNAL_TABLE)
         self.known: Final = frozenset(self._names)
         self._open_file = open_file
-        self._file = open_file()
+        self._file: JournalFile | None = None
+        self._end_file: JournalFile | None = None
         self._boot = blake3(boot)[:16]
         self._full_bytes = full_bytes
         self._lock = threading.RLock()
@@ -452,6 +461,15 @@ class JournaledEngine:
         self._records = 0  # as the header says, for the next one
         self._is_damaged = False
         self._closed = False
+        if base.read_only:
+            return  # the files are opened once they are there
+        try:
+            with base.write():  # alone: files are filled with zeros
+                self._open_files()
+                self._move_header()
+        except BaseException:
+            self._close_files()
+            raise
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -537,7 +555,8 @@ class JournaledEngine:
             file.sync()
             with self._lock:
                 # Together: a reader that found it published would read it into `recent`, too.
-                self._publish(recent.generation, recent.end + len(record), self._records + 1)
+                end = recent.end + len(record)
+                self._publish(_Header(self._boot, recent.generation, end, self._records + 1))
                 recent.apply(changes, len(record), check)
         except OSError as error:
             # Not acknowledged, so it should not be found after a power failure either.
@@ -568,31 +587,60 @@ class JournaledEngine:
 
     # --- the file -------------------------------------------------------------------------------
 
-    def _header(self) -> _Header:
-        """Return the header, zeros where there is none."""
-        file = self._file
-        if file is None:
-            file = self._file = self._open_file()
-            if file is None:
-                return _NO_HEADER
-        # Twice in the file, so that one that is being written is noticed, and read again.
-        for _ in range(_HEADER_LOOKS):
-            data = self._read(0, 2 * _HEADER.size)
-            if data[: _HEADER.size] == data[_HEADER.size :] and len(data) == 2 * _HEADER.size:
-                return _Header(*_HEADER.unpack_from(data))
-        return _NO_HEADER  # its writer ended within
+    def _open_files(self) -> None:
+        if self._file is None:
+            self._file = self._open_file(JOURNAL_FILE)
+        if self._end_file is None:
+            self._end_file = self._open_file(JOURNAL_END_FILE)
 
-    def _publish(self, generation: bytes, end: int, records: int) -> None:
-        """Let others read up to the end of the records, which are durable."""
+    def _close_files(self) -> None:
+        files = self._file, self._end_file
+        self._file = self._end_file = None
+        for file in files:
+            if file is not None:
+                file.close()
+
+    def _move_header(self) -> None:
+        """Take over from an earlier version, which has its header in the journal."""
         file = self._file
         assert file is not None, "a writer has made the file"
-        data = _HEADER.pack(self._boot, generation, end, records)
-        file.write(0, data + data)
-        self._records = records
+        try:
+            former = file.read(0, _HEADER.size)
+            if any(former):
+                _, generation, end, records = _HEADER.unpack(former)
+                # Of no boot, so that all that checks counts: that version may have written after
+                # this one, or may do so again.
+                self._publish(_Header(bytes(16), generation, end, records))
+                file.write(0, bytes(_START))
+                file.sync()
+        except OSError as error:
+            raise _failure(error) from error
 
-    def _read(self, offset: int, count: int) -> bytes:
-        file = self._file
-        assert file is not None, "it is asked for after a look"
+    def _header(self) -> _Header:
+        """Return the header, zeros where there is none."""
+        file = self._end_file
+        if file is None:
+            self._open_files()
+            file = self._end_file
+            if file is None:
+                return _NO_HEADER
+        for _ in range(_HEADER_LOOKS):  # one that is being written does not check yet
+            data = self._read(file, 0, _HEADER_BYTES)
+            if not any(data):
+                break  # nothing was written yet
+            if _LENGTH.pack(zlib.crc32(data[: _HEADER.size])) == data[_HEADER.size :]:
+                return _Header(*_HEADER.unpack_from(data))
+        return _NO_HEADER
+
+    def _publish(self, header: _Header) -> None:
+        """Let others read up to the end of the records, which are durable."""
+        file = self._end_file
+        assert file is not None, "a writer has made the file"
+        data = _HEADER.pack(*header)
+        file.write(0, data + _LENGTH.pack(zlib.crc32(data)))
+        self._records = header.records
+
+    def _read(self, file: JournalFile, offset: int, count: int) -> bytes:
         try:
             return file.read(offset, count)
         except OSError as error:
@@ -635,11 +683,13 @@ class JournaledEngine:
 
     def _record(self, recent: _Recent) -> tuple[dict[str, dict[bytes, bytes | None]], int, bytes]:
         """Return the record behind the last one, its size and check; a size of 0: there is none."""
-        head = self._read(recent.end, _HEAD.size)
+        file = self._file
+        assert file is not None, "records are read from a file that is there"
+        head = self._read(file, recent.end, _HEAD.size)
         if len(head) == _HEAD.size:
             length, check = _HEAD.unpack(head)
             if 0 < length <= 4 * RECORD_BYTES_MAX:
-                body = self._read(recent.end + _HEAD.size, length)
+                body = self._read(file, recent.end + _HEAD.size, length)
                 if len(body) == length and check == _check(recent, body):
                     return _decode(body), _HEAD.size + length, check
         return {}, 0, b""
@@ -652,7 +702,8 @@ class JournaledEngine:
             # Written again: a sync that failed may have left them clean and lost.
             file.write(_START, file.read(_START, recent.end - _START))
             file.sync()
-            self._publish(recent.generation, recent.end, self._records + recent.count)
+            count = self._records + recent.count
+            self._publish(_Header(self._boot, recent.generation, recent.end, count))
         except OSError as error:
             self._recent = _Recent(_NO_GENERATION)
             raise _failure(error) from error
@@ -664,9 +715,7 @@ class JournaledEngine:
     def close(self) -> None:
         """Release all resources; the records stay in the journal."""
         self._closed = True
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+        self._close_files()
         self._base.close()
 
 
@@ -726,54 +775,93 @@ class _OsFile:
 
     def __init__(self, path: Path, *, create: bool) -> None:
         flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
-        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def read(self, offset: int, count: int) -> bytes:
-        return os.pread(self._fd, count, offset)
+        return os.pread(self.fd, count, offset)
 
     def write(self, offset: int, data: bytes) -> None:
         while data:
-            done = os.pwrite(self._fd, data, offset)
+            done = os.pwrite(self.fd, data, offset)
             offset, data = offset + done, data[done:]
 
     def sync(self) -> None:
         sync = getattr(os, "fdatasync", os.fsync)
-        sync(self._fd)
+        sync(self.fd)
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        return os.fstat(self.fd).st_size
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
 
-def open_journal(folder: Path, *, create: bool) -> JournalFile | None:
-    """Open the journal of a folder; None: there is none, and it is not to be created."""
-    path = folder / JOURNAL_FILE
-    is_new = create and not path.exists()
-    try:
+class _MappedFile:
+    """The header, in memory that all processes share. Its maker is the only writer meanwhile."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
         file = _OsFile(path, create=create)
+        try:
+            if file.size() < _HEADER_BYTES:
+                if not create:  # its maker is about to fill it
+                    raise FileNotFoundError
+                file.write(0, bytes(_HEADER_BYTES))
+            access = mmap.ACCESS_WRITE if create else mmap.ACCESS_READ
+            self._map = mmap.mmap(file.fd, _HEADER_BYTES, access=access)
+        finally:
+            file.close()
+
+    def read(self, offset: int, count: int) -> bytes:
+        return self._map[offset : offset + count]
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._map[offset : offset + len(data)] = data
+
+    def sync(self) -> None:
+        self._map.flush()
+
+    def size(self) -> int:
+        return len(self._map)
+
+    def close(self) -> None:
+        """Do nothing: a thread may be reading; the mapping ends with this object."""
+
+
+def open_journal(folder: Path, name: str, *, create: bool) -> JournalFile | None:
+    """Open a file of the journal in a folder; None: it is not there, and is not to be created.
+
+    With `create` by one process at a time.
+    """
+    try:
+        if name == JOURNAL_END_FILE:
+            return _MappedFile(folder / name, create=create)
+        file = _OsFile(folder / name, create=create)
+        if create:
+            _take_room(file, folder)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _failure(error) from error
-    if is_new:
-        try:
-            # Its room is taken now: a sync of a file that grows waits for the file system's own
-            # journal, too.
-            file.write(0, bytes(JOURNAL_BYTES))
-            os.fsync(file._fd)
+    return file
+
+
+def _take_room(file: _OsFile, folder: Path) -> None:
+    """Fill a new file: a sync of one that grows waits for the file system's own journal, too."""
+    try:
+        size = file.size()
+        if size < JOURNAL_BYTES:
+            file.write(size, bytes(JOURNAL_BYTES - size))
+            os.fsync(file.fd)
             folder_fd = os.open(folder, os.O_RDONLY)
             try:
                 os.fsync(folder_fd)
             finally:
                 os.close(folder_fd)
-        except OSError as error:
-            file.close()
-            raise _failure(error) from error
-    return file
+    except OSError:
+        file.close()
+        raise
 
 
 def boot_id() -> bytes:

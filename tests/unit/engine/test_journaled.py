@@ -14,13 +14,17 @@ from pathlib import Path
 import pytest
 
 from datalattice.engine import (
+    JOURNAL_BYTES,
+    JOURNAL_END_FILE,
     JOURNAL_FILE,
     JOURNAL_TABLE,
     Engine,
     JournaledEngine,
+    JournalFile,
     LmdbEngine,
     MemoryEngine,
     WriteTxn,
+    copy_tables,
     open_engine,
 )
 from datalattice.engine.journal import RECORD_BYTES_MAX
@@ -34,7 +38,7 @@ SMALL = 700
 
 
 class MemoryFile:
-    """A journal in memory, for as many engines as are opened on it."""
+    """A file in memory."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -60,12 +64,22 @@ class MemoryFile:
         pass
 
 
+class MemoryFiles:
+    """The files of a journal in memory, for as many engines as are opened on them."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryFile()
+        self.end = MemoryFile()
+
+    def __call__(self, name: str) -> MemoryFile:
+        return {JOURNAL_FILE: self.journal, JOURNAL_END_FILE: self.end}[name]
+
+
 @pytest.mark.parametrize("full_bytes", [0, SMALL, 1 << 20])
 def test_it_is_an_engine(full_bytes: int) -> None:
     def make() -> Engine:
-        file = MemoryFile()
         base = MemoryEngine((*TABLES, JOURNAL_TABLE))
-        return JournaledEngine(base, lambda: file, b"boot", full_bytes=full_bytes)
+        return JournaledEngine(base, MemoryFiles(), b"boot", full_bytes=full_bytes)
 
     check_engine(make)
 
@@ -101,14 +115,14 @@ def contents(engine: Engine) -> dict[tuple[str, bytes], bytes]:
 
 def opened(disk: SimDisk, boot: int = 0) -> JournaledEngine:
     base = JournalEngine(disk, "tables", (*TABLES, JOURNAL_TABLE))
-    path = "tables/front"
 
-    def open_file() -> object:
+    def open_file(name: str) -> JournalFile:
+        path = f"tables/front-{name}"
         file = disk.open(path, create=not disk.exists(path), write=True)
         disk.sync_folder("tables")
         return file
 
-    return JournaledEngine(base, open_file, b"%d" % boot, full_bytes=SMALL)  # type: ignore[arg-type]
+    return JournaledEngine(base, open_file, b"%d" % boot, full_bytes=SMALL)
 
 
 def states() -> list[dict[tuple[str, bytes], bytes]]:
@@ -151,16 +165,16 @@ def test_a_crash_at_any_write_keeps_what_returned(power_failure: bool) -> None:
 
 
 def test_a_failed_sync_leaves_nothing_behind() -> None:
-    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
-    engine = JournaledEngine(base, lambda: file, b"boot")
+    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    engine = JournaledEngine(base, files, b"boot")
     with engine.write() as txn:
         txn.put("one", b"k", b"1")
-    file.fails = True
+    files.journal.fails = True
     with pytest.raises(StoreFailed), engine.write() as txn:
         txn.put("one", b"k", b"2")
-    file.fails = False
+    files.journal.fails = False
     assert contents(engine) == {("one", b"k"): b"1"}
-    again = JournaledEngine(base, lambda: file, b"later boot")
+    again = JournaledEngine(base, files, b"later boot")
     assert contents(again) == {("one", b"k"): b"1"}
     with again.write() as txn:
         txn.put("one", b"k", b"3")
@@ -168,14 +182,14 @@ def test_a_failed_sync_leaves_nothing_behind() -> None:
 
 
 def test_a_damaged_journal_is_an_error_and_not_an_older_state() -> None:
-    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
-    engine = JournaledEngine(base, lambda: file, b"boot")
+    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    engine = JournaledEngine(base, files, b"boot")
     for number in range(3):
         with engine.write() as txn:
             txn.put("one", b"k", b"%d" % number)
-    file.data[file.data.index(b"k\0\0\0\x011") + 5] ^= 1
+    files.journal.data[files.journal.data.index(b"k\0\0\0\x011") + 5] ^= 1
     for boot in (b"boot", b"later boot"):
-        again = JournaledEngine(base, lambda: file, boot)
+        again = JournaledEngine(base, files, boot)
         with pytest.raises(Corruption, match="journal"):
             again.read()
         with pytest.raises(Corruption, match="journal"), again.write():
@@ -183,28 +197,128 @@ def test_a_damaged_journal_is_an_error_and_not_an_older_state() -> None:
         assert again.is_damaged
 
 
+# --- the header ---------------------------------------------------------------------------------
+
+
+def test_a_commit_writes_its_record_and_nothing_else_to_the_disk() -> None:
+    class Watched(MemoryFile):
+        def write(self, offset: int, data: bytes) -> None:
+            calls.append((offset, offset + len(data)))
+            super().write(offset, data)
+
+        def sync(self) -> None:
+            calls.append("sync")
+
+    calls: list[object] = []
+    files = MemoryFiles()
+    files.journal = Watched()
+    engine = JournaledEngine(MemoryEngine((*TABLES, JOURNAL_TABLE)), files, b"boot")
+    with engine.write() as txn:  # the first of this boot
+        txn.put("one", b"k", b"v")
+    begin = len(files.journal.data) - 4  # over the length that says that no record follows
+    for number in range(3):
+        calls.clear()
+        with engine.write() as txn:
+            txn.put("one", bytes([number]), b"x")
+        end = len(files.journal.data)
+        assert calls == [(begin, end), "sync"]
+        begin = end - 4
+
+
+def numbered(folder: Path, numbers: range) -> None:
+    engine = open_engine(folder, ("one",))
+    for number in numbers:
+        with engine.write() as txn:
+            txn.put("one", bytes([number]), b"x")
+    engine.close()
+
+
+def numbers_in(folder: Path, *, read_only: bool) -> list[int]:
+    engine = open_engine(folder, ("one",), read_only=read_only)
+    with engine.read() as view:
+        found = [key[0] for key, _ in view.scan("one")]
+    engine.close()
+    return found
+
+
+def make_earlier(folder: Path) -> None:
+    """Put the header at the beginning of the journal, as an earlier version did."""
+    header = (folder / JOURNAL_END_FILE).read_bytes()[:48]
+    with (folder / JOURNAL_FILE).open("rb+") as file:
+        file.write(header + header)
+
+
+def test_a_journal_of_an_earlier_version_keeps_its_records(tmp_path: Path) -> None:
+    numbered(tmp_path, range(3))
+    make_earlier(tmp_path)
+    (tmp_path / JOURNAL_END_FILE).unlink()
+    assert numbers_in(tmp_path, read_only=True) == [0, 1, 2]
+    numbered(tmp_path, range(3, 6))
+    assert numbers_in(tmp_path, read_only=True) == list(range(6))
+    assert not any((tmp_path / JOURNAL_FILE).read_bytes()[:128])
+
+
+def test_records_of_an_earlier_version_that_came_later_count(tmp_path: Path) -> None:
+    numbered(tmp_path, range(3))
+    before = (tmp_path / JOURNAL_END_FILE).read_bytes()
+    numbered(tmp_path, range(3, 6))
+    make_earlier(tmp_path)
+    (tmp_path / JOURNAL_END_FILE).write_bytes(before)  # the earlier version does not know it
+    assert numbers_in(tmp_path, read_only=False) == list(range(6))
+    numbered(tmp_path, range(6, 9))
+    assert numbers_in(tmp_path, read_only=True) == list(range(9))
+
+
+@pytest.mark.parametrize("left", [b"", bytes(52), b"x" * 52])
+def test_a_header_that_is_lost_takes_no_record_with_it(tmp_path: Path, left: bytes) -> None:
+    numbered(tmp_path, range(3))
+    (tmp_path / JOURNAL_END_FILE).write_bytes(left)  # as a power failure may leave it
+    assert numbers_in(tmp_path, read_only=True) == [0, 1, 2]
+    numbered(tmp_path, range(3, 6))
+    assert numbers_in(tmp_path, read_only=True) == list(range(6))
+
+
+def test_a_journal_that_was_not_filled_is_filled_behind_its_records(tmp_path: Path) -> None:
+    numbered(tmp_path, range(3))
+    journal = tmp_path / JOURNAL_FILE
+    journal.write_bytes(journal.read_bytes()[:4_000])
+    assert numbers_in(tmp_path, read_only=False) == [0, 1, 2]
+    assert journal.stat().st_size == JOURNAL_BYTES
+
+
+def test_tables_that_are_replaced_take_their_journal_with_them(tmp_path: Path) -> None:
+    numbered(tmp_path / "old", range(3))
+    numbered(tmp_path / "new", range(7, 9))
+    engine = open_engine(tmp_path / "new", ("one",), read_only=True)
+    copy_tables(engine, tmp_path / "old")
+    engine.close()
+    assert numbers_in(tmp_path / "old", read_only=True) == [7, 8]
+    numbered(tmp_path / "old", range(1))
+    assert numbers_in(tmp_path / "old", read_only=True) == [0, 7, 8]
+
+
 # --- limits -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_a_record_has_a_greatest_size(more: int) -> None:
-    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
-    engine = JournaledEngine(base, lambda: file, b"boot")
+    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    engine = JournaledEngine(base, files, b"boot")
     with engine.write() as txn:  # a change counts 8 bytes besides key and value
         txn.put("one", b"k", bytes(RECORD_BYTES_MAX - 9 + more))
     with base.read() as tables:
         assert tables.count("one") == (more > 0)
-    again = JournaledEngine(base, lambda: file, b"later boot")
+    again = JournaledEngine(base, files, b"later boot")
     assert len(contents(again)["one", b"k"]) == RECORD_BYTES_MAX - 9 + more
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_the_journal_goes_to_the_tables_once_it_is_full(more: int) -> None:
-    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
-    engine = JournaledEngine(base, lambda: file, b"boot", full_bytes=SMALL)
+    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    engine = JournaledEngine(base, files, b"boot", full_bytes=SMALL)
     with engine.write() as txn:
         txn.put("one", b"first", b"")
-    end = file.data.rindex(b"first") + len(b"first") + 4  # where the next record begins
+    end = files.journal.data.rindex(b"first") + len(b"first") + 4  # where the next record begins
     with engine.write() as txn:
         txn.put("one", b"k", bytes(SMALL - end - 9 + more))
     with base.read() as tables:
@@ -216,8 +330,8 @@ def test_the_journal_goes_to_the_tables_once_it_is_full(more: int) -> None:
 
 
 def test_engines_on_one_journal_see_each_other_at_once() -> None:
-    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
-    one, other = (JournaledEngine(base, lambda: file, b"boot", full_bytes=SMALL) for _ in range(2))
+    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    one, other = (JournaledEngine(base, files, b"boot", full_bytes=SMALL) for _ in range(2))
     for number in range(40):
         writer, reader = (one, other) if number % 3 else (other, one)
         before, seen = reader.read(), contents(reader)
@@ -232,13 +346,13 @@ def test_engines_on_one_journal_see_each_other_at_once() -> None:
 
 
 def test_what_is_not_durable_yet_is_seen_by_no_one() -> None:
-    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
-    writer = JournaledEngine(base, lambda: file, b"boot")
-    reader = JournaledEngine(base, lambda: file, b"boot")
+    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    writer = JournaledEngine(base, files, b"boot")
+    reader = JournaledEngine(base, files, b"boot")
     with writer.write() as txn:
         txn.put("one", b"k", b"1")
     seen = []
-    file.on_sync = lambda: seen.append(contents(reader))
+    files.journal.on_sync = lambda: seen.append(contents(reader))
     with writer.write() as txn:
         txn.put("one", b"k", b"2")
     assert seen == [{("one", b"k"): b"1"}]
@@ -261,22 +375,22 @@ def test_a_thread_that_reads_while_a_record_is_published_does_not_take_it_twice(
     class Published(MemoryFile):
         def write(self, offset: int, data: bytes) -> None:
             super().write(offset, data)
-            if offset == 0:
-                reader = threading.Thread(target=lambda: engine.read().close())
-                readers.append(reader)
-                reader.start()
-                reader.join(0.2)  # it has read the record by then, or waits for the writer
+            reader = threading.Thread(target=lambda: engine.read().close())
+            readers.append(reader)
+            reader.start()
+            reader.join(0.2)  # it has read the record by then, or waits for the writer
 
     readers: list[threading.Thread] = []
-    file = Published()
+    files = MemoryFiles()
+    files.end = Published()
     base = MemoryEngine((*TABLES, JOURNAL_TABLE))
-    engine = JournaledEngine(base, lambda: file, b"boot")
+    engine = JournaledEngine(base, files, b"boot")
     for number in range(3):
         with engine.write() as txn:
             txn.put("one", bytes([number]), b"x")
     for reader in readers:
         reader.join()
-    other = JournaledEngine(base, lambda: file, b"boot")
+    other = JournaledEngine(base, files, b"boot")
     with other.read() as seen:
         assert [key for key, _ in seen.scan("one")] == [b"\0", b"\1", b"\2"]
 
@@ -326,7 +440,8 @@ def test_where_no_boot_id_is_known_nothing_is_acknowledged_in_the_journal_alone(
     with engine.write() as txn:
         txn.put("t", b"k", b"v")
     engine.close()
-    (tmp_path / JOURNAL_FILE).unlink()  # a header that was lost, at its worst
+    (tmp_path / JOURNAL_FILE).unlink()
+    (tmp_path / JOURNAL_END_FILE).unlink()
     engine = open_engine(tmp_path, ("t",))
     with engine.read() as view:
         assert view.get("t", b"k") == b"v"
