@@ -108,6 +108,36 @@ def test_it_is_a_mapping(db: Database) -> None:
     assert len(db.store()) == 4
 
 
+def test_a_key_of_any_type_reads_as_one_value(db: Database) -> None:
+    with db.watch() as watch:
+        db["plain"] = [1]
+        db.hset("hash", "name", "Ada")
+        db.sadd("set", "x")
+        db.zadd("scores", 2, "b")
+        db.zadd("scores", 1, "a")
+        db.rpush("list", 1, 2)
+        db.incr("visits", 3)
+        held = {
+            "plain": [1],
+            "hash": Index.of({"name": "Ada"}),
+            "set": {"x"},
+            "scores": [["a", 1.0], ["b", 2.0]],
+            "list": [1, 2],
+            "visits": 3,
+        }
+        assert dict(db) == held == {change.key: change.value for change in watch.poll()}
+    assert db["visits"] == db.get("visits") == db.setdefault("visits", 9) == db.pop("visits") == 3
+    assert sorted(map(repr, db.values())) == sorted(repr(db[key]) for key in db)
+
+
+def test_a_typed_database_reads_counters_and_lists_as_they_are(clock: StoppedClock) -> None:
+    db = Database.create("shop", ALICE, clock=clock, of=timedelta)
+    db["lap"] = timedelta(seconds=1)
+    db.incr("visits")
+    db.rpush("list", "a")
+    assert dict(db) == {"lap": timedelta(seconds=1), "visits": 1, "list": ["a"]}
+
+
 def test_keys_come_in_the_order_of_their_bytes_and_by_prefix(db: Database) -> None:
     for key in ("user/2", "user/10", "us", "users", "z", ""):
         db[key] = key

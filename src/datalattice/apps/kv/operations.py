@@ -17,10 +17,11 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMappi
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar, cast
 
-from datalattice.apps.kv.entries import VALUE, VALUE_TAG, Entry, register
+from datalattice.apps.kv.entries import VALUE_TAG, Entry, register
 from datalattice.apps.kv.joining import ENTRIES
 from datalattice.apps.kv.keys import checked_key, checked_text, checked_values
 from datalattice.apps.kv.kinds import LONG_MAX
+from datalattice.apps.kv.showing import read_value
 from datalattice.apps.kv.writing import (
     KeyState,
     after,
@@ -59,8 +60,8 @@ Duration = float | timedelta
 class Operations(MutableMapping[str, T], Generic[T]):
     """A mapping of the live keys of one store to their values.
 
-    Values are converted by the value type; without one they are cells. The value of a structure is
-    the Index of its members, for which there are typed operations; their members are cells.
+    Plain values are converted by the value type; without one they are cells. A structure reads as
+    one value (docs/kv.md "As one value"), whose members are cells.
     """
 
     __slots__ = ("_clock", "_replica", "_type")
@@ -117,7 +118,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
     # --- values ---
 
     def _value(self, entry: Entry) -> T:
-        return self._type.from_cell(entry.cell[VALUE])
+        return read_value(entry, self._type)
 
     def __getitem__(self, key: str) -> T:
         """Return the value of a live key; raise KeyError if the key is not live."""
@@ -201,14 +202,14 @@ class Operations(MutableMapping[str, T], Generic[T]):
         """Return the value of a live key; if the key is not live, set and return `default`."""
         cell = self._type.to_cell(cast("T", default))
 
-        def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
+        def write(stored: Value, now_ms: int) -> tuple[Value, T]:
             slot = read_slot(stored, now_ms)
             # The stored entry itself: a key that is live stays as it is, with its time and expiry.
             if slot.entry is not None and slot.live:
-                return stored, slot.entry.cell[VALUE]
-            return put_value(stored, cell, None, now_ms), cell
+                return stored, self._value(slot.entry)
+            return put_value(stored, cell, None, now_ms), self._type.from_cell(cell)
 
-        return self._type.from_cell(self._write(key, write))
+        return self._write(key, write)
 
     def modify(self, key: str, function: Callable[[Any], T], default: T | None = None) -> T:
         """Replace a plain value by `function(value)` in one update; return the new value.

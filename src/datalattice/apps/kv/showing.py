@@ -10,14 +10,16 @@ Source: CAD037 "TTL"; docs/kv.md "Expiry", "As one value", "Stamps".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final, cast
 
 from datalattice.apps.kv.entries import LIST_TAG, VALUE, VALUE_TAG, Entry, register
 from datalattice.apps.kv.keys import checked_key
 from datalattice.apps.kv.kinds import (
     COUNTER,
     COUNTER_TAG,
+    FIELDS,
     HASH,
     HASH_TAG,
     KINDS,
@@ -27,7 +29,6 @@ from datalattice.apps.kv.kinds import (
     ZSET_TAG,
     StructureKind,
 )
-from datalattice.apps.kv.typed import by_field, by_score, checked_score, fielded, fields, shown
 from datalattice.apps.kv.writing import (
     add_members,
     add_scored,
@@ -42,9 +43,10 @@ from datalattice.apps.kv.writing import (
     remove_members,
     total_of,
 )
+from datalattice.apps.valuetypes import T, ValueType
 from datalattice.cells import Index, List, Map, Set, Value, Vector, same
-from datalattice.errors import TypeMismatch
-from datalattice.lattice import as_integer, is_long
+from datalattice.errors import TypeMismatch, UsageError
+from datalattice.lattice import as_integer, is_long, is_short
 
 TYPE_TAGS: Final = {
     "value": VALUE_TAG,
@@ -88,6 +90,76 @@ def short_value(entry: Entry) -> Value:
     members = entry.cell[VALUE]
     is_long = isinstance(members, (Index, Map)) and len(members) > SHORT_MEMBERS_MAX
     return members if is_long else shown_value(entry)
+
+
+def read_value(entry: Entry, type: ValueType[T]) -> T:
+    """Return what a handle of a value type gives for an entry, as `db[key]` and a watch do.
+
+    Raises: TypeMismatch: a plain value does not fit the type.
+    """
+    # "In a database of a named type only plain values are of that type" (docs/kv.md "As one
+    # value").
+    if entry.tag == VALUE_TAG:
+        return type.from_cell(entry.cell[VALUE])
+    return cast("T", shown_value(entry))
+
+
+def shown(kind: StructureKind, index: Index) -> Iterator[tuple[Value, Vector]]:
+    """Yield the visible members with their keys."""
+    for key, member in index.entries():
+        if kind.holds(key, member) and kind.shows(member) and isinstance(member, Vector):
+            yield key, member
+
+
+def fields(index: Index) -> Iterator[tuple[str, Value]]:
+    """Yield the visible fields of a hash with their values."""
+    for field, member in FIELDS.entries(index):
+        if HASH.holds(field, member) and HASH.shows(member) and isinstance(member, Vector):
+            yield field, member[0]
+
+
+def by_field(index: Index) -> Index | Map:
+    """Return the visible fields of a hash; a Map if a field is longer than 32 bytes."""
+    return fielded(list(fields(index)))
+
+
+def fielded(pairs: list[tuple[str, Value]]) -> Index | Map:
+    """Return fields with values as an Index, or as a Map like `by_field`."""
+    # "A Map where a field is longer than 32 bytes" (docs/kv.md "Hashes").
+    is_exact = all(is_short(field) for field, _value in pairs)
+    return Index.of(pairs) if is_exact else Map.of(pairs)
+
+
+def by_score(index: Index) -> list[tuple[Value, float]]:
+    """Return the members of a sorted set with their scores, ordered by score, then hash.
+
+    A NaN score, which a peer may send, comes last.
+    """
+    ranked: list[tuple[bool, float, int, Value, float]] = []
+    for position, (_name, member) in enumerate(shown(ZSET, index)):
+        score = member[1]
+        assert isinstance(score, float)
+        unordered = math.isnan(score)  # NaN has no order, so it would upset the sort
+        ranked.append((unordered, 0.0 if unordered else score, position, member[0], score))
+    ranked.sort(key=lambda row: row[:3])  # "equal scores: member-hash order"
+    return [(member, score) for _nan, _rank, _position, member, score in ranked]
+
+
+def checked_score(score: object) -> float:
+    """Return a score as a float.
+
+    Raises: TypeMismatch: it is not an int or float. UsageError: it is NaN, or too large.
+    """
+    if type(score) is not int and type(score) is not float:
+        raise TypeMismatch(f"`score` is not an int or float: {type(score).__name__}")
+    try:
+        number = float(score)
+    except OverflowError as error:
+        raise UsageError(f"`score` is too large for a float: {score!r}") from error
+    # "A score is a number other than NaN" (docs/kv.md "Sorted sets").
+    if math.isnan(number):
+        raise UsageError("`score` is nan, which has no order; give a number")
+    return number
 
 
 def checked_shown(tag: int, value: Value) -> Value:

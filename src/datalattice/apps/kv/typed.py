@@ -8,13 +8,13 @@ Source: CAD037; docs/kv.md "Operations", "Lists", "Counters", "Hashes", "Sets", 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from datalattice.apps.kv.keys import checked_text, checked_values
 from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, StructureKind
 from datalattice.apps.kv.operations import Operations
+from datalattice.apps.kv.showing import by_field, by_score, checked_score, fields, shown
 from datalattice.apps.kv.writing import (
     add_members,
     add_scored,
@@ -29,8 +29,8 @@ from datalattice.apps.kv.writing import (
 )
 from datalattice.apps.valuetypes import T
 from datalattice.cells import Index, Map, Set, Value, Vector, to_cell, to_cells, value_hash
-from datalattice.errors import TypeMismatch, UsageError
-from datalattice.lattice import is_long, is_short
+from datalattice.errors import UsageError
+from datalattice.lattice import is_long
 
 INFINITY: Final = float("inf")
 
@@ -259,47 +259,6 @@ class TypedOperations(Operations[T]):
         return sum(1 for _member in shown(ZSET, self._members(key, ZSET, "ZCARD")))
 
 
-def shown(kind: StructureKind, index: Index) -> Iterator[tuple[Value, Vector]]:
-    """Yield the visible members with their keys."""
-    for key, member in index.entries():
-        if kind.holds(key, member) and kind.shows(member) and isinstance(member, Vector):
-            yield key, member
-
-
-def fields(index: Index) -> Iterator[tuple[str, Value]]:
-    """Yield the visible fields of a hash with their values."""
-    for field, member in FIELDS.entries(index):
-        if HASH.holds(field, member) and HASH.shows(member) and isinstance(member, Vector):
-            yield field, member[0]
-
-
-def by_field(index: Index) -> Index | Map:
-    """Return the visible fields of a hash; a Map if a field is longer than 32 bytes."""
-    return fielded(list(fields(index)))
-
-
-def fielded(pairs: list[tuple[str, Value]]) -> Index | Map:
-    """Return fields with values as an Index, or as a Map like `by_field`."""
-    # "A Map where a field is longer than 32 bytes" (docs/kv.md "Hashes").
-    is_exact = all(is_short(field) for field, _value in pairs)
-    return Index.of(pairs) if is_exact else Map.of(pairs)
-
-
-def by_score(index: Index) -> list[tuple[Value, float]]:
-    """Return the members of a sorted set with their scores, ordered by score, then hash.
-
-    A NaN score, which a peer may send, comes last.
-    """
-    ranked: list[tuple[bool, float, int, Value, float]] = []
-    for position, (_name, member) in enumerate(shown(ZSET, index)):
-        score = member[1]
-        assert isinstance(score, float)
-        unordered = math.isnan(score)  # NaN has no order, so it would upset the sort
-        ranked.append((unordered, 0.0 if unordered else score, position, member[0], score))
-    ranked.sort(key=lambda row: row[:3])  # "equal scores: member-hash order"
-    return [(member, score) for _nan, _rank, _position, member, score in ranked]
-
-
 def positions(start: int, stop: int, count: int) -> tuple[int, int]:
     """Return the slice of `count` elements for positions start to stop, both included.
 
@@ -312,20 +271,3 @@ def positions(start: int, stop: int, count: int) -> tuple[int, int]:
     first = max(start + count, 0) if start < 0 else start
     end = min((stop + count if stop < 0 else stop) + 1, count)
     return (0, 0) if first >= end else (first, end)
-
-
-def checked_score(score: object) -> float:
-    """Return a score as a float.
-
-    Raises: TypeMismatch: it is not an int or float. UsageError: it is NaN, or too large.
-    """
-    if type(score) is not int and type(score) is not float:
-        raise TypeMismatch(f"`score` is not an int or float: {type(score).__name__}")
-    try:
-        number = float(score)
-    except OverflowError as error:
-        raise UsageError(f"`score` is too large for a float: {score!r}") from error
-    # "A score is a number other than NaN" (docs/kv.md "Sorted sets").
-    if math.isnan(number):
-        raise UsageError("`score` is nan, which has no order; give a number")
-    return number

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Generic, NamedTuple
 
-from datalattice.apps.kv.entries import VALUE, VALUE_TAG, Entry
+from datalattice.apps.kv.entries import VALUE, Entry
 from datalattice.apps.kv.joining import ENTRIES
+from datalattice.apps.kv.showing import read_value
 from datalattice.apps.kv.writing import read_slot
 from datalattice.apps.valuetypes import T, ValueType
 from datalattice.cells import EMPTY_INDEX, Index, IndexPart, Value, same
@@ -97,19 +98,12 @@ def _change(
     """Return the change of a key; None if readers see no difference."""
     # "Type (None: deleted)"; a key that came and went between two looks is no change.
     if now is None:
-        return None if was is None else KeyChange(key, None, None, _value(was, kind))
+        return None if was is None else KeyChange(key, None, None, read_value(was, kind))
     # A write that readers cannot see, such as a new expiry, is not reported.
     if was is not None and was.tag == now.tag and same(was.cell[VALUE], now.cell[VALUE]):
         return None
-    previous = None if was is None else _value(was, kind)
-    return KeyChange(key, now.type_name, _value(now, kind), previous)
-
-
-def _value(entry: Entry, kind: ValueType[T]) -> T:
-    """Return a plain value as its type; the members of a structure are a cell."""
-    held = entry.cell[VALUE]
-    # Members of structures have no type of the handle.
-    return kind.from_cell(held) if entry.tag == VALUE_TAG else held  # type: ignore[return-value]
+    previous = None if was is None else read_value(was, kind)
+    return KeyChange(key, now.type_name, read_value(now, kind), previous)
 
 
 def _store(value: Value) -> Index:
