@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from datalattice.cells import (
     EMPTY_VECTOR,
@@ -128,6 +128,32 @@ def test_vectors_that_share_a_tail_do_not_see_each_other(
     assert encode(one) == encode(Vector.of([*items, *left]))
     assert encode(two) == encode(Vector.of([*items, *right]))
     assert encode(shared) == encode(Vector.of(items))
+
+
+@given(
+    st.sampled_from([0, 240, 256, 495, 512, 4_080]),
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(1, 60), st.sampled_from(["", "encode", "read"])),
+        max_size=12,
+    ),
+)
+@example(512, [(0, 32, ""), (1, 16, ""), (1, 1, "encode"), (3, 16, "")])
+def test_vectors_that_share_leaves_do_not_see_each_other(
+    count: int, steps: list[tuple[int, int, str]]
+) -> None:
+    versions = [(by_appending(range(count)), [*range(count)])]
+    for number, (which, more, then) in enumerate(steps):
+        vector, items = versions[which % len(versions)]
+        items = [*items, *range(1_000 * number, 1_000 * number + more)]
+        for item in items[-more:]:
+            vector = vector.append(item)
+        if then == "encode":
+            encode(vector)
+        elif then == "read":
+            assert vector.get(len(items) - 20) == (items[-20] if len(items) >= 20 else None)
+        versions.append((vector, items))
+    for vector, items in versions:
+        assert encode_message(vector) == encode_message(Vector.of(items))
 
 
 @given(elements(), st.integers(0, 310), st.lists(plain_scalars(), max_size=20), st.booleans())

@@ -2,7 +2,8 @@
 
 A vector of n elements is a leaf (n <= 16), a tail before a prefix whose length is a multiple of 16,
 or a tree of full blocks. Appending shares everything but the tail. Vectors made one after another
-by appending share even the tail's Python list, of which each uses only its own first part.
+by appending share even the tail's Python list, of which each uses only its own first part, and that
+of the leaves after the last block of 256 elements (`_Apart`).
 
 Length: one structure with all its operations; they share the tree's private shape.
 
@@ -53,6 +54,21 @@ _POSITION: Final = "a vector position is an int"
 MOVED_ELEMENTS: Final = 4096  # elements in memory at a time while a vector is rebuilt
 OVERLAP_ELEMENTS: Final = 4096  # elements in memory at a time while two ranges are compared
 PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed leaf
+
+
+class _Apart:
+    """The leaves after the last block of 256 elements, and the blocks before, as a kid.
+
+    Stands in a vector of 256 * n + 16 * k elements that grew by appending and was not opened since,
+    so that the path above the leaves is copied once for a block. The list may be longer than the k
+    leaves of a vector, since later vectors share it.
+    """
+
+    __slots__ = ("blocks", "leaves")
+
+    def __init__(self, blocks: object, leaves: list[object]) -> None:
+        self.blocks: Final = blocks
+        self.leaves: Final = leaves
 
 
 class Vector(Cell):
@@ -115,8 +131,15 @@ class Vector(Cell):
         return out.getvalue()
 
     def _parse(self) -> list[object]:
+        prefix = self._prefix
+        if isinstance(prefix, _Apart):
+            kids = _joined(prefix, self._count)
+            self._kids = kids
+            self._prefix = None
+            return kids
         data = self._encoding
-        assert data is not None
+        if data is None:  # another thread has joined them just now
+            return self._open()
         start: i64 = read_vlq(data, 1, len(data))[1]
         kids, at = read_kids(data, start, self._used(), self._loader)
         if at < len(data):
@@ -279,7 +302,7 @@ class Vector(Cell):
         # Still a tail, or the first leaf, which needs no tree above it.
         if tail < 15 or count < 16:
             return _vector(count + 1, kids, self._prefix)
-        return _push(node_of(self._prefix, count - 15), self._prefix, _full_leaf(kids, 0))
+        return _with_leaf(self._prefix, count - 15, _full_leaf(kids, 0))
 
     def extend(self, items: Iterable[object]) -> Vector:
         """Return this vector with `items` added at the end, in bulk."""
@@ -303,9 +326,9 @@ class Vector(Cell):
             if self._prefix is None:
                 whole = full
             else:
-                whole = _push(node_of(self._prefix, self._count - tail), self._prefix, full)
+                whole = _with_leaf(self._prefix, self._count - tail, full)
         while total - at >= 16:
-            whole = _push(whole, whole, _full_leaf(fresh, at))
+            whole = _with_leaf(whole, whole._count, _full_leaf(fresh, at))
             at += 16
         if at < total:
             return _vector(whole._count + total - at, fresh[at:], whole)
@@ -328,7 +351,7 @@ class Vector(Cell):
         while total - at >= 16:
             # [80][10, the count of 16][the elements]: a full leaf.
             leaf = closed_vector(b"\x80\x10" + b"".join(rows[at : at + 16]), None)
-            whole = _push(whole, whole, leaf) if whole._count else leaf
+            whole = _with_leaf(whole, whole._count, leaf) if whole._count else leaf
             at += 16
         if at < total:
             whole = whole._extend([read_value(row, 0, len(row), None) for row in rows[at:]])
@@ -370,7 +393,7 @@ class Vector(Cell):
                 leaf = Ref(digests[i], loader)
             if leaf is None or not whole._count:
                 leaf = closed_vector(encoding, loader)
-            whole = _push(whole, whole, leaf) if whole._count else node_of(leaf, 16)
+            whole = _with_leaf(whole, whole._count, leaf) if whole._count else node_of(leaf, 16)
         if at < total:
             whole = whole._extend(read_kids(data, begin, total - at, loader)[0])
         return whole, cells
@@ -485,7 +508,7 @@ class Vector(Cell):
         return other if theirs_too and made is not self else made
 
 
-def _vector(count: i64, kids: list[object], prefix: object) -> Vector:
+def _vector(count: i64, kids: list[object] | None, prefix: object) -> Vector:
     made = Vector()
     made._count = count
     made._kids = kids
@@ -534,31 +557,65 @@ def node_of(kid: object, count: i64) -> Vector:
     return node
 
 
-def _push(body: Vector, kid: object, leaf: object) -> Vector:
-    """Return `body`, of a positive multiple of 16 elements, with one more full leaf, as a kid.
+def _with_leaf(kid: object, count: i64, leaf: object) -> Vector:
+    """Return the vector `kid`, of `count` elements, with a full leaf, as a kid.
 
-    `kid` is `body` as a kid.
+    `count` is a positive multiple of 16.
+    """
+    body = node_of(kid, count)
+    apart = body._prefix
+    number: i64 = (count & 255) >> 4
+    if isinstance(apart, _Apart):
+        leaves = apart.leaves
+        # As with the list of a tail: the list ends with this vector's own part, or is copied.
+        if len(leaves) == number:
+            leaves.append(leaf)
+        if leaves[number] is not leaf:
+            apart = _Apart(apart.blocks, [*leaves[:number], leaf])
+    elif number:
+        return _push(body, kid, leaf, 16, 16)
+    else:
+        _push(body, kid, leaf, 16, 256)  # raises MissingData now, not when the vector is opened
+        apart = _Apart(kid, [leaf])
+    if number < 15:
+        return _vector(count + 16, None, apart)
+    blocks: i64 = count & ~255
+    return _push(node_of(apart.blocks, blocks), apart.blocks, _block(256, apart.leaves), 256, 256)
+
+
+def _joined(apart: _Apart, count: i64) -> list[object]:
+    """Return the kids of the vector of `count` elements."""
+    last: i64 = count & 255
+    leaves = apart.leaves[: last >> 4]
+    block = leaves[0] if last == 16 else _vector(last, leaves, None)
+    return _push(node_of(apart.blocks, count - last), apart.blocks, block, last, 256)._open()
+
+
+def _push(body: Vector, kid: object, part: object, size: i64, unit: i64) -> Vector:
+    """Return `body` with one more block, a kid of `size` elements, at most `unit`, a power of 16.
+
+    `body` has a positive multiple of `unit` elements; `kid` is `body` as a kid.
     """
     count: i64 = body._count
-    # Two full leaves are the smallest tree: B is 16 for 17 to 256 elements.
-    if count == 16:
-        return _vector(32, [kid, leaf], None)
+    # Two blocks are the smallest tree: B is `unit` for up to 16 of them.
+    if count == unit:
+        return _vector(unit + size, [kid, part], None)
     block: i64 = block_size(count)
     # The tree is full: one level more, with the old tree as its first child.
     if count == block * 16:
-        return _vector(count + 16, [kid, leaf], None)
+        return _vector(count + size, [kid, part], None)
     kids = body._open()[:]
     last: i64 = len(kids) - 1
-    size: i64 = count - last * block
+    rest: i64 = count - last * block
     child = kids[last]
-    # The last child is full, so the leaf begins another one.
-    if size == block:
-        kids.append(leaf)
-    elif size == 16:  # a leaf is not opened: it may be known by hash only
-        kids[last] = _vector(32, [child, leaf], None)
+    # The last child is full, so the new block begins another one.
+    if rest == block:
+        kids.append(part)
+    elif rest == unit:  # a block is not opened: it may be known by hash only
+        kids[last] = _vector(unit + size, [child, part], None)
     else:
-        kids[last] = _push(node_of(child, size), child, leaf)
-    return _block(count + 16, kids)
+        kids[last] = _push(node_of(child, rest), child, part, size, unit)
+    return _block(count + size, kids)
 
 
 def _block(count: i64, kids: list[object]) -> Vector:

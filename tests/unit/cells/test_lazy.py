@@ -12,6 +12,7 @@ from nacl import bindings
 
 from datalattice.cells import (
     EMPTY_MAP,
+    EMPTY_VECTOR,
     Blob,
     Index,
     Map,
@@ -118,6 +119,15 @@ def test_reading_one_element_loads_one_path(vector: Vector, shelf: Shelf, positi
     lazy = as_vector(shelf.open(vector))
     assert lazy[position] == f"element {position}"
     assert shelf.loads <= 5
+
+
+@pytest.mark.parametrize("count", [COUNT, 4_096 + 6 * 256])
+def test_an_append_below_a_missing_path_says_so(count: int) -> None:
+    bare = as_vector(decode(encode(Vector.of(range(count)))))
+    for number in range(15):
+        bare = bare.append(number)
+    with pytest.raises(MissingData):
+        bare.append(15)
 
 
 def test_reading_a_range_loads_its_leaves(vector: Vector, shelf: Shelf) -> None:
@@ -451,6 +461,30 @@ def test_a_write_spares_the_children_that_another_thread_reads() -> None:
         sys.settrace(before)
     assert len(changed) == 11
     assert list(map(id, read)) == list(map(id, wanted))
+
+
+def test_threads_that_append_to_one_vector_get_vectors_of_their_own() -> None:
+    base = EMPTY_VECTOR
+    for number in range(512 + 16 + 15):
+        base = base.append(number)
+    others: list[Vector] = []
+    before = sys.gettrace()
+
+    def trace(frame: FrameType, _event: str, _value: object) -> TraceFunction | None:
+        # Before each step of the append, another thread appends to the same vector.
+        if frame.f_code.co_name not in ("append", "_with_leaf"):
+            return None
+        others.append(base.append(f"other {len(others)}"))
+        return trace
+
+    sys.settrace(trace)
+    try:
+        own = base.append("own")
+    finally:
+        sys.settrace(before)
+    assert same(own, Vector.of([*range(543), "own"]))
+    for number, other in enumerate(others):
+        assert same(other, Vector.of([*range(543), f"other {number}"]))
 
 
 def test_a_child_that_is_something_else_is_found_when_looked_at() -> None:

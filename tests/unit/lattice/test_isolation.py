@@ -293,6 +293,10 @@ def test_a_hole_has_a_hash_and_is_no_part_of_any_value() -> None:
     assert not Holes().spoils(hole)
     assert Holes({bytes(32): "bad"}).spoils(hole)
     assert Holes({bytes(32): "bad"}).is_planted(Map.of([(1, hole)]))
+    appended = Vector.of([0] * 256)
+    for _ in range(16):
+        appended = appended.append(hole)
+    assert Holes({bytes(32): "bad"}).is_planted(appended)
 
 
 def test_every_derived_context_knows_all_that_the_first_one_knew() -> None:
