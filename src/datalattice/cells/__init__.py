@@ -95,6 +95,7 @@ from datalattice.cells.maps import (
 )
 from datalattice.cells.message import (
     MessageCells as MessageCells,
+    all_references as all_references,
     branch_kids as branch_kids,
     decode as decode,
     decode_message as decode_message,

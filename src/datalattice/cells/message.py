@@ -8,7 +8,7 @@ Source: CAD003 "Branches", "Multi-cell encoding"; docs/cells.md "Embedding", "De
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -30,7 +30,7 @@ from datalattice.cells.cell import (
 )
 from datalattice.cells.parse import read_value
 from datalattice.cells.scalars import need
-from datalattice.cells.scan import branch_hashes, read_vlq, scan, scan_top
+from datalattice.cells.scan import branch_hashes, may_refer, read_vlq, scan, scan_top
 from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX, CHUNK_BYTES, EMBEDDED_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -229,6 +229,15 @@ def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
 def references(encoding: bytes) -> list[bytes]:
     """Return the distinct hashes that an encoded cell references, in order."""
     return list(dict.fromkeys(branch_hashes(encoding)))
+
+
+def all_references(encodings: Iterable[bytes]) -> list[bytes]:
+    """Return the `references` of each of some encoded cells, one cell after the other."""
+    found: list[bytes] = []
+    for encoding in encodings:
+        if may_refer(encoding):
+            found.extend(references(encoding))
+    return found
 
 
 pickle_hook[0] = encode_message

@@ -67,17 +67,20 @@ def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
                 continue
             seen.add(digest)
             stack.append((digest, encoding, kid))
-        stack += _wide_kids(kid, encoding) if isinstance(kid, Cell) else cell_children(kid)
+        stack += _wide_kids(kid, encoding, home) if isinstance(kid, Cell) else cell_children(kid)
     return found
 
 
-def _wide_kids(cell: Cell, encoding: bytes) -> list[object]:
-    """Return the kids of a cell that can be or contain a branch.
+def _wide_kids(cell: Cell, encoding: bytes, home: Loader | None) -> list[object]:
+    """Return the kids of a cell that can be or contain a branch which `home` does not load.
 
     A closed cell without references in its encoding is not opened.
     """
-    if cell._kids is None and not (may_refer(encoding) and branch_places(encoding)):
-        return []
+    if cell._kids is None:
+        # All that a closed cell refers to is loaded by its own loader.
+        is_stored = home is not None and cell._loader is home
+        if is_stored or not (may_refer(encoding) and branch_places(encoding)):
+            return []
     return [child for child in cell._children() if _is_wide(child)]
 
 

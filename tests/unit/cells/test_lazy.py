@@ -240,6 +240,20 @@ def test_novelty_stops_at_what_home_already_has(mapping: Map, shelf: Shelf) -> N
     assert len(novelty(lazy, elsewhere)) == len(novelty(mapping))
 
 
+def test_novelty_leaves_closed_what_home_loads() -> None:
+    shelf = Shelf()
+    texts = [f"{n}" * 150 for n in range(6)]
+    value = Index.of([(f"key {n}", Vector.of([text])) for n, text in enumerate(texts)])
+    shelf.keep(value)
+    kept = shelf.open(value)
+    assert isinstance(kept, Index)
+    held = kept["key 1"]  # embedded, and refers to a text
+    assert isinstance(held, Vector)
+    news = novelty(Vector.of([held, "x" * 150]), shelf)
+    assert [encoding for _, encoding, _ in news] == [encode("x" * 150)]
+    assert held._kids is None
+
+
 @pytest.mark.parametrize("size", [CHUNK_BYTES * 5, CHUNK_BYTES * 16, CHUNK_BYTES * 40])
 def test_novelty_has_children_before_parents(size: int) -> None:
     data = bytes(i * i % 251 for i in range(size))

@@ -176,9 +176,11 @@ def test_a_complete_value_brings_what_another_waits_for() -> None:
     assert len(staging) == 0
 
 
-def test_a_shared_cell_comes_once_and_before_all_that_refer_to_it() -> None:
+@pytest.mark.parametrize("beside", [1, 5])
+def test_a_shared_cell_comes_once_and_before_all_that_refer_to_it(beside: int) -> None:
     shared: Value = Vector.of(["deep " * 40])
-    value: Value = Vector.of([Vector.of([shared, "x" * 150]), shared, "y" * 150, "z" * 100])
+    below = Vector.of([shared, *[f"{n}" * 150 for n in range(beside)]])  # with 5, its own cell
+    value: Value = Vector.of([shared, below, "y" * 150, "z" * 100])
     cells = _cells(value)
     progress = IncompleteCells(Home()).claim("claim", [value_hash(value)], cells)
     order = [hash for hash, _ in progress.stored]

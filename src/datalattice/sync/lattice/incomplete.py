@@ -26,6 +26,7 @@ from datalattice.cells import (
     FACTS_MAX,
     Holes,
     KnownFacts,
+    all_references,
     check_cell,
     learn_cell,
     learn_cells,
@@ -139,7 +140,7 @@ class IncompleteCells:
         self._home = home
         self._facts = KnownFacts(self._load, facts_max)
         self._cells: dict[bytes, _Cell] = {}
-        self._passing: Mapping[bytes, _Cell] = {}  # cells that are checked together just now
+        self._passing: Mapping[bytes, bytes] = {}  # cells that are checked together just now
         self._gaps: dict[object, int] = {}  # cell hash or claim -> references not stored yet
         # hash not stored yet -> cells and claims above it, as the keys of a dict
         self._waiting: dict[bytes, dict[object, None]] = {}
@@ -172,53 +173,53 @@ class IncompleteCells:
         top:   the encoding that refers to `hashes`, if it has no cell of its own.
         """
         hashes = list(dict.fromkeys(hashes))
-        reached: dict[bytes, _Cell] = {}
+        reached: dict[bytes, bytes] = {}
         outside: dict[bytes, None] = {}  # in order of first occurrence
         lengths: dict[bytes, int] = {}
+        is_tree = True  # nothing of `reached` is below two others
         front = hashes
         while front:
-            at_hand = {
-                hash: None
-                for hash in front
-                if hash in cells and hash not in self._cells and hash not in self._spoiled
-            }
-            lengths |= self._home.lengths(at_hand)  # a peer may send what is stored already
-            below: list[bytes] = []
+            fresh: dict[bytes, bytes] = {}
             for hash in front:
-                # A stored cell is here with all below it, so nothing of it is awaited.
-                if hash in reached or hash in lengths:
-                    continue
-                if hash in at_hand:
-                    cell = reached[hash] = _Cell(cells[hash], references(cells[hash]), sender)
-                    below.extend(cell.below)
-                else:
+                is_held = hash in self._cells or hash in self._spoiled
+                encoding = None if is_held else cells.get(hash)
+                if encoding is None:
                     outside[hash] = None
-            front = below
+                elif hash in reached or hash in fresh:
+                    is_tree = False
+                else:
+                    fresh[hash] = encoding
+            # A peer may send what is stored already. A stored cell is here with all below it, so
+            # nothing of it is awaited.
+            stored = self._home.lengths(fresh)
+            lengths |= stored
+            for hash in stored:
+                del fresh[hash]
+            reached |= fresh
+            front = all_references(fresh.values())
         made = _Claim(hashes, top)
         progress: Completion | None = None
         # Most messages are complete in themselves: nothing of them has to wait.
         if self._waiting.keys().isdisjoint(outside):
             lengths |= self._home.lengths(outside)
             if outside.keys() <= lengths.keys():
+                # Of a tree, what was reached later is not above what was reached before.
+                order = list(reached.items())[::-1] if is_tree else _upwards(hashes, reached)
                 self._passing = reached
                 try:
-                    progress = self._pass_complete(claim, made, reached, lengths)
+                    progress = self._pass_complete(claim, made, order, lengths, sender)
                 finally:
                     self._passing = {}
         if progress is None:
             self._claims[claim] = made
-            progress = self._add(reached, claim, hashes)
+            progress = self._add(_parsed(reached.items(), sender), claim, hashes)
         self._facts.trim()
         return progress
 
     def add(self, cells: Mapping[bytes, bytes], sender: str = "") -> Completion:
         """Take cells that something waits for; ignore all others."""
-        wanted = {
-            hash: _Cell(encoding, references(encoding), sender)
-            for hash, encoding in cells.items()
-            if self.is_wanted(hash)
-        }
-        progress = self._add(wanted, None, [])
+        came = [(hash, encoding) for hash, encoding in cells.items() if self.is_wanted(hash)]
+        progress = self._add(_parsed(came, sender), None, [])
         self._facts.trim()
         return progress
 
@@ -226,28 +227,26 @@ class IncompleteCells:
         self,
         claim: object,
         made: _Claim,
-        cells: dict[bytes, _Cell],
+        cells: list[tuple[bytes, bytes]],
         lengths: Mapping[bytes, int],
+        sender: str,
     ) -> Completion | None:
-        """Pass on a claim without gaps, and what its cells complete.
+        """Pass on a claim without gaps, and what its cells, children first, complete.
 
         None: a stored cell that is needed to check one of them cannot be read.
         """
         progress = Completion()
         spoiled: dict[bytes, _Spoiled] = {}
         short = {hash for hash, length in lengths.items() if length <= EMBEDDED_BYTES_MAX}
-        short |= {h for h, cell in cells.items() if len(cell.encoding) <= EMBEDDED_BYTES_MAX}
-        order = _upwards(made.hashes, cells)
+        short |= {hash for hash, encoding in cells if len(encoding) <= EMBEDDED_BYTES_MAX}
+        sound = 0
         # All are sound, as a rule: they are checked in one go up to the first that is not.
-        if not short and self._bad.keys().isdisjoint(cells):
-            together = [(hash, cell.encoding) for hash, cell in order]
-            sound = learn_cells(together, self._facts)
-            progress.stored = together[:sound]
-            order = order[sound:]
+        if not short and not (self._bad and any(hash in self._bad for hash, _ in cells)):
+            sound = learn_cells(cells, self._facts)
+            progress.stored = cells[:sound]
         try:
-            for hash, cell in order:
-                if short:
-                    cell.names_short = not short.isdisjoint(cell.below)
+            for hash, cell in _parsed(cells[sound:], sender).items():
+                cell.names_short = not short.isdisjoint(cell.below)
                 self._settle(hash, cell, spoiled, progress)
             # Joined only now: if the checks above must wait, nothing of this message may stay.
             self._spoiled |= spoiled
@@ -261,8 +260,9 @@ class IncompleteCells:
             for ref in one.below:
                 spoiled[ref].users += 1
         ready: list[object] = []
-        for hash in [hash for hash in cells if hash in self._waiting] if self._waiting else ():
-            self._close_gaps(hash, len(cells[hash].encoding) <= EMBEDDED_BYTES_MAX, ready)
+        for hash, encoding in cells if self._waiting else ():
+            if hash in self._waiting:
+                self._close_gaps(hash, len(encoding) <= EMBEDDED_BYTES_MAX, ready)
         self._advance(ready, progress)
         self._forget_unused(reversed(list(spoiled)))
         return progress
@@ -388,7 +388,7 @@ class IncompleteCells:
         """Return a cell below one that is checked, so it was checked before."""
         passing = self._passing.get(hash)
         if passing is not None:
-            return passing.encoding
+            return passing
         try:
             return self._home.get_encoding(hash)
         except Corruption:
@@ -590,22 +590,20 @@ class IncompleteCells:
                 unused[hash] = None
 
 
-def _upwards(hashes: list[bytes], cells: Mapping[bytes, _Cell]) -> list[tuple[bytes, _Cell]]:
+def _parsed(cells: Iterable[tuple[bytes, bytes]], sender: str) -> dict[bytes, _Cell]:
+    """Return cells by hash, in their order, with what each refers to."""
+    return {hash: _Cell(encoding, references(encoding), sender) for hash, encoding in cells}
+
+
+def _upwards(hashes: list[bytes], cells: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
     """Return the cells below `hashes`, each after those that it refers to."""
-    found: dict[bytes, _Cell] = {}
-    stack = [(hash, cells[hash], False) for hash in hashes if hash in cells]
+    found: dict[bytes, bytes] = {}
+    stack = [(hash, False) for hash in hashes if hash in cells]
     while stack:
-        hash, cell, is_done = stack.pop()
+        hash, is_done = stack.pop()
         if is_done:
-            found[hash] = cell
+            found[hash] = cells[hash]
         elif hash not in found:
-            stack.append((hash, cell, True))
-            for ref in cell.below:
-                child = cells.get(ref)
-                if child is None or ref in found:
-                    continue
-                if child.below:
-                    stack.append((ref, child, False))
-                else:
-                    found[ref] = child
+            stack.append((hash, True))
+            stack += [(ref, False) for ref in references(cells[hash]) if ref in cells]
     return list(found.items())
