@@ -56,6 +56,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "store/log/hashindex.py",
     "store/log/logend.py",
     "store/log/packing.py",
+    "store/log/removed.py",
     "store/reader.py",
     "store/log/segments.py",
     "sync/reconcile/sketchcells.py",

@@ -8,7 +8,6 @@ from datalattice.clock import SystemClock
 from datalattice.store import CellStore, RealDisk
 from datalattice.store.gc import (
     StorePartitionMarker,
-    StorePartitionReader,
     SweepHead,
     SweptSegment,
     extent_of,
@@ -16,7 +15,6 @@ from datalattice.store.gc import (
     sweep_head,
     write_sweep_list,
 )
-from datalattice.store.log import Gap, LocationSet, locate
 
 
 def make_sweep_list(
@@ -31,21 +29,20 @@ def make_sweep_list(
         for _ in marker.follow_young(beginning.start):
             pass
         marker.follow(beginning.roots)
-        reader = StorePartitionReader(store, extent, stretch)
-        packs = [pack for pack in reader.packs() if not isinstance(pack, Gap)]
-        locations = [place for pack in packs for _, place in reader.cells(pack)]
-        dead = LocationSet()
-        gone = [place for place in locations if not marker.marks.has(place) and dead.add(place)]
-        numbers = sorted({place >> 42 for place in locations})
-        segments = [SweptSegment(n, marker.marks.pack(n), dead.pack(n)) for n in numbers]
+        marker.find_dead()
+        segments = marker.segments()
         head = sweep_head(
             extent,
             beginning.roots,
             time_ms=SystemClock().now_ms(),
             grace_ms=grace_ms,
-            cells=(marker.cells, len(gone)),
-            bytes_dead=sum(locate(place)[2] for place in gone),
+            cells=(
+                sum(one.cells_live for one in segments),
+                sum(one.cells_dead for one in segments),
+            ),
+            bytes_dead=sum(one.bytes_dead for one in segments),
             segments=len(segments),
         )
-        write_sweep_list(RealDisk(), os.fspath(path), head, segments)
+        swept = (SweptSegment(*one[:3]) for one in segments)
+        write_sweep_list(RealDisk(), os.fspath(path), head, swept)
         return head

@@ -40,7 +40,7 @@ StoreFolderArgument = Annotated[
 PartsOption = Annotated[
     int | None,
     typer.Option(
-        "--parts", help="Cut the store into so many tasks. Default: one for about 256 MB.", min=1
+        "--parts", help="Cut the store into so many tasks. Default: one for about 1 GB.", min=1
     ),
 ]
 

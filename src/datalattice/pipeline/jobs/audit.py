@@ -131,7 +131,7 @@ def audit(
     """Check everything in a store: packs, hashes, canonical form, references, signatures, roots.
 
     store: the folder of a store or of a node, at the same path on every worker.
-    parts: number of tasks, by default about one for 256 MB.
+    parts: number of tasks, by default about one for 1 GB, and two for each of several cores.
     Raises: UsageError: there is no store, or an argument is malformed. StoreFailed: cells were
             removed meanwhile. StoreVersion: a newer version wrote the store.
     Cost:   reads the store once; if it is damaged, also the index and the damaged places.

@@ -9,6 +9,9 @@ another part has to mark. In each round every part follows its leads as the stor
 leads are left, the marks are complete. The number of rounds is how often a path from a root changes
 parts: at most about the depth of the trees, however many cells there are.
 
+In the first round a part also lists its cells that are not marked, and counts both kinds. A later
+mark takes its cell off that list, so nothing is left to do when the marks are complete.
+
 Marks stay with their part from round to round. If there are few leads, they go through the driver,
 which follows them first and sends out what is left. If there are many, they are shuffled together
 with the marks. Spark keeps the state of a round, a few bytes for each cell; the driver holds one
@@ -25,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.arrow import record_batch
 from datalattice.clock import Clock, SystemClock
@@ -45,12 +48,12 @@ from datalattice.store import CellStore, RealDisk
 from datalattice.store.gc import (
     GRACE_MS,
     Extent,
+    MarkedSegment,
     MarkFrontier,
     MarkStart,
     PartitionPlan,
     StorePartition,
     StorePartitionMarker,
-    StorePartitionReader,
     SweptSegment,
     check_extent,
     extent_of,
@@ -59,7 +62,7 @@ from datalattice.store.gc import (
     sweep_head,
     write_sweep_list,
 )
-from datalattice.store.log import Gap, LocationSet, LogPosition, locate
+from datalattice.store.log import LogPosition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,16 +74,25 @@ LEADS_MAX: Final = 8_192
 HANDED_MAX: Final = 65_536
 """Most leads of a round, of all parts together, that go through the driver."""
 
-SEGMENTS_COLLECTED: Final = 64
-"""Results of up to this many segments are collected at once: 32 MB with segments of 64 MiB."""
+COLLECTED_BYTES: Final = 4 * 1024 * 1024 * 1024
+"""Results of a store of up to this size are collected at once: at most 32 MB."""
 
-STATE: Final = "part INT, segment INT, marks BINARY, hash BINARY"
-"""A row of a part: the marks of one segment; or leads, as concatenated hashes; or one empty row, so
-that every part has a row. Leads for the driver have `marks` NULL. Leads to be shuffled have empty
-`marks`, and then the part's empty row has an empty `hash`."""
+SEGMENTS_TOGETHER: Final = 64
+"""Segments in one batch of the state."""
 
 COUNTS: Final = ("cells_live", "cells_dead", "bytes_dead")
-FOUND: Final = "segment INT, live BINARY, dead BINARY, " + ", ".join(f"{n} BIGINT" for n in COUNTS)
+FOUND: Final = ("segment", "live", "dead", *COUNTS)
+STATE: Final = (
+    "part INT, segment INT, live BINARY, dead BINARY, "
+    + ", ".join(f"{name} BIGINT" for name in COUNTS)
+    + ", hash BINARY"
+)
+"""A row of a part: a `MarkedSegment`; or leads, as concatenated hashes; or one empty row, so that
+every part has a row. Leads for the driver have `live` NULL. Leads to be shuffled have empty `live`,
+and then the part's empty row has an empty `hash`."""
+
+FOR_DRIVER: Final = "hash IS NOT NULL AND live IS NULL"
+NOT_SHUFFLED: Final = "hash IS NULL OR live IS NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +111,7 @@ class GcReport(JobReport):
     bytes_dead: int
     parts: int
     rounds: int
-    """How often leads were followed: once in the driver, then in tasks."""
+    """Steps of the mark: one in the driver, then one for each round of tasks."""
 
 
 def gc(
@@ -119,7 +131,7 @@ def gc(
 
     store: the folder of a store or of a node, at the same path on every worker.
     out: a path on the driver.
-    parts: tasks of a round, by default about one for 256 MB.
+    parts: tasks of a round, by default about one for 1 GB, and two for each of several cores.
     Raises: UsageError: there is no store, or an argument is malformed. StoreFailed: the store is
             damaged, or cells were removed meanwhile. StoreFull: no space for the list.
     Cost:   reads every cell that stays once, and every pack once more.
@@ -134,18 +146,14 @@ def gc(
         # leases.
         begin = mark_start(reader, extent, reader.roots_kept(grace_ms))
         with telling_removal(reader, extent):
-            state, handed, rounds = _mark(spark, reader, extent, plan, begin, progress)
-        task = SortTask(folder, for_tasks(extent), plan, handed)
-        with watching_tasks(spark, "sort out", progress):
-            found = state.mapInArrow(task, FOUND)
-            # Few results fit the driver's memory; many are read one segment at a time.
-            if len(extent.segments) <= SEGMENTS_COLLECTED:
-                counts = found.collect()
-                rows = iter(counts)
-            else:
-                found = found.localCheckpoint(eager=False)
-                counts = found.select(*COUNTS).collect()
-                rows = found.toLocalIterator()
+            state, told, rounds = _mark(spark, reader, extent, plan, begin, progress)
+        counts = [row for row in told if row["segment"] is not None]
+        rows = iter(counts)
+        # Few results fit the driver's memory; many are read one segment at a time.
+        if not _is_collected(extent):
+            found = state.where("segment IS NOT NULL").select(*FOUND)
+            counts = found.select(*COUNTS).collect()
+            rows = found.toLocalIterator()
         check_extent(reader, extent)
         live, dead, bytes_dead = (sum(row[name] for row in counts) for name in COUNTS)
         head = sweep_head(
@@ -157,12 +165,19 @@ def gc(
             bytes_dead=bytes_dead,
             segments=len(counts),
         )
-        lists = (SweptSegment(row[0], bytes(row[1]), bytes(row[2])) for row in rows)
+        lists = (
+            SweptSegment(row["segment"], bytes(row["live"]), bytes(row["dead"])) for row in rows
+        )
         # "It is bound to the store by its id, and to the position in the log" (docs/spark-jobs.md,
         # Garbage): a sweep follows only what is new since.
         write_sweep_list(RealDisk(), out, head, lists)
         root = None if extent.root is None else "0x" + extent.root.hex()
         return GcReport(folder, out, root, len(counts), live, dead, bytes_dead, len(plan), rounds)
+
+
+def _is_collected(extent: Extent) -> bool:
+    """Return whether each round returns the marks to the driver, too."""
+    return sum(segment.size_bytes for segment in extent.segments) <= COLLECTED_BYTES
 
 
 def _mark(
@@ -172,19 +187,19 @@ def _mark(
     plan: tuple[StorePartition, ...],
     begin: MarkStart,
     progress: OnStep | None,
-) -> tuple[DataFrame, Handed | None, int]:
-    """Return the marks of all parts as rows, those that the driver holds, and the rounds."""
+) -> tuple[DataFrame, list[Any], int]:
+    """Return the state of all parts, what it tells the driver, and the rounds."""
     folder = reader.path
     parts = PartitionPlan(folder, plan)
-    frontier = mark_frontier(reader, extent, begin.roots)
+    frontier = mark_frontier(reader, extent, begin.roots, len(plan))
     handed: Handed | None = Handed.of(frontier, parts)
     state = spark.range(0, len(plan), 1, max(1, len(plan)))
     rounds = 1
     start: LogPosition | None = begin.start
-    # The driver has marked everything, and no pack is young: no round is needed.
-    if not frontier.waiting and begin.start.sequence >= extent.position.sequence:
-        return state, handed, rounds
-    most = HANDED_MAX // len(plan)
+    most = HANDED_MAX // max(1, len(plan))
+    is_collected = _is_collected(extent)
+    wanted = NOT_SHUFFLED if is_collected else FOR_DRIVER
+    columns = (*FOUND, "hash") if is_collected else ("segment", "hash")
     while True:
         task = MarkTask(folder, for_tasks(extent), plan, start, handed, most)
         start = None
@@ -192,20 +207,21 @@ def _mark(
         with watching_tasks(spark, f"mark, round {rounds}", progress):
             # A checkpoint cuts the lineage; otherwise each round would repeat all earlier ones.
             state = state.mapInArrow(task, STATE).localCheckpoint(eager=False)
-            leads = state.where("hash IS NOT NULL AND marks IS NULL").select("hash").collect()
+            told = state.where(wanted).select(*columns).collect()
+        leads = [row["hash"] for row in told if row["hash"] is not None]
         # An empty hash: a part has more leads than go through the driver, so they are shuffled.
-        if any(not row[0] for row in leads):
+        if not all(leads):
             state = state.repartitionById(len(plan), "part")
             # Marks before leads: a lead to a marked cell is followed no further.
             state = state.sortWithinPartitions("part", state["segment"].asc_nulls_last())
             handed = None
             continue
         frontier = mark_frontier(
-            reader, extent, (hash for row in leads for hash in hashes_in(row[0]))
+            reader, extent, (hash for packed in leads for hash in hashes_in(packed)), len(plan)
         )
         handed = Handed.of(frontier, parts)
-        if not frontier.waiting:
-            return state, handed, rounds
+        if not frontier.waiting and not frontier.marked:
+            return state, told, rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,19 +260,10 @@ class _MarkPart:
 
     def __init__(self, number: int, handed: Handed | None) -> None:
         self.number = number
-        self.packed: dict[int, bytes] = {}
-        """Packed marks by segment."""
+        self.segments: list[MarkedSegment] = []
+        """The marks of earlier rounds."""
         self.marked = [] if handed is None else handed.marked.get(number, [])
         self.leads = [] if handed is None else hashes_in(handed.leads.get(number, b""))
-
-    def marks(self) -> LocationSet:
-        """Return the marks of all segments."""
-        marks = LocationSet()
-        for segment, packed in self.packed.items():
-            marks.unpack(segment, packed)
-        for location in self.marked:
-            marks.add(location)
-        return marks
 
 
 def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Iterator[_MarkPart]:
@@ -267,8 +274,9 @@ def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Itera
     part: _MarkPart | None = None
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
-        nothing = [None] * batch.num_rows  # the first round's rows have part numbers only
-        for number, segment, marks, hashes in zip(*[*columns, *[nothing] * 3][:4], strict=True):
+        for number, *found in zip(*columns, strict=True):
+            # The first round's rows have part numbers only.
+            *marked, hashes = found or [None, None]
             # The driver has followed these leads, and sends what is left.
             if handed is not None and hashes is not None:
                 continue
@@ -276,8 +284,8 @@ def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Itera
                 if part is not None:
                     yield part
                 part = _MarkPart(number, handed)
-            if segment is not None:
-                part.packed[segment] = marks
+            if marked[0] is not None:
+                part.segments.append(MarkedSegment(*marked))
             elif hashes is not None:
                 part.leads += hashes_in(hashes)
                 # Bounds memory: the part is yielded again for the next leads.
@@ -334,7 +342,8 @@ class _Marking:
             store = self._held.enter_context(opened(task.folder, task.extent))
             self._marker = StorePartitionMarker(store, task.extent, task.plan[self.part.number])
             # Marks of earlier rounds: a marked cell is read once in all rounds.
-            self._marker.marks = self.part.marks()
+            self._marker.restore(self.part.segments)
+            self._marker.mark(self.part.marked)
         return self._marker
 
     def young(self) -> Iterator[pa.RecordBatch]:
@@ -347,7 +356,7 @@ class _Marking:
 
     def follow(self) -> Iterator[pa.RecordBatch]:
         """Follow the received leads."""
-        if self.part.leads:
+        if self.part.leads or self.part.marked:
             self._open().follow(self.part.leads)
             yield from self._shuffled()
 
@@ -360,64 +369,25 @@ class _Marking:
         leads = marker.take_leads()
         for first in range(0, len(leads), LEADS_MAX):
             packed = by_part(leads[first : first + LEADS_MAX], self._parts)
-            yield record_batch(
-                [(number, None, b"", hashes) for number, hashes in packed.items()], STATE
-            )
+            yield record_batch([_lead(*some, b"") for some in packed.items()], STATE)
 
     def state(self) -> Iterator[pa.RecordBatch]:
         """Yield the remaining leads, and the marks."""
-        marker, packed = self._marker, self.part.packed
+        # The first round lists the cells that are not marked.
+        if self._task.start is not None:
+            self._open().find_dead()
+        marker, number = self._marker, self.part.number
         leads = [] if marker is None else marker.take_leads()
         # All leads of a part go the same way: if some were yielded already, all are shuffled.
         is_much = self._has_many or len(leads) > self._task.most
         kind = b"" if is_much else None
-        rows = [(to, None, kind, hashes) for to, hashes in by_part(leads, self._parts).items()]
-        yield record_batch([*rows, (self.part.number, None, None, kind)], STATE)
-        if marker is not None or self.part.marked:
-            marks = marker.marks if marker is not None else self.part.marks()
-            packed = {segment: marks.pack(segment) for segment in marks.segments()}
-        for segment, data in packed.items():
-            yield record_batch([(self.part.number, segment, data, None)], STATE)
+        rows = [_lead(*some, kind) for some in by_part(leads, self._parts).items()]
+        yield record_batch([*rows, (number, *[None] * len(FOUND), kind)], STATE)
+        segments = self.part.segments if marker is None else marker.segments()
+        for first in range(0, len(segments), SEGMENTS_TOGETHER):
+            some = segments[first : first + SEGMENTS_TOGETHER]
+            yield record_batch([(number, *segment, None) for segment in some], STATE)
 
 
-@dataclass(frozen=True, slots=True)
-class SortTask:
-    """The last step: divide the cells of each segment into those that stay and those that go."""
-
-    folder: str
-    extent: Extent
-    plan: tuple[StorePartition, ...]
-    handed: Handed | None = None
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Sort the cells of a task's parts."""
-        done: _MarkPart | None = None
-        for part in _parts_in(batches, self.handed):
-            if part is not done:
-                done = part
-                yield from self._sort_out(part)
-
-    def _sort_out(self, part: _MarkPart) -> Iterator[pa.RecordBatch]:
-        live = part.marks()
-        dead = LocationSet()
-        counts: dict[int, list[int]] = {number: [0, 0, 0] for number in live.segments()}
-        with opened(self.folder, self.extent) as store:
-            reader = StorePartitionReader(store, self.extent, self.plan[part.number])
-            for pack in reader.packs():
-                if isinstance(pack, Gap):
-                    continue  # entries of the index that lead there are on no list, so they stay
-                locations = [location for _, location in reader.cells(pack)]
-                if not locations:
-                    continue
-                # `cells` has only cells that the index refers to: "cells that the list does not
-                # mention stay".
-                gone = [location for location in locations if not live.has(location)]
-                count = counts.setdefault(locations[0] >> 42, [0, 0, 0])
-                count[0] += len(locations) - len(gone)
-                for location in gone:
-                    dead.add(location)
-                    count[2] += locate(location)[2]
-                count[1] += len(gone)
-        for segment, count in counts.items():
-            row = segment, live.pack(segment), dead.pack(segment), *count
-            yield record_batch([row], FOUND)
+def _lead(part: int, hashes: bytes, kind: bytes | None) -> tuple[object, ...]:
+    return (part, None, kind, *[None] * (len(FOUND) - 2), hashes)

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTS_A_CORE: Final = 2
-"""Least parts for each core, if the store has as many segments, so that no core waits for long."""
+"""Least parts for each of several cores, if the store has as many segments, so that no core waits
+for long."""
 
 CORES: Final = 4
 """Cores that are assumed of a Spark Connect server, which does not tell."""
 
-PART_BYTES: Final = 256 * 1024 * 1024
-"""Approximate largest part, which bounds the memory of a task."""
+PART_BYTES: Final = 1024 * 1024 * 1024
+"""Approximate largest part, which bounds the memory of a task: marks take a byte for 128."""
 
 PARTS_MAX: Final = 100_000
 """Most parts that Spark manages well."""
@@ -56,7 +57,8 @@ def parts_of(extent: Extent, parts: int | None, cores: int = CORES) -> tuple[Sto
     size = sum(segment.size_bytes for segment in extent.segments)
     if parts is None:
         # A task reads its share of the store once; each costs Spark and Python some 40 ms.
-        parts = min(PARTS_MAX, max(PARTS_A_CORE * cores, -(-size // PART_BYTES)))
+        least = PARTS_A_CORE * cores if cores > 1 else 1
+        parts = min(PARTS_MAX, max(least, -(-size // PART_BYTES)))
     if not 1 <= parts <= PARTS_MAX:
         raise bad_option("parts", parts, f"a whole number from 1 to {PARTS_MAX}")
     return tuple(extent.partitions(parts))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datalattice.store.gc.marking import LOCATION_SHIFT as LOCATION_SHIFT
 from datalattice.store.gc.partitions import (
     Extent as Extent,
+    MarkedSegment as MarkedSegment,
     MarkFrontier as MarkFrontier,
     MarkStart as MarkStart,
     PartitionPlan as PartitionPlan,

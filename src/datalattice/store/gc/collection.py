@@ -371,7 +371,7 @@ class CollectionRun:
             for hash, location in zip(hashes, self._index.find_many(hashes), strict=True)
             if location >= 0 and location >> 42 in work.chosen
         }
-        encodings = self._marker.read_many(list(chosen.items()))
+        encodings = self._marker.read_many(list(chosen), list(chosen.values()))
         cells = dict(zip(chosen, encodings, strict=True))
         marks = [location & STAGED != 0 for location in chosen.values()]
         if not cells:

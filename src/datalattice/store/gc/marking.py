@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.cells import branch_hashes
+from datalattice.cells import branch_hashes, may_refer
 from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, StoreFailed
 from datalattice.store.files import StoreFolder
@@ -139,16 +139,17 @@ class CellMarker:
             batch = stack[-MARK_CELLS:]
             del stack[-MARK_CELLS:]
             batch.sort()  # index pages are then read in order
-            new: list[tuple[bytes, int]] = []
-            for hash, location in zip(batch, self._find(batch), strict=True):
-                if location < 0:
-                    raise absent(hash)
-                # A marked cell was followed before, with all cells below it.
-                if self._is_ours(hash, location) and self.marks.add(location):
-                    self._count(hash, location)
-                    new.append((hash, location))
-            for data in self.read_many(new):
-                stack += branch_hashes(data)
+            locations = self._find(batch)
+            if min(locations) < 0:
+                raise absent(batch[next(i for i, at in enumerate(locations) if at < 0)])
+            batch, locations = self._ours(batch, locations)
+            # A marked cell was followed before, with all cells below it.
+            new = self.marks.add_all(locations)
+            batch, locations = [batch[i] for i in new], [locations[i] for i in new]
+            self._count(batch, locations)
+            for data in self.read_many(batch, locations):
+                if may_refer(data):
+                    stack += branch_hashes(data)
             if self.cells - reported >= MARK_CELLS:
                 reported = self.cells
                 self._report_cells(reported)
@@ -156,28 +157,26 @@ class CellMarker:
     def _find(self, hashes: list[bytes]) -> list[int]:
         return self._index.find_many(hashes)
 
-    def _is_ours(self, hash: bytes, location: int) -> bool:
-        """Return whether this object marks the cell; another process does otherwise."""
-        return True
+    def _ours(self, hashes: list[bytes], locations: list[int]) -> tuple[list[bytes], list[int]]:
+        """Return the hashes and locations that this object marks; another process does others."""
+        return hashes, locations
 
-    def _count(self, hash: bytes, location: int) -> None:
-        """Count a cell that was marked just now."""
-        self.cells += 1
+    def _count(self, hashes: list[bytes], locations: list[int]) -> None:
+        """Count cells that were marked just now."""
+        self.cells += len(locations)
 
     def _report_cells(self, cells: int) -> None:
         """Report how many cells are marked."""
 
-    def read_many(self, cells: list[tuple[bytes, int]]) -> list[bytes]:
-        """Return the bytes of cells, given as (hash, location), compared with their hashes.
+    def read_many(self, hashes: list[bytes], locations: list[int]) -> list[bytes]:
+        """Return the bytes of cells, compared with their hashes.
 
         Raises: StoreFailed: a cell is damaged.
         """
-        found = self._segments.read_many(
-            [location for _, location in cells], [hash for hash, _ in cells]
-        )
+        found = self._segments.read_many(locations, hashes)
         return [
-            self._read(*cell) if data is None else data
-            for cell, data in zip(cells, found, strict=True)
+            self._read(hashes[i], locations[i]) if data is None else data
+            for i, data in enumerate(found)
         ]
 
     def _read(self, hash: bytes, location: int) -> bytes:
@@ -284,14 +283,16 @@ class StoreMarker(CellMarker):
     def _report_cells(self, cells: int) -> None:
         self._report(cells, max(cells, self._total))
 
-    def _count(self, hash: bytes, location: int) -> None:
-        segment = location >> 42
-        self.cells += 1
-        self.live[segment] = self.live.get(segment, 0) + ((location >> 1) & 0x3FFF) + CELL_BYTES
-        if segment in self.watched:
-            self.late.append(hash)
-        # Its packed marks are made again before the record is written.
-        self.changed.add(segment)
+    def _count(self, hashes: list[bytes], locations: list[int]) -> None:
+        self.cells += len(locations)
+        live, watched = self.live, self.watched
+        for hash, location in zip(hashes, locations, strict=True):
+            segment = location >> 42
+            live[segment] = live.get(segment, 0) + ((location >> 1) & 0x3FFF) + CELL_BYTES
+            if segment in watched:
+                self.late.append(hash)
+            # Its packed marks are made again before the record is written.
+            self.changed.add(segment)
 
     def _adopt(self, prior: PriorMark) -> None:
         """Adopt an earlier mark, and follow the cells that it did not know.
@@ -305,7 +306,7 @@ class StoreMarker(CellMarker):
                 continue
             if prior.live.has(location):
                 if self.marks.add(location):
-                    self._count(hash, location)
+                    self._count([hash], [location])
             elif not prior.dead.has(location):
                 # In neither set: the mark did not know it, so it stays.
                 unknown.append(hash)

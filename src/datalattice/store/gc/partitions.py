@@ -26,11 +26,12 @@ from datalattice.store.gc.marking import (
     damaged,
 )
 from datalattice.store.log.hashindex import LogPosition
-from datalattice.store.log.packing import SEGMENTS_MAX
+from datalattice.store.log.packing import SEGMENTS_MAX, locate
 from datalattice.store.log.recovery import Gap, LogReader, Pack
 from datalattice.store.log.removed import (
     GARBAGE_FILE,
     NOTHING_REMOVED,
+    LocationSet,
     RemovedFilter,
     RemovedRecord,
 )
@@ -285,13 +286,20 @@ class StorePartitionReader:
             self.is_open_ended = True
             yield _with_span(gap, behind, None)
 
-    def cells(self, pack: Pack) -> list[tuple[bytes, int]]:
-        """Return (hash, location) of the cells of a pack that the index finds in this pack."""
-        known = self._store._index.find_many(pack.hashes)
-        if known == pack.locations and self._filter.removed is NOTHING_REMOVED:
-            return list(zip(pack.hashes, known, strict=True))
+    def cells(self, pack: Pack, positions: Iterable[int] | None = None) -> list[tuple[bytes, int]]:
+        """Return (hash, location) of the cells of a pack that the index finds in this pack.
+
+        positions: of the cells in the pack that are looked up, by default all.
+        """
+        hashes, locations = pack.hashes, pack.locations
+        if positions is not None:
+            chosen = list(positions)
+            hashes, locations = [hashes[i] for i in chosen], [locations[i] for i in chosen]
+        known = self._store._index.find_many(hashes)
+        if known == locations and self._filter.removed is NOTHING_REMOVED:
+            return list(zip(hashes, known, strict=True))
         found = []
-        for hash, location, at in zip(pack.hashes, pack.locations, known, strict=True):
+        for hash, location, at in zip(hashes, locations, known, strict=True):
             # Of several copies the one that the index names counts. Staged bits may differ.
             if at >> 1 == location >> 1 and not self._filter.is_removed(location):
                 found.append((hash, at))
@@ -347,7 +355,10 @@ def _with_span(gap: Gap, behind: int, follower: Pack | Gap | None) -> Gap:
 
 
 class StorePartitionMarker(CellMarker):
-    """Marks the cells of one partition. References to cells of other partitions become *leads*."""
+    """Marks the cells of one partition. References to cells of other partitions become *leads*.
+
+    `find_dead` lists the other cells of the partition; a later mark takes its cell off that list.
+    """
 
     def __init__(self, store: StoreReader, extent: Extent, partition: StorePartition) -> None:
         check_extent(store, extent)
@@ -355,7 +366,11 @@ class StorePartitionMarker(CellMarker):
         self._store = store
         self._extent = extent
         self._partition = partition
-        self._end = extent.end
+        self._begin = partition.first << 42
+        self._end = min((partition.last + 1) << 42, extent.end << LOCATION_SHIFT)
+        self._dead = LocationSet()
+        self._counts: dict[int, list[int]] = {}
+        """By segment: cells that stay, cells that may go, and the bytes of these."""
         self._sent: set[bytes] = set()
         self.leads: list[tuple[bytes, int]] = []
         """(hash, location) of cells of other partitions that must be marked too."""
@@ -390,18 +405,77 @@ class StorePartitionMarker(CellMarker):
             locations = self._index.find_many(hashes)
         return locations
 
-    def _is_ours(self, hash: bytes, location: int) -> bool:
-        if location >> LOCATION_SHIFT >= self._end:
-            return False  # written again since; the sweep follows every pack after the extent
-        if self._partition.first <= location >> 42 <= self._partition.last:
-            return True
-        if hash not in self._sent:
-            # A lead that is sent twice does no harm, so the memory of sent leads is bounded.
-            if len(self._sent) >= SENT_MAX:
-                self._sent.clear()
-            self._sent.add(hash)
-            self.leads.append((hash, location))
-        return False
+    def _ours(self, hashes: list[bytes], locations: list[int]) -> tuple[list[bytes], list[int]]:
+        if self._begin <= min(locations) and max(locations) < self._end:
+            return hashes, locations
+        ours = []
+        for i, location in enumerate(locations):
+            if self._begin <= location < self._end:
+                ours.append(i)
+            # Written again since: the sweep follows every pack after the extent.
+            elif location >> LOCATION_SHIFT < self._extent.end and hashes[i] not in self._sent:
+                # A lead that is sent twice does no harm, so the memory of sent leads is bounded.
+                if len(self._sent) >= SENT_MAX:
+                    self._sent.clear()
+                self._sent.add(hashes[i])
+                self.leads.append((hashes[i], location))
+        return [hashes[i] for i in ours], [locations[i] for i in ours]
+
+    def _count(self, hashes: list[bytes], locations: list[int]) -> None:
+        super()._count(hashes, locations)
+        for location in locations if self._counts else ():
+            if self._dead.discard(location):
+                count = self._counts[location >> 42]
+                count[0] += 1
+                count[1] -= 1
+                count[2] -= locate(location)[2]
+
+    def mark(self, locations: list[int]) -> None:
+        """Mark cells whose references another process follows."""
+        self._count([], [locations[i] for i in self.marks.add_all(locations)])
+
+    def find_dead(self) -> None:
+        """Find the cells of the partition that are not marked, so may go, unless marked later."""
+        reader = StorePartitionReader(self._store, self._extent, self._partition)
+        for pack in reader.packs():
+            # Entries of the index that lead to damage are on no list, so they stay.
+            if isinstance(pack, Gap):
+                continue
+            # Marks are locations of the index, so only the other cells have to be looked up.
+            left = self.marks.lacking(pack.locations)
+            dead = [location for _, location in reader.cells(pack, left)]
+            self._dead.add_all(dead)
+            count = self._counts.setdefault(pack.end.segment, [0, 0, 0])
+            count[0] += len(pack.locations) - len(left)
+            count[1] += len(dead)
+            count[2] += sum(locate(location)[2] for location in dead)
+
+    def segments(self) -> list[MarkedSegment]:
+        """Return which cells of each segment stay and may go, once `find_dead` was called."""
+        return [
+            MarkedSegment(
+                n, self.marks.pack(n), self._dead.pack(n), *self._counts.get(n, (0, 0, 0))
+            )
+            for n in sorted({*self._counts, *self.marks.segments()})
+        ]
+
+    def restore(self, segments: Iterable[MarkedSegment]) -> None:
+        """Go on with what `segments` returned."""
+        for number, live, dead, *count in segments:
+            self.marks.unpack(number, live)
+            self._dead.unpack(number, dead)
+            self._counts[number] = count
+
+
+class MarkedSegment(NamedTuple):
+    """Which cells of a segment stay, and which may go, as `LocationSet.pack` returns them."""
+
+    number: int
+    live: bytes
+    dead: bytes
+    cells_live: int
+    cells_dead: int
+    bytes_dead: int
 
 
 SENT_MAX: Final = 1 << 18
@@ -463,9 +537,12 @@ class MarkFrontier(NamedTuple):
     """(hash, location) of cells that are not marked yet."""
 
 
-def mark_frontier(store: StoreReader, extent: Extent, hashes: Iterable[bytes]) -> MarkFrontier:
+def mark_frontier(
+    store: StoreReader, extent: Extent, hashes: Iterable[bytes], parts: int
+) -> MarkFrontier:
     """Follow cells with these hashes, level by level, to the end or until many wait.
 
+    parts: into which the rest is divided. A single one follows all, so none is followed here.
     Raises: StoreFailed: the store is damaged.
     Memory: bounded, whatever the size of the store.
     """
@@ -481,12 +558,12 @@ def mark_frontier(store: StoreReader, extent: Extent, hashes: Iterable[bytes]) -
         for hash, location in zip(new, marker._find(new), strict=True):
             if location < 0:
                 raise absent(hash)
-            if marker._is_ours(hash, location):
+            if location >> LOCATION_SHIFT < extent.end:
                 waiting.append((hash, location))
-        if not waiting or len(waiting) >= WAITING_MIN or len(marked) >= FRONTIER_MAX:
+        if not waiting or parts == 1 or len(waiting) >= WAITING_MIN or len(marked) >= FRONTIER_MAX:
             return MarkFrontier(marked, waiting)
         batch, waiting = waiting[:MARK_CELLS], waiting[MARK_CELLS:]
         below = set()
         marked += [location for _, location in batch]
-        for data in marker.read_many(batch):
+        for data in marker.read_many([hash for hash, _ in batch], [at for _, at in batch]):
             below.update(branch_hashes(data))

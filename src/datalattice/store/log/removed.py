@@ -32,6 +32,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from mypy_extensions import i64
+
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder
@@ -84,9 +86,10 @@ class LocationSet:
         self._pages: dict[int, bytearray] = {}
         self._short: dict[int, set[int]] = {}
 
-    def add(self, location: int) -> bool:
+    def add(self, location: i64) -> bool:
         """Add a location; return whether it was new."""
-        segment, offset = location >> 42, (location >> 15) & OFFSET_BITS
+        segment: i64 = location >> 42
+        offset: i64 = (location >> 15) & OFFSET_BITS
         # Two cells of at most 32 bytes may begin in the same granule, so these are listed.
         if (location >> 1) & 0x3FFF <= SHORT_MAX:
             short = self._short.setdefault(segment, set())
@@ -98,7 +101,8 @@ class LocationSet:
         if page is None:
             page = self._pages[segment] = bytearray()
         # One bit for each 32 bytes of the segment.
-        at, bit = offset >> (GRANULE_BITS + 3), 1 << ((offset >> GRANULE_BITS) & 7)
+        at: i64 = offset >> (GRANULE_BITS + 3)
+        bit: i64 = 1 << ((offset >> GRANULE_BITS) & 7)
         if at >= len(page):
             # Grows in steps of 4 KiB, which cover 1 MiB of a segment.
             page.extend(bytes(at + 4_096 - len(page)))
@@ -107,13 +111,35 @@ class LocationSet:
         page[at] |= bit
         return True
 
-    def has(self, location: int) -> bool:
+    def add_all(self, locations: list[int]) -> list[int]:
+        """Add locations; return the positions in `locations` of those that were new."""
+        return [position for position in range(len(locations)) if self.add(locations[position])]
+
+    def lacking(self, locations: list[int]) -> list[int]:
+        """Return the positions in `locations` of those that were not added."""
+        return [position for position in range(len(locations)) if not self.has(locations[position])]
+
+    def discard(self, location: i64) -> bool:
+        """Remove a location; return whether it was there."""
+        if not self.has(location):
+            return False
+        segment: i64 = location >> 42
+        offset: i64 = (location >> 15) & OFFSET_BITS
+        if (location >> 1) & 0x3FFF <= SHORT_MAX:
+            self._short[segment].discard(offset)
+        else:
+            bit: i64 = 1 << ((offset >> GRANULE_BITS) & 7)
+            self._pages[segment][offset >> (GRANULE_BITS + 3)] &= ~bit
+        return True
+
+    def has(self, location: i64) -> bool:
         """Return whether a location was added."""
-        segment, offset = location >> 42, (location >> 15) & OFFSET_BITS
+        segment: i64 = location >> 42
+        offset: i64 = (location >> 15) & OFFSET_BITS
         if (location >> 1) & 0x3FFF <= SHORT_MAX:
             return offset in self._short.get(segment, ())
         page = self._pages.get(segment)
-        at = offset >> (GRANULE_BITS + 3)
+        at: i64 = offset >> (GRANULE_BITS + 3)
         if page is None or at >= len(page):
             return False
         return page[at] & (1 << ((offset >> GRANULE_BITS) & 7)) != 0
