@@ -12,7 +12,7 @@ import pytest
 from datalattice.cells import Map, missing
 from datalattice.errors import StoreFailed, UsageError
 from datalattice.store import CellStore, RealDisk
-from datalattice.store.gc import SweepList, collection, partitions
+from datalattice.store.gc import SweepList, collection, partition_marking
 from datalattice.store.kept import KEEP_NOTHING
 from datalattice.testing.planting import plant, text
 
@@ -79,7 +79,7 @@ def test_gc_marks_as_the_store_does_and_the_store_sweeps(
         assert report.as_json()["parts"] == report.parts == 3
         assert report.rounds == 2  # the driver marks so small a store; tasks list the rest
         for most in (0, 65_536):  # by tasks, which shuffle what leads on, or leave it to the driver
-            monkeypatch.setattr(partitions, "WAITING_MIN", 0)
+            monkeypatch.setattr(partition_marking, "WAITING_MIN", 0)
             monkeypatch.setattr(job, "HANDED_MAX", most)
             monkeypatch.setattr(job, "COLLECTED_BYTES", most << 10)
             other = gc(spark, str(folder), str(tmp_path / "other"), grace_ms=0, parts=3)

@@ -7,20 +7,22 @@ For a store that is too large for one process, several processes mark it, partit
 from __future__ import annotations
 
 from datalattice.store.gc.marking import LOCATION_SHIFT as LOCATION_SHIFT
-from datalattice.store.gc.partitions import (
-    Extent as Extent,
+from datalattice.store.gc.partition_marking import (
     MarkedSegment as MarkedSegment,
     MarkFrontier as MarkFrontier,
     MarkStart as MarkStart,
+    StorePartitionMarker as StorePartitionMarker,
+    mark_frontier as mark_frontier,
+    mark_start as mark_start,
+)
+from datalattice.store.gc.partitions import (
+    Extent as Extent,
     PartitionPlan as PartitionPlan,
     StorePartition as StorePartition,
-    StorePartitionMarker as StorePartitionMarker,
     StorePartitionReader as StorePartitionReader,
     check_extent as check_extent,
     entry_count as entry_count,
     extent_of as extent_of,
-    mark_frontier as mark_frontier,
-    mark_start as mark_start,
     missing_before as missing_before,
     record_damage as record_damage,
     upper_bits as upper_bits,

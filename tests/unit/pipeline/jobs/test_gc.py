@@ -31,7 +31,7 @@ from datalattice.store.gc import (
     extent_of,
     mark_frontier,
     mark_start,
-    partitions,
+    partition_marking,
     sweep_head,
     write_sweep_list,
 )
@@ -300,9 +300,9 @@ def test_a_mark_is_the_same_whoever_follows(
     rounds: int,
     collected: int,
 ) -> None:
-    monkeypatch.setattr(partitions, "WAITING_MIN", waiting)
-    monkeypatch.setattr(partitions, "FRONTIER_MAX", tops)
-    monkeypatch.setattr(partitions, "MARK_CELLS", 8)
+    monkeypatch.setattr(partition_marking, "WAITING_MIN", waiting)
+    monkeypatch.setattr(partition_marking, "FRONTIER_MAX", tops)
+    monkeypatch.setattr(partition_marking, "MARK_CELLS", 8)
     monkeypatch.setattr(job, "HANDED_MAX", handed)
     monkeypatch.setattr(job, "COLLECTED_BYTES", collected)
     monkeypatch.setattr(job, "LEADS_MAX", 16)
@@ -684,7 +684,7 @@ def test_a_damaged_store_is_not_marked(tmp_path: Path, clock: StoppedClock) -> N
 def test_a_lost_cell_is_named_whoever_meets_it(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> None:
-    monkeypatch.setattr(partitions, "WAITING_MIN", waiting)
+    monkeypatch.setattr(partition_marking, "WAITING_MIN", waiting)
     lost = value_hash(text(3))
     with opened(tmp_path / "s", clock) as store:
         store.commit(Vector.of([text(n) for n in range(9)]))
@@ -698,7 +698,7 @@ def test_a_lost_cell_is_named_whoever_meets_it(
 def test_what_is_younger_than_a_mark_is_handed_to_nobody(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "WAITING_MIN", 0)
+    monkeypatch.setattr(partition_marking, "WAITING_MIN", 0)
     with opened(tmp_path / "s", clock) as store:
         history_of(store, 3)
         old = store.root_hash() or b""
@@ -754,12 +754,12 @@ def test_a_collection_while_the_driver_marks_is_reported_as_that(
         history_of(store)
 
         def collecting_first(data: bytes) -> list[bytes]:
-            monkeypatch.setattr(partitions, "branch_hashes", branch_hashes)
+            monkeypatch.setattr(partition_marking, "branch_hashes", branch_hashes)
             history_of(store, 20, start=60)
             store.collect(grace_ms=0)
             return branch_hashes(data)
 
-        monkeypatch.setattr(partitions, "branch_hashes", collecting_first)
+        monkeypatch.setattr(partition_marking, "branch_hashes", collecting_first)
         session: Any = Session()
         with pytest.raises(StoreFailed, match="cells were removed from it meanwhile; begin again"):
             job.gc(session, str(tmp_path / "s"), str(tmp_path / "l"), grace_ms=0, clock=clock)
