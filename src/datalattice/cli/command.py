@@ -53,7 +53,14 @@ from datalattice.client import (
     write_key,
 )
 from datalattice.crypto import KeyPair
-from datalattice.errors import AlreadyExists, Corruption, MissingData, NoSuchPath, UsageError
+from datalattice.errors import (
+    AlreadyExists,
+    Corruption,
+    MissingData,
+    NoSuchPath,
+    PeerUnavailable,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from datalattice.actions import ActionRequest, StartTask
@@ -395,11 +402,11 @@ class Call:
     def node(self, remedy: str = NODE_START) -> ControlClient:
         """Return a client of the node that runs in the folder.
 
-        Raises: UsageError: none does; the text ends with `remedy`.
+        Raises: PeerUnavailable: none does; the text ends with `remedy`.
         """  # each command asks anew: a node may have started meanwhile
         client = connect(self.folder.path)
         if client is None:
-            raise UsageError(f"no node runs in {self.folder.path}; {remedy}")
+            raise PeerUnavailable(f"no node runs in {self.folder.path}; {remedy}")
         return self.enter(client)
 
     def on_replica(

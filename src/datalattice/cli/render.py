@@ -229,6 +229,11 @@ def _show_records(records: Records) -> None:
     elif is_json():
         for item in records.items:
             print_json_line(records.document(item))
+    elif _form.name == "table" and not records.is_live:
+        rows = [*map(records.document, records.items)]
+        _show_text(
+            CommandResult([one if isinstance(one, dict) else {"value": one} for one in rows])
+        )
     else:
         for item in records.items:
             print_lines([records.text(item)])

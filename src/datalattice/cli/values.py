@@ -57,7 +57,8 @@ def parse_value(text: str, form: str) -> Value:
     try:
         return from_json(text)  # JSON with marks: every cell can be written
     except DataLatticeError as error:
-        raise UsageError(f"not a JSON value: {error}") from error
+        text = str(error).removeprefix("not JSON: ")
+        raise UsageError(f"not a JSON value: {text}") from error
 
 
 def value_text(value: Value) -> str:

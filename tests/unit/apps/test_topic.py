@@ -41,6 +41,8 @@ def test_topics_and_partitions_appear_with_the_first_write() -> None:
     assert mq.topic("events").partition(2).peek(0) == "x"
     assert repr(mq) == "<Topics: 2>"
     assert repr(mq.topic("events")) == "<Topic 'events': 3 partitions>"
+    mq.topic("events").set_num_partitions(8)
+    assert repr(mq.topic("events")) == "<Topic 'events': 8 partitions>", "those still empty, too"
 
 
 def test_a_keyed_record_goes_to_the_partition_of_its_key() -> None:

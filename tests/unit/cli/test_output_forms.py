@@ -282,6 +282,9 @@ def test_lists_are_tab_separated_in_a_pipe_and_tables_on_demand(
     lattice("queue", "offer", "log", "a\tb")
     assert lattice("queue", "list").out == f"{owner[:16]}\tlog\t1\t1\n"
     assert "\u2502" in lattice("queue", "list", "--as", "table").out
+    records = lattice("queue", "tail", "log", "--as", "table").out
+    assert "offset" in records, "records are a table on demand, too"
+    assert "\u2502" in records
     assert lattice("key", "name", "north", owner[:6]).code == 0
     assert lattice("queue", "list", "-o", "north").out == "north\tlog\t1\t1\n"
     assert lattice("queue", "peek", "log", "-o", owner[:4]).out == "a\tb\n"

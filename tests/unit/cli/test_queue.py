@@ -118,6 +118,13 @@ def test_a_long_text_is_printed_as_it_is(lattice: Any) -> None:
 
 
 @pytest.mark.usefixtures("owner")
+def test_a_topic_has_the_partitions_that_it_was_made_with(lattice: Any) -> None:
+    lattice("queue", "create", "jobs", "--partitions", "3")
+    lattice("queue", "offer", "jobs", "a", "--key", "k")
+    assert json.loads(lattice("queue", "list", "--json").out)[0]["partitions"] == 3
+    assert "meta   {:num-partitions 3}" in lattice("queue", "info", "jobs").out
+
+
 def test_keys_headers_and_partitions(lattice: Any) -> None:
     lattice("queue", "offer", "t", "v", "-k", ":k", "--headers", '{"a": 1}', "-p", "0x00ff")
     record = lattice("queue", "peek", "t", "-p", "0x00ff", "--json").document
@@ -133,7 +140,7 @@ def test_keys_headers_and_partitions(lattice: Any) -> None:
         (["v", "--headers", "nope"], "--headers is a JSON object"),
         (["zz", "--in", "hex"], "hex digits"),
         (["0xa", "--in", "hex"], "hex digits"),
-        (["{bad", "--in", "json"], "not a JSON value"),
+        (["{bad", "--in", "json"], "not a JSON value: Expecting"),
         (["good", "{", "--in", "json"], "not a JSON value"),
         (["v", "-p", ""], "a key is empty"),
         (["v", "-k", '"open'], "JSON string"),

@@ -390,7 +390,8 @@ class Topic(Followable[T]):
         return handle_text("Topic", name, context.owner, self._binding, self._summary)
 
     def _summary(self) -> str:
-        return counted(len(self.partitions()), "partition")
+        # Partitions that no record has come to yet count, too, where their number is stored.
+        return counted(max(self.num_partitions, len(self.partitions())), "partition")
 
     def _repr_html_(self) -> str:
         """Return the notebook's table of the partitions."""

@@ -441,7 +441,7 @@ def info(call: Call, topic: TopicArgument) -> CommandResult:
         )
         for one in partitions
     ]
-    lines = [f"topic  {topic}", f"owner  {owner.hex()}", f"meta   {meta}"]
+    lines = [f"topic  {topic}", f"owner  {owner.hex()}", f"meta   {value_text(found.metadata())}"]
     return CommandResult(document, [*lines, Listing(columns, rows)])
 
 
@@ -472,7 +472,7 @@ def list_(call: Call) -> CommandResult:
                 {
                     "owner": owner.hex(),
                     "topic": listed_json(name),
-                    "partitions": len(ids),
+                    "partitions": max(topic.num_partitions, len(ids)),
                     "records": sum(topic.partition(id).size() for id in ids),
                 }
             )
