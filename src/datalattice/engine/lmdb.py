@@ -18,8 +18,8 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, Self
 
 import lmdb
@@ -28,7 +28,6 @@ from datalattice.engine.base import (
     TABLES_MAX,
     VALUE_BYTES_MAX,
     KeyValue,
-    WriteTxn,
     check_key,
     check_tables,
     check_value,
@@ -136,6 +135,22 @@ class _Environment:
             raise _translate(error, str(path)) from error
         self.file = _file_of(path)
 
+    def take(self) -> None:
+        """Become the one thread that writes; waits for another one.
+
+        Raises: UsageError: this thread is it already.
+        """
+        me = threading.get_ident()
+        if self.writer_thread == me:  # two nested writers of one thread would wait for each other
+            raise UsageError("this thread is already in a write transaction of this engine")
+        self.write_lock.acquire()
+        self.writer_thread = me
+
+    def give_back(self) -> None:
+        """Let another thread write."""
+        self.writer_thread = None
+        self.write_lock.release()
+
 
 def _file_of(path: Path) -> tuple[int, int] | None:
     """Return device and inode of the data file, which differ once it is replaced; None: no file."""
@@ -209,14 +224,17 @@ class LmdbEngine:
             self._create_tables(self._shared)
 
     def _create_tables(self, shared: _Environment) -> None:
+        shared.take()
         try:
             # In a transaction of its own, so a half-created set of tables is never seen.
-            with self._exclusive(shared), shared.env.begin(write=True) as txn:
+            with shared.env.begin(write=True) as txn:
                 for name in (*self._names, LONG_TABLE):
                     self._handles[name] = shared.env.open_db(name.encode(), txn=txn)
         except lmdb.Error as error:
             self.close()
             raise self.failure(error) from error
+        finally:
+            shared.give_back()
 
     def find_tables(self) -> None:
         """Open the handles of tables that were created since this reader last looked."""
@@ -260,46 +278,11 @@ class LmdbEngine:
     def read(self) -> LmdbSnapshot:
         return LmdbSnapshot(self)
 
-    @contextmanager
-    def write(self) -> Iterator[WriteTxn]:
+    def write(self) -> LmdbWriteTxn:
         # LMDB would allow the write: readers open with write access where they can.
         if self._read_only:
             raise ReadOnly(read_only_error(str(self.path)))
-        shared = self._environment()
-        # In the thread first: LMDB would wait in its own lock, without an error.
-        with self._exclusive(shared):
-            raw = self._begin(shared)
-            txn = LmdbWriteTxn(self, raw)
-            try:
-                yield txn
-                self._end(raw)
-            finally:
-                txn.over = True  # later use raises instead of touching freed pages
-                raw.abort()  # a no-op after a commit
-
-    @contextmanager
-    def _exclusive(self, shared: _Environment) -> Iterator[None]:
-        me = threading.get_ident()
-        if shared.writer_thread == me:  # two nested writers of one thread would wait for each other
-            raise UsageError("this thread is already in a write transaction of this engine")
-        with shared.write_lock:
-            shared.writer_thread = me
-            try:
-                yield
-            finally:
-                shared.writer_thread = None
-
-    def _begin(self, shared: _Environment) -> Any:
-        try:
-            return shared.env.begin(write=True)
-        except lmdb.Error as error:
-            raise self.failure(error) from error
-
-    def _end(self, raw: Any) -> None:
-        try:
-            raw.commit()
-        except lmdb.Error as error:
-            raise self.failure(error) from error
+        return LmdbWriteTxn(self, self._environment())
 
     def sync(self) -> None:
         """Return when everything committed is durable."""
@@ -522,17 +505,46 @@ class LmdbSnapshot(_Transaction):
 
 
 class LmdbWriteTxn(_Transaction):
-    """The write transaction of an LMDB engine."""
+    """The write transaction of an LMDB engine, which begins and ends as a context."""
 
-    __slots__ = ("_writes", "over")
+    __slots__ = ("_shared", "_writes")
 
-    def __init__(self, engine: LmdbEngine, raw: Any) -> None:
-        super().__init__(engine, raw)
-        self.over = False
+    def __init__(self, engine: LmdbEngine, shared: _Environment) -> None:
+        super().__init__(engine, None)
+        self._shared = shared
         self._writes = 0
 
+    def __enter__(self) -> Self:
+        shared = self._shared
+        # In the thread first: LMDB would wait in its own lock, without an error.
+        shared.take()
+        try:
+            self._raw = shared.env.begin(write=True)
+        except BaseException as error:
+            shared.give_back()
+            if isinstance(error, lmdb.Error):
+                raise self._engine.failure(error) from error
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        raw, self._raw = self._raw, None  # later use raises instead of touching freed pages
+        try:
+            if kind is None:
+                raw.commit()
+        except lmdb.Error as failure:
+            raise self._engine.failure(failure) from failure
+        finally:
+            raw.abort()  # a no-op after a commit
+            self._shared.give_back()
+
     def _live(self) -> Any:
-        if self.over:
+        if self._raw is None:
             raise UsageError("the transaction is over")
         return self._raw
 
