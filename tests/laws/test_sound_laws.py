@@ -387,5 +387,5 @@ def test_leaves_cost_no_fact_however_many_there_are() -> None:
     facts = KnownFacts(below.get)
     cells = [(sha3_256(one), one) for one in in_post_order(top, below, random.Random(1))]
     assert learn_cells(cells, facts) == len(cells) == 17_068
-    # One for each leaf of references that a node above it asked about, and for each node.
-    assert len(facts) == 1_068
+    # One for each node above the leaves.
+    assert len(facts) == 68

@@ -68,6 +68,14 @@ class Facts:
         Raises: MissingData: it, or a cell that its keys are read from, is missing or damaged.
         """
 
+    def has_count(self, hash: bytes, kind: i64, count: i64) -> bool:
+        """Return whether the cell with this hash is of this kind and has this count.
+
+        Raises: MissingData: it is missing or damaged.
+        """
+        fact = self.of(hash)
+        return fact.kind == kind and fact.count == count
+
 
 LoadEncoding = Callable[[bytes], "bytes | None"]
 """Returns the encoding of a cell, or None if it is missing."""
@@ -98,6 +106,20 @@ class KnownFacts(Facts):
         fact = self._stored(hash) if leaf is None else self._read(leaf)
         self._facts[hash] = fact
         return fact
+
+    def has_count(self, hash: bytes, kind: i64, count: i64) -> bool:
+        """Return whether a cell is of this kind and has this count.
+
+        Raises: MissingData: it is missing.
+        Cost:   one cell; its fact is not remembered.
+        """
+        data = self._leaves.get(hash)
+        if data is None:
+            fact = self._facts.get(hash)
+            if fact is not None:
+                return fact.kind == kind and fact.count == count
+            data = self._encoding(hash)
+        return data[0] == kind and read_vlq(data, 1, len(data))[0] == count
 
     def add(self, hash: bytes, fact: Fact) -> None:
         """Remember the fact of a checked cell."""

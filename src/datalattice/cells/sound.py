@@ -77,7 +77,7 @@ def learn_cell(hash: bytes, encoding: bytes, facts: KnownFacts) -> None:
 def learn_cells(cells: list[tuple[bytes, bytes]], facts: KnownFacts) -> int:
     """Check (hash, encoding) cells, children first, up to a bad one; return how many passed.
 
-    Leaves are not remembered, since few are asked for: `facts` must be able to load them.
+    Blobs are not remembered, since few are asked for: `facts` must be able to load them.
     `learn_cell` gives the error of the first bad cell.
     """
     found: i64 = 0
@@ -87,6 +87,8 @@ def learn_cells(cells: list[tuple[bytes, bytes]], facts: KnownFacts) -> int:
                 facts.add(hash, check_cell(encoding, facts))
             except (BadFormat, MissingData):
                 break
+        elif encoding[0] == _VECTOR:  # the vector above it comes soon, and asks for its count
+            facts.add_leaf(hash, encoding)
         found += 1
     return found
 
@@ -198,6 +200,22 @@ class _Check:
             self._pass(fact.kind, fact.count, fact.low, fact.high, fact.fork)
         return pos + 33
 
+    def _counted(self, pos: i64, kind: i64, count: i64) -> i64:
+        """Check a structural kid; return the position after it, -1 if its kind or count is another.
+
+        A missing kid is noted.
+        """
+        data = self.data
+        if data[pos] != _REF:
+            at: i64 = self.inline(pos, False)
+            return at if self.kind == kind and self.count == count else -1
+        try:
+            fits = self.facts.has_count(data[pos + 1 : pos + 33], kind, count)
+        except MissingData as error:
+            self.absent.extend(error.hashes)
+            fits = True
+        return pos + 33 if fits else -1
+
     def _blob(self, pos: i64, keyed: bool) -> i64:
         data = self.data
         tag: i64 = data[pos]
@@ -212,12 +230,16 @@ class _Check:
         base: i64 = 0
         while base < length:
             size: i64 = min(span, length - base)
-            at = self._part(at)
             # Chunks of texts are Blobs, too: each has exactly min(span, rest) bytes.
-            if self.kind >= 0 and (self.kind != _BLOB or self.count != size):
-                raise broken(f"a blob chunk is not a blob of {size} bytes")
-            if base == 0:
+            if base or not keyed:
+                at = self._counted(at, _BLOB, size)
+            else:
+                at = self._part(at)
                 low = self.low
+                if self.kind >= 0 and (self.kind != _BLOB or self.count != size):
+                    at = -1
+            if at < 0:
+                raise broken(f"a blob chunk is not a blob of {size} bytes")
             base += span
         self._pass(tag, length, low, None)
         return at
@@ -244,9 +266,9 @@ class _Check:
         return at
 
     def _vector_part(self, pos: i64, count: i64) -> i64:
-        at: i64 = self._part(pos)
         # The count of the parent alone decides the count of each child.
-        if self.kind >= 0 and (self.kind != _VECTOR or self.count != count):
+        at: i64 = self._counted(pos, _VECTOR, count)
+        if at < 0:
             raise broken(f"a vector child is not a vector of {count} elements")
         return at
 
