@@ -8,6 +8,7 @@ tells something. One core is one for everything, JVM and driver included (`spark
 from __future__ import annotations
 
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +46,8 @@ LOAD_GROUPS = 8
 WARM_RUNS = 2
 """Audits and marks before what is measured: the JVM's compilers take longer than this store's jobs,
 while a job on a large store hardly notices them."""
+SHORT_RUNS = 3
+"""Audits and marks that are measured, with Spark and without; their medians are the rows."""
 FEW_ROWS = 16
 """Rows of a load whose time is what a load takes whatever it loads."""
 Row = dict[str, Any]
@@ -119,16 +122,19 @@ class Bench:
 
     def alone(self) -> None:
         """Measure one process without Spark."""
-        self.one_process["audit"] = self._timed(self._audit_alone)
-        self.one_process["gc"] = self._timed(self._mark_alone)
+        self.one_process["audit"] = self._timed(self._audit_alone, SHORT_RUNS)
+        self.one_process["gc"] = self._timed(self._mark_alone, SHORT_RUNS)
         self.merged, spent = spark_merge.in_sequence(self.place / "merge", self.inputs)
         self.one_process["merge"] = self.replicas * self.changes / spent
         self.one_process["load-queue"] = self._timed(self._offer_alone)
         self.one_process["load-cells"] = self._timed(self._put_alone)
 
-    def _timed(self, work: Callable[[], int]) -> float:
-        began = time.monotonic()
-        return work() / (time.monotonic() - began)
+    def _timed(self, work: Callable[[], int], runs: int = 1) -> float:
+        rates = []
+        for _ in range(runs):
+            began = time.monotonic()
+            rates.append(work() / (time.monotonic() - began))
+        return statistics.median(rates)
 
     def _audit_alone(self) -> int:
         def run(_step: str, task: Any, count: int) -> Any:
@@ -174,7 +180,6 @@ class Bench:
         """Yield a row of each job."""
         few_s = few_cpu_s = 0.0
         for name, unit, work in (
-            *[("warm", "", work) for work in (self._audit, self._mark) for _ in range(WARM_RUNS)],
             ("audit", "cells/s", self._audit),
             ("gc", "cells/s", self._mark),
             ("merge", "changes/s", self._merge),
@@ -183,14 +188,11 @@ class Bench:
             ("load-queue", "records/s", self._load),
             ("load-cells", "cells/s", self._put),
         ):
-            used, own = cpu_seconds(), time.process_time()
-            began = time.monotonic()
-            count = work(spark)
-            spent = time.monotonic() - began
-            after = cpu_seconds()
-            seconds = time.process_time() - own + sum(after.values()) - sum(used.values())
-            if name == "warm":
-                continue
+            is_short = name in ("audit", "gc")
+            for _ in range(WARM_RUNS if is_short else 0):
+                work(spark)
+            runs = [self._spent(work, spark) for _ in range(SHORT_RUNS if is_short else 1)]
+            count, spent, seconds = map(statistics.median, zip(*runs, strict=True))
             if name == "load-few":
                 few_s, few_cpu_s = spent, seconds
                 continue
@@ -205,6 +207,17 @@ class Bench:
                 "peers": peers,
                 "compiled": COMPILED,
             }
+
+    def _spent(
+        self, work: Callable[[SparkSession], int], spark: SparkSession
+    ) -> tuple[int, float, float]:
+        """Return what `work` counted, and the seconds and the processor's seconds that it took."""
+        used, own = cpu_seconds(), time.process_time()
+        began = time.monotonic()
+        count = work(spark)
+        spent = time.monotonic() - began
+        after = cpu_seconds()
+        return count, spent, time.process_time() - own + sum(after.values()) - sum(used.values())
 
     def _audit(self, spark: SparkSession) -> int:
         report = audit(spark, str(self.store))

@@ -134,7 +134,7 @@ def gc(
     parts: tasks of a round, by default about one for 1 GB, and two for each of several cores.
     Raises: UsageError: there is no store, or an argument is malformed. StoreFailed: the store is
             damaged, or cells were removed meanwhile. StoreFull: no space for the list.
-    Cost:   reads every cell that stays once, and every pack once more.
+    Cost:   reads every cell that stays once, and which cells each pack has.
     """
     clock = clock or SystemClock()
     folder = store_folder(store)
@@ -205,8 +205,11 @@ def _mark(
         start = None
         rounds += 1
         with watching_tasks(spark, f"mark, round {rounds}", progress):
-            # A checkpoint cuts the lineage; otherwise each round would repeat all earlier ones.
-            state = state.mapInArrow(task, STATE).localCheckpoint(eager=False)
+            state = state.mapInArrow(task, STATE)
+            # A checkpoint cuts the lineage; otherwise each round would repeat all earlier ones. A
+            # single part has a single round, whose rows are read once if they are collected.
+            if len(plan) > 1 or not is_collected:
+                state = state.localCheckpoint(eager=False)
             told = state.where(wanted).select(*columns).collect()
         leads = [row["hash"] for row in told if row["hash"] is not None]
         # An empty hash: a part has more leads than go through the driver, so they are shuffled.

@@ -116,7 +116,8 @@ class StorePartitionMarker(CellMarker):
 
     def find_dead(self) -> None:
         """Find the cells of the partition that are not marked, so may go, unless marked later."""
-        reader = StorePartitionReader(self._store, self._extent, self._partition)
+        # The index says of each cell whether it is here, so no checksum of a pack is needed.
+        reader = StorePartitionReader(self._store, self._extent, self._partition, whole=False)
         for pack in reader.packs():
             # Entries of the index that lead to damage are on no list, so they stay.
             if isinstance(pack, Gap):

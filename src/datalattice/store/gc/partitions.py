@@ -221,7 +221,10 @@ def missing_before(store: StoreReader, partition: StorePartition, sequence: int)
 class StorePartitionReader:
     """Reads one partition of a store."""
 
-    def __init__(self, store: StoreReader, extent: Extent, partition: StorePartition) -> None:
+    def __init__(
+        self, store: StoreReader, extent: Extent, partition: StorePartition, *, whole: bool = True
+    ) -> None:
+        """`whole`: as of a `LogReader`."""
         check_extent(store, extent)
         self._store = store
         self._extent = extent
@@ -235,6 +238,7 @@ class StorePartitionReader:
             LogPosition(partition.sequence - 1, partition.first, 0, None),
             removed,
             last_segment=partition.last,
+            whole=whole,
         )
         self._segments = SegmentReader(folder)
         self.is_open_ended = False

@@ -224,7 +224,7 @@ def locations_of(
 
 
 def read_entries(header: PackHeader, body: bytes) -> tuple[list[bytes], list[int], list[bytes]]:
-    """Return (hashes, locations, promoted hashes) of a complete pack."""
+    """Return (hashes, locations, promoted hashes) of a pack; `body` needs `list_bytes` only."""
     count = header.cells
     lengths = list(struct.unpack_from(f">{count}H", body, 0))
     # Lengths of 2 bytes each come first, then hashes of 32.
@@ -236,11 +236,15 @@ def read_entries(header: PackHeader, body: bytes) -> tuple[list[bytes], list[int
     return hashes, locations, promoted
 
 
+def list_bytes(header: PackHeader) -> int:
+    """Return how many bytes of a pack, after its header, list its cells."""
+    return CELL_ENTRY_BYTES * header.cells + 32 * header.promoted
+
+
 def sizes_fit(header: PackHeader) -> bool:
     """Return whether the counts of a header can belong to a pack of its length."""
-    fixed = PACK_HEADER_BYTES + PACK_TRAILER_BYTES
     return (
-        header.length >= fixed + CELL_ENTRY_BYTES * header.cells + 32 * header.promoted
+        header.length >= PACK_HEADER_BYTES + PACK_TRAILER_BYTES + list_bytes(header)
         and header.staged <= header.cells
         and header.offset + header.length <= OFFSET_MAX
     )

@@ -33,6 +33,7 @@ from datalattice.store.log.packing import (
     SEGMENT_HEADER_BYTES,
     PackHeader,
     body_is_whole,
+    list_bytes,
     read_entries,
     read_pack_header,
     read_segment_header,
@@ -75,11 +76,9 @@ class Pack(NamedTuple):
         return self.flags >> PARTS_SHIFT
 
 
-def _read_pack(header: PackHeader, rest: bytes) -> Pack:
+def _read_pack(header: PackHeader, rest: bytes, trailer: int | None) -> Pack:
     hashes, locations, promoted = read_entries(header, rest)
-    end = LogPosition(
-        header.sequence, header.segment, header.offset + header.length, trailer_of(rest)
-    )
+    end = LogPosition(header.sequence, header.segment, header.offset + header.length, trailer)
     root = header.root if header.flags & FLAG_ROOT else None
     length, flags, staged, time_ms = header.length, header.flags, header.staged, header.time_ms
     return Pack(end, length, flags, root, hashes, locations, staged, promoted, time_ms)
@@ -111,15 +110,19 @@ class LogReader:
         *,
         last_segment: int | None = None,
         acknowledged: int = 0,
+        whole: bool = True,
     ) -> None:
         """Read from `start` on, up to the end of `last_segment` if given.
 
-        `acknowledged`: the packs up to this number are known to have been durable.
+        acknowledged: the packs up to this number are known to have been durable.
+        whole: False reads which cells a pack has, and not the cells, so nothing is compared with
+               the checksum of the pack.
         """
         self._folder = folder
         self._store_id = store_id
         self._removed = removed
         self._last_segment = last_segment
+        self._whole = whole
         self._seed = seed_of(store_id)
         self.proven = max(start.sequence, acknowledged)
         """Every pack up to this one is known to have been durable."""
@@ -170,9 +173,10 @@ class LogReader:
             header = read_pack_header(head, self._seed, segment, offset)
             reason = self._why_not(header, size)
             if header is not None and not reason:
-                rest = file.read(offset + PACK_HEADER_BYTES, header.length - PACK_HEADER_BYTES)
-                if body_is_whole(header, rest):
-                    pack = _read_pack(header, rest)
+                size_read = header.length - PACK_HEADER_BYTES if self._whole else list_bytes(header)
+                rest = file.read(offset + PACK_HEADER_BYTES, size_read)
+                if body_is_whole(header, rest) if self._whole else len(rest) == size_read:
+                    pack = _read_pack(header, rest, trailer_of(rest) if self._whole else None)
                     # A header states up to which pack the log was synced when it was written.
                     self.proven = max(self.proven, header.durable)
                     self.end = pack.end

@@ -680,6 +680,18 @@ def test_a_damaged_store_is_not_marked(tmp_path: Path, clock: StoppedClock) -> N
         Marked(tmp_path / "s", clock)
 
 
+def test_a_damaged_cell_that_nothing_needs_may_go(tmp_path: Path, clock: StoppedClock) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(Vector.of([text(n) for n in range(9)]))
+        store.commit(Vector.of([text(n) for n in range(20, 29)]))
+        segment, offset, _ = locate(store.location_of(value_hash(text(3))))
+    flip(segment_file(tmp_path / "s", segment), offset + 40)
+    marked = Marked(tmp_path / "s", clock)
+    with opened(tmp_path / "s", clock, read_only=True) as store:
+        assert places_listed(store, marked.write(tmp_path / "list")) == places_kept(store)
+    assert (marked.live, marked.dead) == (10, 10)
+
+
 @pytest.mark.parametrize("waiting", [0, 4, 10_000])
 def test_a_lost_cell_is_named_whoever_meets_it(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch, waiting: int
