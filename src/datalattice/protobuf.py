@@ -6,10 +6,11 @@
 
     Put(key=b"k").encode()          Put.decode(data).key
 
-A subclass of `Message` is a frozen dataclass. The kind of a field follows its type: `bytes`, `str`,
-`bool`, `float` (double), an `IntEnum`, another message, or `int` with `Field(n, "uint32")`. A tuple
-is a repeated field, `X | None` a field with presence: a member of a oneof, `Field(n, oneof="op")`,
-a message, or an optional scalar. `Field(n, codec=...)` keeps another type as bytes; None is absent.
+A subclass of `Message` is a frozen dataclass, made one with its first message. The kind of a field
+follows its type: `bytes`, `str`, `bool`, `float` (double), an `IntEnum`, another message, or `int`
+with `Field(n, "uint32")`. A tuple is a repeated field, `X | None` a field with presence: a member
+of a oneof, `Field(n, oneof="op")`, a message, or an optional scalar. `Field(n, codec=...)` keeps
+another type as bytes; None is absent.
 
 Signed bytes need one encoding (proto3): fields by ascending number, scalar defaults left out, a
 chosen member of a oneof written even when it is empty. Decoding reads every proto3 encoding of the
@@ -124,7 +125,22 @@ class Message:
         super().__init_subclass__(**kwargs)
         cls.full_name = name
         cls._layout = None  # resolved at the first use: annotations may name later classes
-        dataclasses.dataclass(frozen=True)(cls)
+        named = [one for one in cls.__mro__[:-1] if getattr(one, "full_name", "")]
+        if len(named) > 1:  # derived from another message: it would have that one's `__init__`
+            for one in reversed(named):
+                if "__init__" not in vars(one):
+                    dataclasses.dataclass(frozen=True)(one)
+
+    def __init__(self, *args: object, **fields: object) -> None:
+        """Initialise the first message of a class; the class makes the others by itself."""
+        _complete(type(self))
+        type(self).__init__(self, *args, **fields)
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Take the fields of a copied or unpickled message, of which no other was made yet."""
+        if "__init__" not in vars(type(self)):
+            _complete(type(self))
+        self.__dict__.update(state)
 
     @classmethod
     def declared(cls) -> tuple[FieldInfo, ...]:
@@ -150,6 +166,20 @@ class Message:
         Raises: BadFormat: `data` is not an encoding of this message; the text names the field.
         """
         return _decode(cls, data, 0)
+
+
+def _complete(cls: type[Message]) -> None:
+    """Make a message class a frozen dataclass."""
+    # A command imports hundreds of messages and makes a few; to make a class a dataclass takes
+    # longer than to import it. Threads may come here at once, and a process may fork meanwhile: a
+    # twin is made a dataclass, and gives what it got, its `__init__` last.
+    own = {name: value for name, value in vars(cls).items() if name in cls.__annotations__}
+    own |= {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
+    twin = type(cls.__name__, (), own)
+    before = set(vars(twin))
+    dataclasses.dataclass(frozen=True)(twin)
+    for name in sorted(vars(twin).keys() - before, key="__init__".__eq__):
+        setattr(cls, name, vars(twin)[name])
 
 
 _M = TypeVar("_M", bound=Message)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import FrozenInstanceError
 from enum import IntEnum
 from typing import Annotated, Any
 
@@ -9,6 +12,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, strategies as st
 
+from datalattice.actions import ACTIONS, LOCAL_ACTIONS, Action
 from datalattice.errors import BadFormat, UsageError
 from datalattice.protobuf import (
     DEPTH_MAX,
@@ -168,6 +172,68 @@ def test_values_that_do_not_fit_are_refused_by_the_name_of_the_field(message: Ou
 def test_two_members_of_a_oneof_are_refused() -> None:
     with pytest.raises(UsageError, match="left and right are both set, of oneof side"):
         Outer(left=b"", right=Inner()).encode()
+
+
+class Early(Message, name="demo.Early"):
+    """One of which nothing was made yet."""
+
+    text: Annotated[str, Field(1)] = ""
+
+
+class Base(Message, name="demo.Base"):
+    """One that another is derived from."""
+
+    text: Annotated[str, Field(1)] = ""
+
+
+class Derived(Base, name="demo.Derived"):
+    """One with the fields of another message."""
+
+    more: Annotated[str, Field(2)] = ""
+
+
+class Copied(Message, name="demo.Copied"):
+    """One whose first message comes from another process."""
+
+    text: Annotated[str, Field(1)] = ""
+
+
+class Shared(Message, name="demo.Shared"):
+    """One whose first messages several threads make at once."""
+
+    text: Annotated[str, Field(1)] = ""
+
+
+def test_a_message_is_a_frozen_dataclass_from_the_first_on() -> None:
+    assert "__dataclass_params__" not in vars(Early), "a command imports hundreds and makes a few"
+    first, other = Early("a"), Early(text="a")
+    assert (first, hash(first), repr(first)) == (other, hash(other), "Early(text='a')")
+    with pytest.raises(FrozenInstanceError):
+        first.text = "b"  # type: ignore[misc]
+    assert Derived("a", "b").encode() == Base("a").encode() + b"\x12\x01b"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'none'"):
+        Early(none="")  # type: ignore[call-arg]
+
+
+def test_a_message_that_is_the_first_when_it_is_copied_is_like_any_other() -> None:
+    made = copy(Copied.__new__(Copied))
+    made.__setstate__({"text": "a"})
+    assert made == Copied("a")
+
+
+def test_threads_that_make_the_first_messages_of_a_class_have_each_its_own() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(Shared, map(str, range(64))))
+    assert [one.text for one in made] == [str(number) for number in range(64)]
+
+
+@pytest.mark.parametrize(
+    "action", [*ACTIONS.values(), *LOCAL_ACTIONS.values()], ids=lambda one: one.name
+)
+def test_requests_and_results_of_actions_are_declared_rightly(action: Action) -> None:
+    for message in (action.request, action.result):
+        fields = {field.name for field in message.declared()}
+        assert fields == set(message.__annotations__), "an action is checked by these names"
 
 
 class Bare(Message, name="demo.Bare"):
