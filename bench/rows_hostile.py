@@ -31,7 +31,7 @@ from rows_node import BLOCK_BYTES, pushes
 from datalattice.apps.dlfs import make_directory, make_file
 from datalattice.apps.dlfs.lattice import DRIVES
 from datalattice.apps.grid.assets import content_hash
-from datalattice.apps.grid.lattice import STORAGE
+from datalattice.apps.grid.lattice import STORAGE_LATTICE
 from datalattice.apps.kv.lattice import KVStoreLattice
 from datalattice.apps.queue.lattice import topic_map_lattice
 from datalattice.cells import (
@@ -382,7 +382,7 @@ def _steps(scale: int) -> dict[str, tuple[Work, Callable[[], object]]]:
     slots = Map.of([(key.public_key, Signed.sign(key, Set.of([1]))) for key in keys])
     joined("signature", OwnerLattice(SetLattice()), Map.of([]), slots)
     content = Blob.of(bytes(range(256)) * 8_192 * scale)
-    joined("hashed", STORAGE, Index(), Index.of([(content_hash(content), content)]))
+    joined("hashed", STORAGE_LATTICE, Index(), Index.of([(content_hash(content), content)]))
     store = MemoryStore()
     store.commit(Map.of(rows))
     root = store.root()

@@ -33,7 +33,7 @@ from datalattice.cells import Index, Keyword, Map, Set, cell as kernel, value_ha
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, verify
 from datalattice.lattice import (
-    VALUE,
+    VALUE_KEY,
     Lattice,
     MapLattice,
     MaxLattice,
@@ -258,7 +258,7 @@ def overhead_rows(quick: bool) -> Iterator[Row]:
     beside = peers.update_bytes(keys)
     for name, lattice, path in (
         ("plain", entries, ()),
-        ("signed", OwnerLattice(entries), (OWNER.public_key, VALUE)),
+        ("signed", OwnerLattice(entries), (OWNER.public_key, VALUE_KEY)),
     ):
         yield row(f"changed-100-{name}", change_bytes(lattice, path, keys), "bytes", beside)
 

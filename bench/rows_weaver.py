@@ -40,7 +40,7 @@ from datalattice.cells import cell
 from datalattice.clock import Hlc, SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy, verify_strict
 from datalattice.engine import GroupCommit, LmdbEngine, open_engine
-from datalattice.weaver.intention import ZERO, Intention, SignedIntention
+from datalattice.weaver.intention import ZERO_HASH, Intention, SignedIntention
 from datalattice.weaver.kv import GetRequest, KvPayload, Operation, PutOp, PutRequest
 from datalattice.weaver.machine import Proposal
 from datalattice.weaver.store import WeaverStore
@@ -217,7 +217,7 @@ def _foreign(store: WeaverStore, count: int, authors: int, seed: int) -> list[Si
 def written(store: WeaverStore, authors: int, seed: int) -> Iterator[SignedIntention]:
     """Yield operations of foreign authors in turn, each after its author's last."""
     keys = [KeyPair(bytes([seed, i]) * 16) for i in range(authors)]
-    last = [ZERO] * authors
+    last = [ZERO_HASH] * authors
     payload = UniversalOp(app_data=PAYLOAD).encode()
     wall = time.time_ns() // 1_000_000
     for i in itertools.count():

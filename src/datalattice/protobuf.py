@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar, da
 
 from datalattice.errors import BadFormat, UsageError
 
-DEPTH_MAX: Final = 100
+MESSAGE_DEPTH_MAX: Final = 100
 """Deepest nesting of embedded messages that is decoded: protobuf's own limit."""
 
 VARINT_BYTES_MAX: Final = 10  # 64 bits in digits of 7
@@ -410,8 +410,8 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def _decode(cls: type[_M], data: bytes, depth: int) -> _M:
-    if depth > DEPTH_MAX:  # each level is a frame of Python's stack
-        raise BadFormat(f"{cls.full_name}: messages are nested deeper than {DEPTH_MAX}")
+    if depth > MESSAGE_DEPTH_MAX:  # each level is a frame of Python's stack
+        raise BadFormat(f"{cls.full_name}: messages are nested deeper than {MESSAGE_DEPTH_MAX}")
     layout = _layout_of(cls)
     values: dict[str, Any] = {}
     for number, wire, value in read_fields(data):

@@ -14,7 +14,7 @@ import pytest
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import Queue, Topics
 from datalattice.cells import Index, Keyword, Map, Signed, to_cell
-from datalattice.client.fence.rules import PATHS_MAX, owned_paths
+from datalattice.client.fence.rules import FENCED_PATHS_MAX, owned_paths
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import RootLattice
@@ -552,5 +552,5 @@ def test_the_slots_of_all_owners_here_are_asked_for_and_of_many_the_root() -> No
     assert all(isinstance(lattice.child(one), OwnerLattice) for one in sections)
     venue = (Keyword("grid"), Keyword("venues"), did_of(ONE.public_key))
     assert owned_paths(lattice, context, has_venue=True) == [*paths, venue]
-    many = [KeyPair(bytes([seed]) * 32) for seed in range(PATHS_MAX)]
+    many = [KeyPair(bytes([seed]) * 32) for seed in range(FENCED_PATHS_MAX)]
     assert owned_paths(lattice, MergeContext(keys=KeyRing(*many))) == [()]

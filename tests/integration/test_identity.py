@@ -20,7 +20,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import NODES_KEY, P2P_KEY, get_in
 from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_node
-from datalattice.node.peers import OWN_KEY
+from datalattice.node.peers import OWN_KEY_ANSWERED
 from datalattice.node.transport import Link
 from datalattice.store import MemoryStore
 from datalattice.testing.polling import until_async
@@ -228,7 +228,7 @@ def test_a_node_does_not_talk_to_itself() -> None:
     async def work() -> None:
         async with node_of(ONE) as one:
             one.add_peer(one.address)
-            await until_async(lambda: one.peers[0].reason == OWN_KEY)
+            await until_async(lambda: one.peers[0].reason == OWN_KEY_ANSWERED)
             await until_async(lambda: one.connection_count == 0)
             assert one.observer.counters["own-key-refused"] == 1
             assert not one.observer.reasons

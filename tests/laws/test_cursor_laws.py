@@ -25,7 +25,7 @@ from datalattice.cells import (
 from datalattice.crypto import KeyPair
 from datalattice.cursors import Cursor, LatticeCursor, Root, RootLattice
 from datalattice.lattice import (
-    VALUE,
+    VALUE_KEY,
     KeyedLattice,
     MapLattice,
     MaxLattice,
@@ -277,7 +277,7 @@ def cursors() -> dict[str, Cursor]:
         "root lattice": RootLattice(SetLattice()),
         "fork": RootLattice(SetLattice()).fork(),
         "descended": RootLattice(SETS).path("s"),
-        "below a signature": owned.path("o", KEY.public_key, VALUE, "s"),
+        "below a signature": owned.path("o", KEY.public_key, VALUE_KEY, "s"),
     }
 
 

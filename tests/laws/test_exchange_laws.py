@@ -27,7 +27,7 @@ from datalattice.lattice import (
     Walk,
     is_greater,
 )
-from datalattice.testing.branches import WRITES, bad, grown
+from datalattice.testing.branches import BRANCH_WRITES, bad, grown
 from datalattice.testing.clocks import StoppedClock
 
 IS_FULL = os.environ.get("DATALATTICE_PROFILE") == "full"
@@ -100,7 +100,7 @@ class World:
 
 def forked(name: str, chance: random.Random, *, malformed: bool) -> list[Signed]:
     """Return what devices of an owner signed while they were apart."""
-    lattice, write = FORK_LATTICES[name], WRITES[name]
+    lattice, write = FORK_LATTICES[name], BRANCH_WRITES[name]
     clock = StoppedClock(1_000)
     common = grown(lattice, write, lattice.zero(), chance, clock)
     made: list[Value] = []

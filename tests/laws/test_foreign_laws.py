@@ -15,7 +15,7 @@ import pytest
 
 from datalattice.apps.dlfs.lattice import DRIVES
 from datalattice.apps.dlfs.node import make_directory, make_file, make_tombstone
-from datalattice.apps.grid.lattice import ASSETS, META, STORAGE, VENUE
+from datalattice.apps.grid.lattice import ASSETS_LATTICE, META_LATTICE, STORAGE_LATTICE, VENUE
 from datalattice.apps.kv import KVStoreLattice
 from datalattice.apps.queue.lattice import topic_map_lattice
 from datalattice.cells import (
@@ -164,9 +164,9 @@ def venue(random: Random, count: int) -> Value:
 KINDS: dict[str, tuple[Lattice, Make]] = {
     "data": (DataLattice(), data),
     "cas": (CASLattice(), hashed),
-    "meta": (META, hashed),
-    "assets": (ASSETS, assets),
-    "storage": (STORAGE, contents),
+    "meta": (META_LATTICE, hashed),
+    "assets": (ASSETS_LATTICE, assets),
+    "storage": (STORAGE_LATTICE, contents),
     "index": (IndexLattice(MaxLattice()), keyed),
     "map": (MapLattice(MaxLattice()), mapped),
     "set": (SetLattice(), elements),

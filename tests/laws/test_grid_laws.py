@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from datalattice.apps.grid import (
-    ASSETS,
+    ASSETS_LATTICE,
     GRID,
-    JOB,
-    JOBS,
-    META,
+    JOB_LATTICE,
+    JOBS_LATTICE,
+    META_LATTICE,
     PLAIN_GRID,
-    STORAGE,
+    STORAGE_LATTICE,
     VENUE,
     check_foreign,
     sanitise,
@@ -96,11 +96,11 @@ PLAIN_GRIDS = st.builds(
 )
 
 LEVELS: dict[str, tuple[Lattice, st.SearchStrategy[Value]]] = {
-    "job": (JOB, RECORDS),
-    "jobs": (JOBS, JOB_INDEXES),
-    "meta": (META, METAS),
-    "assets": (ASSETS, ASSET_INDEXES),
-    "storage": (STORAGE, STORED),
+    "job": (JOB_LATTICE, RECORDS),
+    "jobs": (JOBS_LATTICE, JOB_INDEXES),
+    "meta": (META_LATTICE, METAS),
+    "assets": (ASSETS_LATTICE, ASSET_INDEXES),
+    "storage": (STORAGE_LATTICE, STORED),
     "venue": (VENUE, VENUES),
     "plain grid": (PLAIN_GRID, PLAIN_GRIDS),
 }
@@ -221,10 +221,10 @@ def spoiled(draw: st.DrawFn, states: st.SearchStrategy[Value]) -> Value:
 
 
 SPOILED = {
-    "jobs": (JOBS, JOB_INDEXES),
-    "meta": (META, METAS),
-    "assets": (ASSETS, ASSET_INDEXES),
-    "storage": (STORAGE, STORED),
+    "jobs": (JOBS_LATTICE, JOB_INDEXES),
+    "meta": (META_LATTICE, METAS),
+    "assets": (ASSETS_LATTICE, ASSET_INDEXES),
+    "storage": (STORAGE_LATTICE, STORED),
 }
 
 
@@ -253,10 +253,10 @@ VENUE_STATE = VENUE.merge(
     Index.of({Keyword("jobs"): Index.of({JOB_IDS[0]: {"status": "PENDING"}})}),
 )
 SOME: dict[str, tuple[Lattice, Value]] = {
-    "jobs": (JOBS, Index.of({JOB_IDS[0]: {"status": "PENDING"}})),
-    "meta": (META, Index.of({digest(TEXTS[0]): TEXTS[0]})),
-    "assets": (ASSETS, Index.of({digest(TEXTS[0]): {"metadata": TEXTS[0]}})),
-    "storage": (STORAGE, Index.of({digest(BLOBS[1]): BLOBS[1]})),
+    "jobs": (JOBS_LATTICE, Index.of({JOB_IDS[0]: {"status": "PENDING"}})),
+    "meta": (META_LATTICE, Index.of({digest(TEXTS[0]): TEXTS[0]})),
+    "assets": (ASSETS_LATTICE, Index.of({digest(TEXTS[0]): {"metadata": TEXTS[0]}})),
+    "storage": (STORAGE_LATTICE, Index.of({digest(BLOBS[1]): BLOBS[1]})),
     "venue": (VENUE, VENUE_STATE),
     "plain grid": (PLAIN_GRID, grid_of({DIDS[0]: VENUE_STATE}, EMPTY_INDEX)),
     "signed grid": (GRID, grid_of({DIDS[0]: Signed.sign(KEYS[0], VENUE_STATE)}, EMPTY_INDEX)),

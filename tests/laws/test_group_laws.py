@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, strategies as st
 
 from datalattice.engine import GroupCommit, GroupTxn, MemoryEngine
-from datalattice.testing.engine_kit import LIMIT_S, TxnWork, run_together
+from datalattice.testing.engine_kit import KIT_LIMIT_S, TxnWork, run_together
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"c"])
 STEPS = st.one_of(
@@ -95,7 +95,7 @@ def test_threads_equal_some_serial_order(lanes: list[list[list[Step]]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(LIMIT_S)
+        thread.join(KIT_LIMIT_S)
         assert not thread.is_alive()
     with group.read() as view:
         assert list(view.scan("t")) == serial(order)[1]

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import (
-    CONSUMERS,
+    CONSUMERS_DATABASE,
     Consumer,
     Queue,
     QueueEntry,
@@ -301,7 +301,7 @@ class ConsumerAgainstModel(RuleBasedStateMachine):
 
     def _committed(self) -> dict[int, int]:
         """Return the durable positions; a partition of which nothing was done has none."""
-        held = Database.at(self.node.base, self.node.own, CONSUMERS).hgetall("c")
+        held = Database.at(self.node.base, self.node.own, CONSUMERS_DATABASE).hgetall("c")
         return {int(str(field).rsplit("/")[-1]): mark[0] for field, mark in held.entries()}  # type: ignore[index]
 
     def _assert_stored(self) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 from datalattice.engine import GroupCommit, MemoryEngine, WriteTxn, section
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.log_kit import (
-    NODE,
-    STORE,
+    KIT_NODE,
+    KIT_STORE,
     Author,
     FailingTxn,
     InjectedFailure,
@@ -25,7 +25,7 @@ from datalattice.testing.log_kit import (
 )
 from datalattice.weaver import (
     LOG_TABLES,
-    ZERO,
+    ZERO_HASH,
     SignedIntention,
     ack_deps,
     check_chain,
@@ -125,7 +125,7 @@ def test_the_witnessed_set_does_not_depend_on_the_order_of_arrival(
     assert tips[0] == tips[1]
     # Every order is one in which dependencies come first.
     for store in (one, other):
-        before = {ZERO}
+        before = {ZERO_HASH}
         for hash in store.witnessed():
             intention = store.read(store.log.get, hash).intention
             assert before.issuperset((intention.store_prev, *intention.deps))
@@ -232,7 +232,7 @@ def test_local_writes_of_nodes_that_exchange_all_agree(
         assert store.floating() == {}
         assert store.read(store.log.forks) == []
         records = [entry.record for entry in store.entries()]
-        assert check_chain(records, STORE, NODE.public_key).seq == len(steps)
+        assert check_chain(records, KIT_STORE, KIT_NODE.public_key).seq == len(steps)
 
 
 def all_of(store: LogFixture) -> list[SignedIntention]:

@@ -19,7 +19,7 @@ from datalattice.engine import Engine, MemoryEngine
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.journal import JournalEngine
 from datalattice.testing.machine_kit import (
-    AUTHORS,
+    KIT_AUTHORS,
     CrashingEngine,
     MachineReplica,
     legal_order,
@@ -27,7 +27,7 @@ from datalattice.testing.machine_kit import (
 )
 from datalattice.weaver.appendlog import AppendRequest, LogMachine, ReadRequest, ReadResponse
 from datalattice.weaver.heads import HeadReader
-from datalattice.weaver.intention import ZERO, SignedIntention
+from datalattice.weaver.intention import ZERO_HASH, SignedIntention
 from datalattice.weaver.kv import (
     BatchRequest,
     DeleteOp,
@@ -44,7 +44,7 @@ from datalattice.weaver.kv import (
 )
 from datalattice.weaver.machine import Machine
 from datalattice.weaver.state import State
-from datalattice.weaver.tables import DATA, META, STATE_TABLES, SYSTEM
+from datalattice.weaver.tables import STATE_DATA, STATE_META, STATE_SYSTEM, STATE_TABLES
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"\xff"])
 VALUES = st.binary(max_size=3)
@@ -94,9 +94,11 @@ def run(machine: type[Machine], steps: Sequence[Step], authors: int) -> list[Sig
         mine.now_ms = 1_000 + step.now_ms
         stamp = Hlc(mine.now_ms, 0) if step.is_careless else None
         if machine is LogMachine:
-            mine.execute(AUTHORS[author], "Append", AppendRequest(repr(step.ops).encode()), stamp)
+            mine.execute(
+                KIT_AUTHORS[author], "Append", AppendRequest(repr(step.ops).encode()), stamp
+            )
         else:
-            mine.execute(AUTHORS[author], "Batch", BatchRequest(step.ops), stamp)
+            mine.execute(KIT_AUTHORS[author], "Batch", BatchRequest(step.ops), stamp)
     everything = {entry.signed.hash: entry.signed for one in replicas for entry in one.log.entries}
     return list(everything.values())
 
@@ -123,8 +125,8 @@ def test_every_legal_order_gives_the_same_bytes(
             if random.random() < 0.5:
                 assert replica.project().stall is None
         assert replica.project().stall is None
-        tips = {k: v for k, v in replica.rows(META).items() if k.startswith(b"tip/")}
-        states.add(repr((sorted(replica.rows(DATA).items()), sorted(tips.items()))))
+        tips = {k: v for k, v in replica.rows(STATE_META).items() if k.startswith(b"tip/")}
+        states.add(repr((sorted(replica.rows(STATE_DATA).items()), sorted(tips.items()))))
     assert len(states) == 1
 
 
@@ -141,7 +143,7 @@ def fold(operations: Sequence[SignedIntention]) -> dict[bytes, KeyModel]:
     by_hash = {signed.hash: signed for signed in operations}
     for signed in operations:
         height, prev = 1, signed.intention.store_prev
-        while prev != ZERO:
+        while prev != ZERO_HASH:
             height, prev = height + 1, by_hash[prev].intention.store_prev
         heights[signed.hash] = height
     found: dict[bytes, list[SignedIntention]] = {}
@@ -174,7 +176,7 @@ def test_heads_and_winners_are_those_of_a_fold(
     assert got == fold(operations)
 
 
-@given(st.lists(st.tuples(st.sampled_from(AUTHORS), KEYS, st.none() | VALUES), max_size=30))
+@given(st.lists(st.tuples(st.sampled_from(KIT_AUTHORS), KEYS, st.none() | VALUES), max_size=30))
 def test_writes_that_see_each_other_make_a_dict(
     writes: list[tuple[bytes, bytes, bytes | None]],
 ) -> None:
@@ -198,7 +200,7 @@ def test_writes_that_see_each_other_make_a_dict(
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(AUTHORS), st.integers(0, 2), st.integers(0, 1), VALUES),
+        st.tuples(st.sampled_from(KIT_AUTHORS), st.integers(0, 2), st.integers(0, 1), VALUES),
         max_size=30,
     ),
     st.none() | st.integers(0, 40),
@@ -237,7 +239,7 @@ def test_projection_is_replay_and_restoring_gives_the_same_bytes(
         replica.state.rebuild(txn)
     assert {table: replica.rows(table) for table in STATE_TABLES} == before
     with replica.engine.write() as txn:
-        txn.put(SYSTEM, b"left over", b"x")
+        txn.put(STATE_SYSTEM, b"left over", b"x")
         assert replica.state.restore(txn, [snapshot]).fits
     assert replica.snapshot() == snapshot
     again = MachineReplica(KvMachine())
@@ -250,7 +252,7 @@ def test_projection_is_replay_and_restoring_gives_the_same_bytes(
 def test_a_hostile_batch_costs_time_in_proportion_to_its_size() -> None:
     """An operation that promotes thousands of heads reads the winner's payload once."""
     replica = MachineReplica(KvMachine())
-    first, second = AUTHORS[:2]
+    first, second = KIT_AUTHORS[:2]
     ops = tuple(Operation(put=PutOp(b"%05d" % number, b"v")) for number in range(5_000))
     batch = BatchRequest(ops)
     payload = batch.encode()  # a batch and a payload have the same fields

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from datalattice.cells import Value, encode_message, value_hash
-from datalattice.conformance.forks import ANSWERS, FORK_LATTICES, KIND
+from datalattice.conformance.forks import ANSWERS, FORK_KIND, FORK_LATTICES
 from datalattice.lattice import Walk, verdict
-from datalattice.testing.branches import WRITES, bad, branches
+from datalattice.testing.branches import BRANCH_WRITES, bad, branches
 
 PAIRS = 12
 
@@ -29,7 +29,7 @@ def cell(value: Value) -> dict[str, str]:
 def vectors() -> list[dict[str, object]]:
     """Return all vectors."""
     found: list[dict[str, object]] = []
-    for name, write in WRITES.items():
+    for name, write in BRANCH_WRITES.items():
         lattice = FORK_LATTICES[name]
         pairs = [branches(lattice, write, random.Random(seed)) for seed in range(PAIRS)]
         pairs += [(own, bad(other)) for own, other in pairs[:2]]
@@ -38,7 +38,7 @@ def vectors() -> list[dict[str, object]]:
             found.append(
                 {
                     "id": f"lattice-forks-{len(found) + 1:03}",
-                    "kind": KIND,
+                    "kind": FORK_KIND,
                     "lattice": name,
                     "own": cell(own),
                     "other": cell(other),

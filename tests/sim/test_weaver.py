@@ -50,7 +50,7 @@ def test_every_attack_is_met(arm: weaverattacks.Arm, monkeypatch: pytest.MonkeyP
 def test_every_manner_to_answer_is_met(
     manner: weaverattacks.WeaverManner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weaverattacks, "MANNERS", (manner,))
+    monkeypatch.setattr(weaverattacks, "WEAVER_MANNERS", (manner,))
     outcome = attacked(2).run()
     assert outcome.violation is None, outcome
 

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from datalattice.actions import ACTIONS, LOCAL_ACTIONS, Action
 from datalattice.errors import BadFormat, UsageError
 from datalattice.protobuf import (
-    DEPTH_MAX,
+    MESSAGE_DEPTH_MAX,
     Field,
     Message,
     descriptor_set,
@@ -144,10 +144,10 @@ def test_nesting_is_bounded() -> None:
             data = b"\x12" + varint(len(data)) + data
         return data
 
-    Inner.decode(nested(DEPTH_MAX - 1))
-    Inner.decode(nested(DEPTH_MAX))
+    Inner.decode(nested(MESSAGE_DEPTH_MAX - 1))
+    Inner.decode(nested(MESSAGE_DEPTH_MAX))
     with pytest.raises(BadFormat, match="nested deeper than 100"):
-        Inner.decode(nested(DEPTH_MAX + 1))
+        Inner.decode(nested(MESSAGE_DEPTH_MAX + 1))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ from datalattice.actions.assets import (
 )
 from datalattice.actions.common import (
     CHUNK_BYTES_MAX as CHUNK_BYTES_MAX,
-    OWN as OWN,
+    OWN_NAME as OWN_NAME,
     PAGE as PAGE,
     PAGE_MAX as PAGE_MAX,
     PIECE_BYTES_MAX as PIECE_BYTES_MAX,
@@ -120,11 +120,11 @@ from datalattice.actions.forks import (
     ShowFork as ShowFork,
 )
 from datalattice.actions.formats import (
-    CELL as CELL,
-    HASH as HASH,
-    KEY as KEY,
-    RAW as RAW,
-    STORE_ID as STORE_ID,
+    CELL_FORMAT as CELL_FORMAT,
+    HASH_FORMAT as HASH_FORMAT,
+    HEX_FORMAT as HEX_FORMAT,
+    KEY_FORMAT as KEY_FORMAT,
+    STORE_ID_FORMAT as STORE_ID_FORMAT,
     CellFormat as CellFormat,
     HexFormat as HexFormat,
 )

@@ -37,7 +37,7 @@ CALLER: Final = "caller"
 
 JSON_TYPE: Final = "application/json"
 
-RIGHTS: Final = frozenset("rwpxa")
+_RIGHTS: Final = frozenset("rwpxa")
 """What a caller may be allowed: to read, write, pin, run, administer."""
 
 
@@ -124,7 +124,7 @@ def DELETE(path: str) -> Route:  # noqa: N802
 class Action:
     """One declared action.
 
-    right: one of `RIGHTS`. scope: what the right is asked for, with `{field}` for fields of the
+    right: one of `_RIGHTS`. scope: what the right is asked for, with `{field}` for fields of the
     request and `{caller}`; "" is open to all. method: full name in gRPC, `package.Service/Method`.
     aliases: routes beside `route`, which clients of ours do not take.
     is_tool: shown to language models. is_local: for the owner's own processes alone.
@@ -223,10 +223,9 @@ def _check(made: Action) -> None:
     if not named <= fields:
         raise UsageError(f"action {made.name}: no field {', '.join(sorted(named - fields))}")
     # The docstring is the help text on every door, so an action without one is not finished.
-    if made.name in {*_actions, *_local} or made.right not in RIGHTS or not made.request.__doc__:
+    if made.name in {*_actions, *_local} or made.right not in _RIGHTS or not made.request.__doc__:
         raise UsageError(
-            f"action {made.name}: it needs a name of its own, one right of {sorted(RIGHTS)}, and a "
-            "docstring"
+            f"action {made.name}: it needs a name, one right of {sorted(_RIGHTS)}, and a docstring"
         )
 
 

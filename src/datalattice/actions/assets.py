@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from datalattice.actions.action import GET, POST, PUT, ActionKind, ActionRequest, action
 from datalattice.actions.common import PAGE, RESUME_NUMBER
 from datalattice.actions.drive import FilePiece
-from datalattice.actions.formats import HASH, HexFormat
+from datalattice.actions.formats import HASH_FORMAT, HexFormat
 from datalattice.apps.grid import parse_asset_id
 from datalattice.protobuf import Field, Message
 
@@ -34,7 +34,7 @@ class AssetPage(Message, name="datalattice.v1.AssetPage"):
     total: Annotated[int, Field(1, "uint64")] = 0
     offset: Annotated[int, Field(2, "uint64")] = 0
     limit: Annotated[int, Field(3, "uint32")] = 0
-    items: Annotated[tuple[bytes, ...], Field(4, codec=HASH)] = ()
+    items: Annotated[tuple[bytes, ...], Field(4, codec=HASH_FORMAT)] = ()
 
 
 @action("venue.assets", ActionKind.QUERY, "r", _ASSETS, GET("/assets"), is_tool=True)
@@ -87,7 +87,7 @@ class ContentInfo(Message, name="datalattice.v1.ContentInfo"):
     """
 
     id: Annotated[bytes, Field(1, codec=ASSET)] = b""
-    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
     size: Annotated[int, Field(3, "uint64")] = 0
     media_type: Annotated[str, Field(4)] = ""
     file_name: Annotated[str, Field(5)] = ""
@@ -115,7 +115,7 @@ class GetContent(ActionRequest[FilePiece], name="datalattice.v1.GetContentReques
     id: Annotated[bytes, Field(1, codec=ASSET)] = b""
     start: Annotated[int, Field(2, "uint64")] = 0
     count: Annotated[int, Field(3, "uint64")] = 0
-    hash: Annotated[bytes | None, Field(4, codec=HASH)] = None
+    hash: Annotated[bytes | None, Field(4, codec=HASH_FORMAT)] = None
     inline: Annotated[bool, Field(5)] = False
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
@@ -127,7 +127,7 @@ class GetContent(ActionRequest[FilePiece], name="datalattice.v1.GetContentReques
 class StoredHash(Message, name="datalattice.v1.StoredHash"):
     """The SHA-256 of a content that was stored."""
 
-    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
 
 
 @action(

@@ -10,7 +10,7 @@ from datalattice.protobuf import Message
 
 M = TypeVar("M", bound=Message)
 
-OWN: Final = "own"
+OWN_NAME: Final = "own"
 """The owner of the folder, where a request names an owner."""
 
 PAGE_MAX: Final = 1_000

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
-from datalattice.actions.formats import CELL, RAW
+from datalattice.actions.formats import CELL_FORMAT, HEX_FORMAT
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.protobuf import INT_RANGES, FieldInfo, Message
 
@@ -87,7 +87,7 @@ def read_text(field: FieldInfo, text: str) -> Any:
             document = float(text)
         except ValueError as error:
             raise UsageError(f"{field.name} is a number, got {text!r:.80}") from error
-    elif field.codec is CELL:
+    elif field.codec is CELL_FORMAT:
         # As JSON where it reads so: `7` is a number, `"7"` a text, and `seven` needs no quotes.
         try:
             document = json.loads(text)
@@ -101,7 +101,7 @@ def read_text(field: FieldInfo, text: str) -> Any:
 def write_text(field: FieldInfo, value: Any) -> str:
     """Return a value of a field as text that `read_text` reads."""
     document = _writer(field)(value)
-    if field.codec is CELL or type(document) is bool:
+    if field.codec is CELL_FORMAT or type(document) is bool:
         return json.dumps(document)
     return str(document)
 
@@ -142,7 +142,7 @@ def field_schema(
         low, high = INT_RANGES[field.kind]
         return {"type": "integer", "minimum": low, "maximum": high}
     if field.kind == "bytes":
-        return dict(RAW.schema)
+        return dict(HEX_FORMAT.schema)
     return {"type": {"string": "string", "bool": "boolean", "double": "number"}[field.kind]}
 
 
@@ -187,7 +187,7 @@ def _writers_of(cls: type[Message]) -> tuple[_FieldWriter, ...]:
                 field.json,
                 _writer(field),
                 field.repeated,
-                field.presence and field.codec is not CELL,
+                field.presence and field.codec is not CELL_FORMAT,
             )
             for field in cls.declared()
         )
@@ -210,7 +210,7 @@ def _writer(field: FieldInfo) -> Callable[[Any], Any]:
     if field.kind == "message":
         return to_document
     if field.kind == "bytes":
-        return RAW.document
+        return HEX_FORMAT.document
     if field.kind == "enum":
         # An open enum: a later version may know more numbers than names.
         return lambda value: value.name.lower() if isinstance(value, IntEnum) else int(value)
@@ -222,7 +222,7 @@ def _reader(field: FieldInfo) -> Callable[[Any, str], Any]:
         kind = typing.cast("type[Message]", field.type)
         return lambda document, where: from_document(kind, document, where)
     if field.codec is not None or field.kind == "bytes":
-        read = RAW.read if field.codec is None else _format(field).read
+        read = HEX_FORMAT.read if field.codec is None else _format(field).read
 
         def formatted(document: Any, where: str) -> Any:
             try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
-from datalattice.actions.common import OWN, PIECE_BYTES_MAX, RESUME_NUMBER, Empty
-from datalattice.actions.formats import HASH, RAW
+from datalattice.actions.common import OWN_NAME, PIECE_BYTES_MAX, RESUME_NUMBER, Empty
+from datalattice.actions.formats import HASH_FORMAT, HEX_FORMAT
 from datalattice.protobuf import Field, Message
 
 _DRIVE = "lattice/fs/{owner}/{drive}"
@@ -28,7 +28,7 @@ class DriveList(Message, name="datalattice.v1.DriveList"):
 class ListDrives(ActionRequest[DriveList], name="datalattice.v1.ListDrivesRequest"):
     """List the drives of an owner: trees of files and directories."""
 
-    owner: Annotated[str, Field(1)] = OWN
+    owner: Annotated[str, Field(1)] = OWN_NAME
 
 
 class FileProperty(Message, name="datalattice.v1.FileProperty"):
@@ -49,8 +49,8 @@ class FileInfo(Message, name="datalattice.v1.FileInfo"):
     is_directory: Annotated[bool, Field(2)] = False
     size: Annotated[int, Field(3, "uint64")] = 0
     modified_ms: Annotated[int, Field(4, "int64")] = 0
-    hash: Annotated[bytes, Field(5, codec=HASH)] = b""
-    content_hash: Annotated[bytes | None, Field(6, codec=HASH)] = None
+    hash: Annotated[bytes, Field(5, codec=HASH_FORMAT)] = b""
+    content_hash: Annotated[bytes | None, Field(6, codec=HASH_FORMAT)] = None
     properties: Annotated[tuple[FileProperty, ...], Field(7)] = ()
 
 
@@ -65,14 +65,14 @@ class StatFile(ActionRequest[FileInfo], name="datalattice.v1.StatFileRequest"):
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
-    owner: Annotated[str, Field(3)] = OWN
+    owner: Annotated[str, Field(3)] = OWN_NAME
 
 
 class FileList(Message, name="datalattice.v1.FileList"):
     """The entries of a directory, in order. next: where the next page starts, empty at the end."""
 
     entries: Annotated[tuple[FileInfo, ...], Field(1)] = ()
-    next: Annotated[bytes, Field(2, codec=RAW)] = b""
+    next: Annotated[bytes, Field(2, codec=HEX_FORMAT)] = b""
 
 
 @action(
@@ -87,9 +87,9 @@ class ListDirectory(ActionRequest[FileList], name="datalattice.v1.ListDirectoryR
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
-    owner: Annotated[str, Field(3)] = OWN
+    owner: Annotated[str, Field(3)] = OWN_NAME
     count: Annotated[int, Field(4, "uint32")] = 0
-    start: Annotated[bytes, Field(5, codec=RAW)] = b""
+    start: Annotated[bytes, Field(5, codec=HEX_FORMAT)] = b""
 
 
 class FilePiece(Message, name="datalattice.v1.FilePiece"):
@@ -98,7 +98,7 @@ class FilePiece(Message, name="datalattice.v1.FilePiece"):
     data: Annotated[bytes, Field(1)] = b""
     start: Annotated[int, Field(2, "uint64")] = 0
     size: Annotated[int, Field(3, "uint64")] = 0
-    hash: Annotated[bytes, Field(4, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(4, codec=HASH_FORMAT)] = b""
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
@@ -115,8 +115,8 @@ class GetFile(ActionRequest[FilePiece], name="datalattice.v1.GetFileRequest"):
     path: Annotated[str, Field(2)] = ""
     start: Annotated[int, Field(3, "uint64")] = 0
     count: Annotated[int, Field(4, "uint64")] = 0
-    hash: Annotated[bytes | None, Field(5, codec=HASH)] = None
-    owner: Annotated[str, Field(6)] = OWN
+    hash: Annotated[bytes | None, Field(5, codec=HASH_FORMAT)] = None
+    owner: Annotated[str, Field(6)] = OWN_NAME
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
     def about(self) -> StatFile:
@@ -141,9 +141,9 @@ class PutFile(ActionRequest[FileInfo], name="datalattice.v1.PutFileRequest"):
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
     data: Annotated[bytes, Field(3)] = b""
-    if_match: Annotated[bytes | None, Field(4, codec=HASH)] = None
+    if_match: Annotated[bytes | None, Field(4, codec=HASH_FORMAT)] = None
     is_new: Annotated[bool, Field(5)] = False
-    owner: Annotated[str, Field(6)] = OWN
+    owner: Annotated[str, Field(6)] = OWN_NAME
     lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
 
 
@@ -168,8 +168,8 @@ class ReadFile(ActionRequest[FilePiece], name="datalattice.v1.ReadFileRequest"):
     path: Annotated[str, Field(2)] = ""
     start: Annotated[int, Field(3, "uint64")] = 0
     count: Annotated[int, Field(4, "uint32")] = PIECE_BYTES_MAX
-    hash: Annotated[bytes | None, Field(5, codec=HASH)] = None
-    owner: Annotated[str, Field(6)] = OWN
+    hash: Annotated[bytes | None, Field(5, codec=HASH_FORMAT)] = None
+    owner: Annotated[str, Field(6)] = OWN_NAME
 
 
 @action(
@@ -190,9 +190,9 @@ class WriteFile(ActionRequest[FileInfo], name="datalattice.v1.WriteFileRequest")
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
     data: Annotated[bytes, Field(3)] = b""
-    if_match: Annotated[bytes | None, Field(4, codec=HASH)] = None
+    if_match: Annotated[bytes | None, Field(4, codec=HASH_FORMAT)] = None
     is_new: Annotated[bool, Field(5)] = False
-    owner: Annotated[str, Field(6)] = OWN
+    owner: Annotated[str, Field(6)] = OWN_NAME
     lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
 
 
@@ -209,7 +209,7 @@ class MakeDirectory(ActionRequest[Empty], name="datalattice.v1.MakeDirectoryRequ
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
-    owner: Annotated[str, Field(3)] = OWN
+    owner: Annotated[str, Field(3)] = OWN_NAME
     lock_tokens: Annotated[tuple[str, ...], Field(4)] = ()
 
 
@@ -230,8 +230,8 @@ class RemoveFile(ActionRequest[Empty], name="datalattice.v1.RemoveFileRequest"):
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
     is_recursive: Annotated[bool, Field(3)] = False
-    owner: Annotated[str, Field(4)] = OWN
-    if_match: Annotated[bytes | None, Field(5, codec=HASH)] = None
+    owner: Annotated[str, Field(4)] = OWN_NAME
+    if_match: Annotated[bytes | None, Field(5, codec=HASH_FORMAT)] = None
     lock_tokens: Annotated[tuple[str, ...], Field(6)] = ()
 
 
@@ -249,11 +249,11 @@ class MoveFile(ActionRequest[Empty], name="datalattice.v1.MoveFileRequest"):
     path: Annotated[str, Field(2)] = ""
     target: Annotated[str, Field(3)] = ""
     overwrite: Annotated[bool, Field(4)] = False
-    owner: Annotated[str, Field(5)] = OWN
+    owner: Annotated[str, Field(5)] = OWN_NAME
     is_recursive: Annotated[bool, Field(6)] = False
     lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
-    if_match: Annotated[bytes | None, Field(8, codec=HASH)] = None
-    target_if_match: Annotated[bytes | None, Field(9, codec=HASH)] = None
+    if_match: Annotated[bytes | None, Field(8, codec=HASH_FORMAT)] = None
+    target_if_match: Annotated[bytes | None, Field(9, codec=HASH_FORMAT)] = None
 
 
 @action("drive.copy", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/copies"))
@@ -268,12 +268,12 @@ class CopyFile(ActionRequest[Empty], name="datalattice.v1.CopyFileRequest"):
     path: Annotated[str, Field(2)] = ""
     target: Annotated[str, Field(3)] = ""
     overwrite: Annotated[bool, Field(4)] = False
-    owner: Annotated[str, Field(5)] = OWN
+    owner: Annotated[str, Field(5)] = OWN_NAME
     is_recursive: Annotated[bool, Field(6)] = False
     lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
     is_shallow: Annotated[bool, Field(8)] = False
-    if_match: Annotated[bytes | None, Field(9, codec=HASH)] = None
-    target_if_match: Annotated[bytes | None, Field(10, codec=HASH)] = None
+    if_match: Annotated[bytes | None, Field(9, codec=HASH_FORMAT)] = None
+    target_if_match: Annotated[bytes | None, Field(10, codec=HASH_FORMAT)] = None
 
 
 @action(
@@ -293,7 +293,7 @@ class SetProperties(ActionRequest[FileInfo], name="datalattice.v1.SetPropertiesR
     path: Annotated[str, Field(2)] = ""
     set: Annotated[tuple[FileProperty, ...], Field(3)] = ()
     remove: Annotated[tuple[str, ...], Field(4)] = ()
-    owner: Annotated[str, Field(5)] = OWN
+    owner: Annotated[str, Field(5)] = OWN_NAME
     lock_tokens: Annotated[tuple[str, ...], Field(6)] = ()
 
 
@@ -329,7 +329,7 @@ class TakeLock(ActionRequest[LockInfo], name="datalattice.v1.TakeLockRequest"):
     owner_note: Annotated[str, Field(5)] = ""
     timeout_s: Annotated[int, Field(6, "uint32")] = LOCK_S
     token: Annotated[str, Field(7)] = ""
-    owner: Annotated[str, Field(8)] = OWN
+    owner: Annotated[str, Field(8)] = OWN_NAME
     lock_tokens: Annotated[tuple[str, ...], Field(9)] = ()
 
 
@@ -340,7 +340,7 @@ class UnlockFile(ActionRequest[Empty], name="datalattice.v1.UnlockFileRequest"):
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
     token: Annotated[str, Field(3)] = ""
-    owner: Annotated[str, Field(4)] = OWN
+    owner: Annotated[str, Field(4)] = OWN_NAME
 
 
 class LockList(Message, name="datalattice.v1.LockList"):
@@ -355,4 +355,4 @@ class ListLocks(ActionRequest[LockList], name="datalattice.v1.ListLocksRequest")
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
-    owner: Annotated[str, Field(3)] = OWN
+    owner: Annotated[str, Field(3)] = OWN_NAME

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from datalattice.actions.action import GET, ActionKind, ActionRequest, action
 from datalattice.actions.common import RESUME_NUMBER
-from datalattice.actions.formats import STORE_ID
+from datalattice.actions.formats import STORE_ID_FORMAT
 from datalattice.protobuf import Field, Message
 
 
@@ -19,14 +19,14 @@ class LaggedEvents(Message, name="lattice.daemon.v1.LaggedEvents"):
 class StoreReady(Message, name="lattice.daemon.v1.StoreReady"):
     """A Weaver store was opened, made or joined. root_id: the store without a parent above it."""
 
-    root_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
-    store_id: Annotated[bytes, Field(2, codec=STORE_ID)] = b""
+    root_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
+    store_id: Annotated[bytes, Field(2, codec=STORE_ID_FORMAT)] = b""
 
 
 class JoinFailed(Message, name="lattice.daemon.v1.JoinFailed"):
     """A store was not joined, and why."""
 
-    root_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    root_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     reason: Annotated[str, Field(2)] = ""
 
 
@@ -37,7 +37,7 @@ class StoreSynced(Message, name="lattice.daemon.v1.SyncResult"):
     went to and came from all peers of the store meanwhile.
     """
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     peers_synced: Annotated[int, Field(2, "uint32")] = 0
     entries_sent: Annotated[int, Field(3, "uint64")] = 0
     entries_received: Annotated[int, Field(4, "uint64")] = 0

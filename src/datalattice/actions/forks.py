@@ -6,7 +6,7 @@ from typing import Annotated
 
 from datalattice.actions.action import GET, POST, ActionKind, ActionRequest, action
 from datalattice.actions.common import PAGE
-from datalattice.actions.formats import CELL, HASH, RAW
+from datalattice.actions.formats import CELL_FORMAT, HASH_FORMAT, HEX_FORMAT
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -17,8 +17,8 @@ class ForkedLog(Message, name="datalattice.v1.ForkedLog"):
     here_end: where the partition ends. here_ms, branch_ms: when each of the two was last written.
     """
 
-    topic: Annotated[Value, Field(1, codec=CELL)] = None
-    partition: Annotated[Value, Field(2, codec=CELL)] = None
+    topic: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
+    partition: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
     first: Annotated[int, Field(3, "int64")] = 0
     end: Annotated[int, Field(4, "int64")] = 0
     records: Annotated[int, Field(5, "int64")] = 0
@@ -39,13 +39,13 @@ class ForkInfo(Message, name="datalattice.v1.ForkInfo"):
     id: Annotated[str, Field(1)] = ""
     owner: Annotated[str, Field(2)] = ""
     mine: Annotated[bool, Field(3)] = False
-    path: Annotated[tuple[Value, ...], Field(4, codec=CELL)] = ()
+    path: Annotated[tuple[Value, ...], Field(4, codec=CELL_FORMAT)] = ()
     kind: Annotated[str, Field(5)] = ""
     seen_ms: Annotated[int, Field(6, "int64")] = 0
     kept: Annotated[bool, Field(7)] = False
     size_bytes: Annotated[int, Field(8, "uint64")] = 0
-    here: Annotated[bytes | None, Field(9, codec=HASH)] = None
-    branch: Annotated[bytes | None, Field(10, codec=HASH)] = None
+    here: Annotated[bytes | None, Field(9, codec=HASH_FORMAT)] = None
+    branch: Annotated[bytes | None, Field(10, codec=HASH_FORMAT)] = None
     logs: Annotated[tuple[ForkedLog, ...], Field(11)] = ()
     entries: Annotated[int | None, Field(12, "uint32")] = None
 
@@ -64,21 +64,21 @@ class ListForks(ActionRequest[ForkList], name="datalattice.v1.ListForksRequest")
 class ForkedEntry(Message, name="datalattice.v1.ForkedEntry"):
     """An entry of which the slot and the branch have different values; nil where it is absent."""
 
-    path: Annotated[tuple[Value, ...], Field(1, codec=CELL)] = ()
-    here: Annotated[Value, Field(2, codec=CELL)] = None
-    branch: Annotated[Value, Field(3, codec=CELL)] = None
+    path: Annotated[tuple[Value, ...], Field(1, codec=CELL_FORMAT)] = ()
+    here: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
+    branch: Annotated[Value, Field(3, codec=CELL_FORMAT)] = None
 
 
 class ForkedRecord(Message, name="datalattice.v1.ForkedRecord"):
     """A record of a branch that the log lacks. offset: in the branch."""
 
-    topic: Annotated[Value, Field(1, codec=CELL)] = None
-    partition: Annotated[Value, Field(2, codec=CELL)] = None
+    topic: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
+    partition: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
     offset: Annotated[int, Field(3, "uint64")] = 0
-    key: Annotated[Value, Field(4, codec=CELL)] = None
-    value: Annotated[Value, Field(5, codec=CELL)] = None
+    key: Annotated[Value, Field(4, codec=CELL_FORMAT)] = None
+    value: Annotated[Value, Field(5, codec=CELL_FORMAT)] = None
     time: Annotated[int | None, Field(6, "int64")] = None
-    headers: Annotated[Value, Field(7, codec=CELL)] = None
+    headers: Annotated[Value, Field(7, codec=CELL_FORMAT)] = None
 
 
 class ForkDetails(Message, name="datalattice.v1.ForkDetails"):
@@ -105,7 +105,7 @@ class ForkProof(Message, name="datalattice.v1.ForkProof"):
     """A proof that an owner signed two values of which neither contains the other."""
 
     id: Annotated[str, Field(1)] = ""
-    data: Annotated[bytes, Field(2, codec=RAW)] = b""
+    data: Annotated[bytes, Field(2, codec=HEX_FORMAT)] = b""
 
 
 # Anyone may check a proof; who may have one is decided here.
@@ -122,8 +122,8 @@ class ExportFork(ActionRequest[ForkProof], name="datalattice.v1.ExportForkReques
 class AppendedSpan(Message, name="datalattice.v1.AppendedSpan"):
     """Records that were appended to a log again; the first has `offset`, where there is one."""
 
-    topic: Annotated[Value, Field(1, codec=CELL)] = None
-    partition: Annotated[Value, Field(2, codec=CELL)] = None
+    topic: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
+    partition: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
     offset: Annotated[int | None, Field(3, "uint64")] = None
     count: Annotated[int, Field(4, "uint64")] = 0
 

@@ -11,7 +11,7 @@ from datalattice.cells import Value, decode_message, encode_message, marked_text
 from datalattice.errors import BadFormat, DataLatticeError, UsageError
 
 KEY_BYTES: Final = 32
-STORE_ID_BYTES: Final = 16
+_STORE_ID_BYTES: Final = 16
 
 _EXACT_MAX: Final = 2**53 - 1  # "integers up to 2^53 - 1 are numbers" (docs/json.md)
 
@@ -89,8 +89,8 @@ class HexFormat:
         return self._checked(data, UsageError)
 
 
-CELL: Final = CellFormat()
-HASH: Final = HexFormat("a hash", KEY_BYTES)
-KEY: Final = HexFormat("a public key", KEY_BYTES)
-STORE_ID: Final = HexFormat("the id of a store", STORE_ID_BYTES)
-RAW: Final = HexFormat("bytes")
+CELL_FORMAT: Final = CellFormat()
+HASH_FORMAT: Final = HexFormat("a hash", KEY_BYTES)
+KEY_FORMAT: Final = HexFormat("a public key", KEY_BYTES)
+STORE_ID_FORMAT: Final = HexFormat("the id of a store", _STORE_ID_BYTES)
+HEX_FORMAT: Final = HexFormat("bytes")

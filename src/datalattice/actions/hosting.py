@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from datalattice.actions.action import GET, PUT, ActionKind, ActionRequest, Route, action
-from datalattice.actions.formats import CELL
+from datalattice.actions.formats import CELL_FORMAT
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -35,7 +35,7 @@ class OwnerUsage(Message, name="datalattice.v1.OwnerUsage"):
 class HostingInfo(Message, name="datalattice.v1.HostingInfo"):
     """The policy as the settings have it, what was decided since, and what owners use."""
 
-    policy: Annotated[Value, Field(1, codec=CELL)] = None
+    policy: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
     decisions: Annotated[tuple[OwnerDecision, ...], Field(2)] = ()
     strangers_bytes: Annotated[int, Field(3, "uint64")] = 0
     over_quota: Annotated[tuple[str, ...], Field(4)] = ()

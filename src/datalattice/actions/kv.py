@@ -6,8 +6,8 @@ from enum import IntEnum
 from typing import Annotated
 
 from datalattice.actions.action import GET, POST, ActionKind, ActionRequest, action
-from datalattice.actions.common import OWN, PAGE, RESUME_NUMBER
-from datalattice.actions.formats import CELL
+from datalattice.actions.common import OWN_NAME, PAGE, RESUME_NUMBER
+from datalattice.actions.formats import CELL_FORMAT
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -33,7 +33,7 @@ class DatabaseList(Message, name="datalattice.v1.DatabaseList"):
 class ListDatabases(ActionRequest[DatabaseList], name="datalattice.v1.ListDatabasesRequest"):
     """List the databases of an owner, and how many keys each has."""
 
-    owner: Annotated[str, Field(1)] = OWN
+    owner: Annotated[str, Field(1)] = OWN_NAME
 
 
 class KeyEntry(Message, name="datalattice.v1.KeyEntry"):
@@ -45,7 +45,7 @@ class KeyEntry(Message, name="datalattice.v1.KeyEntry"):
 
     key: Annotated[str, Field(1)] = ""
     type: Annotated[str, Field(2)] = ""
-    value: Annotated[Value, Field(3, codec=CELL)] = None
+    value: Annotated[Value, Field(3, codec=CELL_FORMAT)] = None
     ttl_ms: Annotated[int | None, Field(4, "int64")] = None
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
@@ -63,7 +63,7 @@ class GetKey(ActionRequest[KeyEntry], name="datalattice.v1.GetKeyRequest"):
 
     database: Annotated[str, Field(1)] = ""
     key: Annotated[str, Field(2)] = ""
-    owner: Annotated[str, Field(3)] = OWN
+    owner: Annotated[str, Field(3)] = OWN_NAME
 
 
 class KeyPage(Message, name="datalattice.v1.KeyPage"):
@@ -86,7 +86,7 @@ class ReadKeys(ActionRequest[KeyPage], name="datalattice.v1.ReadKeysRequest"):
     prefix: Annotated[str, Field(2)] = ""
     after: Annotated[str, Field(3)] = ""
     count: Annotated[int, Field(4, "uint32")] = PAGE
-    owner: Annotated[str, Field(5)] = OWN
+    owner: Annotated[str, Field(5)] = OWN_NAME
 
 
 class KeyOperation(IntEnum):
@@ -118,7 +118,7 @@ class KeyWrite(Message, name="datalattice.v1.KeyWrite"):
 
     key: Annotated[str, Field(1)] = ""
     operation: Annotated[KeyOperation, Field(2)] = KeyOperation.SET
-    value: Annotated[Value, Field(3, codec=CELL)] = None
+    value: Annotated[Value, Field(3, codec=CELL_FORMAT)] = None
     field: Annotated[str, Field(4)] = ""
     score: Annotated[float | None, Field(5)] = None
     ttl_ms: Annotated[int | None, Field(6, "int64")] = None
@@ -128,7 +128,7 @@ class KeyWrite(Message, name="datalattice.v1.KeyWrite"):
 class WriteResults(Message, name="datalattice.v1.Written"):
     """What each write returned, in order; nil of SET."""
 
-    results: Annotated[tuple[Value, ...], Field(1, codec=CELL)] = ()
+    results: Annotated[tuple[Value, ...], Field(1, codec=CELL_FORMAT)] = ()
 
 
 @action(
@@ -149,7 +149,7 @@ class WriteKeys(ActionRequest[WriteResults], name="datalattice.v1.WriteKeysReque
 
     database: Annotated[str, Field(1)] = ""
     writes: Annotated[tuple[KeyWrite, ...], Field(2)] = ()
-    owner: Annotated[str, Field(3)] = OWN
+    owner: Annotated[str, Field(3)] = OWN_NAME
 
 
 @action("kv.watch", ActionKind.STREAM, "r", _DATABASE, GET("/databases/{database}/watch"))
@@ -163,5 +163,5 @@ class WatchKeys(ActionRequest[KeyEntry], name="datalattice.v1.WatchKeysRequest")
 
     database: Annotated[str, Field(1)] = ""
     prefix: Annotated[str, Field(2)] = ""
-    owner: Annotated[str, Field(3)] = OWN
+    owner: Annotated[str, Field(3)] = OWN_NAME
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
 from datalattice.actions.common import PAGE, RESUME_NUMBER, Empty
-from datalattice.actions.formats import CELL, HASH, RAW
+from datalattice.actions.formats import CELL_FORMAT, HASH_FORMAT, HEX_FORMAT
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -14,9 +14,9 @@ from datalattice.protobuf import Field, Message
 class Stored(Message, name="datalattice.v1.Stored"):
     """A stored value. is_new: it was not there. missing: hashes below it that are not here."""
 
-    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     is_new: Annotated[bool, Field(2)] = False
-    missing: Annotated[tuple[bytes, ...], Field(3, codec=HASH)] = ()
+    missing: Annotated[tuple[bytes, ...], Field(3, codec=HASH_FORMAT)] = ()
 
 
 # EFFECT: a value is named by its hash, so to store it again changes nothing.
@@ -28,15 +28,15 @@ class PutValue(ActionRequest[Stored], name="datalattice.v1.PutValueRequest"):
     the pin.
     """
 
-    value: Annotated[Value, Field(1, codec=CELL)] = None
+    value: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
     label: Annotated[str, Field(2)] = ""
 
 
 class FoundValue(Message, name="datalattice.v1.FoundValue"):
     """A value and its hash."""
 
-    value: Annotated[Value, Field(1, codec=CELL)] = None
-    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+    value: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
+    hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
 
 
 @action("values.get", ActionKind.QUERY, "r", "values", GET("/values/{hash}"), is_tool=True)
@@ -46,28 +46,28 @@ class GetValue(ActionRequest[FoundValue], name="datalattice.v1.GetValueRequest")
     Raises: NoSuchPath.
     """
 
-    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     path: Annotated[str, Field(2)] = ""
 
 
 class MissingCells(Message, name="datalattice.v1.MissingCells"):
     """Hashes of cells that are not here, 254 at most."""
 
-    missing: Annotated[tuple[bytes, ...], Field(1, codec=HASH)] = ()
+    missing: Annotated[tuple[bytes, ...], Field(1, codec=HASH_FORMAT)] = ()
 
 
 @action("values.missing", ActionKind.QUERY, "r", "values", GET("/values/{hash}/missing"))
 class FindMissing(ActionRequest[MissingCells], name="datalattice.v1.FindMissingRequest"):
     """Return which cells below a value are not here."""
 
-    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
 
 
 class Encoding(Message, name="datalattice.v1.Encoding"):
     """A value's encoding with all its cells, and its hash."""
 
-    data: Annotated[bytes, Field(1, codec=RAW)] = b""
-    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+    data: Annotated[bytes, Field(1, codec=HEX_FORMAT)] = b""
+    hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
 
 
 # Open to all: it tells nothing of the node. POST, because a value may be longer than a URL.
@@ -75,22 +75,22 @@ class Encoding(Message, name="datalattice.v1.Encoding"):
 class EncodeValue(ActionRequest[Encoding], name="datalattice.v1.EncodeValueRequest"):
     """Return the encoding and hash of a value; nothing is stored."""
 
-    value: Annotated[Value, Field(1, codec=CELL)] = None
+    value: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
 
 
 @action("values.decode", ActionKind.QUERY, "r", "", POST("/decode"))
 class DecodeValue(ActionRequest[FoundValue], name="datalattice.v1.DecodeValueRequest"):
     """Return the value of an encoding; nothing is stored. Raises: BadFormat."""
 
-    data: Annotated[bytes, Field(1, codec=RAW)] = b""
+    data: Annotated[bytes, Field(1, codec=HEX_FORMAT)] = b""
 
 
 class PathValue(Message, name="datalattice.v1.PathValue"):
     """What is at a path of the lattice, and the root that it was read from."""
 
-    value: Annotated[Value, Field(1, codec=CELL)] = None
-    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
-    root_hash: Annotated[bytes, Field(3, codec=HASH)] = b""
+    value: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
+    hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
+    root_hash: Annotated[bytes, Field(3, codec=HASH_FORMAT)] = b""
 
 
 @action(
@@ -112,7 +112,7 @@ class GetPath(ActionRequest[PathValue], name="datalattice.v1.GetPathRequest"):
 class Merged(Message, name="datalattice.v1.Merged"):
     """The root after a merge, and whether the merge changed it."""
 
-    root_hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    root_hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     changed: Annotated[bool, Field(2)] = False
 
 
@@ -130,13 +130,13 @@ class MergePath(ActionRequest[Merged], name="datalattice.v1.MergePathRequest"):
     """
 
     path: Annotated[str, Field(1)] = ""
-    value: Annotated[Value, Field(2, codec=CELL)] = None
+    value: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
 
 
 class RootInfo(Message, name="datalattice.v1.RootInfo"):
     """The hash of the root, and the names of what is below it. resume: of a stream."""
 
-    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     sections: Annotated[tuple[str, ...], Field(2)] = ()
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
@@ -162,7 +162,7 @@ class PastRoot(Message, name="datalattice.v1.FormerRoot"):
 
     ref: Annotated[str, Field(1)] = ""
     time_ms: Annotated[int, Field(2, "int64")] = 0
-    hash: Annotated[bytes, Field(3, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(3, codec=HASH_FORMAT)] = b""
 
 
 class RootHistory(Message, name="datalattice.v1.RootHistory"):
@@ -185,7 +185,7 @@ class PinInfo(Message, name="datalattice.v1.PinInfo"):
     """A pin: what it is called, and the hash that it keeps with all below."""
 
     label: Annotated[str, Field(1)] = ""
-    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
 
 
 class PinList(Message, name="datalattice.v1.PinList"):
@@ -208,7 +208,7 @@ class PutPin(ActionRequest[PinInfo], name="datalattice.v1.PutPinRequest"):
     """
 
     label: Annotated[str, Field(1)] = ""
-    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
 
 
 @action("pins.delete", ActionKind.EFFECT, "p", "pins/{caller}", DELETE("/pins/{label}"))

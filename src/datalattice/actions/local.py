@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from datalattice.actions.action import ActionKind, ActionRequest, action
-from datalattice.actions.formats import CELL, KEY, STORE_ID
+from datalattice.actions.formats import CELL_FORMAT, KEY_FORMAT, STORE_ID_FORMAT
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -57,9 +57,9 @@ class AppendRecords(ActionRequest[AppendedRecords], name="datalattice.v1.AppendR
     packed: `[values keys headers]`, each a Vector; the last two nil, or one for each value.
     """
 
-    owner: Annotated[bytes, Field(1, codec=KEY)] = b""
-    topic: Annotated[Value, Field(2, codec=CELL)] = None
-    partition: Annotated[Value, Field(3, codec=CELL)] = None
+    owner: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
+    topic: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
+    partition: Annotated[Value, Field(3, codec=CELL_FORMAT)] = None
     packed: Annotated[bytes, Field(4)] = b""
 
 
@@ -70,7 +70,7 @@ class PresentPeer(Message, name="datalattice.v1.PresentPeer"):
     since they were equal.
     """
 
-    key: Annotated[bytes, Field(1, codec=KEY)] = b""
+    key: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
     equal: Annotated[bool, Field(2)] = False
     dirty: Annotated[bool, Field(3)] = False
     lag: Annotated[int | None, Field(4, "int64")] = None
@@ -88,4 +88,4 @@ class PresentPeers(Message, name="datalattice.v1.PresentPeers"):
 class GetPresence(ActionRequest[PresentPeers], name="datalattice.v1.GetPresenceRequest"):
     """Return what the running node knows of the connected peers of a store."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
 from datalattice.actions.common import Empty
-from datalattice.actions.formats import CELL, HASH, KEY, RAW
+from datalattice.actions.formats import CELL_FORMAT, HASH_FORMAT, HEX_FORMAT, KEY_FORMAT
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -21,9 +21,9 @@ class DoorStatement(Message, name="lattice.daemon.v1.DoorStatement"):
     """
 
     did: Annotated[str, Field(1)] = ""
-    spki_sha256: Annotated[bytes, Field(2, codec=HASH)] = b""
+    spki_sha256: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
     not_after_ms: Annotated[int, Field(3, "uint64")] = 0
-    signature: Annotated[bytes, Field(4, codec=RAW)] = b""
+    signature: Annotated[bytes, Field(4, codec=HEX_FORMAT)] = b""
 
 
 class DoorStatements(Message, name="lattice.daemon.v1.DoorStatements"):
@@ -52,7 +52,7 @@ class NodeInfo(Message, name="lattice.daemon.v1.NodeStatus"):
     mesh_count: Annotated[int, Field(4, "uint32")] = 0
     version: Annotated[str, Field(16)] = ""
     owner: Annotated[bytes, Field(17)] = b""
-    root_hash: Annotated[bytes, Field(18, codec=HASH)] = b""
+    root_hash: Annotated[bytes, Field(18, codec=HASH_FORMAT)] = b""
     address: Annotated[str | None, Field(19)] = None
     doors: Annotated[tuple[DoorStatement, ...], Field(20)] = ()
     status: Annotated[str, Field(21)] = "OK"
@@ -104,7 +104,7 @@ class NodePeer(Message, name="datalattice.v1.NodePeer"):
     """
 
     address: Annotated[str | None, Field(1)] = None
-    public_key: Annotated[bytes | None, Field(2, codec=KEY)] = None
+    public_key: Annotated[bytes | None, Field(2, codec=KEY_FORMAT)] = None
     connected: Annotated[bool, Field(3)] = False
     equal: Annotated[bool | None, Field(4)] = None
     proved: Annotated[bool, Field(5)] = False
@@ -134,13 +134,13 @@ class NodeHealth(Message, name="datalattice.v1.NodeHealth"):
     started_ms: Annotated[int, Field(3, "int64")] = 0
     address: Annotated[str | None, Field(4)] = None
     http: Annotated[str | None, Field(5)] = None
-    public_key: Annotated[bytes | None, Field(6, codec=KEY)] = None
-    owner: Annotated[bytes | None, Field(7, codec=KEY)] = None
+    public_key: Annotated[bytes | None, Field(6, codec=KEY_FORMAT)] = None
+    owner: Annotated[bytes | None, Field(7, codec=KEY_FORMAT)] = None
     fenced: Annotated[bool, Field(8)] = False
-    root_hash: Annotated[bytes, Field(9, codec=HASH)] = b""
+    root_hash: Annotated[bytes, Field(9, codec=HASH_FORMAT)] = b""
     unchanged_ms: Annotated[int, Field(10, "uint64")] = 0
     health: Annotated[str, Field(11)] = ""
-    reasons: Annotated[Value, Field(12, codec=CELL)] = None
+    reasons: Annotated[Value, Field(12, codec=CELL_FORMAT)] = None
     damage: Annotated[tuple[str, ...], Field(13)] = ()
     over_quota: Annotated[tuple[str, ...], Field(14)] = ()
     connections: Annotated[int, Field(15, "uint32")] = 0
@@ -149,10 +149,10 @@ class NodeHealth(Message, name="datalattice.v1.NodeHealth"):
     missing_cells: Annotated[int, Field(18, "uint64")] = 0
     store_bytes: Annotated[int | None, Field(19, "uint64")] = None
     memory_bytes: Annotated[int, Field(20, "uint64")] = 0
-    sections: Annotated[Value, Field(21, codec=CELL)] = None
+    sections: Annotated[Value, Field(21, codec=CELL_FORMAT)] = None
     peers: Annotated[tuple[NodePeer, ...], Field(22)] = ()
     guests: Annotated[tuple[NodePeer, ...], Field(23)] = ()
-    counters: Annotated[Value, Field(24, codec=CELL)] = None
+    counters: Annotated[Value, Field(24, codec=CELL_FORMAT)] = None
 
 
 # Not open, as `node.status` is: peers, paths and reasons tell much about a machine.
@@ -164,7 +164,7 @@ class GetNodeHealth(ActionRequest[NodeHealth], name="datalattice.v1.GetNodeHealt
 class NodeRoot(Message, name="datalattice.v1.NodeRoot"):
     """The hash of what the node announces to its peers."""
 
-    root_hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    root_hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
 
 
 # QUERY: it waits and changes nothing, so a client that lost the connection asks again.
@@ -175,7 +175,7 @@ class WaitForRoot(ActionRequest[NodeRoot], name="datalattice.v1.WaitForRootReque
     When the time is over, `timeout_ms` up to 30,000, it is still the same.
     """
 
-    known: Annotated[bytes | None, Field(1, codec=HASH)] = None
+    known: Annotated[bytes | None, Field(1, codec=HASH_FORMAT)] = None
     timeout_ms: Annotated[int, Field(2, "uint32")] = 0
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from datalattice.actions.action import GET, POST, PUT, ActionKind, ActionRequest, action
-from datalattice.actions.common import OWN, PAGE, RESUME_NUMBER, Empty
-from datalattice.actions.formats import CELL, KEY
+from datalattice.actions.common import OWN_NAME, PAGE, RESUME_NUMBER, Empty
+from datalattice.actions.formats import CELL_FORMAT, KEY_FORMAT
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -16,7 +16,7 @@ _TOPIC = "lattice/queue/{owner}/{topic}"
 class PartitionSpan(Message, name="datalattice.v1.PartitionSpan"):
     """The offsets that a partition holds: `start` to `end` - 1."""
 
-    partition: Annotated[Value, Field(1, codec=CELL)] = None
+    partition: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
     start: Annotated[int, Field(2, "uint64")] = 0
     end: Annotated[int, Field(3, "uint64")] = 0
 
@@ -25,7 +25,7 @@ class TopicInfo(Message, name="datalattice.v1.TopicInfo"):
     """A topic: its name, whose it is, its partitions."""
 
     topic: Annotated[str, Field(1)] = ""
-    owner: Annotated[bytes, Field(2, codec=KEY)] = b""
+    owner: Annotated[bytes, Field(2, codec=KEY_FORMAT)] = b""
     partitions: Annotated[tuple[PartitionSpan, ...], Field(3)] = ()
 
 
@@ -44,7 +44,7 @@ class ListTopics(ActionRequest[TopicList], name="datalattice.v1.ListTopicsReques
     A partition holds the records from `start` up to, and not with, `end`.
     """
 
-    owner: Annotated[str, Field(1)] = OWN
+    owner: Annotated[str, Field(1)] = OWN_NAME
 
 
 # EFFECT: the same number of partitions again changes nothing, and another one is refused.
@@ -57,7 +57,7 @@ class CreateTopic(ActionRequest[Empty], name="datalattice.v1.CreateTopicRequest"
 
     topic: Annotated[str, Field(1)] = ""
     partitions: Annotated[int, Field(2, "uint32")] = 1
-    owner: Annotated[str, Field(3)] = OWN
+    owner: Annotated[str, Field(3)] = OWN_NAME
 
 
 class OfferedRecords(Message, name="datalattice.v1.Offered"):
@@ -82,22 +82,22 @@ class OfferRecords(ActionRequest[OfferedRecords], name="datalattice.v1.OfferReco
     """
 
     topic: Annotated[str, Field(1)] = ""
-    values: Annotated[tuple[Value, ...], Field(2, codec=CELL)] = ()
-    partition: Annotated[Value, Field(3, codec=CELL)] = None
-    key: Annotated[Value, Field(4, codec=CELL)] = None
-    headers: Annotated[Value, Field(5, codec=CELL)] = None
-    owner: Annotated[str, Field(6)] = OWN
+    values: Annotated[tuple[Value, ...], Field(2, codec=CELL_FORMAT)] = ()
+    partition: Annotated[Value, Field(3, codec=CELL_FORMAT)] = None
+    key: Annotated[Value, Field(4, codec=CELL_FORMAT)] = None
+    headers: Annotated[Value, Field(5, codec=CELL_FORMAT)] = None
+    owner: Annotated[str, Field(6)] = OWN_NAME
 
 
 class QueueRecord(Message, name="datalattice.v1.QueueRecord"):
     """A record: where it stands, when it was appended, and what it holds. resume: of a stream."""
 
-    partition: Annotated[Value, Field(1, codec=CELL)] = None
+    partition: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
     offset: Annotated[int, Field(2, "uint64")] = 0
     time_ms: Annotated[int, Field(3, "int64")] = 0
-    key: Annotated[Value, Field(4, codec=CELL)] = None
-    value: Annotated[Value, Field(5, codec=CELL)] = None
-    headers: Annotated[Value, Field(6, codec=CELL)] = None
+    key: Annotated[Value, Field(4, codec=CELL_FORMAT)] = None
+    value: Annotated[Value, Field(5, codec=CELL_FORMAT)] = None
+    headers: Annotated[Value, Field(6, codec=CELL_FORMAT)] = None
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
@@ -118,10 +118,10 @@ class ReadRecords(ActionRequest[RecordPage], name="datalattice.v1.ReadRecordsReq
     """
 
     topic: Annotated[str, Field(1)] = ""
-    partition: Annotated[Value, Field(2, codec=CELL)] = None
+    partition: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
     start: Annotated[int, Field(3, "int64")] = 0
     count: Annotated[int, Field(4, "uint32")] = PAGE
-    owner: Annotated[str, Field(5)] = OWN
+    owner: Annotated[str, Field(5)] = OWN_NAME
 
 
 # Not a tool: a language model asks for pages, and cannot wait on a stream.
@@ -135,7 +135,7 @@ class FollowTopic(ActionRequest[QueueRecord], name="datalattice.v1.FollowTopicRe
 
     topic: Annotated[str, Field(1)] = ""
     start: Annotated[str, Field(2)] = "start"
-    owner: Annotated[str, Field(3)] = OWN
+    owner: Annotated[str, Field(3)] = OWN_NAME
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
@@ -152,5 +152,5 @@ class TruncateTopic(ActionRequest[Truncated], name="datalattice.v1.TruncateTopic
 
     topic: Annotated[str, Field(1)] = ""
     start: Annotated[int, Field(2, "uint64")] = 0
-    partition: Annotated[Value, Field(3, codec=CELL)] = None
-    owner: Annotated[str, Field(4)] = OWN
+    partition: Annotated[Value, Field(3, codec=CELL_FORMAT)] = None
+    owner: Annotated[str, Field(4)] = OWN_NAME

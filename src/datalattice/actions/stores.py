@@ -14,7 +14,7 @@ from typing import Annotated
 
 from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
 from datalattice.actions.common import PAGE, RESUME_NUMBER, Empty
-from datalattice.actions.formats import CELL, HASH, KEY, STORE_ID
+from datalattice.actions.formats import CELL_FORMAT, HASH_FORMAT, KEY_FORMAT, STORE_ID_FORMAT
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -28,7 +28,7 @@ _Text = str  # a field of `SExprMessage` is called `str`
 class StoreRef(Message, name="lattice.daemon.v1.StoreRef"):
     """A store: its id, kind and name; a child may be archived."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     store_type: Annotated[str, Field(2)] = ""
     name: Annotated[str, Field(3)] = ""
     archived: Annotated[bool, Field(4)] = False
@@ -45,7 +45,7 @@ class StoreRef(Message, name="lattice.daemon.v1.StoreRef"):
 class CreateStore(ActionRequest[StoreRef], name="lattice.daemon.v1.CreateStoreRequest"):
     """Make a store; with a parent, as its child. store_type: such as `core:kvstore`."""
 
-    parent_id: Annotated[bytes | None, Field(1, codec=STORE_ID)] = None
+    parent_id: Annotated[bytes | None, Field(1, codec=STORE_ID_FORMAT)] = None
     name: Annotated[str, Field(2)] = ""
     store_type: Annotated[str, Field(3)] = ""
 
@@ -71,13 +71,13 @@ class ListStores(ActionRequest[StoreList], name="lattice.daemon.v1.ListStoresReq
     A Weaver store is a database or log that several nodes write by signed operations.
     """
 
-    parent_id: Annotated[bytes | None, Field(1, codec=STORE_ID)] = None
+    parent_id: Annotated[bytes | None, Field(1, codec=STORE_ID_FORMAT)] = None
 
 
 class StoreMeta(Message, name="lattice.daemon.v1.StoreMeta"):
     """What a store is."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     store_type: Annotated[str, Field(2)] = ""
     schema_version: Annotated[int, Field(4, "uint64")] = 0
 
@@ -88,7 +88,7 @@ class StoreMeta(Message, name="lattice.daemon.v1.StoreMeta"):
 class GetStore(ActionRequest[StoreMeta], name="lattice.daemon.v1.GetStoreRequest"):
     """Return the kind of a store. Raises: NoSuchPath."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class StoreDetails(Message, name="lattice.daemon.v1.StoreDetails"):
@@ -115,7 +115,7 @@ class StoreDetails(Message, name="lattice.daemon.v1.StoreDetails"):
 class GetStoreDetails(ActionRequest[StoreDetails], name="lattice.daemon.v1.GetStoreDetailsRequest"):
     """Return how many intentions and authors a store has, and how far its state is."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 @action(
@@ -129,8 +129,8 @@ class GetStoreDetails(ActionRequest[StoreDetails], name="lattice.daemon.v1.GetSt
 class ArchiveStore(ActionRequest[Empty], name="lattice.daemon.v1.DeleteStoreRequest"):
     """Take a child out of use on all nodes, with all below it. Its data stays."""
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
-    child_id: Annotated[bytes, Field(2, codec=STORE_ID)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
+    child_id: Annotated[bytes, Field(2, codec=STORE_ID_FORMAT)] = b""
 
 
 @action(
@@ -144,7 +144,7 @@ class ArchiveStore(ActionRequest[Empty], name="lattice.daemon.v1.DeleteStoreRequ
 class RebuildStore(ActionRequest[Empty], name="lattice.daemon.v1.RebuildStoreRequest"):
     """Make the state of a store again from its log."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class StoreName(Message, name="lattice.daemon.v1.StoreName"):
@@ -164,7 +164,7 @@ class StoreName(Message, name="lattice.daemon.v1.StoreName"):
 class GetStoreName(ActionRequest[StoreName], name="lattice.daemon.v1.GetStoreNameRequest"):
     """Return the name of a store."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 @action(
@@ -178,14 +178,14 @@ class GetStoreName(ActionRequest[StoreName], name="lattice.daemon.v1.GetStoreNam
 class NameStore(ActionRequest[Empty], name="lattice.daemon.v1.SetStoreNameRequest"):
     """Name a store, for all nodes that have it."""
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     name: Annotated[str, Field(2)] = ""
 
 
 class PeerSync(Message, name="datalattice.v1.SyncedPeer"):
     """A peer, and why the comparison with it was not complete; "" when it was."""
 
-    public_key: Annotated[bytes, Field(1, codec=KEY)] = b""
+    public_key: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
     error: Annotated[str, Field(2)] = ""
 
 
@@ -206,15 +206,15 @@ class Synced(Message, name="datalattice.v1.Synced"):
 class SyncStore(ActionRequest[Synced], name="lattice.daemon.v1.SyncStoreRequest"):
     """Compare a store with all connected peers; return when each comparison has ended."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     timeout_ms: Annotated[int, Field(2, "uint32")] = 30_000
 
 
 class AuthorTip(Message, name="lattice.daemon.v1.AuthorTip"):
     """The newest intention of an author here."""
 
-    public_key: Annotated[bytes, Field(1, codec=KEY)] = b""
-    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+    public_key: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
+    hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
     witness_seq: Annotated[int | None, Field(3, "uint64")] = None
     peer_status: Annotated[str | None, Field(4)] = None
     peer_name: Annotated[str | None, Field(5)] = None
@@ -237,18 +237,18 @@ class AuthorTips(Message, name="lattice.daemon.v1.AuthorTips"):
 class GetAuthorTips(ActionRequest[AuthorTips], name="lattice.daemon.v1.GetAuthorTipsRequest"):
     """Return the newest intention of each author."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class WitnessInfo(Message, name="lattice.daemon.v1.WitnessInfo"):
     """A record of the witness log: which intention this node met at which place."""
 
     seq: Annotated[int, Field(1, "uint64")] = 0
-    intention_hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+    intention_hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
     signature: Annotated[bytes, Field(3)] = b""
-    hash: Annotated[bytes, Field(4, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(4, codec=HASH_FORMAT)] = b""
     wall_time: Annotated[int, Field(5, "uint64")] = 0
-    prev_hash: Annotated[bytes, Field(6, codec=HASH)] = b""
+    prev_hash: Annotated[bytes, Field(6, codec=HASH_FORMAT)] = b""
 
 
 class WitnessPage(Message, name="lattice.daemon.v1.WitnessPage"):
@@ -268,7 +268,7 @@ class WitnessPage(Message, name="lattice.daemon.v1.WitnessPage"):
 class ReadWitnessLog(ActionRequest[WitnessPage], name="lattice.daemon.v1.WitnessLogRequest"):
     """Return records of the witness log from a sequence number on, the first of which is 1."""
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     start_seq: Annotated[int, Field(2, "uint64")] = 1
     limit: Annotated[int, Field(3, "uint32")] = PAGE
 
@@ -283,7 +283,7 @@ class IntentionClock(Message, name="lattice.daemon.v1.HLC"):
 class CausalDeps(Message, name="lattice.daemon.v1.CausalDeps"):
     """Hashes of the intentions that one depends on."""
 
-    hashes: Annotated[tuple[bytes, ...], Field(1, codec=HASH)] = ()
+    hashes: Annotated[tuple[bytes, ...], Field(1, codec=HASH_FORMAT)] = ()
 
 
 class Condition(Message, name="lattice.daemon.v1.Condition"):
@@ -311,10 +311,10 @@ class SExprMessage(Message, name="lattice.daemon.v1.SExpr"):
 class IntentionInfo(Message, name="lattice.daemon.v1.Intention"):
     """A signed intention, and what it does as expressions."""
 
-    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
-    author: Annotated[bytes, Field(2, codec=KEY)] = b""
+    hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
+    author: Annotated[bytes, Field(2, codec=KEY_FORMAT)] = b""
     clock: Annotated[IntentionClock | None, Field(4)] = None
-    store_prev: Annotated[bytes, Field(6, codec=HASH)] = b""
+    store_prev: Annotated[bytes, Field(6, codec=HASH_FORMAT)] = b""
     condition: Annotated[Condition | None, Field(7)] = None
     operations: Annotated[tuple[SExprMessage, ...], Field(8)] = ()
 
@@ -346,7 +346,7 @@ class ListFloating(ActionRequest[FloatingPage], name="lattice.daemon.v1.Floating
     limit: 1,000 at most.
     """
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     limit: Annotated[int, Field(2, "uint32")] = PAGE
 
 
@@ -367,7 +367,7 @@ class IntentionAnswer(Message, name="lattice.daemon.v1.IntentionAnswer"):
 class GetIntention(ActionRequest[IntentionAnswer], name="lattice.daemon.v1.GetIntentionRequest"):
     """Return the intention whose hash begins so. Raises: NoSuchPath; Conflict: several do."""
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     hash_prefix: Annotated[bytes, Field(2)] = b""
 
 
@@ -393,7 +393,7 @@ class ReadHistory(ActionRequest[IntentionPage], name="datalattice.v1.ReadHistory
     If `next_seq` is not 0, ask again with it as `start_seq`.
     """
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     start_seq: Annotated[int, Field(2, "uint64")] = 1
     limit: Annotated[int, Field(3, "uint32")] = PAGE
 
@@ -414,7 +414,7 @@ class FollowStore(ActionRequest[WitnessedIntention], name="datalattice.v1.Follow
     `start`. Raises: StaleToken: the log of this node is another one now.
     """
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     start: Annotated[str, Field(2)] = "start"
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
@@ -443,13 +443,13 @@ class SystemEntries(Message, name="lattice.daemon.v1.SystemEntries"):
 class ListSystem(ActionRequest[SystemEntries], name="lattice.daemon.v1.SystemListRequest"):
     """Return the table with the peers, children, name and invites of a store."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class StorePeerInfo(Message, name="lattice.daemon.v1.PeerInfo"):
     """A peer of a store. last_seen_ms: how long ago it was compared with."""
 
-    public_key: Annotated[bytes, Field(1, codec=KEY)] = b""
+    public_key: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
     status: Annotated[str, Field(2)] = ""
     online: Annotated[bool, Field(3)] = False
     name: Annotated[str, Field(4)] = ""
@@ -474,7 +474,7 @@ class StorePeers(Message, name="lattice.daemon.v1.PeerList"):
 class ListStorePeers(ActionRequest[StorePeers], name="lattice.daemon.v1.ListPeersRequest"):
     """Return the peers of a store, this node among them."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 @action(
@@ -488,8 +488,8 @@ class ListStorePeers(ActionRequest[StorePeers], name="lattice.daemon.v1.ListPeer
 class RevokePeer(ActionRequest[Empty], name="lattice.daemon.v1.RevokePeerRequest"):
     """Give a peer nothing new and take nothing new from it; what it wrote before stays."""
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
-    peer_key: Annotated[bytes, Field(2, codec=KEY)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
+    peer_key: Annotated[bytes, Field(2, codec=KEY_FORMAT)] = b""
 
 
 class StrategyInfo(Message, name="lattice.daemon.v1.PeerStrategy"):
@@ -509,20 +509,20 @@ class StrategyInfo(Message, name="lattice.daemon.v1.PeerStrategy"):
 class GetStrategy(ActionRequest[StrategyInfo], name="lattice.daemon.v1.GetPeerStrategyRequest"):
     """Return whose peers a store has."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class BranchPath(Message, name="lattice.daemon.v1.BranchPath"):
     """What leads from the common ancestor to a head, in order."""
 
-    head: Annotated[bytes, Field(1, codec=HASH)] = b""
-    hashes: Annotated[tuple[bytes, ...], Field(2, codec=HASH)] = ()
+    head: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
+    hashes: Annotated[tuple[bytes, ...], Field(2, codec=HASH_FORMAT)] = ()
 
 
 class BranchInspection(Message, name="lattice.daemon.v1.BranchInspection"):
     """The lowest common ancestor of heads, and the way from it to each."""
 
-    lca: Annotated[bytes, Field(1, codec=HASH)] = b""
+    lca: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     branches: Annotated[tuple[BranchPath, ...], Field(2)] = ()
 
 
@@ -537,14 +537,14 @@ class BranchInspection(Message, name="lattice.daemon.v1.BranchInspection"):
 class InspectBranch(ActionRequest[BranchInspection], name="lattice.daemon.v1.InspectBranchRequest"):
     """Return the lowest common ancestor of two intentions or more, and what leads to each."""
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
-    heads: Annotated[tuple[bytes, ...], Field(2, codec=HASH)] = ()
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
+    heads: Annotated[tuple[bytes, ...], Field(2, codec=HASH_FORMAT)] = ()
 
 
 class JoinedStore(Message, name="lattice.daemon.v1.JoinedStore"):
     """The store that was joined; what it holds arrives afterwards."""
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 @action(
@@ -578,7 +578,7 @@ class StoreInvite(Message, name="lattice.daemon.v1.InviteToken"):
 class InvitePeer(ActionRequest[StoreInvite], name="lattice.daemon.v1.InviteRequest"):
     """Make an invite to a store, for one node."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class ExecResult(Message, name="lattice.daemon.v1.ExecResponse"):
@@ -606,7 +606,7 @@ class ExecMethod(ActionRequest[ExecResult], name="lattice.daemon.v1.ExecRequest"
     A failure is in the answer, as the reference has it.
     """
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     method: Annotated[str, Field(2)] = ""
     payload: Annotated[bytes, Field(3)] = b""
 
@@ -614,7 +614,7 @@ class ExecMethod(ActionRequest[ExecResult], name="lattice.daemon.v1.ExecRequest"
 class QueryAnswer(Message, name="datalattice.v1.QueryAnswer"):
     """What a query returned: a map by field names."""
 
-    answer: Annotated[Value, Field(1, codec=CELL)] = None
+    answer: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
 
 
 @action(
@@ -633,9 +633,9 @@ class QueryStore(ActionRequest[QueryAnswer], name="datalattice.v1.QueryStoreRequ
     Raises: NoSuchPath; UsageError: no such query, or the text names the argument that is wrong.
     """
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     method: Annotated[str, Field(2)] = ""
-    arguments: Annotated[Value, Field(3, codec=CELL)] = None
+    arguments: Annotated[Value, Field(3, codec=CELL_FORMAT)] = None
 
 
 class MachineDescriptor(Message, name="lattice.daemon.v1.DescriptorResponse"):
@@ -658,7 +658,7 @@ class GetDescriptor(
 ):
     """Return the messages and methods of a store's state machine."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class MethodInfo(Message, name="lattice.daemon.v1.MethodInfo"):
@@ -687,7 +687,7 @@ class MethodList(Message, name="lattice.daemon.v1.MethodList"):
 class ListMethods(ActionRequest[MethodList], name="lattice.daemon.v1.ListMethodsRequest"):
     """Return the commands and queries that a store has."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class StreamInfo(Message, name="lattice.daemon.v1.StreamInfo"):
@@ -716,7 +716,7 @@ class StreamList(Message, name="lattice.daemon.v1.StreamList"):
 class ListStreams(ActionRequest[StreamList], name="lattice.daemon.v1.ListStreamsRequest"):
     """Return the streams of a store."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class StreamEvent(Message, name="lattice.daemon.v1.StreamEvent"):
@@ -741,7 +741,7 @@ class SubscribeStream(ActionRequest[StreamEvent], name="lattice.daemon.v1.Subscr
     store came since then, and some are gone.
     """
 
-    store_id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     stream_name: Annotated[str, Field(2)] = ""
     params: Annotated[bytes, Field(3)] = b""
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""

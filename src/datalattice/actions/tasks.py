@@ -14,7 +14,7 @@ from typing import Annotated
 
 from datalattice.actions.action import DELETE, GET, POST, ActionKind, ActionRequest, action
 from datalattice.actions.common import Empty
-from datalattice.actions.formats import CELL, HASH, STORE_ID
+from datalattice.actions.formats import CELL_FORMAT, HASH_FORMAT, STORE_ID_FORMAT
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -58,7 +58,7 @@ class ImportRoot(Message, name="datalattice.v1.ImportRoot"):
 class RebuildState(Message, name="datalattice.v1.RebuildState"):
     """Make the state of a Weaver store again from its log."""
 
-    id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""
+    id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 # --- what comes of it -----------------------------------------------------------------------------
@@ -70,21 +70,21 @@ class DamageInfo(Message, name="datalattice.v1.DamageInfo"):
     file: Annotated[str, Field(1)] = ""
     offset: Annotated[int, Field(2, "uint64")] = 0
     reason: Annotated[str, Field(3)] = ""
-    hash: Annotated[bytes | None, Field(4, codec=HASH)] = None
+    hash: Annotated[bytes | None, Field(4, codec=HASH_FORMAT)] = None
 
 
 class AbsentCell(Message, name="datalattice.v1.AbsentCell"):
     """A cell that is not here. above: cells that refer to it. below_root: the root needs it."""
 
-    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
-    above: Annotated[tuple[bytes, ...], Field(2, codec=HASH)] = ()
+    hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
+    above: Annotated[tuple[bytes, ...], Field(2, codec=HASH_FORMAT)] = ()
     below_root: Annotated[bool, Field(3)] = False
 
 
 class UnsoundCell(Message, name="datalattice.v1.UnsoundCell"):
     """A cell that is not what its place requires, and why."""
 
-    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     reason: Annotated[str, Field(2)] = ""
 
 
@@ -101,8 +101,8 @@ class StoreCheck(Message, name="datalattice.v1.StoreCheck"):
     size_bytes: Annotated[int, Field(5, "uint64")] = 0
     damaged: Annotated[tuple[DamageInfo, ...], Field(6)] = ()
     missing: Annotated[tuple[AbsentCell, ...], Field(7)] = ()
-    endangered: Annotated[tuple[bytes, ...], Field(8, codec=HASH)] = ()
-    unserved: Annotated[tuple[bytes, ...], Field(9, codec=HASH)] = ()
+    endangered: Annotated[tuple[bytes, ...], Field(8, codec=HASH_FORMAT)] = ()
+    unserved: Annotated[tuple[bytes, ...], Field(9, codec=HASH_FORMAT)] = ()
     scars: Annotated[tuple[DamageInfo, ...], Field(10)] = ()
     unsound: Annotated[tuple[UnsoundCell, ...], Field(11)] = ()
 
@@ -113,7 +113,7 @@ class HealedStore(Message, name="datalattice.v1.HealedStore"):
     rescued: Annotated[int, Field(1, "uint64")] = 0
     fetched: Annotated[int, Field(2, "uint64")] = 0
     forgotten: Annotated[int, Field(3, "uint64")] = 0
-    unreachable: Annotated[Value, Field(4, codec=CELL)] = None
+    unreachable: Annotated[Value, Field(4, codec=CELL_FORMAT)] = None
     check: Annotated[StoreCheck | None, Field(5)] = None
 
 
@@ -146,10 +146,10 @@ class LeftOutPart(Message, name="datalattice.v1.LeftOutPart"):
 class ImportedRoot(Message, name="datalattice.v1.ImportedRoot"):
     """What came of an import: its root, and ours after it. dropped: parts that were left out."""
 
-    imported: Annotated[bytes, Field(1, codec=HASH)] = b""
+    imported: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     cells: Annotated[int, Field(2, "uint64")] = 0
     pin: Annotated[str, Field(3)] = ""
-    root: Annotated[bytes | None, Field(4, codec=HASH)] = None
+    root: Annotated[bytes | None, Field(4, codec=HASH_FORMAT)] = None
     dropped: Annotated[int, Field(5, "uint64")] = 0
     forked: Annotated[int, Field(6, "uint64")] = 0
     reports: Annotated[tuple[LeftOutPart, ...], Field(7)] = ()

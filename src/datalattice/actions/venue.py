@@ -16,7 +16,7 @@ from datalattice.actions.action import (
 )
 from datalattice.actions.assets import ASSET
 from datalattice.actions.common import PAGE, RESUME_NUMBER, Empty
-from datalattice.actions.formats import CELL, HASH, HexFormat
+from datalattice.actions.formats import CELL_FORMAT, HASH_FORMAT, HexFormat
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
@@ -31,11 +31,11 @@ class OfferedOperation(Message, name="datalattice.v1.OfferedOperation"):
     """An operation: its path, its asset, and the schemas of its input and output, if it has any."""
 
     path: Annotated[str, Field(1)] = ""
-    asset: Annotated[bytes, Field(2, codec=HASH)] = b""
+    asset: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
     name: Annotated[str, Field(3)] = ""
     description: Annotated[str, Field(4)] = ""
-    input: Annotated[Value, Field(5, codec=CELL)] = None
-    output: Annotated[Value, Field(6, codec=CELL)] = None
+    input: Annotated[Value, Field(5, codec=CELL_FORMAT)] = None
+    output: Annotated[Value, Field(6, codec=CELL_FORMAT)] = None
 
 
 class OperationList(Message, name="datalattice.v1.OperationList"):
@@ -65,7 +65,7 @@ class GetOperation(ActionRequest[OfferedOperation], name="datalattice.v1.GetOper
 class DidDocument(Message, name="datalattice.v1.DidDocument"):
     """A DID document, as JSON has it."""
 
-    document: Annotated[Value, Field(1, codec=CELL)] = None
+    document: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
 
 
 _DID_JSON = "application/did+json"
@@ -112,11 +112,11 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
     op_name: Annotated[str, Field(6, json="opName")] = ""
     name: Annotated[str, Field(7)] = ""
     caller: Annotated[str, Field(8)] = ""
-    input: Annotated[Value, Field(9, codec=CELL)] = None
-    output: Annotated[Value, Field(10, codec=CELL)] = None
+    input: Annotated[Value, Field(9, codec=CELL_FORMAT)] = None
+    output: Annotated[Value, Field(10, codec=CELL_FORMAT)] = None
     error: Annotated[str, Field(11)] = ""
     message: Annotated[str, Field(12)] = ""
-    steps: Annotated[Value, Field(13, codec=CELL)] = None
+    steps: Annotated[Value, Field(13, codec=CELL_FORMAT)] = None
     venue: Annotated[str, Field(14)] = ""
     remote_id: Annotated[bytes, Field(16, codec=JOB_ID, json="remoteId")] = b""
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
@@ -133,7 +133,7 @@ class InvokeOperation(ActionRequest[JobRecord], name="datalattice.v1.InvokeOpera
     """
 
     operation: Annotated[str, Field(1)] = ""
-    input: Annotated[Value, Field(2, codec=CELL)] = None
+    input: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
     wait_ms: Annotated[int, Field(3, "uint32")] = 0
     timeout_ms: Annotated[int | None, Field(4, "uint64")] = None
     wait: Annotated[bool, Field(5)] = False
@@ -221,7 +221,7 @@ class MessageJob(ActionRequest[QueuedMessage], name="datalattice.v1.MessageJobRe
     """
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
-    message: Annotated[Value, Field(2, codec=CELL)] = None
+    message: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
 
 
 @action(
@@ -261,7 +261,7 @@ class ScheduleOperation(ActionRequest[WaitingCall], name="datalattice.v1.Schedul
     """
 
     operation: Annotated[str, Field(1)] = ""
-    input: Annotated[Value, Field(2, codec=CELL)] = None
+    input: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
     time_ms: Annotated[int | None, Field(3, "uint64")] = None
     after_ms: Annotated[int | None, Field(4, "uint64")] = None
 

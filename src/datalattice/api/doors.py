@@ -35,7 +35,7 @@ from starlette.types import ASGIApp
 
 from datalattice.actions import DoorStatement
 from datalattice.api.certificates import DoorCertificate
-from datalattice.api.grpc import FOLDER_MODE, GrpcAuthenticate, GrpcDoor, GrpcLoop
+from datalattice.api.grpc import GrpcAuthenticate, GrpcDoor, GrpcLoop
 from datalattice.api.rest import HTTP_LIMITS, LOCAL_HOSTS, BoundedHttp, rest_app
 from datalattice.api.webdav import WEBDAV_BASE, WebDavDoor
 from datalattice.client.settings import DoorConfig, NodeConfig, split_listen
@@ -45,6 +45,7 @@ from datalattice.errors import DataLatticeError, Unavailable, UnsupportedOperati
 from datalattice.node import SOCKET_PATH_BYTES_MAX, bind_socket, take_socket
 from datalattice.service import FolderService, Service
 from datalattice.service.access import AccessControl, Credentials, Origin, Principal
+from datalattice.store import FOLDER_MODE
 
 if TYPE_CHECKING:
     from datalattice.api.mcp import McpDoor
@@ -58,14 +59,14 @@ GRPC_SOCKET: Final = "grpc.sock"
 MCP_PATH: Final = "/mcp"
 """Where the REST listeners have the tools for language models."""
 
-RETRY_FIRST_S: Final = 1.0
+_RETRY_FIRST_S: Final = 1.0
 RETRY_MOST_S: Final = 60.0
 """How long a door that failed waits before it is tried again: the first time, and at most."""
 
 BEAT_S: Final = 1.0
 """How often the event loop of the doors says that it runs."""
 
-BACKLOG: Final = 512
+_BACKLOG: Final = 512
 """Connections that wait to be taken."""
 
 RENEW_EVERY_S: Final = 3_600.0
@@ -161,7 +162,7 @@ class Doors:
             assert listener.listen is not None
             made = made or _bound(listener.listen)
             self._addresses[name] = _address(name, listener, made.getsockname()[:2])
-        made.listen(BACKLOG)  # whoever reads the address can connect at once
+        made.listen(_BACKLOG)  # whoever reads the address can connect at once
         self._bound[name] = made
 
     def _certificate(self, listener: DoorConfig) -> DoorCertificate | None:
@@ -278,13 +279,13 @@ class Doors:
     async def _keep(self, name: str, serve: Callable[[], Awaitable[None]]) -> None:
         """Serve at a door until the end, again after each failure."""
         assert self._ending is not None
-        pause_s = RETRY_FIRST_S
+        pause_s = _RETRY_FIRST_S
         while not self._ending.is_set():
             try:
                 await serve()
             except Exception as error:  # noqa: BLE001 - shown by `trouble`; the others serve on
                 was_serving = name not in self._failures and name not in self._awaited
-                pause_s = RETRY_FIRST_S if was_serving else min(2 * pause_s, RETRY_MOST_S)
+                pause_s = _RETRY_FIRST_S if was_serving else min(2 * pause_s, RETRY_MOST_S)
                 self._fail(name, error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
@@ -462,7 +463,7 @@ def _server(app: Any, certificate: DoorCertificate | None, drain_s: int) -> uvic
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=drain_s,
-        backlog=BACKLOG,
+        backlog=_BACKLOG,
         # One context for all connections: it shows a renewed certificate to new ones.
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )

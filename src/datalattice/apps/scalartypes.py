@@ -20,7 +20,7 @@ FromCell = Callable[[Value], Any]
 Conversions = tuple[ToCell, FromCell]
 """The conversions of one type."""
 
-PLAIN: Final = (bool, int, float, str, bytes)
+UNCONVERTED_TYPES: Final = (bool, int, float, str, bytes)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ABSENT: Final = frozenset({"NAType", "NaTType"})  # pandas' values for "no value"
 
@@ -127,7 +127,7 @@ def numpy_pair(of: Any) -> Conversions:
 
     def decode(cell: Value) -> object:
         found = plain_python(cell)
-        if type(found) not in PLAIN:
+        if type(found) not in UNCONVERTED_TYPES:
             raise unreadable(cell, of)
         try:
             read = of(found)

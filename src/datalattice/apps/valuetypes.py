@@ -25,8 +25,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, cast
 
 from datalattice.apps.scalartypes import (
-    PLAIN,
     SCALARS,
+    UNCONVERTED_TYPES,
     Conversions,
     enum_pair,
     is_none,
@@ -163,7 +163,7 @@ class _Compiler:
         raise UsageError(f"`of` has no cell kind: {type_name(of)}; it accepts {_ACCEPTED}")
 
     def _class(self, of: type) -> Conversions:
-        if of in PLAIN:
+        if of in UNCONVERTED_TYPES:
             return plain_pair(of)
         if of in SCALARS:
             return SCALARS[of]
@@ -190,7 +190,7 @@ class _Compiler:
                 lambda cell: None if cell is None else inner_from(cell),
             )
         # The stored kind decides how a union is read, so its members need distinct kinds.
-        if not all(one in PLAIN for one in others):
+        if not all(one in UNCONVERTED_TYPES for one in others):
             raise UsageError(
                 f"`of` has a union that the stored value cannot tell apart: {of}; accepted are "
                 "unions with None, and of bool, int, float, str and bytes"

@@ -40,16 +40,16 @@ from datalattice.arrow.tables import (
 )
 from datalattice.arrow.values import (
     CONTENT_BYTES_LIMIT as CONTENT_BYTES_LIMIT,
-    CONTENT_BYTES_MAX as CONTENT_BYTES_MAX,
+    FIELD_BYTES_MAX as FIELD_BYTES_MAX,
     NotBytes as NotBytes,
     ValueFormat as ValueFormat,
     accepted_types as accepted_types,
+    bytes_range as bytes_range,
     check_size as check_size,
     column_type as column_type,
     name_text as name_text,
     parse as parse,
-    part_of as part_of,
     plain as plain,
-    render as render,
+    to_column_value as to_column_value,
     variant_parts as variant_parts,
 )

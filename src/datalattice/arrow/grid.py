@@ -20,10 +20,10 @@ from datalattice.apps.grid import (
 from datalattice.arrow.batches import Row, micros
 from datalattice.arrow.values import (
     ValueFormat,
+    bytes_range,
     check_size,
     column_type,
-    part_of,
-    render,
+    to_column_value,
 )
 from datalattice.cells import Blob, Map, Text, Value, blob_length
 from datalattice.errors import Corruption, LimitExceeded, UsageError
@@ -136,7 +136,7 @@ def _job(venue: str, key: bytes, record: Value, wanted: GridRows) -> _Columns | 
     }
     if "record" in wanted.columns:
         try:
-            columns["record"] = render(record, wanted.value_format)
+            columns["record"] = to_column_value(record, wanted.value_format)
         # Too long or too deep for the format; `cell` takes every record.
         except (LimitExceeded, UsageError) as error:
             raise LimitExceeded(
@@ -155,7 +155,7 @@ def _content(venue: str, key: bytes, value: Value, wanted: GridRows) -> _Columns
     if "content" in wanted.columns:
         # Checked before it is loaded: a few cells may represent a content of any length.
         check_size(f"the content {key.hex()}", size, wanted.content_bytes_max)
-        columns["content"] = _whole(key, part_of(value, 0, size))
+        columns["content"] = _whole(key, bytes_range(value, 0, size))
     return columns
 
 

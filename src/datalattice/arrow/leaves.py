@@ -40,9 +40,9 @@ from datalattice.limits import CHUNK_BYTES, COUNT_MAX
 
 SKIP: Final = 0
 CELL: Final = 1
-BYTES: Final = 2
+_BYTES: Final = 2
 STRING: Final = 3
-JSON: Final = 4
+_JSON: Final = 4
 
 _BLOB_MASK: Final = 0xFE  # the tags of String and Blob differ in the last bit
 _MICROS: Final = 1_000
@@ -193,7 +193,7 @@ class Columns:
             else:
                 self.sheet.add(spans, self.cells.message(data[at:end], TEXT_BYTES_MAX))
         elif tag & _BLOB_MASK == TAG_TEXT and (
-            mode == BYTES or (mode == STRING and tag == TAG_TEXT)
+            mode == _BYTES or (mode == STRING and tag == TAG_TEXT)
         ):
             length: i64 = data[at + 1]
             start: i64 = at + 2
@@ -204,7 +204,7 @@ class Columns:
             else:
                 self.sheet.check_room(length)  # a few cells may claim to hold 2**62 bytes
                 self.sheet.add(spans, self.cells.content(data, at, end))
-        elif mode == BYTES:
+        elif mode == _BYTES:
             # "Others are refused" (docs/spark.md, Values as columns).
             raise Unfit(self.first + self.count, spans is self.values)
         else:

@@ -28,10 +28,10 @@ RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 
 _MODES: Final = {
     ValueFormat.CELL: leaves.CELL,
-    ValueFormat.BYTES: leaves.BYTES,
+    ValueFormat.BYTES: leaves._BYTES,
     ValueFormat.STRING: leaves.STRING,
-    ValueFormat.JSON: leaves.JSON,
-    ValueFormat.VARIANT: leaves.JSON,  # Spark's own parser makes a variant of it
+    ValueFormat.JSON: leaves._JSON,
+    ValueFormat.VARIANT: leaves._JSON,  # Spark's own parser makes a variant of it
 }
 
 

@@ -23,14 +23,14 @@ from datalattice.arrow.grid import GRID_COLUMNS, GridRows, GridTable, grid_types
 from datalattice.arrow.leaves import Unfit
 from datalattice.arrow.log import LogColumns, LogRange, log_batches
 from datalattice.arrow.values import (
-    CONTENT_BYTES_MAX,
+    FIELD_BYTES_MAX,
     NotBytes,
     ValueFormat,
     column_type,
     name_text,
     parse,
     plain,
-    render,
+    to_column_value,
 )
 from datalattice.cells import encode, to_python
 from datalattice.errors import BadFormat, MissingData, TypeMismatch, UsageError
@@ -51,7 +51,7 @@ LOG_COLUMNS: Final = (
     "value",
     "headers",
 )
-DATABASE_COLUMNS: Final = ("owner", "database", "key", "type", "value", "updated", "expires")
+_DATABASE_COLUMNS: Final = ("owner", "database", "key", "type", "value", "updated", "expires")
 
 Values = Any
 """The name of a `ValueFormat`, or the `pyarrow.Schema` of the fields of each value."""
@@ -299,7 +299,7 @@ def _database_table(
     columns: Sequence[str] | None = None,
     values: str = "json",
 ) -> Table:
-    names = _chosen(columns, DATABASE_COLUMNS, DATABASE_COLUMNS[2:])
+    names = _chosen(columns, _DATABASE_COLUMNS, _DATABASE_COLUMNS[2:])
     format = _format(values, "values")
     types = {"value": column_type(format), "updated": "TIMESTAMP", "expires": "TIMESTAMP"}
     owner = None if handle.owner is None else name_text(handle.owner)
@@ -317,7 +317,7 @@ def _database_table(
             }
             if "value" in names:
                 try:
-                    columns["value"] = render(shown_value(entry), format)
+                    columns["value"] = to_column_value(shown_value(entry), format)
                 except NotBytes:
                     raise _not_bytes(f"the value of key {key!r}") from None
                 except UsageError as error:
@@ -334,7 +334,7 @@ def _venue_table(
     table: str = "assets",
     columns: Sequence[str] | None = None,
     values: str = "json",
-    content_bytes_max: int = CONTENT_BYTES_MAX,
+    content_bytes_max: int = FIELD_BYTES_MAX,
 ) -> Table:
     tables = [one.value for one in GridTable if one is not GridTable.META]
     if table not in tables:

@@ -1,7 +1,7 @@
 """Conversion between values and columns, the same in every format.
 
-`render` is for formats with few or large rows. `pipeline.queue.leaves` makes the queue's rows
-directly from encodings, with the same result.
+`to_column_value` is for formats with few or large rows. `pipeline.queue.leaves` makes the queue's
+rows directly from encodings, with the same result.
 
 Source: docs/spark.md "Values as columns".
 """
@@ -49,7 +49,7 @@ class ValueFormat(Enum):
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest VARIANT, set by Spark; longer values are refused."""
 
-CONTENT_BYTES_MAX: Final = 16 * 1024 * 1024
+FIELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Default of `maxContentBytes`. Memory holds a row several times, in Python and in Java, so longer
 contents are refused or read in chunks."""
 
@@ -86,7 +86,7 @@ class NotBytes(Exception):
     """
 
 
-def render(value: Value, format: ValueFormat) -> object:
+def to_column_value(value: Value, format: ValueFormat) -> object:
     """Return the column entry of a value: bytes, str, None for nil, or Arrow's form of a variant.
 
     Raises: NotBytes: the format is BYTES, and the value neither Blob nor String. LimitExceeded: the
@@ -114,7 +114,7 @@ def render(value: Value, format: ValueFormat) -> object:
 
 
 def parse(column: object, format: ValueFormat) -> Value:
-    """Return the value of a column's entry; the inverse of `render`.
+    """Return the value of a column's entry; the inverse of `to_column_value`.
 
     cell returns the exact value, bytes a Blob (of a STRING its UTF-8), string a String, json and
     variant the value of their JSON. A variant's decimals without a fraction become Integers, other
@@ -218,7 +218,7 @@ def check_size(what: str, size: int, most: int, remedy: str = "") -> None:
         )
 
 
-def part_of(content: bytes | Blob, start: int, stop: int) -> bytes:
+def bytes_range(content: bytes | Blob, start: int, stop: int) -> bytes:
     """Return the bytes `start` .. `stop - 1` of a content without loading the rest."""
     return content[start:stop] if isinstance(content, bytes) else content.read(start, stop)
 

@@ -38,7 +38,7 @@ from datalattice.limits import CHUNK_BYTES
 SAFE_INTEGER_MAX: Final = 2**53 - 1
 """Greatest integer that every JSON reader keeps exactly; larger ones are marked."""
 
-PIECE_BYTES: Final = 16 * CHUNK_BYTES
+_PIECE_BYTES: Final = 16 * CHUNK_BYTES
 """Bytes of a long string or blob converted to text at once."""
 
 _SIMPLE: Final = re.compile(r"[ !#%-\[\]-~]*")  # strings and names that need no escape
@@ -121,20 +121,20 @@ def _members(head: str, entries: Map | Index, tail: str) -> Iterator[TextPiece]:
 def _chunked(value: Chunked) -> Iterator[TextPiece]:
     """Yield a long string or blob in parts, so that it is never in memory as a whole."""
     length = value.byte_length()
-    parts = range(0, length, PIECE_BYTES)
+    parts = range(0, length, _PIECE_BYTES)
     # A JSON string is Unicode: other bytes are written as hex under `$utf8`.
     if isinstance(value, Text) and _is_utf8(value):
         decoder = codecs.getincrementaldecoder("utf-8")()
         yield '"'
         for start in parts:
             # Incremental: a piece may end inside a character.
-            text = decoder.decode(value.read(start, start + PIECE_BYTES))
+            text = decoder.decode(value.read(start, start + _PIECE_BYTES))
             yield quote_json(text)[1:-1]
         yield '"'
         return
     yield '{"$blob":"' if isinstance(value, Blob) else '{"$utf8":"'
     for start in parts:
-        yield value.read(start, start + PIECE_BYTES).hex()
+        yield value.read(start, start + _PIECE_BYTES).hex()
     yield '"}'
 
 
@@ -142,8 +142,8 @@ def _is_utf8(value: Text) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")()
     length = value.byte_length()
     try:
-        for start in range(0, length, PIECE_BYTES):
-            stop = start + PIECE_BYTES
+        for start in range(0, length, _PIECE_BYTES):
+            stop = start + _PIECE_BYTES
             decoder.decode(value.read(start, stop), stop >= length)
     except UnicodeDecodeError:
         return False

@@ -47,7 +47,7 @@ WHOLE_CHARS: Final = 262_144
 """Characters to have in memory when an array or object begins, if the text has as many: one that
 ends within them is decoded at once, which is far faster than step by step."""
 
-PENDING_MAX: Final = 4_096
+_PENDING_MAX: Final = 4_096
 """Most elements that wait to be added to their container: adding many at a time is cheaper."""
 
 MARKED_DEPTH_MAX: Final = 3 * TEXT_DEPTH_MAX + 2
@@ -269,11 +269,11 @@ class _Level:
         if isinstance(self.made, Map):
             self.entries.append((self.key, value))
             # Many at a time: each node on the way to new entries is then made once.
-            if len(self.entries) >= PENDING_MAX:
+            if len(self.entries) >= _PENDING_MAX:
                 self.join()
         else:
             self.items.append(value)
-            if len(self.items) >= PENDING_MAX:
+            if len(self.items) >= _PENDING_MAX:
                 self.join()
 
     def join(self) -> None:

@@ -34,7 +34,7 @@ _JSON_TABLE: Final = str.maketrans(_JSON_ESCAPES)
 _JSON_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 JOINED_PIECES: Final = 10_000
 PIECE_MIN: Final = 8  # least number of characters that a piece counts as
-SHORT_DIGITS: Final = 600  # int() converts this many whatever limit the interpreter has
+_SHORT_DIGITS: Final = 600  # int() converts this many whatever limit the interpreter has
 PLAIN_BITS_MAX: Final = 13_000  # an integer of so many bits has fewer than 4,000 digits
 BRIEF_ITEMS_MAX: Final = 16
 BRIEF_LENGTH_MAX: Final = 100
@@ -76,7 +76,7 @@ def parse_integer(digits: str) -> int:
     Raises: BadFormat: more digits than the largest integer has.
     """
     # Python takes quadratic time for long integers, and refuses them by default.
-    if len(digits) <= SHORT_DIGITS:
+    if len(digits) <= _SHORT_DIGITS:
         return int(digits)
     sign = -1 if digits.startswith("-") else 1
     plain = digits.lstrip("+-").lstrip("0") or "0"

@@ -19,7 +19,7 @@ from datalattice.cells.cell import Cell, Ref, Value, value_hash
 from datalattice.errors import WorkExceeded
 from datalattice.limits import EMBEDDED_BYTES_MAX, HASH_BYTES, WORK_LIMITS, WorkLimits
 
-PAIRS_MAX: Final = 4_096
+_PAIRS_MAX: Final = 4_096
 """Most pairs of slots that are remembered; the oldest are forgotten first."""
 
 UNBOUNDED: Final = 1 << 60
@@ -33,7 +33,7 @@ class SlotPairs:
     announcement of any peer.
     """
 
-    def __init__(self, pairs_max: int = PAIRS_MAX) -> None:
+    def __init__(self, pairs_max: int = _PAIRS_MAX) -> None:
         self._max: Final = pairs_max
         self._failed: Final[dict[bytes, int]] = {}
         self._forked: Final[dict[bytes, int]] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from datalattice.cli.command import Call, command
-from datalattice.cli.render import CommandResult, is_json, print_lines
+from datalattice.cli.render import EXIT_FAILED, CommandResult, is_json, print_lines
 
 if TYPE_CHECKING:
     from datalattice.conformance import Failure, FileReport
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 FAILURES_SHOWN_MAX: Final = 20  # enough to see a pattern; a broken port fails thousands
 """Failing vectors of one file that are listed; `--json` lists all."""
 
-EXIT_FAILED: Final = 1
 
 PathsArgument = Annotated[
     list[Path], typer.Argument(help="Vector files, or folders of them.", show_default=False)

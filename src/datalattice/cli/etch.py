@@ -28,6 +28,7 @@ from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.disk.archive import imported
 from datalattice.cli.paths.past import WithLocalOption, leaving
 from datalattice.cli.render import (
+    EXIT_FAILED,
     CommandResult,
     Records,
     pair_lines,
@@ -42,7 +43,6 @@ from datalattice.store.etch import EtchRecord, EtchStore, check_etch, collect_et
 
 app = typer.Typer(help="Read, check, write and copy Etch files, the reference's stores.")
 
-EXIT_FAILED: Final = 1
 HASH_DIGITS: Final = 64
 
 FAULTS_SHOWN: Final = 20  # one broken index block makes thousands

@@ -36,7 +36,7 @@ app = typer.Typer(
 )
 
 ID_SHOWN: Final = 8
-OWNER_SHOWN: Final = 12
+_OWNER_SHOWN: Final = 12
 
 _VERDICT_CODES: Final = {FORK: 0, CHAIN: 1, INVALID: 2}  # "exit code 0 … 1 … 2": for scripts
 EXIT_UNREADABLE: Final = 3
@@ -187,7 +187,7 @@ def _next(fork: ForkInfo) -> str:
 def _list_row(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         row["id"][:ID_SHOWN],
-        row["owner"][:OWNER_SHOWN] + (" (own)" if row["mine"] else ""),
+        row["owner"][:_OWNER_SHOWN] + (" (own)" if row["mine"] else ""),
         row["section"],
         row["kind"],
         row["seen"],

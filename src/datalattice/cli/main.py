@@ -33,11 +33,10 @@ from typer.models import CommandInfo
 
 from datalattice.cli import missing_package
 from datalattice.cli.command import SHARED_FLAGS, SHARED_VALUES, prepared
-from datalattice.cli.render import print_error, print_notice, use_form
+from datalattice.cli.render import EXIT_FAILED, print_error, print_notice, use_form
 from datalattice.errors import DataLatticeError
 
 EXIT_DONE: Final = 0
-EXIT_FAILED: Final = 1
 EXIT_WRONG_CALL: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
@@ -384,7 +383,7 @@ def _terminate(_number: int, _frame: object) -> None:
     raise _Terminated
 
 
-AGAIN_S: Final = 0.01
+_AGAIN_S: Final = 0.01
 
 
 def _deliver_again(lost: Any) -> None:
@@ -402,7 +401,7 @@ def _deliver_again(lost: Any) -> None:
         raise kind
 
     signal.signal(signal.SIGALRM, interrupt)  # a timer: outside of any finalizer
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
 
 def main(command: Any = None, name: str = "lattice") -> None:

@@ -35,6 +35,10 @@ Jsonable = object
 """What `json.dumps` takes."""
 
 
+EXIT_FAILED: Final = 1
+"""Exit code of a command that ran and found a fault, or failed."""
+
+
 class ProgressBar(Protocol):
     """A progress bar: `advance` moves it, `total` sets or corrects its end."""
 

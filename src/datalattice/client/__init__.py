@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import datalattice.client.pickling  # noqa: F401 - handles of an open node can be pickled
 from datalattice.client.addresses import (
     IROH as IROH,
-    PLAIN as PLAIN,
+    PLAIN_SCHEME as PLAIN_SCHEME,
     PORT_MAX as PORT_MAX,
     TLS as TLS,
     PeerAddress as PeerAddress,

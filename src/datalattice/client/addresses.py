@@ -16,9 +16,9 @@ HOST_CHARS_MAX: Final = 253
 """Longest host name there can be (RFC 1035)."""
 
 TLS: Final = "tls"
-PLAIN: Final = "tcp"
+PLAIN_SCHEME: Final = "tcp"
 IROH: Final = "iroh"
-SCHEMES: Final = (TLS, PLAIN, IROH)
+SCHEMES: Final = (TLS, PLAIN_SCHEME, IROH)
 TICKET_ADDRESSES_MAX: Final = 16
 """Addresses of one node in a ticket."""
 

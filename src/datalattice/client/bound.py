@@ -24,7 +24,7 @@ from datalattice.apps.dlfs import Drive
 from datalattice.cells import Value, same, value_hash
 from datalattice.client.edits import Editor, EditRoot, editing_context
 from datalattice.client.folder import Folder, OwnKeys
-from datalattice.client.gathered import ZERO, DelayedWrites, Draft, RootWork
+from datalattice.client.gathered import ZERO_ROOT, DelayedWrites, Draft, RootWork
 from datalattice.client.opendata import OpenData
 from datalattice.client.owners import owner_of, owners_in, read_names, resolve_owner
 from datalattice.client.uploads import ContentUpload
@@ -47,13 +47,13 @@ T = TypeVar("T")
 LEASE_S: Final = 24 * 60 * 60
 """How long a root of the past is kept, and again each time that half of it is over."""
 
-EVENTS_MAX: Final = 10_000
+_EVENTS_MAX: Final = 10_000
 """Reports of merges that are kept for `events`; the oldest go."""
 
 KEPT_TRIES: Final = 10
 """How often a reader of rows is made anew because the root changed meanwhile."""
 
-LOADED_ROWS_MAX: Final = 100_000
+_LOADED_ROWS_MAX: Final = 100_000
 """Rows of a table that are written in one edit."""
 
 _batches: Final[ContextVar[tuple[tuple[object, Draft], ...]]] = ContextVar("batches", default=())
@@ -180,7 +180,7 @@ class Reports:
     """The reports of merges, for those who wait for them."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[int, MergeNotice]] = deque(maxlen=EVENTS_MAX)
+        self._kept: deque[tuple[int, MergeNotice]] = deque(maxlen=_EVENTS_MAX)
         self._numbers = count()
         self._wakes = Listeners[[]]()
         self.subscribe = self._wakes.add
@@ -241,7 +241,7 @@ class LiveRoot(LatticeCursor):
 
     def _read(self) -> Value:
         root = self._binding.present()
-        return ZERO if root is None else root
+        return ZERO_ROOT if root is None else root
 
     def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         return self._binding.perform(lambda cursor: cursor._apply(change, is_checked=is_checked))
@@ -430,8 +430,8 @@ class NodeBinding:
     def rows_of(
         self, table: object, key: str | None, value: str | None
     ) -> Iterator[tuple[Any, list[Any]]]:
-        """Yield the keys and values of a table's rows, up to `LOADED_ROWS_MAX` at a time."""
-        return iter(_tables().loaded_rows(table, key, value, LOADED_ROWS_MAX))
+        """Yield the keys and values of a table's rows, up to `_LOADED_ROWS_MAX` at a time."""
+        return iter(_tables().loaded_rows(table, key, value, _LOADED_ROWS_MAX))
 
     # --- what the live root reads and writes ---
 

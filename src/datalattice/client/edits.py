@@ -67,21 +67,21 @@ Change = Callable[[RootLattice, KeyPair], T]
 TRIES_MAX: Final = 50
 """Most runs of one change; each further run is due to another writer of the same slots."""
 
-RETRY_S: Final = 0.002
-"""Pause before the second run; it doubles up to `RETRY_MAX_S`."""
+_RETRY_S: Final = 0.002
+"""Pause before the second run; it doubles up to `_RETRY_MAX_S`."""
 
-RETRY_MAX_S: Final = 0.1
+_RETRY_MAX_S: Final = 0.1
 
 TURN_POLL_S: Final = 0.001
 """Pause before the lock of editors is tried again; it doubles up to `TURN_POLL_MAX_S`."""
 
 TURN_POLL_MAX_S: Final = 0.02
 
-BATCH_BYTES: Final = 4_000_000
+_BATCH_BYTES: Final = 4_000_000
 """Most bytes of cells in one request to a node; further cells go ahead in requests of their own."""
 
 OFFER_RECORDS_MAX: Final = 10_000
-"""Records that a node appends by one request; more, or more than `BATCH_BYTES`, are an edit."""
+"""Records that a node appends by one request; more, or more than `_BATCH_BYTES`, are an edit."""
 
 KEEP_EVERY_S: Final = 10 * 60
 """How often values that wait for their edit are leased again: well within the grace of a store."""
@@ -89,7 +89,7 @@ KEEP_EVERY_S: Final = 10 * 60
 KEPT_MAX: Final = 256
 """Leases of one editor, 8 or more; where it would be more, the values are put under one."""
 
-WAITING_MAX: Final = 65_536
+_WAITING_MAX: Final = 65_536
 """Staged values that wait for their edit, 32 or more; where it would be more, they are put under
 one, so that memory does not grow with their number."""
 
@@ -182,7 +182,7 @@ class Editor:
         """
         lattice = root_lattice()
         with self.turn():
-            pause_s = RETRY_S
+            pause_s = _RETRY_S
             # "It runs at most 50 times" (docs/design/control.md).
             for _ in range(TRIES_MAX):
                 base = self._store.root_hash()
@@ -202,7 +202,7 @@ class Editor:
                         raise
                     # The root moved on, and what it no longer needs may be gone already.
                 time.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                pause_s = min(2 * pause_s, _RETRY_MAX_S)
         raise Backpressure(
             f"others changed the same data {TRIES_MAX} times while this edit was made; "
             "nothing of it was written, try again"
@@ -381,7 +381,7 @@ class NodeEditor(Editor):
             for below in branch_hashes(encoding):
                 self._staged.pop(below, None)
         is_due = time.monotonic() - self._kept_s >= KEEP_EVERY_S
-        if len(self._staged) > (KEPT_MAX if is_due else WAITING_MAX):
+        if len(self._staged) > (KEPT_MAX if is_due else _WAITING_MAX):
             self._stage(self._together())  # one instead of them all, leased by this when it is due
             return
         if not is_due:
@@ -467,7 +467,7 @@ class RemoteEditor(NodeEditor):
         # What is long goes ahead in requests of its own, as it does for any edit.
         size = sum(len(encoding) for _, encoding, _ in novelty(Vector.of(columns), self._store))
         # "More than 10,000 records or 4 MB are an edit" (docs/design/control.md).
-        if not 0 < len(values) <= OFFER_RECORDS_MAX or size > BATCH_BYTES:
+        if not 0 < len(values) <= OFFER_RECORDS_MAX or size > _BATCH_BYTES:
             return super().offer_many(topic, partition, values, keys, headers)
         made = self._write(
             AppendRecords(
@@ -487,7 +487,7 @@ class RemoteEditor(NodeEditor):
             size = sum(len(encoding) for _, encoding, _ in parts)
             # "Cells beyond 4 MB go ahead in `root.stage`, 4 MB at a time; the swap then refers to
             # them."
-            if size > BATCH_BYTES and not self._bring(parts):
+            if size > _BATCH_BYTES and not self._bring(parts):
                 return False
         wanted = Vector.of([slot.to_cell() for slot in slots])
         try:
@@ -513,7 +513,7 @@ class RemoteEditor(NodeEditor):
             batch.append(part)
             size += len(part[1])
             # Children first, so that each request refers only to cells that the node has.
-            if size >= BATCH_BYTES or part is parts[-1]:
+            if size >= _BATCH_BYTES or part is parts[-1]:
                 values = packed(Vector.of(value for _, _, value in batch), self._store)
                 if not self._client.call(StageValues(packed=values)).done:
                     return False

@@ -31,7 +31,7 @@ VARIABLE_PREFIX: Final = "LATTICE_"
 """How the environment variables begin that set what `node.toml` does not."""
 
 KEY_FILE_MODE: Final = 0o600
-KEY_PREFIX: Final = "ed25519-seed:"
+_KEY_PREFIX: Final = "ed25519-seed:"
 KEY_FILE_BYTES_MAX: Final = 1_024  # a key file is shorter, whatever a larger one begins with
 KEY_SUFFIX: Final = ".key"
 OWNER_NAME: Final = "owner"
@@ -194,12 +194,12 @@ def read_key(path: Path) -> KeyPair:
         )
     text = data.decode("ascii", "replace").strip()
     try:
-        seed = bytes.fromhex(text.removeprefix(KEY_PREFIX))
+        seed = bytes.fromhex(text.removeprefix(_KEY_PREFIX))
     except ValueError:
         seed = b""  # one error for all that is wrong with it
-    if not text.startswith(KEY_PREFIX) or len(seed) != SEED_BYTES:
+    if not text.startswith(_KEY_PREFIX) or len(seed) != SEED_BYTES:
         raise UsageError(
-            f"{path} is not a key file: expected {KEY_PREFIX} and {2 * SEED_BYTES} hex digits"
+            f"{path} is not a key file: expected {_KEY_PREFIX} and {2 * SEED_BYTES} hex digits"
         )
     return KeyPair(seed)
 
@@ -217,7 +217,7 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
         # Created with its mode, so that no other user can read it at any moment.
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, KEY_FILE_MODE)
         with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(f"{KEY_PREFIX}{key_pair.seed.hex()}\n")
+            file.write(f"{_KEY_PREFIX}{key_pair.seed.hex()}\n")
             file.flush()
             os.fsync(file.fileno())  # on disk before it has its name
         # A link replaces no file, so no key is lost, and the key appears complete.

@@ -30,14 +30,14 @@ FLUSH_S: Final = 1.0
 """Longest time that a write of a node with `durable="sync"` is not on disk."""
 
 
-ZERO: Final = root_lattice().zero()
+ZERO_ROOT: Final = root_lattice().zero()
 
 
 class Draft:
     """Writes on a copy of a root. Threads may share it."""
 
     def __init__(self, root: Value, context: MergeContext) -> None:
-        self._cursor = RootLattice(root_lattice(), ZERO if root is None else root, context)
+        self._cursor = RootLattice(root_lattice(), ZERO_ROOT if root is None else root, context)
         self._works: list[RootWork[object]] = []
         self._undo: list[Callable[[], None]] = []
         self._lock = threading.Lock()

@@ -67,7 +67,7 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from datalattice.lattice import VALUE, did_of, is_public_key
+from datalattice.lattice import VALUE_KEY, did_of, is_public_key
 from datalattice.protobuf import Message
 from datalattice.store import CACHE_BYTES_MAX, CellStore, Store
 from datalattice.store.kept import Pin
@@ -85,15 +85,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Message)
 
-MEMORY: Final = ":memory:"
+_MEMORY: Final = ":memory:"
 """The path of a node that keeps its data in memory, for tests and documentation."""
 
 EACH: Final = "each"
 SYNC: Final = "sync"
 
-WAIT_S: Final = 10.0
+_WAIT_S: Final = 10.0
 
-THREADS: Final = 8
+_THREADS: Final = 8
 """Threads of `Node.run`."""
 
 EQUAL_LOOK_S: Final = 0.05
@@ -116,7 +116,7 @@ def open(
     read_only: bool = False,
     as_of: str | bytes | datetime | None = None,
     durable: str = EACH,
-    wait: float = WAIT_S,
+    wait: float = _WAIT_S,
     cache_bytes: int = CACHE_BYTES_MAX,
 ) -> Node:
     """Open the data of a folder: to read it, and to write what its owner signs.
@@ -141,7 +141,7 @@ def open(
     close_abandoned()
     options = Options(key, create, read_only, as_of, durable, wait)
     # "A throw-away node with a fresh key, for tests and docs" (docs/design/front-door.md "Open").
-    if path is not None and os.fspath(path) == MEMORY:
+    if path is not None and os.fspath(path) == _MEMORY:
         return _memory_node(options)
     folder = folder_of(path)
     # "Implies `read_only`": the past cannot be written to.
@@ -379,7 +379,7 @@ class Node:
         return self._weaver().names(parent)
 
     def _names(self, section: Value, owner: object) -> list[str]:
-        held = self._binding.root.path(section, self._binding.owner_named(owner), VALUE).get()
+        held = self._binding.root.path(section, self._binding.owner_named(owner), VALUE_KEY).get()
         keys = held.keys() if isinstance(held, (Map, Index)) else ()
         # Names that begin with a dot are the package's own, such as the positions of consumers.
         return sorted(str(key) for key in keys if not str(key).startswith("."))
@@ -655,7 +655,7 @@ class Node:
         from contextvars import copy_context
 
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(THREADS, "datalattice")
+            self._pool = ThreadPoolExecutor(_THREADS, "datalattice")
         # The work joins the batch of the task that asks: a batch belongs to a context, not to a
         # thread.
         context = copy_context()
@@ -696,7 +696,7 @@ class Node:
         return _reopen, self._binding.origin
 
     def __repr__(self) -> str:
-        where = MEMORY if self._folder is None else str(self._folder.path)
+        where = _MEMORY if self._folder is None else str(self._folder.path)
         if self._binding.held.is_closed:
             return f"<Node {where}, closed>"
         own = "no key" if self._binding.keys is None else f"own {self.owner}"
@@ -733,7 +733,7 @@ class Node:
                 ):
                     rows += [(str(owner), kind, str(name)) for name in names]
         rows += [("", "store", name) for name in self._store_names()]
-        where = MEMORY if self._folder is None else str(self._folder.path)
+        where = _MEMORY if self._folder is None else str(self._folder.path)
         return html_table(f"Node {where}", ("owner", "kind", "name"), rows, len(rows))
 
 

@@ -12,6 +12,7 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from datalattice.actions import OWN_NAME
 from datalattice.apps import Owner
 from datalattice.apps.grid import GRID_SECTION
 from datalattice.cells import Index, Keyword, Map, Value
@@ -21,19 +22,16 @@ from datalattice.errors import Corruption, UsageError
 from datalattice.lattice import OwnerLattice, get_in, is_public_key, public_key_of, root_lattice
 from datalattice.store import RealDisk, replace_file, write_error
 
-OWN: Final = "own"
-"""Names the default owner of a node."""
-
 ALL: Final = "all"
 """Names all owners, where several can be read."""
 
-PREFIX_DIGITS_MIN: Final = 4  # two digits would often be those of two owners
+_PREFIX_DIGITS_MIN: Final = 4  # two digits would often be those of two owners
 """Fewest hex digits that name an owner."""
 
-SHORT_DIGITS: Final = 8
+_SHORT_DIGITS: Final = 8
 """Hex digits of a printed owner without a local name; more where those are not unique."""
 
-NAME_CHARS_MAX: Final = 64
+_NAME_CHARS_MAX: Final = 64
 
 _HEX: Final = frozenset(string.hexdigits)
 _VENUES: Final = (GRID_SECTION, Keyword("venues"))
@@ -86,11 +84,11 @@ def forget_name(folder: Folder, name: str) -> bool:
 def checked_name(name: str) -> str:
     """Return `name` if it can be a local name. Raises: UsageError: it cannot."""
     # "A local name has a character that is no hex digit", so it is never read as part of a key.
-    is_word = 0 < len(name) <= NAME_CHARS_MAX and name.isprintable() and not set(name) & set(" /:")
-    if not is_word or set(name) <= _HEX or name.startswith("0x") or name in (OWN, ALL):
+    is_word = 0 < len(name) <= _NAME_CHARS_MAX and name.isprintable() and not set(name) & set(" /:")
+    if not is_word or set(name) <= _HEX or name.startswith("0x") or name in (OWN_NAME, ALL):
         raise UsageError(
-            f"a local name has 1 to {NAME_CHARS_MAX} printable characters, at least one of them "
-            f"not a hex digit, no space, / or :, and is not {OWN!r} or {ALL!r}; got {name!r}"
+            f"a local name has 1 to {_NAME_CHARS_MAX} printable characters, at least one of them "
+            f"not a hex digit, no space, / or :, and is not {OWN_NAME!r} or {ALL!r}; got {name!r}"
         )
     return name
 
@@ -148,7 +146,7 @@ def resolve_owner(
     if not isinstance(given, str):
         raise _not_an_owner(given)
     # In this order: a name of the user's own hides no key, since no name can be read as one.
-    if given == OWN and own is not None:
+    if given == OWN_NAME and own is not None:
         return own
     if given in names:
         return names[given]
@@ -164,7 +162,7 @@ def resolve_owner(
     found = [key for key in known if isinstance(key, bytes) and key.hex().startswith(digits)]
     # "An ambiguous prefix raises `UsageError` with the candidates" (docs/design/front-door.md
     # "Handles").
-    if len(digits) < PREFIX_DIGITS_MIN or len(found) != 1:
+    if len(digits) < _PREFIX_DIGITS_MIN or len(found) != 1:
         raise _ambiguous(given, digits, found)
     return found[0]
 
@@ -178,7 +176,7 @@ def owner_of(key: Value, *, names: Mapping[str, bytes], owners: Iterable[Value])
         return Owner(key)
     digits = key.hex()
     others = [other.hex() for other in owners if isinstance(other, bytes) and other != key]
-    length = SHORT_DIGITS
+    length = _SHORT_DIGITS
     # "`Owner` prints as its local name, else 8 hex digits or as many as are unique."
     while any(other.startswith(digits[:length]) for other in others):
         length += 1
@@ -188,14 +186,14 @@ def owner_of(key: Value, *, names: Mapping[str, bytes], owners: Iterable[Value])
 def _not_an_owner(given: object) -> UsageError:
     return UsageError(
         "an owner is a public key (32 bytes or 64 hex digits), a unique prefix of "
-        f"{PREFIX_DIGITS_MIN} or more digits, a local name, a DID or {OWN!r}; got {given!r}"
+        f"{_PREFIX_DIGITS_MIN} or more digits, a local name, a DID or {OWN_NAME!r}; got {given!r}"
     )
 
 
 def _ambiguous(given: str, digits: str, found: list[bytes]) -> UsageError:
-    if len(digits) < PREFIX_DIGITS_MIN:
+    if len(digits) < _PREFIX_DIGITS_MIN:
         return UsageError(
-            f"give at least {PREFIX_DIGITS_MIN} hex digits of an owner, got {given!r}"
+            f"give at least {_PREFIX_DIGITS_MIN} hex digits of an owner, got {given!r}"
         )
     if not found:
         return UsageError(f"no owner that is known here has a key that begins with {given!r}")

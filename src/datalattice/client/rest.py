@@ -28,7 +28,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from weakref import WeakSet
 
 from datalattice.actions import (
-    CELL,
+    CELL_FORMAT,
     CHUNK_BYTES_MAX,
     ActionRequest,
     ContentInfo,
@@ -80,8 +80,8 @@ from datalattice.protobuf import FieldInfo, Message
 R = TypeVar("R", bound=Message)
 
 REST_BASE: Final = "/api/v1"
-RAW: Final = "application/cvx-raw"
-OCTETS: Final = "application/octet-stream"
+_RAW: Final = "application/cvx-raw"
+_OCTETS: Final = "application/octet-stream"
 
 INFO_HEADER: Final = "x-file-info"
 """Header of a file that comes as its bytes: what it is, as a document."""
@@ -390,9 +390,9 @@ def written_request(
 ) -> tuple[str, str, bytes | None, dict[str, str]]:
     """Return (verb, target, body, headers) of a request. Raises: UsageError: it has no route."""
     target, body, kind = _written(request)
-    headers = {"accept": f"application/json, {RAW}", "user-agent": "datalattice", **more}
+    headers = {"accept": f"application/json, {_RAW}", "user-agent": "datalattice", **more}
     if {"value", "hash"} <= {field.name for field in request.action.result.declared()}:
-        headers["accept"] = f"{RAW}, application/json;q=0.5"
+        headers["accept"] = f"{_RAW}, application/json;q=0.5"
     if kind:
         headers["content-type"] = kind
     if token is not None:
@@ -409,7 +409,7 @@ def read_result(request: ActionRequest[R], header: Callable[[str, str], str], bo
     """
     result = request.action.result
     fields = {field.name: field for field in result.declared()}
-    if header("content-type", "").startswith(RAW) and "value" in fields:
+    if header("content-type", "").startswith(_RAW) and "value" in fields:
         found: dict[str, Any] = {"value": decode_message(body)}
         for name in fields.keys() - found.keys():
             found[name] = bytes.fromhex(header(_HASHES[name], ""))
@@ -540,8 +540,8 @@ def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
         return target, None, ""
     body = fields[route.body]
     value = getattr(request, route.body)
-    if body.codec is CELL and not body.repeated:
-        return target, encode_message(value), RAW
+    if body.codec is CELL_FORMAT and not body.repeated:
+        return target, encode_message(value), _RAW
     if body.kind == "bytes" and body.codec is None:
         return target, value, "application/octet-stream"
     if is_plain_text(body):

@@ -37,7 +37,7 @@ from datalattice.lattice import (
 SLOTS_MAX: Final = 1_000  # a node applies them in one turn
 """Most slots of one edit."""
 
-SLOT_DEPTH_MAX: Final = 8  # deeper paths lie inside one signed slot
+_SLOT_DEPTH_MAX: Final = 8  # deeper paths lie inside one signed slot
 """Most keys of a slot's path."""
 
 
@@ -108,7 +108,7 @@ def _is_entered(lattice: Lattice, path: tuple[Value, ...]) -> bool:
     if isinstance(lattice, (KeyedLattice, OwnerLattice)):
         return True
     # The level above signatures: owners change apart.
-    return len(path) < SLOT_DEPTH_MAX and isinstance(lattice.child(Keyword("any")), SignedLattice)
+    return len(path) < _SLOT_DEPTH_MAX and isinstance(lattice.child(Keyword("any")), SignedLattice)
 
 
 def _are_containers(before: Value, after: Value) -> bool:
@@ -127,8 +127,8 @@ def read_slots(cell: Value) -> list[WantedSlot]:
     for one in cell:
         if not isinstance(one, Vector) or len(one) != 3 or not isinstance(one[0], Vector):
             raise UsageError(f"a slot is [path hash value], got {brief(one)}")
-        if not 0 < len(one[0]) <= SLOT_DEPTH_MAX:
-            raise UsageError(f"the path of a slot has 1 to {SLOT_DEPTH_MAX} keys")
+        if not 0 < len(one[0]) <= _SLOT_DEPTH_MAX:
+            raise UsageError(f"the path of a slot has 1 to {_SLOT_DEPTH_MAX} keys")
         found.append((tuple(one[0]), one[1], one[2]))
     return found
 

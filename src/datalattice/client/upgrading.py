@@ -32,7 +32,7 @@ PARTS: Final[Mapping[str, int]] = {"folder": 1, "settings": 2, "store": FOLDER_V
 UNNOTED: Final[Mapping[str, int]] = {"folder": 1, "settings": 2, "store": 5}
 """The versions in a folder that was made before they were noted."""
 
-WRITER_WAIT_S: Final = 10.0
+_WRITER_WAIT_S: Final = 10.0
 """How long a migration waits for a command that is just writing."""
 
 
@@ -100,7 +100,7 @@ def guard_folder(
         turn = None
         if lock.exists():
             turn = wait_for_lock(
-                disk, str(lock.parent), lambda: disk.lock(str(lock)), WRITER_WAIT_S
+                disk, str(lock.parent), lambda: disk.lock(str(lock)), _WRITER_WAIT_S
             )
         try:
             for step in steps:

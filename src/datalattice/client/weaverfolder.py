@@ -33,9 +33,9 @@ from datalattice.protobuf import Message
 from datalattice.store import RealDisk
 from datalattice.weaver import (
     CORE_MACHINES,
-    RAW,
+    RAW_CODEC,
     STORE_TABLES,
-    TEXT,
+    TEXT_CODEC,
     Codec,
     Doubt,
     KvMachine,
@@ -57,7 +57,7 @@ from datalattice.weaver import (
 
 M = TypeVar("M", bound=Message)
 
-LOOK_S: Final = 0.01
+_LOOK_S: Final = 0.01
 """How often readers that wait for changes look for commits of other processes."""
 
 WEAVER_FOLDER: Final = "weaver"
@@ -154,7 +154,7 @@ class WeaverFolder:
             return  # without a question: the error of the write says what to do
         give_up_s = time.monotonic() + moved_wait_s(Folder(self._path.parent))
         while time.monotonic() < give_up_s:
-            time.sleep(LOOK_S)
+            time.sleep(_LOOK_S)
             doubt = store.doubt()
             if doubt is None or not doubt.refuses or doubt is Doubt.CLONED:
                 return
@@ -200,7 +200,7 @@ class WeaverFolder:
     def subscribe(self, store: WeaverStore, wake: Wake) -> Wake:
         """Call `wake` after each change of a store; return what ends this.
 
-        Changes of this process wake at once, those of others within `LOOK_S`.
+        Changes of this process wake at once, those of others within `_LOOK_S`.
         """
         end = store.on_change(lambda _seq: wake())
         if self._memory is not None:  # in memory no other process can write
@@ -229,7 +229,7 @@ class WeaverFolder:
                     if self._watcher is me:
                         self._watcher = None
                     return
-            pause.wait(LOOK_S)  # no lock is held while it waits
+            pause.wait(_LOOK_S)  # no lock is held while it waits
             stores.look()
 
 
@@ -268,8 +268,8 @@ class _TypedValues:
 def codec_of(of: Any) -> Codec[Any]:
     """Return how values of a type are written: text and bytes as they are, others as cells."""
     if of is None or of is str:
-        return TEXT
-    return RAW if of is bytes else _TypedValues(of)
+        return TEXT_CODEC
+    return RAW_CODEC if of is bytes else _TypedValues(of)
 
 
 class NodeStores:

@@ -37,7 +37,7 @@ from datalattice.conformance.typed import build
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
 
-SCHEMA: Final = "datalattice-cells-1"
+_SCHEMA: Final = "datalattice-cells-1"
 
 MESSAGE_SHOWN_MAX: Final = 20_480
 """Longest message that a vector holds in full."""
@@ -270,7 +270,7 @@ def run_json_write(fields: Fields) -> None:
     fields.expect("out5", to_json(value, json5=True))
 
 
-register_format(VectorFormat(SCHEMA, lambda document: document.get("schema") == SCHEMA, _cases))
+register_format(VectorFormat(_SCHEMA, lambda document: document.get("schema") == _SCHEMA, _cases))
 register_kind("value", run_value)
 register_kind("signature", run_signature)
 register_kind("cell", run_cell)

@@ -21,9 +21,9 @@ from datalattice.conformance.registry import Case, VectorFormat, register_format
 from datalattice.crypto import sha3_256
 from datalattice.store.etch import EtchFile, EtchRecord, EtchStore, block_bytes
 
-SCHEMA: Final = "datalattice-etch-file/1"
+_SCHEMA: Final = "datalattice-etch-file/1"
 
-FILE_BYTES_MAX: Final = 1 << 30
+_FILE_BYTES_MAX: Final = 1 << 30
 """Longest file that is rebuilt: a changed size must not fill the disk."""
 
 CASE_FIELDS: Final = (
@@ -62,8 +62,8 @@ def run_etch_file(fields: Fields) -> None:
 
 def _rebuild(fields: Fields, path: Path) -> None:
     size = fields.integer("file_size")
-    if not 0 <= size <= FILE_BYTES_MAX:
-        raise Mismatch(f"file_size: 0 to {FILE_BYTES_MAX} is accepted, got {size}")
+    if not 0 <= size <= _FILE_BYTES_MAX:
+        raise Mismatch(f"file_size: 0 to {_FILE_BYTES_MAX} is accepted, got {size}")
     # The undefined bytes behind the data length are zeros here.
     data = bytearray(size)
     _place(data, 0, fields.hex("header"))
@@ -160,6 +160,6 @@ def _compare_values(fields: Fields, store: EtchStore, records: list[EtchRecord])
 
 
 register_format(
-    VectorFormat("etch files", lambda document: document.get("schema") == SCHEMA, _cases)
+    VectorFormat("etch files", lambda document: document.get("schema") == _SCHEMA, _cases)
 )
 register_kind("etch-file", run_etch_file)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from datalattice.apps.dlfs import DLFSLattice
-from datalattice.apps.grid import JOB
+from datalattice.apps.grid import JOB_LATTICE
 from datalattice.apps.kv import KVStoreLattice
 from datalattice.apps.queue import topic_map_lattice
 from datalattice.cells import Value, decode_message, value_hash
@@ -24,8 +24,8 @@ from datalattice.conformance.registry import Case, VectorFormat, register_format
 from datalattice.conformance.runner import listed_vectors
 from datalattice.lattice import Lattice, LWWLattice, MapLattice, SetLattice, Walk, verdict
 
-FORMAT: Final = "forks-1"
-KIND: Final = "fork"
+_FORMAT: Final = "forks-1"
+FORK_KIND: Final = "fork"
 
 FORK_LATTICES: Final[dict[str, Lattice]] = {
     "queue": topic_map_lattice(),
@@ -33,7 +33,7 @@ FORK_LATTICES: Final[dict[str, Lattice]] = {
     "dlfs": DLFSLattice(),
     "set": SetLattice(),
     "lww": MapLattice(LWWLattice()),
-    "job": JOB,
+    "job": JOB_LATTICE,
 }
 """The lattices of fork vectors by name."""
 
@@ -69,6 +69,6 @@ def run_fork(fields: Fields) -> None:
 
 
 register_format(
-    VectorFormat("fork vectors", lambda document: document.get("format") == FORMAT, _cases)
+    VectorFormat("fork vectors", lambda document: document.get("format") == _FORMAT, _cases)
 )
-register_kind(KIND, run_fork)
+register_kind(FORK_KIND, run_fork)

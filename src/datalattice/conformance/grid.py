@@ -11,13 +11,13 @@ from itertools import permutations
 from typing import Any, Final
 
 from datalattice.apps.grid import (
-    ASSETS,
-    JOB,
-    JOBS,
-    META,
+    ASSETS_LATTICE,
+    JOB_LATTICE,
+    JOB_STATUSES,
+    JOBS_LATTICE,
+    META_LATTICE,
     PLAIN_GRID,
-    STATUSES,
-    STORAGE,
+    STORAGE_LATTICE,
     VENUE,
     asset_id,
     check_content,
@@ -92,11 +92,11 @@ _venue: Final = _parts_of({"assets": _records, "jobs": _records, "storage": _blo
 _grid: Final = _parts_of({"venues": _index_of(to_cell, _venue), "meta": _records})
 
 _LEVELS: Final[dict[str, tuple[Lattice, Reader]]] = {
-    "record": (JOB, to_cell),
-    "jobs": (JOBS, _records),
-    "meta": (META, _records),
-    "storage": (STORAGE, _blobs),
-    "assets": (ASSETS, _records),
+    "record": (JOB_LATTICE, to_cell),
+    "jobs": (JOBS_LATTICE, _records),
+    "meta": (META_LATTICE, _records),
+    "storage": (STORAGE_LATTICE, _blobs),
+    "assets": (ASSETS_LATTICE, _records),
     "venue": (VENUE, _venue),
     "grid": (PLAIN_GRID, _grid),
 }
@@ -140,7 +140,7 @@ def _run_content(fields: Fields) -> None:
     metadata = read_metadata(fields.text("metadata"))
     content = fields.hex("content_hex")
     wanted = fields.hex("content_sha256")
-    expect("the entry is sound", True, STORAGE.check(wanted, content, None))
+    expect("the entry is sound", True, STORAGE_LATTICE.check(wanted, content, None))
     # Bytes are sound or not; whether the metadata wants them is another question.
     if fields.truth("accept"):
         expect("content_sha256", wanted, check_content(metadata, content))
@@ -281,7 +281,7 @@ def _run_transition(fields: Fields) -> None:
 
 
 def _status(text: str) -> JobStatus:
-    if text not in STATUSES:
+    if text not in JOB_STATUSES:
         raise Mismatch(f"unknown status {text!r}; known: {', '.join(JobStatus)}")
     return JobStatus(text)
 

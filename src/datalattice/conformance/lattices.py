@@ -35,7 +35,7 @@ from datalattice.errors import (
 )
 from datalattice.lattice import Lattice, MergeContext, assoc_in, to_json_key
 
-FORMAT: Final = 1
+_FORMAT: Final = 1
 
 ORDERS_MAX: Final = 120  # five values have 120 orders
 """Most orders of the values of one vector that are merged."""
@@ -279,7 +279,7 @@ def error_word(error: DataLatticeError) -> str:
 register_format(
     VectorFormat(
         "lattice vectors, format 1",
-        lambda document: document.get("format") == FORMAT and "group" in document,
+        lambda document: document.get("format") == _FORMAT and "group" in document,
         _cases,
     )
 )

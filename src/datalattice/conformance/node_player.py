@@ -22,9 +22,9 @@ from datalattice.conformance.checks import (
 )
 from datalattice.conformance.registry import Case, VectorFormat, register_format, register_kind
 from datalattice.conformance.transcripts import (
-    KIND,
     RECEIVES,
     SENDS,
+    TRANSCRIPT_KIND,
     bytes_of,
     cases,
     cells_of,
@@ -54,10 +54,10 @@ from datalattice.node import NodeServer, open_node
 from datalattice.store import MemoryStore
 from datalattice.wire import DataRequest, FrameBuffer, decode_payload, encode_frame, encode_supply
 
-ANSWER_S: Final = 5.0
+_ANSWER_S: Final = 5.0
 """How long an answer, an end of stream or a state may take."""
 
-SILENCE_MS: Final = 500
+_SILENCE_MS: Final = 500
 """How long nothing must come to count as silence."""
 
 QUIET_S: Final = 0.5
@@ -66,8 +66,8 @@ QUIET_S: Final = 0.5
 AT_ONCE_MAX: Final = 12  # threads and sockets are limited
 """Transcripts of one file that are played at once: they mostly wait."""
 
-POLL_S: Final = 0.01
-READ_BYTES: Final = 1 << 18
+_POLL_S: Final = 0.01
+_READ_BYTES: Final = 1 << 18
 
 
 def _lattice(name: str) -> Lattice:
@@ -156,7 +156,7 @@ class _Client:
         try:
             async with asyncio.timeout(timeout_s):
                 while (payload := self._buffer.next_payload()) is None:
-                    data = await self._reader.read(READ_BYTES)
+                    data = await self._reader.read(_READ_BYTES)
                     # The end of the stream.
                     if not data:
                         return None
@@ -167,21 +167,21 @@ class _Client:
 
     async def answer(self) -> bytes:
         """Return the next frame, which must come."""
-        payload = await self.frame(ANSWER_S)
+        payload = await self.frame(_ANSWER_S)
         if payload is None:
-            raise Mismatch(f"no frame came within {ANSWER_S:g} s, or the node closed")
+            raise Mismatch(f"no frame came within {_ANSWER_S:g} s, or the node closed")
         return payload
 
     async def ended(self) -> None:
         """Return at the end of the stream, which must come."""
         try:
-            async with asyncio.timeout(ANSWER_S):
-                while await self._reader.read(READ_BYTES):
+            async with asyncio.timeout(_ANSWER_S):
+                while await self._reader.read(_READ_BYTES):
                     pass
         except ConnectionError:
             return  # a reset is an end, too
         except TimeoutError:
-            raise Mismatch(f"the node did not close within {ANSWER_S:g} s") from None
+            raise Mismatch(f"the node did not close within {_ANSWER_S:g} s") from None
 
     async def expect(self, step: Fields) -> bool:
         """Do a step that waits; return whether the transcript is over."""
@@ -201,7 +201,7 @@ class _Client:
                 compare_frame(step, payload)
         elif op == "silence":
             # Recorded silences are longer than a node of ours needs to answer.
-            ms = min(as_int(step.need("ms"), "ms"), SILENCE_MS)
+            ms = min(as_int(step.need("ms"), "ms"), _SILENCE_MS)
             unwanted = await self.frame(ms / 1_000)
             if unwanted is not None:
                 raise Mismatch(f"nothing should have come, got {shown(unwanted)}")
@@ -224,7 +224,7 @@ class _Client:
 
     async def _state(self, wanted: Fields) -> None:
         """Compare the node's state, which may take a moment to become so."""
-        until_s = time.monotonic() + ANSWER_S
+        until_s = time.monotonic() + _ANSWER_S
         while True:
             live, announced = value_hash(self._node.cursor.get()), self._node.root_hash
             try:
@@ -232,7 +232,7 @@ class _Client:
             except Mismatch:
                 if time.monotonic() > until_s:
                     raise
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(_POLL_S)
             else:
                 return
 
@@ -289,5 +289,5 @@ def play_all(found: list[Case]) -> list[BaseException | None]:
     return asyncio.run(_play_all(found))
 
 
-register_kind(KIND, play)
+register_kind(TRANSCRIPT_KIND, play)
 register_format(VectorFormat("node transcripts", recognises, cases, play_all))

@@ -26,8 +26,8 @@ from datalattice.conformance.registry import Case
 from datalattice.errors import PeerError
 from datalattice.wire import FrameBuffer, Ping, Result, decode_payload, encode_length
 
-SCHEMA: Final = "datalattice-node-transcript/1"
-KIND: Final = "node-transcript"
+_SCHEMA: Final = "datalattice-node-transcript/1"
+TRANSCRIPT_KIND: Final = "node-transcript"
 
 SENDS: Final = ("send", "client_to_server")
 RECEIVES: Final = ("recv", "server_to_client")
@@ -49,7 +49,7 @@ _OURS_FIELDS: Final = (
 
 def recognises(document: Fields) -> bool:
     """Return whether a file holds transcripts."""
-    return document.get("schema") == SCHEMA
+    return document.get("schema") == _SCHEMA
 
 
 def cases(document: Fields) -> Iterator[Case]:
@@ -59,7 +59,7 @@ def cases(document: Fields) -> Iterator[Case]:
         run = transcript.text("run")
         # "skip" marks what only the reference can play; any other word is a fault of the file.
         if run == "server":
-            yield Case(transcript.text("name"), KIND, transcript)
+            yield Case(transcript.text("name"), TRANSCRIPT_KIND, transcript)
         elif run != "skip":
             raise Mismatch(f"run: 'server' or 'skip' is needed, got {shown(run)}")
 

@@ -22,7 +22,7 @@ from datalattice.crypto import KeyPair
 from datalattice.engine import MemoryEngine, ReadTxn
 from datalattice.weaver import (
     LOG_TABLES,
-    ZERO,
+    ZERO_HASH,
     ChainBroken,
     DagNode,
     Ingested,
@@ -43,10 +43,10 @@ from datalattice.weaver import (
     unacknowledged,
 )
 
-NODE = KeyPair(bytes(range(32)))
+_NODE = KeyPair(bytes(range(32)))
 """Signs the records of logs that vectors are run in; none of them states a signature."""
 
-STORE = bytes(16)
+_STORE = bytes(16)
 
 
 class _StoppedClock:
@@ -216,7 +216,7 @@ class _Script:
 
     def __init__(self, fields: Fields) -> None:
         self.store_id = fields.hex("store_id")
-        self.log = IntentionLog(self.store_id, NODE, _StoppedClock())
+        self.log = IntentionLog(self.store_id, _NODE, _StoppedClock())
         self.engine = MemoryEngine(LOG_TABLES)
         self.envelopes: dict[str, bytes] = {}  # by label: scripts name intentions so
         self.labels: dict[bytes, str] = {}
@@ -249,7 +249,7 @@ class _Script:
             sorted(fields.array(floating)),
             sorted(self.labels[hash] for hash in waiting),
         )
-        before = {ZERO}  # zeros stand for "none before"
+        before = {ZERO_HASH}  # zeros stand for "none before"
         for entry in entries:
             intention = entry.signed.intention
             # A record stands behind everything it depends on.
@@ -343,9 +343,9 @@ def _query(query: Fields, nodes: dict[bytes, DagNode]) -> None:
 def _run_frontier(fields: Fields) -> None:
     known = ("name", "self", "intentions", "author_totals", "observations", "ack_tips")
     fields.only(*known, "pending_ack")
-    log = IntentionLog(STORE, NODE, _StoppedClock())
+    log = IntentionLog(_STORE, _NODE, _StoppedClock())
     engine = MemoryEngine(LOG_TABLES)
-    ours: dict[bytes, bytes] = {ZERO: ZERO}
+    ours: dict[bytes, bytes] = {ZERO_HASH: ZERO_HASH}
     listed = [as_fields(each, "intentions") for each in fields.array("intentions")]
     with engine.write() as txn:
         # The file gives no stamps and signatures, so these are intentions with other hashes.
@@ -369,7 +369,7 @@ def _stand_in(fields: Fields, ours: dict[bytes, bytes]) -> SignedIntention:
     intention = Intention.build(  # the place in the log stands for time
         fields.hex("author"),
         Hlc(fields.integer("witness_seq"), 0),
-        STORE,
+        _STORE,
         ours[fields.hex("store_prev")],
         [ours[dep] for dep in _hashes(fields, "deps")],
         fields.text("label").encode() if fields.truth("content") else b"",
@@ -379,7 +379,7 @@ def _stand_in(fields: Fields, ours: dict[bytes, bytes]) -> SignedIntention:
 
 
 def _check_observations(fields: Fields, txn: ReadTxn, theirs: dict[bytes, bytes]) -> None:
-    log = IntentionLog(STORE, NODE, _StoppedClock())
+    log = IntentionLog(_STORE, _NODE, _StoppedClock())
     me = fields.hex("self")
     totals = {author.hex(): tip.contents for author, tip in log.tips(txn).items()}
     expect("author_totals", dict(fields.fields("author_totals")), totals)

@@ -46,7 +46,7 @@ from datalattice.weaver import (
     written_by,
 )
 
-KEY: Final = b"key"
+_KEY: Final = b"key"
 
 
 class _Store(NamedTuple):
@@ -83,18 +83,18 @@ def _run_lww(fields: Fields) -> None:
         table = HeadTable(state, {op.hash: op for op in ops}.__getitem__, written_by)
         for place, index in enumerate(order):
             op = ops[index]
-            winner = table.apply(KEY, op, written_by(op.payload)[KEY])
+            winner = table.apply(_KEY, op, written_by(op.payload)[_KEY])
             # A repeated operation changes nothing, so it has no winner.
             expect(f"order {order}: a repeat", index in order[:place], winner is None)
-        found = HeadReader(state).inspect(KEY)
+        found = HeadReader(state).inspect(_KEY)
         heads = [as_hex(head, "heads") for head in wanted.array("heads")]
         expect(f"order {order}: heads", heads, list(found.heads))
         expect(f"order {order}: value", _value(wanted), found.value)
         expect(f"order {order}: tombstone", wanted.truth("tombstone"), found.tombstone)
         # Two heads: the loser is kept, and readers may ask for it.
-        conflicted = HeadReader(state).get_with_conflict(KEY)[1]
+        conflicted = HeadReader(state).get_with_conflict(_KEY)[1]
         expect(f"order {order}: conflicted", wanted.truth("conflicted"), conflicted)
-        rows.add(state.get(KEY))
+        rows.add(state.get(_KEY))
     expect("different rows of all orders", 1, len(rows))  # the same row in every order
 
 
@@ -116,7 +116,7 @@ def _head_ops(given: list[Any]) -> list[Op]:
         ops.append(
             Op(
                 fields.hex("hash"),
-                KvPayload((_operation(KEY, fields),)).encode(),
+                KvPayload((_operation(_KEY, fields),)).encode(),
                 Hlc(as_int(wall, "wall"), as_int(counter, "counter")),
                 author,
                 deps,

@@ -60,7 +60,7 @@ READERS_MAX: Final = 1_024
 """Most concurrent read transactions of all processes, each a 64-byte slot in the lock file."""
 
 DATA_FILE: Final = "data.mdb"
-LOCK_FILE: Final = "lock.mdb"
+_LOCK_FILE: Final = "lock.mdb"
 
 
 _FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space, no quota, file too large
@@ -83,7 +83,7 @@ def _translate(error: lmdb.Error, where: str) -> StoreError:
     ):
         return Corruption(text)
     if "ermission denied" in reason:
-        text += f" (readers also need write access to {LOCK_FILE} there, to register)"
+        text += f" (readers also need write access to {_LOCK_FILE} there, to register)"
     return StoreFailed(text)
 
 

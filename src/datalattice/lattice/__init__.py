@@ -1,6 +1,8 @@
 """Lattice: merges of values of every type, the standard root, and paths into values."""
 
 from datalattice.lattice.base import (
+    LONG_MAX as LONG_MAX,
+    LONG_MIN as LONG_MIN,
     ChildOrder as ChildOrder,
     Lattice as Lattice,
     as_integer as as_integer,
@@ -38,7 +40,7 @@ from datalattice.lattice.context import (
     OWNER_BRANCH as OWNER_BRANCH,
     SECTION_DROPPED as SECTION_DROPPED,
     TOO_COSTLY as TOO_COSTLY,
-    VALUE as VALUE,
+    VALUE_KEY as VALUE_KEY,
     EntryDropped as EntryDropped,
     MergeContext as MergeContext,
     MergeNotice as MergeNotice,
@@ -56,7 +58,7 @@ from datalattice.lattice.context import (
 )
 from datalattice.lattice.exact import Judge as Judge, merge_judged as merge_judged
 from datalattice.lattice.exactkeys import (
-    NAME_BYTES_MAX as NAME_BYTES_MAX,
+    EXACT_NAME_BYTES_MAX as EXACT_NAME_BYTES_MAX,
     ExactKeys as ExactKeys,
     ExactMerge as ExactMerge,
     exact_merge as exact_merge,
@@ -88,7 +90,7 @@ from datalattice.lattice.keyed import (
     name_bytes as name_bytes,
 )
 from datalattice.lattice.order import (
-    NOTHING as NOTHING,
+    NO_LATEST as NO_LATEST,
     UNTIMED as UNTIMED,
     Element as Element,
     EntryOrder as EntryOrder,
@@ -118,6 +120,7 @@ from datalattice.lattice.paths import (
     value_below as value_below,
 )
 from datalattice.lattice.regions import (
+    DATA_KEY as DATA_KEY,
     LOCAL_KEY as LOCAL_KEY,
     LOCAL_LATTICE as LOCAL_LATTICE,
     NODES_KEY as NODES_KEY,

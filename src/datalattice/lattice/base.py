@@ -26,7 +26,7 @@ from datalattice.errors import UnsupportedOperation
 from datalattice.lattice.context import EMPTY_CONTEXT, EntryDropped, MergeContext
 from datalattice.lattice.order import (
     NIL_TIME,
-    NOTHING,
+    NO_LATEST,
     EntryOrder,
     Latest,
     Walk,
@@ -197,7 +197,7 @@ def same_elements(lattice: Lattice, own: Value, other: Value, walk: Walk) -> boo
     if same(own, other):
         return True
     # Without an order only equal hashes prove it.
-    return lattice.has_order() and lattice.latest(own, other, walk) == NOTHING
+    return lattice.has_order() and lattice.latest(own, other, walk) == NO_LATEST
 
 
 class EntryMerge:

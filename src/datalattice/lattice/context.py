@@ -27,7 +27,7 @@ SECTION_DROPPED: Final = "section-dropped"
 OWN_MALFORMED: Final = "own-malformed"
 """Rejection reasons, used as metric labels."""
 
-VALUE: Final = Keyword("value")
+VALUE_KEY: Final = Keyword("value")
 """The path step from a Signed cell to its value."""
 
 OWN: Final = "own"
@@ -350,7 +350,7 @@ class MergeContext:
     def is_signed(self) -> bool:
         """Whether the path is inside a signed value, which is accepted or rejected in full."""
         # The path of a signed value has `:value` behind its owner.
-        return any(isinstance(key, Keyword) and key == VALUE for key in self.path)
+        return any(isinstance(key, Keyword) and key == VALUE_KEY for key in self.path)
 
     def verify_owner(self, owner: Value, signer: bytes) -> bool:
         """Return whether values of `owner` signed by `signer` are accepted.

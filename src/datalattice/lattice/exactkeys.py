@@ -44,7 +44,7 @@ from datalattice.limits import CHUNK_BYTES, INDEX_KEY_BYTES
 HEAD_BYTES: Final = 8
 """Leading bytes of a longer name at the start of its key."""
 
-NAME_BYTES_MAX: Final = CHUNK_BYTES
+EXACT_NAME_BYTES_MAX: Final = CHUNK_BYTES
 """Longest name in UTF-8: the most that one cell holds."""
 
 SHOWN_CHARS: Final = 100
@@ -52,7 +52,7 @@ SHOWN_CHARS: Final = 100
 
 _MARK: Final = b"\xff"
 _HASH_BYTES: Final = INDEX_KEY_BYTES - HEAD_BYTES - len(_MARK)
-_KEY_BYTES_MAX: Final = NAME_BYTES_MAX + INDEX_KEY_BYTES - HEAD_BYTES
+_KEY_BYTES_MAX: Final = EXACT_NAME_BYTES_MAX + INDEX_KEY_BYTES - HEAD_BYTES
 _SURELY_SHORT: Final = INDEX_KEY_BYTES // 4
 
 
@@ -113,11 +113,11 @@ def name_of(key: Value) -> str | None:
     become surrogate escapes.
     """
     if isinstance(key, str) and key.isascii():
-        return key if len(key) <= NAME_BYTES_MAX else None
+        return key if len(key) <= EXACT_NAME_BYTES_MAX else None
     raw = _raw(key)
     if raw is not None and _is_marked(raw):
         raw = _unmade(raw) if isinstance(key, (str, Text)) else None
-    if raw is None or len(raw) > NAME_BYTES_MAX:
+    if raw is None or len(raw) > EXACT_NAME_BYTES_MAX:
         return None
     return raw.decode("utf-8", "surrogateescape")
 

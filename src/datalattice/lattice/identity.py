@@ -17,7 +17,7 @@ from datalattice.cells import Value
 from datalattice.crypto import PUBLIC_KEY_BYTES
 from datalattice.errors import UsageError
 
-PREFIX: Final = "did:key:z"
+_PREFIX: Final = "did:key:z"
 """`z` is multibase for base 58 in the Bitcoin alphabet."""
 
 CODE: Final = b"\xed\x01"
@@ -29,7 +29,7 @@ DIGITS_MAX: Final = 48
 
 
 DID_PREFIX: Final = "did:"
-KEY_PREFIX: Final = "did:key:"
+_KEY_PREFIX: Final = "did:key:"
 
 DID_CHARACTERS_MAX: Final = 2_048
 """Longest DID that is passed to a resolver."""
@@ -52,14 +52,14 @@ def did_of(public_key: bytes) -> str:
     while number:
         number, digit = divmod(number, 58)
         digits = ALPHABET[digit] + digits
-    return PREFIX + digits
+    return _PREFIX + digits
 
 
 def public_key_of(did: Value) -> bytes | None:
     """Return the Ed25519 public key in a `did:key` String, None for anything else."""
-    if not isinstance(did, str) or not did.startswith(PREFIX):
+    if not isinstance(did, str) or not did.startswith(_PREFIX):
         return None
-    digits = did[len(PREFIX) :]
+    digits = did[len(_PREFIX) :]
     # A leading 1 is a leading zero byte: more than 34 bytes, and a second name for one key.
     if not 0 < len(digits) <= DIGITS_MAX or digits.startswith(ALPHABET[0]):
         return None
@@ -109,7 +109,7 @@ class DIDVerifier:
         # A DID with a path or query would be a second name of one owner.
         if not is_bare_did(owner) or not isinstance(owner, str):
             return False
-        if owner.startswith(KEY_PREFIX):
+        if owner.startswith(_KEY_PREFIX):
             return verify_did(owner, signer)
         others = self._others
         return others is not None and others(owner, signer)
@@ -141,7 +141,7 @@ class ResolvingVerifier:
         """Return whether `signer` is a key of the DID `owner`."""
         if not isinstance(owner, str) or not owner.startswith(DID_PREFIX):
             return False
-        if owner.startswith(KEY_PREFIX):
+        if owner.startswith(_KEY_PREFIX):
             return verify_did(owner, signer)
         # Foreign text is bounded before it reaches a resolver.
         if len(owner) > DID_CHARACTERS_MAX:

@@ -37,7 +37,7 @@ from datalattice.lattice.order import (
     malformed,
 )
 
-DEPTH_MAX: Final = 64
+_DEPTH_MAX: Final = 64
 """Depth to which the order of forked values compares containers; deeper ones compare by hash."""
 
 _NIL: Final = 0
@@ -84,7 +84,7 @@ class JSONLattice(Lattice):
             self._element(own, depth) if has else None, self._element(other, depth) if had else None
         )
         # The ranks differ: they decide, whatever the entries are.
-        if top[0] is not None or top[1] is not None or depth >= DEPTH_MAX:
+        if top[0] is not None or top[1] is not None or depth >= _DEPTH_MAX:
             return top
         if not _mergeable(own, other):
             return top
@@ -105,7 +105,7 @@ class JSONLattice(Lattice):
     def _element(self, value: Value, depth: int) -> Element:
         rank = self._rank(value)
         # Deeper containers compare by hash, since a walk without bound could cost any time.
-        if rank > _LEAF and depth >= DEPTH_MAX:
+        if rank > _LEAF and depth >= _DEPTH_MAX:
             return malformed(value)
         tail = bytes([rank])
         return element(UNTIMED, tail + value_hash(value) if rank == _LEAF else tail)

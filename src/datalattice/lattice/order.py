@@ -27,7 +27,7 @@ Element = tuple[int, int, bytes, bytes]
 Latest = tuple[Element | None, Element | None]
 """The greatest element that only the first value has, and that only the second value has."""
 
-NOTHING: Final[Latest] = (None, None)
+NO_LATEST: Final[Latest] = (None, None)
 
 UNTIMED: Final = -1
 """Time of elements without a time: less than every time."""
@@ -41,7 +41,7 @@ NIL_TIME: Final = -3
 REMEMBERED_MIN: Final = 64
 """Least entries of a subtree whose greatest element is cached."""
 
-REMEMBERED_MAX: Final = 4_096
+_REMEMBERED_MAX: Final = 4_096
 """Most subtrees in one container's cache; a full cache is cleared."""
 
 _STEP: Final = b"\x00"
@@ -130,7 +130,7 @@ def wider(a: Latest, b: Latest) -> Latest:
 
 def contrast(own: Element | None, other: Element | None) -> Latest:
     """Return the elements unique to each of two values with at most one element."""
-    return NOTHING if own == other else (own, other)
+    return NO_LATEST if own == other else (own, other)
 
 
 def contrast_all(own: list[Element], other: list[Element]) -> Latest:
@@ -176,7 +176,7 @@ class EntryOrder:
         walk: Walk,
     ) -> Latest:
         """Return the greatest elements unique to each side's value of one key."""
-        return NOTHING
+        return NO_LATEST
 
     def step(self, key: Value) -> bytes:
         """Return the step of a key path to an entry."""
@@ -188,7 +188,7 @@ class EntryOrder:
         Cost:   entries that differ.
         Raises: MissingData: a differing cell is missing. BadFormat: malformed across cells.
         """
-        found = NOTHING
+        found = NO_LATEST
         waiting = [IndexPart(own, other)]
         while waiting:
             part = waiting.pop()
@@ -222,7 +222,7 @@ class EntryOrder:
         # spellings.
         if same(key, other_key) or step == self.step(other_key):
             if same(own, other):
-                return NOTHING
+                return NO_LATEST
             return below(step, self.entry(key, own, other, True, True, walk))
         return wider(
             below(step, self.entry(key, own, None, True, False, walk)),
@@ -238,7 +238,7 @@ class EntryOrder:
         if own is None or other is None or not own or not other:
             mine = self._alone(own, walk) if own is not None else None
             return mine, self._alone(other, walk) if other is not None else None
-        found = NOTHING
+        found = NO_LATEST
         for key, has, mine_value, had, theirs in own.differences(other, walk.work):
             made = self.entry(key, mine_value, theirs, has, had, walk)
             found = wider(found, below(self.step(key), made))
@@ -277,7 +277,7 @@ class EntryOrder:
     def _remember(self, hash: bytes, found: Element | None) -> Element | None:
         # Cleared at once: dropping one entry at a time from the front of a dict would scan dropped
         # ones.
-        if len(self._known) >= REMEMBERED_MAX:
+        if len(self._known) >= _REMEMBERED_MAX:
             self._known.clear()
         self._known[hash] = found
         return found

@@ -40,7 +40,7 @@ from datalattice.lattice.context import (
     NOT_OWNER,
     OTHER,
     OWN,
-    VALUE,
+    VALUE_KEY,
     EntryDropped,
     MergeContext,
     MergeNotice,
@@ -127,7 +127,7 @@ class SignedLattice(Lattice):
     def _first(self, own: Value, other: Signed, context: MergeContext) -> Value:
         """Return the first valid value of a slot, as its signer wrote it."""
         if self.whole:
-            below = context.at((*context.path, VALUE), context.owner)
+            below = context.at((*context.path, VALUE_KEY), context.owner)
             merged = self.inner.merge(self.inner.zero(), other.value, below)
             # As a merge writes it, without entries that mean nothing.
             in_full = self.inner.merge(other.value, self.inner.zero(), below)
@@ -147,15 +147,15 @@ class SignedLattice(Lattice):
 
     def child(self, key: Value) -> Lattice | None:
         """Return the inner lattice for `:value`, else None."""
-        return self.inner if isinstance(key, Keyword) and key == VALUE else None
+        return self.inner if isinstance(key, Keyword) and key == VALUE_KEY else None
 
     def resolve_key(self, key: Value) -> Value:
         """Return `:value` for a key with the bytes "value", else None."""
-        return VALUE if name_bytes(key) == _VALUE_BYTES else None
+        return VALUE_KEY if name_bytes(key) == _VALUE_BYTES else None
 
     def canonical_key(self, key: Value) -> Value:
         """Return `:value` for a key with the bytes "value"; any other key unchanged."""
-        return VALUE if name_bytes(key) == _VALUE_BYTES else key
+        return VALUE_KEY if name_bytes(key) == _VALUE_BYTES else key
 
     def signer(self, context: MergeContext) -> KeyPair | None:
         """Return the key pair that may sign a merge, or None; without an owner, any key may."""
@@ -190,7 +190,7 @@ class _SlotMerge:
         self._lattice: Final = lattice
         self._inner: Final = lattice.inner
         self._context: Final = context
-        below = context.at((*context.path, VALUE), context.owner)
+        below = context.at((*context.path, VALUE_KEY), context.owner)
         self._below: Final = below.preferring(OWN).reporting(self._note)
         self._reports: Final[list[MergeNotice]] = []
         self._walk: Final = Walk(context.work)

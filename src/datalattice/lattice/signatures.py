@@ -10,7 +10,7 @@ from typing import Final
 
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Map, Signed, Value, same
 
-SLOT_DEPTH_MAX: Final = 3
+_SLOT_DEPTH_MAX: Final = 3
 """Greatest depth of signed values below a root; standard sections have two or three keys."""
 
 ChangedSlot = tuple[tuple[Value, ...], Value, Value]
@@ -40,7 +40,7 @@ def slot_changes(before: Value, after: Value) -> Iterator[ChangedSlot]:
 def _slots(path: tuple[Value, ...], before: Value, after: Value) -> tuple[list[ChangedSlot], bool]:
     """Return the differing slots below a pair, and whether anything else differs there."""
     # Deeper values are data of the section, not slots of owners.
-    if len(path) == SLOT_DEPTH_MAX or not (_is_map(before) or _is_map(after)):
+    if len(path) == _SLOT_DEPTH_MAX or not (_is_map(before) or _is_map(after)):
         return [], True
     found: list[ChangedSlot] = []
     rest = False

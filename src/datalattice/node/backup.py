@@ -27,8 +27,8 @@ from datalattice.lattice import Lattice
 from datalattice.node.observe import Observer
 from datalattice.store import CellStore, Store
 
-RETRY_FIRST_S: Final = 1.0
-RETRY_MAX_S: Final = 30.0
+_RETRY_FIRST_S: Final = 1.0
+_RETRY_MAX_S: Final = 30.0
 
 LAST_VALUE_S: Final = 10.0  # a closing node waits this long for a backup to store the last value
 
@@ -112,12 +112,12 @@ class Backup:
     # --- on the thread ------------------------------------------------------------------------
 
     def _run(self, source: Store, observer: Observer, lattice: Lattice) -> None:
-        retry_s = RETRY_FIRST_S
+        retry_s = _RETRY_FIRST_S
         while (value := self._next()) is not None:
             if self._try(lambda: self._take(value[0], source, lattice), observer):
                 observer.count("backups")
                 observer.recover(self.key)
-                retry_s = RETRY_FIRST_S
+                retry_s = _RETRY_FIRST_S
                 continue
             with self._changed:
                 if not self._waiting:  # a newer value replaces the one that failed
@@ -125,7 +125,7 @@ class Backup:
                 if self._is_closing:
                     break
                 self._changed.wait_for(lambda: self._is_closing, retry_s)
-            retry_s = min(2 * retry_s, RETRY_MAX_S)
+            retry_s = min(2 * retry_s, _RETRY_MAX_S)
         if self._path is not None and self._store is not None:
             store, self._store = self._store, None
             self._try(store.close, observer)

@@ -45,7 +45,7 @@ from datalattice.wire import (
 # one at a time, each would wait for another turn of strangers.
 WANTED_FRAMES_MAX: Final = 16
 
-CLOSE_TIMEOUT_S: Final = 2.0
+_CLOSE_TIMEOUT_S: Final = 2.0
 REST_S_MIN: Final = 0.01  # shorter rests are added to the next one: timers are not finer
 
 
@@ -172,7 +172,7 @@ class Connection:
                 finish = asyncio.ensure_future(self._finish(reader, writer))
                 await asyncio.wait(
                     (finish, cut),
-                    timeout=CLOSE_TIMEOUT_S,
+                    timeout=_CLOSE_TIMEOUT_S,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 finish.cancel()
@@ -193,7 +193,7 @@ class Connection:
 
     async def _end(self) -> None:
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._link.close()
         except TimeoutError:
             self._link.abort()
@@ -276,9 +276,9 @@ class Connection:
     # --- ends ---------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
-        """Write what is queued, then end; at the latest after `CLOSE_TIMEOUT_S`."""
+        """Write what is queued, then end; at the latest after `_CLOSE_TIMEOUT_S`."""
         if not self._closing:  # a peer that reads nothing must not hold a closing connection
-            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.cut, reason)
+            asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT_S, self.cut, reason)
         self.reason = self.reason or reason
         self._closing = True
         self._wake_writer.set()

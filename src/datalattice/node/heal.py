@@ -25,7 +25,7 @@ from datalattice.cells import references
 from datalattice.client import Progress
 from datalattice.errors import Corruption, MissingData, StoreClosed, StoreError, UsageError
 from datalattice.node.lanes import Lane
-from datalattice.node.observe import WRITES, Observer
+from datalattice.node.observe import HEALTH_WRITES, Observer
 from datalattice.store import (
     CellFetcher,
     CellStore,
@@ -37,9 +37,9 @@ from datalattice.store import (
 )
 from datalattice.sync import Effects, Replicator
 
-RETRY_S: Final = 2.0  # between requests for cells no peer had, and between tries of a failed store
+_RETRY_S: Final = 2.0  # between requests for cells no peer had, and between tries of a failed store
 DOUBT_S: Final = 600.0  # between checks of the store made because no peer has a cell
-ANSWER_S: Final = 60.0  # a check waits this long for peers while no cell arrives
+_ANSWER_S: Final = 60.0  # a check waits this long for peers while no cell arrives
 
 MISSING: Final = "missing"  # health key: cells below the root are missing or damaged
 
@@ -219,7 +219,7 @@ class Healer:
             while any(self._wanted.values()) and not self._closed.is_set():
                 seen = self._healed_count
                 # The time limit starts again while cells arrive: healing a large store takes hours.
-                if not self._changed.wait(ANSWER_S) and seen == self._healed_count:
+                if not self._changed.wait(_ANSWER_S) and seen == self._healed_count:
                     break
             left = list(self._wanted)
         found = self._healed_count - before
@@ -241,15 +241,15 @@ class Healer:
                 with contextlib.suppress(StoreError, OSError):
                     await asyncio.to_thread(self.heal)
                 checked_s = loop.time()
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(_RETRY_S)
             interval_s = self._check_interval_s
             is_due = 0 < interval_s <= loop.time() - checked_s
             self._ask()
-            # A store that failed refuses writes until it is resumed; this tries every `RETRY_S`.
-            if self._store.has_failed or self._observer.has(WRITES):
+            # A store that failed refuses writes until it is resumed; this tries every `_RETRY_S`.
+            if self._store.has_failed or self._observer.has(HEALTH_WRITES):
                 self._lane.submit(self._resume)
 
     def _resume(self, replicator: Replicator, now_ms: int) -> None:
         self._store.resume()
         replicator.publish(now_ms)
-        self._observer.recover(WRITES)
+        self._observer.recover(HEALTH_WRITES)

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 ROOM: Final = "room"  # health key: the disk cannot be checked, or garbage not be collected
 
-LOOK_S: Final = 30.0  # between two checks of the disk
+_LOOK_S: Final = 30.0  # between two checks of the disk
 
 LOW_GROWTH_BYTES: Final = 8_000_000  # written since the last collection, on a disk short of room
 LOW_GRACE_MS: Final = 60_000  # younger cells survive it; a write in progress may need them
@@ -68,7 +68,7 @@ class Housekeeper:
         self._closed = threading.Event()
 
     def start(self) -> None:
-        """Begin to check, at once and then every `LOOK_S`."""
+        """Begin to check, at once and then every `_LOOK_S`."""
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
@@ -129,7 +129,7 @@ class Housekeeper:
                 self._observer.recover(ROOM)
             except (DataLatticeError, OSError) as error:
                 self._observer.degrade(ROOM, f"the store's room cannot be checked: {error}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(_LOOK_S)
 
     async def look(self) -> None:
         """Check the disk once, save usage, and collect garbage if that is due."""

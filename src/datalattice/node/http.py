@@ -22,20 +22,20 @@ from datalattice.client import system_reason
 from datalattice.errors import UsageError
 from datalattice.node.bounds import source_of
 
-REQUEST_BYTES_MAX: Final = 8_192  # request line and headers together
+HTTP_REQUEST_BYTES_MAX: Final = 8_192  # request line and headers together
 
 REQUEST_TIMEOUT_S: Final = 2.0  # for request line and headers to arrive
 EXCHANGE_TIMEOUT_S: Final = 10.0  # for the request, the page, and its way to the client
 
 HTTP_CONNECTIONS_MAX: Final = 16
 LOOPBACK_CONNECTIONS: Final = 4  # of these, reserved for clients on this machine
-ADDRESS_CONNECTIONS_MAX: Final = 4  # from one address; this machine counts as one
+HTTP_ADDRESS_CONNECTIONS_MAX: Final = 4  # from one address; this machine counts as one
 
 LOCALHOST: Final = "localhost"
 _LOOPBACK: Final = "loopback"
 
 VERSIONS: Final = ("HTTP/1.0", "HTTP/1.1")
-METHODS: Final = ("GET", "HEAD")
+_METHODS: Final = ("GET", "HEAD")
 
 TEXT: Final = "text/plain; charset=utf-8"
 
@@ -112,7 +112,7 @@ class HttpListener:
         listener = cls(pages, count, hosts)
         try:
             listener._server = await asyncio.start_server(
-                listener._accept, bind, port, limit=REQUEST_BYTES_MAX
+                listener._accept, bind, port, limit=HTTP_REQUEST_BYTES_MAX
             )
         except OSError as error:
             reason = system_reason(error)
@@ -155,7 +155,7 @@ class HttpListener:
     def _make_room(self, source: str) -> bool:
         """Make room for a new client by ending the slowest one; False if all are being served."""
         rivals = [one for one in self._clients if one.source == source]
-        limit = LOOPBACK_CONNECTIONS if source == _LOOPBACK else ADDRESS_CONNECTIONS_MAX
+        limit = LOOPBACK_CONNECTIONS if source == _LOOPBACK else HTTP_ADDRESS_CONNECTIONS_MAX
         if len(rivals) < limit:
             if source == _LOOPBACK:  # its own share is never taken by others
                 return True
@@ -200,13 +200,15 @@ class HttpListener:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         # request-line = method SP request-target SP HTTP-version (RFC 9112, 3)
         if not head or len(words) != 3 or not words[1].startswith("/"):
-            text = f"a request has at most {REQUEST_BYTES_MAX} bytes and is: GET /path HTTP/1.1"
+            text = (
+                f"a request has at most {HTTP_REQUEST_BYTES_MAX} bytes and is: GET /path HTTP/1.1"
+            )
             return self._refuse(HTTPStatus.BAD_REQUEST, text)
         method, target, version = words
         if version not in VERSIONS:
             return self._refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "spoken: HTTP/1.0, HTTP/1.1")
-        if method not in METHODS:
-            allowed = ", ".join(METHODS)
+        if method not in _METHODS:
+            allowed = ", ".join(_METHODS)
             return self._refuse(
                 HTTPStatus.METHOD_NOT_ALLOWED, f"allowed: {allowed}", (("Allow", allowed),)
             )
@@ -248,7 +250,7 @@ async def _request_head(reader: asyncio.StreamReader) -> bytes | None:
     except asyncio.LimitOverrunError:  # read some of the rest, so that the client sees the answer
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.0):
-                await reader.read(REQUEST_BYTES_MAX)
+                await reader.read(HTTP_REQUEST_BYTES_MAX)
         return b""
     except asyncio.IncompleteReadError as error:
         return b"" if error.partial else None

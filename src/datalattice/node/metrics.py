@@ -24,7 +24,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 PEER_SERIES_MAX: Final = 100  # wanted peers with series of their own: bounds the label values
 
-PREFIX: Final = "datalattice_"
+_PREFIX: Final = "datalattice_"
 
 _TIMES_HELP: Final = {
     "publish": "Time of a publication of local writes until it is durable.",
@@ -114,24 +114,24 @@ def exposition(status: NodeStatus) -> str:
 
 
 def _gauge(name: str, help: str, value: float) -> MetricFamily:
-    return MetricFamily(PREFIX + name, "gauge", help, (("", (), value),))
+    return MetricFamily(_PREFIX + name, "gauge", help, (("", (), value),))
 
 
 def _total(name: str, help: str, value: float) -> MetricFamily:
-    return MetricFamily(f"{PREFIX}{name}_total", "counter", help, (("", (), value),))
+    return MetricFamily(f"{_PREFIX}{name}_total", "counter", help, (("", (), value),))
 
 
 def _by_label(
     name: str, help: str, label: str, values: Iterable[tuple[str, float]]
 ) -> MetricFamily:
     samples = tuple(("", ((label, text),), value) for text, value in values)
-    return MetricFamily(PREFIX + name, "gauge", help, samples)
+    return MetricFamily(_PREFIX + name, "gauge", help, samples)
 
 
 def _state(status: NodeStatus) -> Iterator[MetricFamily]:
     labels = (("version", VERSION), ("python", platform.python_version()))
     about = "The version that runs; the value is 1."
-    yield MetricFamily(PREFIX + "build_info", "gauge", about, (("", labels, 1),))
+    yield MetricFamily(_PREFIX + "build_info", "gauge", about, (("", labels, 1),))
     yield _gauge("healthy", "1 when the node is healthy, 0 when degraded.", int(not status.reasons))
     if status.reasons:
         reasons = [(key, 1) for key in sorted(status.reasons)]
@@ -153,7 +153,7 @@ def _forks(forks: ForkCounts) -> Iterator[MetricFamily]:
         for kind in (OWNER_BRANCH, LOG_BRANCH)
     )
     yield MetricFamily(
-        PREFIX + "forks_open", "gauge", "Forks whose other branch is kept.", open_now
+        _PREFIX + "forks_open", "gauge", "Forks whose other branch is kept.", open_now
     )
     yield _total("forks_seen", "Values that forked with the one here.", forks.seen)
     yield _total("forks_skipped", "Forks not examined: too many of one slot.", forks.skipped)
@@ -212,7 +212,7 @@ def _process(status: NodeStatus) -> Iterator[MetricFamily]:
 def _timed(status: NodeStatus) -> Iterator[MetricFamily]:
     for name, times in sorted(status.times.items()):
         help = _TIMES_HELP.get(name, f"Time of {name}.")
-        yield MetricFamily(f"{PREFIX}{_name(name)}_seconds", "histogram", help, _samples(times))
+        yield MetricFamily(f"{_PREFIX}{_name(name)}_seconds", "histogram", help, _samples(times))
 
 
 def _samples(times: Histogram) -> tuple[tuple[str, Labels, float], ...]:

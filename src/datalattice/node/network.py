@@ -45,12 +45,12 @@ from datalattice.wire import MAIN_STREAM, ErrorCode, encode_failure
 
 # Bytes that wait to be received, handled or sent, over all connections, however many there are:
 # five messages of the largest size.
-HELD_BYTES_MAX: Final = 256_000_000
+_HELD_BYTES_MAX: Final = 256_000_000
 
 UNUSED_MAX: Final = 1_024  # unused claims of discovered nodes that are kept
 
 REFUSAL_TIMEOUT_S: Final = 1.0  # for the reason of a refusal to leave
-REFUSALS_MAX: Final = 32  # refusals with a reason at a time; more links end without one
+_REFUSALS_MAX: Final = 32  # refusals with a reason at a time; more links end without one
 
 
 class Network:
@@ -314,7 +314,7 @@ class Network:
     async def _refuse(self, link: Link, text: str) -> None:
         """End a link, with the reason if the peer takes it at once and few are being refused."""
         # Bounded: during a flood, telling each caller the reason would cost more than serving it.
-        if self._refusing < REFUSALS_MAX:
+        if self._refusing < _REFUSALS_MAX:
             self._refusing += 1
             with contextlib.suppress(TimeoutError, OSError):
                 async with asyncio.timeout(REFUSAL_TIMEOUT_S):
@@ -465,7 +465,7 @@ class Network:
         """Bound what all peers together make the node hold, by cutting the largest holder."""
         self.held_bytes += change
         # "256 MB; the largest holder is cut", even if another peer sent the last byte.
-        while change > 0 and self.held_bytes > HELD_BYTES_MAX:
+        while change > 0 and self.held_bytes > _HELD_BYTES_MAX:
             largest = max(self.connections.values(), key=lambda one: one.held_bytes)
             waiting = largest.held_bytes
             if not largest.cut(f"{waiting} bytes of it wait here, and others need the room"):

@@ -29,9 +29,9 @@ from datalattice.sync import Note
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # Health keys.
-WRITES: Final = "writes"  # commits fail; recovers with the next one that succeeds
-MALFORMED: Final = "malformed"  # a part of the own root cannot be merged
-FAULT: Final = "fault"  # a bug of ours; stays until the node is started again
+HEALTH_WRITES: Final = "writes"  # commits fail; recovers with the next one that succeeds
+HEALTH_MALFORMED: Final = "malformed"  # a part of the own root cannot be merged
+HEALTH_FAULT: Final = "fault"  # a bug of ours; stays until the node is started again
 
 # Kinds of notes that honest peers cause all the time: logged at debug level, never noticed.
 _QUIET: Final = frozenset(
@@ -133,7 +133,7 @@ class Observer:
         """Note that a change was committed, so that writes work."""
         self.count("changes")
         self._changed_s = self._now_s()
-        self.recover(WRITES)
+        self.recover(HEALTH_WRITES)
 
     @property
     def unchanged_s(self) -> float:
@@ -145,7 +145,7 @@ class Observer:
         self.count(note.kind, note.count)
         if note.kind == OWN_MALFORMED:  # merges skip the own part until it is repaired
             self.degrade(
-                MALFORMED,
+                HEALTH_MALFORMED,
                 f"this node's own data is malformed: {note.text}; "
                 "stop it and run `lattice disk repair`",
             )
@@ -181,7 +181,7 @@ class Observer:
         self.count("faults")
         is_known = isinstance(error, DataLatticeError)
         # The store may recover; after a bug nothing is known about the state in memory.
-        key = WRITES if isinstance(error, StoreError) else FAULT
+        key = HEALTH_WRITES if isinstance(error, StoreError) else HEALTH_FAULT
         self.degrade(key, f"{type(error).__name__}: {error}")
         if not is_known:
             log_event(logging.ERROR, "fault", error=repr(error))

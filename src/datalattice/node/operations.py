@@ -131,7 +131,7 @@ GIVE_WAY_S: Final = 1.0  # offers wait this long after a failed swap, so that it
 
 # Both are shorter than the 60 s after which a client gives up.
 FENCE_WAIT_S: Final = 45.0
-WAIT_MS_MAX: Final = 30_000
+_WAIT_MS_MAX: Final = 30_000
 
 T = TypeVar("T")
 _M = TypeVar("_M", bound=Callable[..., Awaitable[Message]])
@@ -411,8 +411,8 @@ class NodeOperations:
 
     @_does(WaitForRoot)
     async def _wait(self, request: WaitForRoot) -> NodeRoot:
-        if request.timeout_ms > WAIT_MS_MAX:
-            raise UsageError(f"timeout_ms: 0 to {WAIT_MS_MAX}, got {request.timeout_ms}")
+        if request.timeout_ms > _WAIT_MS_MAX:
+            raise UsageError(f"timeout_ms: 0 to {_WAIT_MS_MAX}, got {request.timeout_ms}")
         # Without a change the old hash is the answer: the client compares it and asks again.
         with contextlib.suppress(Timeout):
             await self._node.wait_until(

@@ -49,7 +49,9 @@ FORGOTTEN_MAX: Final = 1_024  # forgotten peers remembered, so that old claims d
 ADDED: Final = "added"
 INBOUND: Final = "inbound"
 
-OWN_KEY: Final = "this node's own key answers there: of this node, or one on a copy of its folder"
+OWN_KEY_ANSWERED: Final = (
+    "this node's own key answers there: of this node, or one on a copy of its folder"
+)
 THEIRS_STAYS: Final = "the connection that it made stays"
 
 
@@ -429,7 +431,9 @@ class Peers:
         reason = None if key is None else self._proved(peer, endpoint, key)
         if reason is not None:
             peer.info.reason = reason
-            if reason == OWN_KEY:  # both report their starts, so that a copied folder shows
+            if (
+                reason == OWN_KEY_ANSWERED
+            ):  # both report their starts, so that a copied folder shows
                 await self._serve(OutboundLink(self._new_id(endpoint), endpoint, link))
             link.abort()
             return
@@ -460,7 +464,7 @@ class Peers:
         """Note the key that answers at an address; return why the link must end, or None."""
         if key == self._own_key:
             peer.pause_ms = OWN_KEY_PAUSE_MS
-            return OWN_KEY
+            return OWN_KEY_ANSWERED
         known = peer.info.public_key
         if known != key:
             # One node with two addresses: the second becomes an address of the first peer.

@@ -75,7 +75,7 @@ PULL_TIMEOUT_S: Final = 30.0
 LAST_PUBLICATION_S: Final = 10.0  # a closing node waits this long for its last writes to be durable
 LAST_FRAMES_S: Final = 1.0  # and this long for its last frames to leave
 CONDITION_S: Final = 0.05  # `wait_until` checks its condition this often without a change
-WRITER_WAIT_S: Final = 0.5  # a start waits this long for a writing program, which yields the store
+_WRITER_WAIT_S: Final = 0.5  # a start waits this long for a writing program, which yields the store
 
 R = TypeVar("R", bound=Replica)
 
@@ -221,7 +221,7 @@ class NodeServer:
         else:
             path, cache_bytes = Path(self._given), self.config.cache_bytes
             self._store = self._owned = await asyncio.to_thread(
-                CellStore.open, path, cache_bytes=cache_bytes, wait_s=WRITER_WAIT_S
+                CellStore.open, path, cache_bytes=cache_bytes, wait_s=_WRITER_WAIT_S
             )
         try:
             await self._fence.look(self._store)

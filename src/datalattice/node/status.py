@@ -22,7 +22,7 @@ from datalattice.sync import Evidence, ForkRecord, Standing, owner_text
 
 FORKS: Final = "forks"  # health key: values of an own or watched owner forked
 
-OWNER_SHOWN: Final = 12  # characters of an owner's key in a reason
+_OWNER_SHOWN: Final = 12  # characters of an owner's key in a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def fork_trouble(evidence: Evidence) -> str | None:
     more = f"; {len(watched) - 1} more" if len(watched) > 1 else ""
     whose = "your key" if evidence.is_mine(first.owner) else "the owner"
     owner = owner_text(first.owner)
-    shown = owner if len(owner) <= OWNER_SHOWN else f"{owner[:OWNER_SHOWN]}…"
+    shown = owner if len(owner) <= _OWNER_SHOWN else f"{owner[:_OWNER_SHOWN]}…"
     return f'{whose} {shown} {_lost(first)}{more}; run "lattice forks list"'
 
 

@@ -54,7 +54,7 @@ CELLS_AT_ONCE: Final = 10_000
 ASKED_MAX: Final = 1_024
 """Most cells that peers are asked for at a time."""
 
-RECORDS_AT_ONCE: Final = 1_000
+_RECORDS_AT_ONCE: Final = 1_000
 """Most records of one store that are read in one look."""
 
 RETRY_MS: Final = 2_000
@@ -174,7 +174,7 @@ class NamedCells:
                 log = self._logs[store.id] = _LogProgress(seq, seq)
             if view.last_seq() == log.seq:
                 return None
-            for entry in view.entries(log.seq + 1, RECORDS_AT_ONCE):
+            for entry in view.entries(log.seq + 1, _RECORDS_AT_ONCE):
                 if len(self._values) >= VALUES_MAX:
                     break
                 signed = entry.signed
@@ -204,7 +204,7 @@ class NamedCells:
             if not hashes.isdisjoint(self._values)
         }
         done = log.is_pinned_to
-        if done > log.done and (len(log.waiting) < had or done - log.done >= RECORDS_AT_ONCE):
+        if done > log.done and (len(log.waiting) < had or done - log.done >= _RECORDS_AT_ONCE):
             with store.read() as view:
                 (entry,) = view.entries(done, 1)
             store.set_position(_CONSUMER, entry.signed.hash)

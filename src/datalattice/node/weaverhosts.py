@@ -41,7 +41,7 @@ from datalattice.sync import Absorbed, Pull, Replicator
 from datalattice.sync.weaver import (
     FRAMING,
     JOIN_PROTOCOL,
-    PROTOCOL,
+    WEAVER_PROTOCOL,
     Application,
     JoinReplica,
     WeaverProtocol,
@@ -60,7 +60,7 @@ from datalattice.weaver import (
 WEAVER_WRITES: Final = "weaver-writes"
 """Health key: own writes of a store are refused, or forked, or made without asking a peer."""
 
-LOOK_S: Final = 0.05
+_LOOK_S: Final = 0.05
 """How often the node looks whether another process has written to or created a store."""
 
 QUICK_LOOK_S: Final = 0.002
@@ -205,7 +205,7 @@ class WeaverHosts:
             on_copied=lambda: self._copied(store.id),
         )
         host = self._node.host(
-            PROTOCOL,
+            WEAVER_PROTOCOL,
             store.id,
             replica,
             WeaverProtocol(store.id, replica.gaps),
@@ -264,15 +264,15 @@ class WeaverHosts:
                 took_s = self._loop.time() - began_s
             except DataLatticeError as error:  # a full disk, say: the next look goes on
                 self._node.observer.failed(error)
-                took_s = LOOK_S
+                took_s = _LOOK_S
 
     async def _rest(self, took_s: float) -> None:
-        """Return once a process has committed since the last look, or after `LOOK_S`.
+        """Return once a process has committed since the last look, or after `_LOOK_S`.
 
         took_s: how long that look took; a view of each store, for each commit, would be much.
         """
-        until_s = self._loop.time() + LOOK_S
-        await asyncio.sleep(min(LOOK_S, LOOK_SHARE * took_s))
+        until_s = self._loop.time() + _LOOK_S
+        await asyncio.sleep(min(_LOOK_S, LOOK_SHARE * took_s))
         while (left_s := until_s - self._loop.time()) > 0:
             if self._is_begun and self.stores.has_news:
                 self._quick_until_s = self._loop.time() + QUICK_S

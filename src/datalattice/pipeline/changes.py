@@ -42,7 +42,7 @@ STAND_MS: Final = 10 * 60 * 1_000
 """After this time without changes a stream moves to the current root with an empty batch. Otherwise
 its lease would keep cells of an old root in the store for ever."""
 
-POSITION_VERSION: Final = 1
+_POSITION_VERSION: Final = 1
 """Version of the checkpointed form of a position."""
 
 _log: Final = logging.getLogger("datalattice.pipeline")
@@ -77,7 +77,7 @@ class ReadPosition:
     def write(self) -> dict[str, object]:
         """Return the form that Spark keeps as JSON."""
         root = None if self.root_hash is None else "0x" + self.root_hash.hex()
-        form: dict[str, object] = {"version": POSITION_VERSION, "root": root}
+        form: dict[str, object] = {"version": _POSITION_VERSION, "root": root}
         return form if self.time_ms is None else form | {"time": self.time_ms}
 
     @classmethod
@@ -89,12 +89,12 @@ class ReadPosition:
         root, time_ms = form.get("root"), form.get("time")
         # The checkpoint of another format may have no time where this one has one, or the other way
         # round.
-        if form.get("version") == POSITION_VERSION and isinstance(time_ms, int) is has_time:
+        if form.get("version") == _POSITION_VERSION and isinstance(time_ms, int) is has_time:
             found = hash_of(root) if isinstance(root, str) and root.startswith("0x") else None
             if found is not None or (root is None and "root" in form):
                 return cls(found, time_ms if isinstance(time_ms, int) else None)
         raise UsageError(
-            f"the checkpoint holds no position of this source (version {POSITION_VERSION}): "
+            f"the checkpoint holds no position of this source (version {_POSITION_VERSION}): "
             f"{json.dumps(dict(form))[:200]}; use another checkpointLocation"
         )
 

@@ -25,7 +25,7 @@ _FORMAT_BY_TYPE: Final = {
 
 _MICROS: Final = 1_000
 
-NAME_BYTES_MAX: Final = CHUNK_BYTES
+_NAME_BYTES_MAX: Final = CHUNK_BYTES
 """Longest name of a topic or database in UTF-8: the content of one cell, as for keys."""
 
 
@@ -97,9 +97,9 @@ def check_name(name: str, what: str) -> None:
     """Check the length of a topic's or database's name. Raises: UsageError: it is too long."""
     size = len(name.encode())
     # "Up to 4,096 bytes" (docs/spark-writing.md, Columns).
-    if size > NAME_BYTES_MAX:
+    if size > _NAME_BYTES_MAX:
         raise UsageError(
-            f"the name of a {what} has at most {NAME_BYTES_MAX} bytes of UTF-8, got {size}"
+            f"the name of a {what} has at most {_NAME_BYTES_MAX} bytes of UTF-8, got {size}"
         )
 
 

@@ -55,7 +55,7 @@ FIRST_PATIENCE_S: Final = 1.5
 FIRST_PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
 
-ANSWER_BYTES_MAX: Final = (REQUEST_HASHES_MAX + 64) * (CELL_BYTES_MAX + 64)
+_ANSWER_BYTES_MAX: Final = (REQUEST_HASHES_MAX + 64) * (CELL_BYTES_MAX + 64)
 """Longest accepted frame: an answer with as many cells as one request may name."""
 
 RECENT_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -67,7 +67,7 @@ RECENT_OVERHEAD_BYTES: Final = 200
 AHEAD_MIN: Final = 16
 """Most cells of a request for what may be a single look-up: the fan-out of a tree node."""
 
-EXPECTED_MAX: Final = 65_536
+EXPECTED_HASHES_MAX: Final = 65_536
 """Most hashes that are remembered as likely to be needed; those needed last are dropped."""
 
 _log: Final = logging.getLogger("datalattice.pipeline")
@@ -113,7 +113,7 @@ class ReadAhead:
                     self._expected.add(hash)
                     self._stack.append(hash)
         # A depth-first reader needs the bottom of the stack last.
-        excess = len(self._stack) - EXPECTED_MAX
+        excess = len(self._stack) - EXPECTED_HASHES_MAX
         if excess > 0:
             self._expected.difference_update(self._stack[:excess])
             del self._stack[:excess]
@@ -147,7 +147,7 @@ class RemoteCells:
         self._patience_s = PATIENCE_S if patience_s is None else patience_s
         self._lock = threading.RLock()
         self._stream: socket.socket | None = None
-        self._buffer = FrameBuffer(ANSWER_BYTES_MAX)
+        self._buffer = FrameBuffer(_ANSWER_BYTES_MAX)
         self._ids = itertools.count(1)
         self._recent: OrderedDict[bytes, bytes] = OrderedDict()
         self._recent_bytes = 0
@@ -316,7 +316,7 @@ class RemoteCells:
     def _exchange(self, question: Callable[[int], bytes]) -> tuple[Result, MessageCells]:
         if self._stream is None:
             self._stream = open_stream(self._address, ANSWER_TIMEOUT_S, self._key_pair)
-            self._buffer = FrameBuffer(ANSWER_BYTES_MAX)
+            self._buffer = FrameBuffer(_ANSWER_BYTES_MAX)
         id = next(self._ids)
         self._stream.sendall(encode_frame(question(id)))
         self.requests += 1

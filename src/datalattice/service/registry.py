@@ -23,7 +23,14 @@ from datalattice.client import Node, ResultStream
 from datalattice.cursors import EventRing, Stream, Wake
 from datalattice.errors import DataLoss, LimitExceeded, MissingData, StaleToken, UsageError
 from datalattice.protobuf import Message
-from datalattice.service.access import ANYBODY, LOCAL, AccessControl, Policy, Principal, decide
+from datalattice.service.access import (
+    ANYBODY,
+    LOCAL_DOORS,
+    AccessControl,
+    Policy,
+    Principal,
+    decide,
+)
 from datalattice.service.filelocks import FileLocks
 from datalattice.service.resuming import StreamPositions, write_token
 from datalattice.service.venue import VenueHost
@@ -73,12 +80,12 @@ class ServiceCall:
     def holder(self) -> str:
         """Whose the locks of the caller are."""
         who = self.principal
-        return who.did or ("local" if who.how in LOCAL else who.how)
+        return who.did or ("local" if who.how in LOCAL_DOORS else who.how)
 
     @property
     def asker(self) -> str:
         """For whom the running node is asked: a DID, or "" for the owner of the folder."""
-        return "" if self.principal.how in LOCAL else self.caller or ANYBODY
+        return "" if self.principal.how in LOCAL_DOORS else self.caller or ANYBODY
 
     @property
     def is_operator(self) -> bool:

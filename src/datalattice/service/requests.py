@@ -23,7 +23,7 @@ from datalattice.clock import Clock, next_stamp, present_ms
 from datalattice.cursors import LatticeCursor
 from datalattice.engine import GroupCommit, GroupTxn, WriteTxn
 from datalattice.errors import NoSigningKey, RequestReused
-from datalattice.lattice import LOCAL_KEY, TIMESTAMP, VALUE, map_timestamp
+from datalattice.lattice import LOCAL_KEY, TIMESTAMP, VALUE_KEY, map_timestamp
 from datalattice.protobuf import Message
 from datalattice.service.access import Principal
 from datalattice.weaver import REQUESTS, Once
@@ -373,7 +373,7 @@ class KeptResults:
         pair = self._node.cursor().context.key_pair
         if pair is None:
             raise NoSigningKey("a write needs a key; make one with `lattice key new`")
-        return self._node.cursor(LOCAL_KEY, pair.public_key, VALUE, REQUESTS_KEY)
+        return self._node.cursor(LOCAL_KEY, pair.public_key, VALUE_KEY, REQUESTS_KEY)
 
     def in_stores(self, mark: RequestMark, answer: Callable[[Any], Message]) -> Once:
         """Return what does a transaction of the stores once; it raises as `in_lattice`.

@@ -21,7 +21,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 TOKEN_BYTES_MAX: Final = 32_768
 """Longest token: that of a topic with some 400 partitions."""
 
-NAME_BYTES: Final = 8
+_NAME_BYTES: Final = 8
 """Bytes of the hash that names a stream in its tokens."""
 
 
@@ -40,7 +40,7 @@ class StreamPositions(Protocol[T_contra]):
 
 def stream_name(*parts: Value) -> bytes:
     """Return the name of a stream, by the action and what it is asked for."""
-    return value_hash(Vector.of(parts))[:NAME_BYTES]
+    return value_hash(Vector.of(parts))[:_NAME_BYTES]
 
 
 def write_token(name: bytes, position: Value) -> str:

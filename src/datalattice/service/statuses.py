@@ -77,13 +77,13 @@ GrpcCode = Literal[
     "UNAUTHENTICATED",
 ]
 
-EXIT_FAILED: Final = 1
-EXIT_WRONG_CALL: Final = 2
+_EXIT_FAILED: Final = 1
+_EXIT_WRONG_CALL: Final = 2
 EXIT_FAULT: Final = 70
 EXIT_NOT_NOW: Final = 75
 EXIT_NOT_ALLOWED: Final = 77
 
-RETRY_S: Final = 1.0
+_RETRY_S: Final = 1.0
 """Seconds after which a caller may try again where the error itself does not say."""
 
 FAULT_CODE: Final = "fault"
@@ -104,17 +104,17 @@ class Status(NamedTuple):
     retry_s: float | None = None
 
 
-_WRONG: Final = Status(400, "INVALID_ARGUMENT", EXIT_WRONG_CALL)
+_WRONG: Final = Status(400, "INVALID_ARGUMENT", _EXIT_WRONG_CALL)
 _FORBIDDEN: Final = Status(403, "PERMISSION_DENIED", EXIT_NOT_ALLOWED)
-_STATE: Final = Status(409, "FAILED_PRECONDITION", EXIT_WRONG_CALL)
-_TOO_LARGE: Final = Status(413, "RESOURCE_EXHAUSTED", EXIT_WRONG_CALL)
-_BUSY: Final = Status(429, "RESOURCE_EXHAUSTED", EXIT_NOT_NOW, RETRY_S)
-_NOT_NOW: Final = Status(503, "UNAVAILABLE", EXIT_NOT_NOW, RETRY_S)
-_BROKEN: Final = Status(500, "INTERNAL", EXIT_FAILED)
-_LOST: Final = Status(500, "DATA_LOSS", EXIT_FAILED)
+_STATE: Final = Status(409, "FAILED_PRECONDITION", _EXIT_WRONG_CALL)
+_TOO_LARGE: Final = Status(413, "RESOURCE_EXHAUSTED", _EXIT_WRONG_CALL)
+_BUSY: Final = Status(429, "RESOURCE_EXHAUSTED", EXIT_NOT_NOW, _RETRY_S)
+_NOT_NOW: Final = Status(503, "UNAVAILABLE", EXIT_NOT_NOW, _RETRY_S)
+_BROKEN: Final = Status(500, "INTERNAL", _EXIT_FAILED)
+_LOST: Final = Status(500, "DATA_LOSS", _EXIT_FAILED)
 
-_PEER: Final = Status(502, "UNAVAILABLE", EXIT_FAILED)
-_MISSING_FOR_WRITE: Final = Status(422, "FAILED_PRECONDITION", EXIT_FAILED)
+_PEER: Final = Status(502, "UNAVAILABLE", _EXIT_FAILED)
+_MISSING_FOR_WRITE: Final = Status(422, "FAILED_PRECONDITION", _EXIT_FAILED)
 _PRECONDITION_FAILED: Final = 412
 
 FAULT: Final = Status(500, "INTERNAL", EXIT_FAULT)
@@ -126,22 +126,22 @@ STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     UsageError: _WRONG,
     TypeMismatch: _WRONG,
     WrongType: _WRONG,
-    UnsupportedOperation: Status(400, "UNIMPLEMENTED", EXIT_WRONG_CALL),
-    ReadOnly: Status(403, "FAILED_PRECONDITION", EXIT_WRONG_CALL),
-    NoSigningKey: Status(403, "FAILED_PRECONDITION", EXIT_WRONG_CALL),
+    UnsupportedOperation: Status(400, "UNIMPLEMENTED", _EXIT_WRONG_CALL),
+    ReadOnly: Status(403, "FAILED_PRECONDITION", _EXIT_WRONG_CALL),
+    NoSigningKey: Status(403, "FAILED_PRECONDITION", _EXIT_WRONG_CALL),
     # "Or absent: a key, a record, a path" (docs/cli.md "Exit codes").
-    NoSuchPath: Status(404, "NOT_FOUND", EXIT_FAILED),
-    AlreadyExists: Status(409, "ALREADY_EXISTS", EXIT_WRONG_CALL),
+    NoSuchPath: Status(404, "NOT_FOUND", _EXIT_FAILED),
+    AlreadyExists: Status(409, "ALREADY_EXISTS", _EXIT_WRONG_CALL),
     NotADirectory: _STATE,
     IsADirectory: _STATE,
     DirectoryNotEmpty: _STATE,
     NotContained: _STATE,
     Conflict: _STATE,
     RequestReused: _STATE,
-    FileLocked: Status(423, "FAILED_PRECONDITION", EXIT_WRONG_CALL),
-    StaleToken: Status(410, "OUT_OF_RANGE", EXIT_FAILED),
+    FileLocked: Status(423, "FAILED_PRECONDITION", _EXIT_WRONG_CALL),
+    StaleToken: Status(410, "OUT_OF_RANGE", _EXIT_FAILED),
     OperationFailed: _BROKEN,
-    MissingData: Status(404, "NOT_FOUND", EXIT_FAILED),
+    MissingData: Status(404, "NOT_FOUND", _EXIT_FAILED),
     # Without a peer it is the caller whose bytes these are.
     PeerError: _WRONG,
     BadFormat: _WRONG,
@@ -156,7 +156,7 @@ STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     StoreClosed: _BROKEN,
     StoreFailed: _BROKEN,
     StoreVersion: _BROKEN,
-    StoreFull: Status(507, "RESOURCE_EXHAUSTED", EXIT_FAILED),
+    StoreFull: Status(507, "RESOURCE_EXHAUSTED", _EXIT_FAILED),
     Corruption: _LOST,
     DataLoss: _LOST,
     StoreLocked: _NOT_NOW,
@@ -167,12 +167,12 @@ STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     Draining: _NOT_NOW,
     Backpressure: _BUSY,
     RateLimited: _BUSY,
-    PeerUnavailable: Status(502, "UNAVAILABLE", EXIT_NOT_NOW, RETRY_S),
-    Timeout: Status(504, "DEADLINE_EXCEEDED", EXIT_NOT_NOW, RETRY_S),
+    PeerUnavailable: Status(502, "UNAVAILABLE", EXIT_NOT_NOW, _RETRY_S),
+    Timeout: Status(504, "DEADLINE_EXCEEDED", EXIT_NOT_NOW, _RETRY_S),
     # No Retry-After: the write may have happened, so the caller looks before it repeats it.
     OutcomeUnknown: Status(504, "DEADLINE_EXCEEDED", EXIT_NOT_NOW),
     # It stays so until the operator gives one of the two another key.
-    IdentityCloned: Status(503, "FAILED_PRECONDITION", EXIT_FAILED),
+    IdentityCloned: Status(503, "FAILED_PRECONDITION", _EXIT_FAILED),
 }
 """The status of each kind of error, whatever was asked."""
 

@@ -33,7 +33,7 @@ ARCHIVE_VERSION: Final = 1
 BLOCK_BYTES: Final = 256 * 1024
 """Least bytes of the cells of a block, except the last one."""
 
-ANNOUNCED_MAX: Final = 50_000
+_ANNOUNCED_MAX: Final = 50_000
 """Most cells that are announced in one pack."""
 
 CHECKED_CELLS: Final = 1_024
@@ -239,7 +239,7 @@ def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
 
     A commit of the roots is small then, however many cells they have. Durable on return.
     Raises: MissingData: a cell is not here. StoreFull, StoreFailed: it cannot be written.
-    Cost:   memory for `ANNOUNCED_MAX` cells.
+    Cost:   memory for `_ANNOUNCED_MAX` cells.
     """
     store.sync()
     batch: dict[bytes, None] = {}
@@ -251,7 +251,7 @@ def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
     tops = [top for root in roots for top in announced_tops(store.load(root), store)]
     for hash, _ in children_first(tops, store.get_encodings, is_done):
         batch[hash] = None
-        if len(batch) >= ANNOUNCED_MAX:
+        if len(batch) >= _ANNOUNCED_MAX:
             store.heal((), list(batch))
             batch.clear()
     if batch:

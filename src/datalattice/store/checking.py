@@ -41,7 +41,7 @@ from datalattice.store.log.segments import (
 )
 from datalattice.store.records import CheckProgress, Damage
 
-PROGRESS_BYTES: Final = 1 << 20
+_PROGRESS_BYTES: Final = 1 << 20
 """Progress is reported after so many bytes."""
 
 CHECKED_TOGETHER: Final = 256
@@ -240,7 +240,7 @@ class StoreChecker:
 
     def _advance(self, count: int) -> None:
         self._done_bytes += count
-        if self._done_bytes - self._reported_bytes >= PROGRESS_BYTES:
+        if self._done_bytes - self._reported_bytes >= _PROGRESS_BYTES:
             self._report_progress(self._done_bytes)
 
     def _report_progress(self, done_bytes: int) -> None:

@@ -25,10 +25,10 @@ from datalattice.store.checking import CheckReport
 from datalattice.store.disk import Disk
 from datalattice.store.records import CheckProgress
 
-FETCH_MAX: Final = 4_096
+_FETCH_MAX: Final = 4_096
 """Most cells that are requested at a time."""
 
-ROUNDS_MAX: Final = 64
+_ROUNDS_MAX: Final = 64
 """Most checks of one healing. Another check follows only if something improved."""
 
 
@@ -85,7 +85,7 @@ def heal_store(
     """
     rescued = fetched = forgotten = 0
     report = store.check(progress)
-    for _ in range(ROUNDS_MAX):
+    for _ in range(_ROUNDS_MAX):
         # A lost root is committed first, because the check starts from the root.
         if _bring_back(store, report):
             report = store.check(progress)
@@ -148,7 +148,7 @@ class CellFetcher:
         asked = set(wanted)
         stack = list(wanted)
         while stack:
-            batch, stack = stack[-FETCH_MAX:], stack[:-FETCH_MAX]
+            batch, stack = stack[-_FETCH_MAX:], stack[:-_FETCH_MAX]
             awaited = set(batch)
             good: list[tuple[bytes, bytes]] = []
             for hash, encoding in self._fetch(batch):

@@ -24,10 +24,10 @@ from datalattice.store.cellstore import CellStore
 from datalattice.store.disk import Disk, LockFile, RealDisk
 from datalattice.store.log.folder import TURN_FILE
 
-KEEP_S: Final = 0.05
+_KEEP_S: Final = 0.05
 """How long a writer keeps the lock after its last write."""
 
-LOOK_S: Final = 0.005
+_LOOK_S: Final = 0.005
 """How often an idle holder of the lock checks whether another process waits."""
 
 
@@ -46,7 +46,7 @@ class WriteTurn:
         self,
         open_store: Callable[[], CellStore],
         *,
-        keep_s: float = KEEP_S,
+        keep_s: float = _KEEP_S,
         check: Callable[[CellStore], None] | None = None,
         disk: Disk | None = None,
     ) -> None:
@@ -214,7 +214,7 @@ class WriteTurn:
                 # "The lock is kept for 50 ms after the last write, and released at once when
                 # another process waits."
                 if self._writers or (left_s > 0 and not self._is_awaited()):
-                    self._changed.wait(LOOK_S)
+                    self._changed.wait(_LOOK_S)
                     continue
                 try:
                     self._give_back()

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from datalattice.cells import StageValue, Value, value_hash
 
-WAITING_MAX: Final = 8
+_WAITING_MAX: Final = 8
 """Most parts that wait to be staged; with more the caller waits."""
 
 
@@ -29,7 +29,7 @@ class WriteBuffer:
 
     def __init__(self, stage: StageValue) -> None:
         self._stage: Final = stage
-        self._waiting: Final[queue.Queue[tuple[Value] | None]] = queue.Queue(WAITING_MAX)
+        self._waiting: Final[queue.Queue[tuple[Value] | None]] = queue.Queue(_WAITING_MAX)
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 

@@ -1,7 +1,7 @@
 """Sync: replicas and what moves messages between them, without I/O; time is passed in."""
 
 from datalattice.sync import conversation as conversation
-from datalattice.sync.conduct import MALFORMED as MALFORMED, UNASKED as UNASKED
+from datalattice.sync.conduct import MALFORMED_FRAME as MALFORMED_FRAME, UNASKED as UNASKED
 from datalattice.sync.conversation import GOODBYE as GOODBYE, WireProtocol as WireProtocol
 from datalattice.sync.effects import (
     ASK_TIMEOUT_MS as ASK_TIMEOUT_MS,

@@ -22,14 +22,14 @@ IGNORED_MAX: Final = 20_000
 REFUSED_MAX: Final = 10_000
 """Values or cells in a row that were not taken before a connection is closed."""
 
-MALFORMED: Final = "malformed"
+MALFORMED_FRAME: Final = "malformed"
 UNSOUND: Final = "unsound"
 UNASKED: Final = "unasked"
 IGNORED: Final = "ignored"
 REFUSED: Final = "refused"
 
 _LIMITS: Final = {
-    MALFORMED: (MALFORMED_MAX, "frames that cannot be decoded"),
+    MALFORMED_FRAME: (MALFORMED_MAX, "frames that cannot be decoded"),
     UNASKED: (UNASKED_MAX, "answers to no request of ours"),
     IGNORED: (IGNORED_MAX, "messages that this node ignores"),
     REFUSED: (REFUSED_MAX, "values or cells that were refused"),

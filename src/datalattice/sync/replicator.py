@@ -27,7 +27,7 @@ from typing import Final, assert_never
 
 import datalattice.sync.conversation as talk
 from datalattice.errors import DataLatticeError, PeerError
-from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNSOUND, is_charged
+from datalattice.sync.conduct import IGNORED, MALFORMED_FRAME, REFUSED, UNSOUND, is_charged
 from datalattice.sync.conversation import PENDING_MAX, WireProtocol
 from datalattice.sync.effects import Effects, Pace, Pull, Standing
 from datalattice.sync.partner import ANSWERS_MAX, OpenAnswer, OpenComparison, Partner, Timetable
@@ -483,7 +483,7 @@ class Replicator:
         except Undecodable as error:
             self._say(partner, talk.Refuse(str(error)), now_ms)
             error.peer = partner.id
-            self._charge(partner, MALFORMED, str(error))
+            self._charge(partner, MALFORMED_FRAME, str(error))
             return
         except PeerError as error:
             if offer.probe is not None and not offer.is_aside:
@@ -836,7 +836,7 @@ class Replicator:
         # The first reason counts: what follows is its consequence.
         if not partner.closing:
             self._effects.note(f"closed-{cause}", partner.id, reason)
-            if cause in (MALFORMED, UNSOUND):
+            if cause in (MALFORMED_FRAME, UNSOUND):
                 self._effects.breaches.append(partner.id)
             self._close(partner, reason)
 

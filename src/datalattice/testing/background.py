@@ -15,7 +15,7 @@ from datalattice.node import NodeServer, open_node
 
 T = TypeVar("T")
 
-WAIT_S: Final = 30.0
+_WAIT_S: Final = 30.0
 
 
 class BackgroundNode:
@@ -52,14 +52,14 @@ class BackgroundNode:
             found = work()
             return await found if asyncio.iscoroutine(found) else found
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(WAIT_S)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_WAIT_S)
 
     def start(self) -> None:
         """Start it, at its former port if it had one."""
         self._ready.clear()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()
-        if not self._ready.wait(WAIT_S):
+        if not self._ready.wait(_WAIT_S):
             raise TimeoutError("the node did not start")
         if self._failure is not None:
             raise self._failure
@@ -68,7 +68,7 @@ class BackgroundNode:
         """End it. Ending twice is fine."""
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(WAIT_S)
+            self._thread.join(_WAIT_S)
             self._thread = None
 
     async def _serve(self) -> None:

@@ -21,7 +21,7 @@ from datalattice.lattice import MergeContext, MergeNotice, root_lattice
 
 T = TypeVar("T")
 
-LOADED_ROWS_MAX: Final = 1_000
+_LOADED_ROWS_MAX: Final = 1_000
 
 
 class MemoryBinding:
@@ -104,7 +104,7 @@ class MemoryBinding:
     def rows_of(
         self, table: object, key: str | None, value: str | None
     ) -> Iterator[tuple[Any, list[Any]]]:
-        return iter(loaded_rows(table, key, value, LOADED_ROWS_MAX))
+        return iter(loaded_rows(table, key, value, _LOADED_ROWS_MAX))
 
     def queue(self, name: str, partition: object = 0) -> Queue:
         return Queue.at(self.root, self.own, name, partition, clock=self.clock, binding=self)

@@ -81,7 +81,7 @@ def jobs(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
     cursor.set(Map.of(made))
 
 
-WRITES: Final[dict[str, BranchWrite]] = {
+BRANCH_WRITES: Final[dict[str, BranchWrite]] = {
     "queue": queue,
     "kv": database,
     "dlfs": drive,

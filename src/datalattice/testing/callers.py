@@ -13,7 +13,7 @@ from datalattice.service.access import SPENT_TABLE, Authenticator, Credentials, 
 NODE, ALICE, BOB = (KeyPair(letter * 32) for letter in (b"n", b"a", b"b"))
 NODE_DID, ALICE_DID, BOB_DID = (did_of(one.public_key) for one in (NODE, ALICE, BOB))
 URL = "https://node.example:18080"
-TARGET = f"{URL}/api/v1/values?form=raw"
+CALL_TARGET = f"{URL}/api/v1/values?form=raw"
 NOW_MS = 1_700_000_000_000
 NOW_S = NOW_MS // 1_000
 
@@ -25,7 +25,7 @@ def authenticator(failures: RateLimits | None = None) -> Authenticator:
 
 def bearer(token: str) -> Credentials:
     """Return a request with a token."""
-    return Credentials("GET", TARGET, {"Authorization": f"Bearer {token}"})
+    return Credentials("GET", CALL_TARGET, {"Authorization": f"Bearer {token}"})
 
 
 def token_of(key: KeyPair = ALICE, **settings: Any) -> str:
@@ -71,7 +71,7 @@ def signed(
     key: KeyPair = ALICE,
     *,
     method: str = "GET",
-    url: str = TARGET,
+    url: str = CALL_TARGET,
     body_sha256: bytes | None = None,
     now_ms: int = NOW_MS,
     seed: int = 1,

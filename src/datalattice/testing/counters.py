@@ -22,7 +22,7 @@ from datalattice.store import Disk
 from datalattice.sync import (
     ASK_TIMEOUT_MS,
     FETCHES,
-    MALFORMED,
+    MALFORMED_FRAME,
     REQUEST_TIMEOUT_MS,
     UNASKED,
     Absorbed,
@@ -46,7 +46,7 @@ LEAF_HASHES: Final = 2  # small, so that few counts need several rounds
 REPLY_PARTS: Final = 2  # small, so that a request has several replies
 """Parts of one reply; one request asks for more."""
 
-SILENCE_MS: Final = 15_000  # as the lattice's requests
+COUNTER_SILENCE_MS: Final = 15_000  # as the lattice's requests
 """How long a comparison may take without a message of it."""
 
 _END: Final = "g" * 64  # no digit of hex is greater
@@ -343,7 +343,7 @@ class JsonConversation(talk.Outbox):
                 self._write("answer" if reply.last else "more", exchange, texts)
             case talk.Compare(step):
                 self._last_exchange += 1
-                self._open[self._last_exchange] = _Open(now_ms + SILENCE_MS)
+                self._open[self._last_exchange] = _Open(now_ms + COUNTER_SILENCE_MS)
                 self._write("round", self._last_exchange, step.say)
                 return self._last_exchange
             case talk.Continue(exchange, step):
@@ -405,14 +405,14 @@ class JsonConversation(talk.Outbox):
                 self._events.append(talk.Left())
             case other:
                 self._write("bad", str(other))
-                self._events.append(talk.Fault(MALFORMED, f"not a message: {other}"))
+                self._events.append(talk.Fault(MALFORMED_FRAME, f"not a message: {other}"))
 
     # The peer's own exchanges have negative numbers here.
     def _round(self, exchange: int, ranges: list[object], now_ms: int) -> None:
         if exchange > 0 and exchange not in self._open:
             return  # it came after this side had given it up
         one = self._open.setdefault(exchange, _Open(0))
-        one.deadline_ms = now_ms + SILENCE_MS
+        one.deadline_ms = now_ms + COUNTER_SILENCE_MS
         self._events.append(talk.Round(exchange, ranges))
 
     def _answered(self, id: object, content: list[str | None] | None) -> None:

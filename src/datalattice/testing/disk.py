@@ -31,7 +31,7 @@ from datalattice.store import DiskFile, FileView, Lock, LockFile, lock_mark
 
 SECTOR_BYTES: Final = 512  # a disk writes sectors whole
 
-UNBOUNDED: Final = 1 << 60
+_UNBOUNDED: Final = 1 << 60
 """Free bytes of a disk without a capacity."""
 
 
@@ -277,7 +277,7 @@ class SimDisk:
 
     def free_bytes(self, path: str) -> int:
         self.check_alive()
-        return UNBOUNDED if self.capacity is None else max(0, self.capacity - self.used_bytes)
+        return _UNBOUNDED if self.capacity is None else max(0, self.capacity - self.used_bytes)
 
     def allocate(self, path: str, size: int) -> None:
         self.attempt()

@@ -25,12 +25,12 @@ from datalattice.engine import (
 )
 from datalattice.errors import StoreClosed, StoreFull, UsageError
 
-TABLES = ("one", "two")
+KIT_TABLES = ("one", "two")
 """The tables of an engine under test."""
 
 
 def check_engine(make: Callable[[], Engine]) -> None:
-    """Assert that engines keep the protocol. `make` returns a new, empty engine with `TABLES`.
+    """Assert that engines keep the protocol. `make` returns a new, empty engine with `KIT_TABLES`.
 
     Raises: AssertionError: it does not; the text says which rule.
     """
@@ -82,7 +82,7 @@ def _refused(call: Callable[[], object], error: type[Exception] = UsageError) ->
 
 
 def _reads_what_was_written(engine: Engine) -> None:
-    assert engine.tables == TABLES, "tables are named in order"
+    assert engine.tables == KIT_TABLES, "tables are named in order"
     _fill(engine, b"a", b"b")  # a second table shows that tables are apart
     with engine.write() as txn:
         txn.put("one", b"b", b"")
@@ -288,7 +288,7 @@ def _refuses_use_after_close(engine: Engine) -> None:
 
 # --- sections and group commit ---
 
-LIMIT_S: Final = 60  # a deadlock must end the test
+KIT_LIMIT_S: Final = 60  # a deadlock must end the test
 """Longest wait for another thread of a test."""
 
 TxnWork = Callable[[GroupTxn], Any]
@@ -361,17 +361,19 @@ def call_together(group: GroupCommit, calls: Sequence[Callable[[], Any]]) -> lis
             outcomes[i] = error
 
     def lead(_: GroupTxn) -> None:
-        assert queue.arrivals.acquire(timeout=LIMIT_S), "this piece came in"
+        assert queue.arrivals.acquire(timeout=KIT_LIMIT_S), "this piece came in"
         for i in range(len(calls)):  # one by one, so that their order is known
             threads.append(threading.Thread(target=run, args=(i,)))
             threads[i].start()
-            assert queue.arrivals.acquire(timeout=LIMIT_S), "a piece comes in while another runs"
+            assert queue.arrivals.acquire(timeout=KIT_LIMIT_S), (
+                "a piece comes in while another runs"
+            )
         raise _Leading  # so the first of the others is the first of the transaction
 
     with contextlib.suppress(_Leading):
         group.run(lead)
     for thread in threads:
-        thread.join(LIMIT_S)
+        thread.join(KIT_LIMIT_S)
         assert not thread.is_alive(), "every thread is woken"
     return outcomes
 
@@ -521,7 +523,7 @@ def _shares_commits_between_threads(engine: Engine) -> None:
     for thread in running:
         thread.start()
     for thread in running:
-        thread.join(LIMIT_S)
+        thread.join(KIT_LIMIT_S)
         assert not thread.is_alive(), "every thread is woken"
     with group.read() as view:
         assert view.get("one", b"count") == b"160", "no update is lost"

@@ -13,7 +13,7 @@ from datalattice.testing.clocks import StoppedClock
 from datalattice.weaver import (
     LOG_LIMITS,
     LOG_TABLES,
-    ZERO,
+    ZERO_HASH,
     Head,
     Ingested,
     Intention,
@@ -26,8 +26,8 @@ from datalattice.weaver import (
     rebuild,
 )
 
-STORE = bytes(range(16))
-NODE = KeyPair(blake3(b"node"))
+KIT_STORE = bytes(range(16))
+KIT_NODE = KeyPair(blake3(b"node"))
 NOW = 1_700_000_000_000  # a fixed time: stamps repeat in every run
 
 
@@ -39,10 +39,10 @@ def author(number: int) -> KeyPair:
 class Author:
     """Writes a chain of intentions: stamped one after the other, from `NOW` on."""
 
-    def __init__(self, number: int = 1, store_id: bytes = STORE) -> None:
+    def __init__(self, number: int = 1, store_id: bytes = KIT_STORE) -> None:
         self.key = author(number)
         self.store_id = store_id
-        self.last = ZERO
+        self.last = ZERO_HASH
         self.stamp = Hlc(NOW, 0)
 
     @property
@@ -79,12 +79,12 @@ class LogFixture:
         engine: Engine | None = None,
         *,
         limits: LogLimits = LOG_LIMITS,
-        store_id: bytes = STORE,
+        store_id: bytes = KIT_STORE,
         prefix: bytes = b"\0\0\0\1",  # not the first section: keys of others would show
     ) -> None:
         self.engine = MemoryEngine(LOG_TABLES) if engine is None else engine
         self.clock = StoppedClock(NOW)
-        self.log = IntentionLog(store_id, NODE, self.clock, limits)
+        self.log = IntentionLog(store_id, KIT_NODE, self.clock, limits)
         self.store_id = store_id
         self.prefix = prefix
 
@@ -128,11 +128,11 @@ class LogFixture:
 
     def fsck(self, level: int = 3) -> list[LogFault]:
         with self.engine.read() as txn:
-            return fsck(section(txn, self.prefix), self.store_id, NODE, level)
+            return fsck(section(txn, self.prefix), self.store_id, KIT_NODE, level)
 
     def rebuild(self) -> Head:
         with self.engine.write() as txn:
-            return rebuild(section(txn, self.prefix), self.store_id, NODE)
+            return rebuild(section(txn, self.prefix), self.store_id, KIT_NODE)
 
     def plant(self, table: str, key: bytes, value: bytes | None) -> None:
         """Set a row behind the log's back, or take it away."""
@@ -169,7 +169,7 @@ class NaiveLog:
     def tip(self, author: bytes) -> bytes:
         """Return the hash of an author's newest intention in the log."""
         return next(
-            (s.hash for s in reversed(self.witnessed) if s.intention.author == author), ZERO
+            (s.hash for s in reversed(self.witnessed) if s.intention.author == author), ZERO_HASH
         )
 
     def ingest(self, signed: Iterable[SignedIntention]) -> None:
@@ -189,7 +189,7 @@ class NaiveLog:
             examined.add(each.hash)
             intention = each.intention
             # Rule (b): all dependencies witnessed.
-            missing = [d for d in intention.deps if d != ZERO and d not in self.hashes]
+            missing = [d for d in intention.deps if d != ZERO_HASH and d not in self.hashes]
             self._watched.pop(each.hash, None)
             if missing:
                 self._watched[each.hash] = missing[0]
@@ -214,7 +214,7 @@ class NaiveLog:
             seq, intention = by_hash[stack.pop()]
             found[intention.author] = max(seq, found.get(intention.author, 0))
             for other in (intention.store_prev, *intention.deps):
-                if other != ZERO and other not in reached:
+                if other != ZERO_HASH and other not in reached:
                     reached.add(other)
                     stack.append(other)
         return found

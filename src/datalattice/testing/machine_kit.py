@@ -21,7 +21,7 @@ from datalattice.protobuf import Message
 from datalattice.testing.disk import SimulatedCrash
 from datalattice.weaver import (
     STATE_TABLES,
-    ZERO,
+    ZERO_HASH,
     DagNode,
     Event,
     Intention,
@@ -33,9 +33,9 @@ from datalattice.weaver import (
     State,
 )
 
-STORE_ID: Final = bytes(range(16))  # any fixed id
+KIT_STORE_ID: Final = bytes(range(16))  # any fixed id
 
-AUTHORS: Final = tuple(bytes([number]) * 32 for number in range(1, 8))
+KIT_AUTHORS: Final = tuple(bytes([number]) * 32 for number in range(1, 8))
 """Seven authors, in ascending order."""
 
 
@@ -66,7 +66,7 @@ class MemoryLog:
     def head(self, txn: ReadTxn | None = None) -> MemoryHead:
         """Return number and hash of the last record."""
         if not self.entries:
-            return MemoryHead(0, ZERO)
+            return MemoryHead(0, ZERO_HASH)
         return MemoryHead(self.entries[-1].seq, self.entries[-1].content_hash)
 
     def entry(self, txn: ReadTxn | None, seq: int) -> MemoryEntry:
@@ -94,7 +94,7 @@ class MemoryLog:
         intention = signed.intention
         tip = self.tips.get(intention.author)
         # Rule (a), of witnessing.
-        follows = intention.store_prev == (ZERO if tip is None else tip.signed.hash)
+        follows = intention.store_prev == (ZERO_HASH if tip is None else tip.signed.hash)
         return follows and all(dep in self.seqs for dep in intention.deps)
 
     def append(self, signed: SignedIntention) -> None:
@@ -128,9 +128,9 @@ def unsigned(
     payload: bytes,
     *,
     stamp: Hlc,
-    prev: bytes = ZERO,
+    prev: bytes = ZERO_HASH,
     deps: Iterable[bytes] = (),
-    store_id: bytes = STORE_ID,
+    store_id: bytes = KIT_STORE_ID,
 ) -> SignedIntention:
     """Return an intention with an empty signature."""
     intention = Intention.build(author, stamp, store_id, prev, deps, payload)
@@ -165,7 +165,7 @@ class MachineReplica:
         self.machine = machine
         self.engine = engine or MemoryEngine(STATE_TABLES)
         self.log = MemoryLog()
-        self.state = State(STORE_ID, PlainLayer(machine), self.log)
+        self.state = State(KIT_STORE_ID, PlainLayer(machine), self.log)
         self.events: list[Event] = []
         self.now_ms = 1_000
         self._clock = HLC_ZERO
@@ -198,7 +198,7 @@ class MachineReplica:
         # A given stamp may be any: clocks of others are.
         self._clock = tick(self._clock, self.now_ms) if stamp is None else stamp
         tip = self.log.tips.get(author)
-        prev = ZERO if tip is None else tip.signed.hash
+        prev = ZERO_HASH if tip is None else tip.signed.hash
         signed = unsigned(author, payload, stamp=self._clock, prev=prev, deps=deps)
         self.deliver(signed)
         return signed

@@ -12,7 +12,7 @@ from datalattice.crypto import KeyPair, SeededEntropy, sha3_256
 from datalattice.store import CellStore
 from datalattice.store.log import locate
 
-KEYS: Final = KeyPair(bytes([7]) * 32)
+_KEYS: Final = KeyPair(bytes([7]) * 32)
 
 ExpectedFault = tuple[str, bytes | None]
 """(kind of fault, hash of the cell)."""
@@ -38,14 +38,14 @@ def dangling(number: int) -> bytes:
 
 def forged(number: int) -> bytes:
     """Return a signed value with one bit of the signature, of the key or of the value changed."""
-    good = bytearray(encode(Signed.sign(KEYS, Vector.of([number, text(number, 80)]))))
+    good = bytearray(encode(Signed.sign(_KEYS, Vector.of([number, text(number, 80)]))))
     good[(5, 40, 120)[number % 3]] ^= 1  # a bit of the value, of the key or of the signature
     return bytes(good)
 
 
 def forged_inside(number: int) -> bytes:
     """Return a vector with a forged signed value embedded in it."""
-    signed = bytearray(encode(Signed.sign(KEYS, number)))
+    signed = bytearray(encode(Signed.sign(_KEYS, number)))
     signed[50] ^= 4
     # Inside a parent no reference leads to it.
     return b"\x80\x03" + bytes(signed) + b"".join(encode(text(n, 60)) for n in (number, 0))
@@ -76,7 +76,7 @@ def trailing(number: int) -> bytes:
     return encode(text(number)) + b"\x00"
 
 
-MALFORMED: Final[tuple[Callable[[int], bytes], ...]] = (
+_MALFORMED: Final[tuple[Callable[[int], bytes], ...]] = (
     padded_integer,
     swapped_keys,
     long_inline,
@@ -106,7 +106,7 @@ def plant(folder: Path, each: int, *, segment_bytes: int = 65_536) -> Planted:
     with CellStore.open(folder, segment_bytes=segment_bytes, entropy=SeededEntropy(1)) as store:
         for number in range(each):
             root = root.put(f"key {number}", text(number))
-            signed = Signed.sign(KEYS, Vector.of([number, text(number, 200)]))
+            signed = Signed.sign(_KEYS, Vector.of([number, text(number, 200)]))
             root = root.put(f"signed {number}", signed)
             flipped.append(sha3_256(encode(text(number))))
             if number % 20 == 0:  # several packs, of which some are whole
@@ -116,7 +116,7 @@ def plant(folder: Path, each: int, *, segment_bytes: int = 65_536) -> Planted:
             made.expected.add(("reference", put_raw(store, dangling(number))))
             forge = forged_inside if number % 4 == 0 else forged
             made.expected.add(("signature", put_raw(store, forge(number))))
-            malformed = MALFORMED[number % len(MALFORMED)](number)
+            malformed = _MALFORMED[number % len(_MALFORMED)](number)
             made.expected.add(("encoding", put_raw(store, malformed)))
         store.commit(root)
     with CellStore.open(folder, read_only=True) as reader:

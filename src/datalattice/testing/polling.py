@@ -9,7 +9,7 @@ from typing import Final
 
 LIMIT_S: Final = 50.0  # a test has 60 s, and its own failure says more than its timeout
 
-PAUSE_S: Final = 0.01
+_PAUSE_S: Final = 0.01
 
 
 def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
@@ -17,11 +17,11 @@ def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     end_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end_s, f"not within {limit_s:g} s"
-        time.sleep(PAUSE_S)
+        time.sleep(_PAUSE_S)
 
 
 async def until_async(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     """As `until`, on the event loop."""
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110 - there is no event for what is looked at
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(_PAUSE_S)

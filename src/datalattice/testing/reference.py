@@ -73,7 +73,7 @@ from datalattice.wire import (
     join_cells,
 )
 
-META: Final = Keyword("meta")
+_META: Final = Keyword("meta")
 PARTITIONS: Final = Keyword("partitions")
 _FIELDS: Final = 4  # "a state is rebuilt from the four positions it knows"
 _READ_BYTES: Final = 65_536
@@ -124,9 +124,9 @@ class ReferenceTopic(Lattice):
             lattice = MapLattice(ReferenceQueue())
             mine = made.get(PARTITIONS) if PARTITIONS in made else EMPTY_MAP
             made = made.put(PARTITIONS, lattice.merge(mine, other.get(PARTITIONS), context))
-        if META in other:
-            mine = made.get(META) if META in made else EMPTY_MAP
-            made = made.put(META, _overwritten(mine, other.get(META)))
+        if _META in other:
+            mine = made.get(_META) if _META in made else EMPTY_MAP
+            made = made.put(_META, _overwritten(mine, other.get(_META)))
         return _one_of(made, own, other)
 
 

@@ -27,7 +27,7 @@ from datalattice.testing.dice import Dice
 STEPS: Final = 60  # enough for several connections, and still quick
 """Steps of one check."""
 
-WRITES: Final = 0.4
+_WRITES: Final = 0.4
 """Chance that a step is a write."""
 
 
@@ -122,7 +122,7 @@ def check_replica(make: Callable[[], KitReplica], seed: int = 0) -> None:
     dice = Dice(seed, "replica kit")
     pair = ReplicaPair(make, dice)
     for step in range(STEPS):
-        if dice.chance(WRITES):
+        if dice.chance(_WRITES):
             pair.write(dice.below(2), step)
         elif dice.chance(0.1):
             pair.connect()  # torn in the middle of anything

@@ -35,6 +35,7 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.crypto import KeyPair
+from datalattice.limits import COUNT_MAX
 
 T = TypeVar("T")
 
@@ -59,8 +60,6 @@ BORDER_INTEGERS: Final = tuple(  # where an integer needs another byte; 1095 bit
     for delta in (-1, 0, 1)
 )
 """Integers around a change of their encoded length."""
-
-COUNT_MAX: Final = 2**63 - 1
 
 
 # --- scalars ----------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from datalattice.weaver.frontier import (
 from datalattice.weaver.fsck import LogFault as LogFault, fsck as fsck, rebuild as rebuild
 from datalattice.weaver.graph import GraphNode as GraphNode, draw_graph as draw_graph
 from datalattice.weaver.handles import (
-    RAW as RAW,
-    TEXT as TEXT,
+    RAW_CODEC as RAW_CODEC,
+    TEXT_CODEC as TEXT_CODEC,
     Codec as Codec,
     MachineStore as MachineStore,
     StoreHandle as StoreHandle,
@@ -51,7 +51,7 @@ from datalattice.weaver.ingest import (
 )
 from datalattice.weaver.intention import (
     LOG_LIMITS as LOG_LIMITS,
-    ZERO as ZERO,
+    ZERO_HASH as ZERO_HASH,
     Intention as Intention,
     IntentionRefused as IntentionRefused,
     LogLimits as LogLimits,
@@ -116,7 +116,7 @@ from datalattice.weaver.rows import LOG_TABLES as LOG_TABLES, Head as Head, Tip 
 from datalattice.weaver.sexpr import SExpr as SExpr, SymbolWord as SymbolWord
 from datalattice.weaver.snapshot import SnapshotRefused as SnapshotRefused
 from datalattice.weaver.state import (
-    START as START,
+    LOG_START as LOG_START,
     Event as Event,
     PlainLayer as PlainLayer,
     Position as Position,

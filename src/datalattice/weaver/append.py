@@ -17,14 +17,14 @@ from datalattice.clock import HLC_COUNTER_MAX, Hlc, clamp_future, update
 from datalattice.crypto import blake3
 from datalattice.engine import WriteTxn
 from datalattice.errors import StoreFull
-from datalattice.weaver.intention import ZERO, SignedIntention
+from datalattice.weaver.intention import ZERO_HASH, SignedIntention
 from datalattice.weaver.op import Op
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,
     AUTHORS,
-    LOCAL,
     LOG_META,
     SEQ_MAX,
+    SUBMITTED_HERE,
     WITNESS,
     WITNESS_INDEX,
     Frontier,
@@ -107,7 +107,7 @@ class Appender:
     def first_missing(self, deps: Sequence[bytes]) -> bytes | None:
         """Return the first dependency that is not witnessed, or None."""
         for dep in deps:
-            if dep != ZERO and self.place(dep) is None:  # "ZERO counts as witnessed"
+            if dep != ZERO_HASH and self.place(dep) is None:  # "ZERO counts as witnessed"
                 return dep
         return None
 
@@ -130,12 +130,12 @@ class Appender:
         """Return the hash of an author's tip; ZERO for an author without one."""
         tip = self.tip(author)
         # "tip of an unknown author is ZERO", so that a first intention fits
-        return ZERO if tip is None else tip.hash
+        return ZERO_HASH if tip is None else tip.hash
 
     def successor(self, author: bytes, prev: bytes) -> SignedIntention | None:
         """Return the author's witnessed intention after `prev`, or None."""
         tip = self.tip(author)
-        place = Place(0, 0) if prev == ZERO else self.place(prev)
+        place = Place(0, 0) if prev == ZERO_HASH else self.place(prev)
         if tip is None or place is None or tip.hash == prev:
             return None  # `prev` is not witnessed, or is the tip itself
         height = 0
@@ -197,7 +197,7 @@ class Appender:
             base,
             wall_ms,
             depth,
-            LOCAL if local else 0,
+            SUBMITTED_HERE if local else 0,
             self.content_hash,
             frontier,
             signed.signature,
@@ -294,7 +294,7 @@ class Appender:
         """
         if not deps:
             return []
-        places = [self.place(dep) for dep in deps if dep != ZERO]
+        places = [self.place(dep) for dep in deps if dep != ZERO_HASH]
         before = [one for one in places if one is not None and one.seq < seq]
         return sorted(before, key=lambda place: place.seq, reverse=True)
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from datalattice.clock import Hlc
 from datalattice.errors import LimitExceeded, UsageError
-from datalattice.weaver.intention import ZERO
+from datalattice.weaver.intention import ZERO_HASH
 
 # "at most 100 000 nodes": a peer's history must not hold memory without end.
 PATH_NODES_MAX: Final = 100_000
@@ -66,7 +66,7 @@ def is_ancestor(look_up: LookUp, ancestor: bytes, descendant: bytes) -> bool:
 
     Raises: UsageError: one of them is unknown.
     """
-    if ancestor == ZERO:  # "ZERO is an ancestor of everything"
+    if ancestor == ZERO_HASH:  # "ZERO is an ancestor of everything"
         return True
     target, first = known(look_up, ancestor), known(look_up, descendant)
     seen, stack = {first.hash}, [first]
@@ -75,7 +75,7 @@ def is_ancestor(look_up: LookUp, ancestor: bytes, descendant: bytes) -> bool:
         if node.hash == ancestor:
             return True
         for dep in node.deps:
-            if dep not in seen and dep != ZERO:
+            if dep not in seen and dep != ZERO_HASH:
                 seen.add(dep)
                 below = known(look_up, dep)
                 # A dependency is witnessed before: what is older than the target cannot lead to it.
@@ -95,11 +95,11 @@ def path(look_up: LookUp, start: bytes, to: bytes) -> list[bytes]:
         return []
     last = known(look_up, to)
     # Nothing at or below the floor can descend from `start`.
-    floor = 0 if start == ZERO else known(look_up, start).seq
+    floor = 0 if start == ZERO_HASH else known(look_up, start).seq
     nodes, stack = {to: last}, [last]
     while stack:
         for dep in stack.pop().deps:
-            if dep in nodes or dep in {start, ZERO}:
+            if dep in nodes or dep in {start, ZERO_HASH}:
                 continue
             below = known(look_up, dep)
             if below.seq > floor:
@@ -111,7 +111,7 @@ def path(look_up: LookUp, start: bytes, to: bytes) -> list[bytes]:
     found = []
     # In the order of the log, so that a node comes after all that it may descend from.
     for node in sorted(nodes.values(), key=lambda node: node.seq):
-        if start == ZERO or not descending.isdisjoint(node.deps):
+        if start == ZERO_HASH or not descending.isdisjoint(node.deps):
             descending.add(node.hash)
             found.append(node.hash)
     return found if to in descending else []
@@ -151,7 +151,7 @@ def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
                 lowest.append(node)
                 mark |= _BELOW  # its ancestors are common too, and not lowest
         for dep in node.deps:
-            if dep == ZERO:
+            if dep == ZERO_HASH:
                 continue
             before = marks.get(dep)
             if before is None:

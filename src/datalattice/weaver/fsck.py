@@ -18,7 +18,7 @@ from datalattice.crypto import KeyPair, blake3
 from datalattice.engine import ReadTxn, WriteTxn
 from datalattice.errors import Corruption, DataLatticeError, UsageError
 from datalattice.weaver.append import Appender
-from datalattice.weaver.intention import ZERO, SignedIntention
+from datalattice.weaver.intention import ZERO_HASH, SignedIntention
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,
     AUTHORS,
@@ -27,9 +27,9 @@ from datalattice.weaver.rows import (
     FLOATING_BY_PREV,
     FORK_PREFIX,
     HEAD_KEY,
-    LOCAL,
     LOG_META,
     RANGE_PREFIX,
+    SUBMITTED_HERE,
     WITNESS,
     WITNESS_INDEX,
     FloatingRow,
@@ -150,7 +150,7 @@ def _read(txn: ReadTxn, store_id: bytes) -> Iterator[tuple[int, WitnessRow, Sign
 
 def _check_links(txn: ReadTxn, store_id: bytes, faults: list[LogFault]) -> Head:
     """Check that the log is complete and chained up to the head; return the head."""
-    seq, content_hash = 0, ZERO
+    seq, content_hash = 0, ZERO_HASH
     try:
         for seq, row, signed in _read(txn, store_id):
             if row.before != content_hash:
@@ -203,7 +203,7 @@ def _derive(txn: ReadTxn, out: WriteTxn, store_id: bytes) -> Head:
     """
     log = Appender(out, store_id, Head())
     for seq, row, signed in _read(txn, store_id):
-        log.append(signed, row.wall, local=bool(row.flags & LOCAL))
+        log.append(signed, row.wall, local=bool(row.flags & SUBMITTED_HERE))
         if seq % _ROWS_AT_ONCE == 0:  # in lots, so memory stays bounded
             log.write()
     log.write()
@@ -338,10 +338,10 @@ def _check_order(txn: ReadTxn, store_id: bytes) -> Iterator[LogFault]:
     for seq, _, signed in _read(txn, store_id):
         intention = signed.intention
         # Rule (a): "tip(I.author) == I.store_prev"
-        if intention.store_prev != tips.get(intention.author, ZERO):
+        if intention.store_prev != tips.get(intention.author, ZERO_HASH):
             yield LogFault(3, WITNESS, seq_key(seq), "it does not follow its author's tip")
         tips[intention.author] = signed.hash
-        places = txn.get_many(WITNESS_INDEX, [dep for dep in intention.deps if dep != ZERO])
+        places = txn.get_many(WITNESS_INDEX, [dep for dep in intention.deps if dep != ZERO_HASH])
         # Rule (b): "every condition hash is witnessed"
         if any(place is None or place[:4] >= seq.to_bytes(4, "big") for place in places):
             yield LogFault(3, WITNESS, seq_key(seq), "a dependency is not before it")

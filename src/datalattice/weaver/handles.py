@@ -36,7 +36,7 @@ from datalattice.weaver.system import StorePeer
 
 T = TypeVar("T")
 
-FETCH_MAX: Final = 1_000  # bounds the memory of a reader that is far behind
+SCAN_ENTRIES_MAX: Final = 1_000  # bounds the memory of a reader that is far behind
 """Entries that a stream reads at once."""
 
 SHOWN_ITEMS: Final = 3
@@ -140,8 +140,8 @@ class _Raw:
         return data
 
 
-TEXT: Final[Codec[Any]] = _Text()
-RAW: Final[Codec[Any]] = _Raw()
+TEXT_CODEC: Final[Codec[Any]] = _Text()
+RAW_CODEC: Final[Codec[Any]] = _Raw()
 
 
 def time_of(stamp: Hlc) -> datetime:
@@ -347,7 +347,7 @@ class LogStream(Stream[Any]):
         with store.read() as view:
             # Until something is found: a lot may hold only acks and system operations.
             while not found:
-                batch = list(view.entries(self._next_seq, FETCH_MAX))
+                batch = list(view.entries(self._next_seq, SCAN_ENTRIES_MAX))
                 if not batch:
                     break
                 self._next_seq = batch[-1].seq + 1

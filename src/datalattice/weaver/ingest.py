@@ -27,11 +27,11 @@ from datalattice.clock import HLC_DRIFT_MS, HLC_ZERO, Hlc, clamp_future, tick, u
 from datalattice.crypto import KeyPair
 from datalattice.engine import WriteTxn, successor
 from datalattice.errors import BadFormat, Corruption, LimitExceeded, UsageError
+from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import read_fields, varint
 from datalattice.weaver.append import Appender
 from datalattice.weaver.intention import (
-    HASH_BYTES,
-    ZERO,
+    ZERO_HASH,
     Intention,
     LogLimits,
     PayloadTooLarge,
@@ -199,7 +199,7 @@ class Ingest:
         self._take(signed)
         return self.finish(bounded=bounded)
 
-    def _take(self, signed: Iterable[SignedIntention], local: bytes = ZERO) -> None:
+    def _take(self, signed: Iterable[SignedIntention], local: bytes = ZERO_HASH) -> None:
         # A queue and no recursion: one arrival may wake any number, one after the other.
         following = self._follow(signed, local)
         if not following:
@@ -346,7 +346,7 @@ class Ingest:
     def _chain_end(self, author: bytes) -> tuple[bytes, Hlc]:
         """Return hash and stamp of the author's last intention here, one that floats included."""
         tip = self._log.tip(author)
-        end, stamp = (ZERO, HLC_ZERO) if tip is None else (tip.hash, tip.stamp)
+        end, stamp = (ZERO_HASH, HLC_ZERO) if tip is None else (tip.hash, tip.stamp)
         # Empty unless own intentions float, so nearly always one look-up
         while self._by_prev or self._head.floating_count:
             following = self._after(line_key(end, author))
@@ -481,7 +481,7 @@ class Ingest:
 
     def _is_present(self, hash: bytes) -> bool:
         """Return whether an intention is stored, waiting ones included."""
-        if hash == ZERO or hash in self._new or self._log.place(hash) is not None:
+        if hash == ZERO_HASH or hash in self._new or self._log.place(hash) is not None:
             return True
         return self._head.floating_count > 0 and self._txn.get(FLOATING, hash) is not None
 

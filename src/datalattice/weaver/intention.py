@@ -27,7 +27,9 @@ from datalattice.crypto import (
 )
 from datalattice.cursors import collector_paused
 from datalattice.errors import BadFormat, PeerError, UsageError
+from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import LENGTH, read_fields, read_varint, varint
+from datalattice.weaver.storeid import STORE_ID_BYTES
 
 try:
     from datalattice__intentions import decode_many as _decode_many
@@ -45,10 +47,7 @@ except ImportError:  # not compiled
         return [None] * len(envelopes)  # each is read below
 
 
-HASH_BYTES: Final = 32  # BLAKE3-256, and the length of an Ed25519 key
-STORE_ID_BYTES: Final = 16
-
-ZERO: Final = bytes(HASH_BYTES)
+ZERO_HASH: Final = bytes(HASH_BYTES)
 """The hash that stands for "no predecessor"."""
 
 # author, wall time, counter, store id, store_prev, variant of the condition, number of hashes

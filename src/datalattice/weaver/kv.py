@@ -38,7 +38,7 @@ try:
 except ImportError:  # the extra `regex`
     re2 = None
 
-KEY_BYTES_MAX: Final = STATE_KEY_BYTES_MAX
+_KEY_BYTES_MAX: Final = STATE_KEY_BYTES_MAX
 """Longest key."""
 
 PATTERN_BYTES_MAX: Final = 1_024
@@ -267,7 +267,7 @@ def written_by(payload: bytes) -> dict[bytes, bytes | None]:
         found = {}
         for key, value in _changes(payload):
             found.pop(key, None)
-            if len(key) <= KEY_BYTES_MAX:
+            if len(key) <= _KEY_BYTES_MAX:
                 found[key] = value
     return found
 
@@ -293,8 +293,8 @@ def _propose(
 
 def _check_key(key: bytes) -> None:
     # "empty key refused" before signing; "an empty key replays"
-    if not 1 <= len(key) <= KEY_BYTES_MAX:
-        raise UsageError(f"a key has 1 to {KEY_BYTES_MAX} bytes, got {len(key)}")
+    if not 1 <= len(key) <= _KEY_BYTES_MAX:
+        raise UsageError(f"a key has 1 to {_KEY_BYTES_MAX} bytes, got {len(key)}")
 
 
 def _compile(pattern: str) -> Callable[[bytes], Any]:

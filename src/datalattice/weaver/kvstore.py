@@ -19,7 +19,7 @@ from datalattice.cursors import Stream
 from datalattice.engine import successor
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.weaver.handles import (
-    TEXT,
+    TEXT_CODEC,
     Codec,
     LogStream,
     StoreHandle,
@@ -93,7 +93,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
     Values are text, or what `of=` says. Keys are text; bytes are taken too.
     """
 
-    def __init__(self, source: StoreSource, codec: Codec[T] = TEXT) -> None:
+    def __init__(self, source: StoreSource, codec: Codec[T] = TEXT_CODEC) -> None:
         super().__init__(source)
         self._codec = codec
 

@@ -21,15 +21,10 @@ from datalattice.clock import Clock, present_ms
 from datalattice.crypto import KeyPair, blake3
 from datalattice.engine import ReadTxn, WriteTxn, successor
 from datalattice.errors import BadFormat, Corruption, LimitExceeded, UsageError
+from datalattice.limits import HASH_BYTES
 from datalattice.weaver.dag import DagNode
 from datalattice.weaver.ingest import Fork, Ingest, Ingested
-from datalattice.weaver.intention import (
-    HASH_BYTES,
-    LOG_LIMITS,
-    ZERO,
-    LogLimits,
-    SignedIntention,
-)
+from datalattice.weaver.intention import LOG_LIMITS, ZERO_HASH, LogLimits, SignedIntention
 from datalattice.weaver.op import Op
 from datalattice.weaver.replay import read_operation, read_operations
 from datalattice.weaver.rows import (
@@ -295,7 +290,7 @@ class IntentionLog:
         return None if seq is None else read_operation(txn, self.store_id, seq)
 
     def walk_back_until(
-        self, txn: ReadTxn, target: bytes, since: bytes = ZERO, limit: int = 32
+        self, txn: ReadTxn, target: bytes, since: bytes = ZERO_HASH, limit: int = 32
     ) -> list[SignedIntention]:
         """Return an author's chain from `target` back to just after `since`, newest first.
 
@@ -307,7 +302,7 @@ class IntentionLog:
         found: list[SignedIntention] = []
         hash = target
         while hash != since:
-            if hash == ZERO:  # "reached ZERO first"
+            if hash == ZERO_HASH:  # "reached ZERO first"
                 raise NotInChain(f"{since.hex()} is not below {target.hex()}")
             # "a limit of n must allow n items"
             if len(found) >= limit:
@@ -341,7 +336,7 @@ class IntentionLog:
             intention = row.signed.intention
             if intention.author not in tips:
                 tip = read_tip(txn, intention.author)
-                tips[intention.author] = ZERO if tip is None else tip.hash
+                tips[intention.author] = ZERO_HASH if tip is None else tip.hash
             # One whose predecessor is another author's waits for good; it proves no second branch.
             reason = "prev"
             if row.signed.hash in forks:

@@ -20,8 +20,8 @@ from datalattice.cursors import Stream, Taken
 from datalattice.errors import ConsumerBusy, StoreLocked, UsageError
 from datalattice.weaver.appendlog import AppendRequest, entries
 from datalattice.weaver.handles import (
-    FETCH_MAX,
-    TEXT,
+    SCAN_ENTRIES_MAX,
+    TEXT_CODEC,
     Codec,
     LogStream,
     StoreHandle,
@@ -29,7 +29,7 @@ from datalattice.weaver.handles import (
     WrittenValue,
     counted,
 )
-from datalattice.weaver.intention import ZERO
+from datalattice.weaver.intention import ZERO_HASH
 from datalattice.weaver.log import WitnessEntry
 from datalattice.weaver.store import StoreView
 from datalattice.weaver.system import app_payload
@@ -53,7 +53,7 @@ class LogStore(StoreHandle, Sequence[T]):
     apart. `follow` yields entries in the order of their arrival and misses none.
     """
 
-    def __init__(self, source: StoreSource, codec: Codec[T] = TEXT) -> None:
+    def __init__(self, source: StoreSource, codec: Codec[T] = TEXT_CODEC) -> None:
         super().__init__(source)
         self._codec = codec
 
@@ -119,7 +119,7 @@ class LogStore(StoreHandle, Sequence[T]):
         start = b""
         while True:
             with self._source.store().read() as view:
-                lot = list(islice(entries(view.data, start), FETCH_MAX))
+                lot = list(islice(entries(view.data, start), SCAN_ENTRIES_MAX))
             if not lot:
                 return
             yield from (self._codec.decode(content) for _, content in lot)
@@ -129,7 +129,7 @@ class LogStore(StoreHandle, Sequence[T]):
         end: bytes | None = None
         while True:
             with self._source.store().read() as view:
-                lot = list(islice(entries(view.data, end=end, reverse=True), FETCH_MAX))
+                lot = list(islice(entries(view.data, end=end, reverse=True), SCAN_ENTRIES_MAX))
             if not lot:
                 return
             yield from (self._codec.decode(content) for _, content in lot)
@@ -228,7 +228,7 @@ class LogConsumer(_Follow[T], Generic[T]):
             # Where a new name begins is stored as well, so that "end" means the same next time.
             begin = self._hash_at(start) if self._committed is None else self._committed
             self._done = self._delivered = begin
-            first = "start" if begin == ZERO else begin
+            first = "start" if begin == ZERO_HASH else begin
             super().__init__(source, codec, first, wait=wait, timeout=timeout)
         except BaseException:  # any failure gives the lock back
             self._release()
@@ -238,7 +238,7 @@ class LogConsumer(_Follow[T], Generic[T]):
         """Return the hash of the last record before a place, ZERO for none."""
         seq = self._seq_at(to)
         if not seq:
-            return ZERO
+            return ZERO_HASH
         with self._source.store().read() as view:
             return next(view.entries(seq, 1)).signed.hash
 
@@ -318,7 +318,7 @@ class LogConsumer(_Follow[T], Generic[T]):
         self._next_seq = 1 + self._seq_of(hash)
 
     def _seq_of(self, hash: bytes) -> int:
-        return 0 if hash == ZERO else self._seq_at(hash)
+        return 0 if hash == ZERO_HASH else self._seq_at(hash)
 
     def _is_flush_due(self, *, idle: bool) -> bool:
         if self._done == self._committed:
@@ -347,12 +347,12 @@ class LogConsumer(_Follow[T], Generic[T]):
     @property
     def position(self) -> bytes | None:
         """The hash of the last record that was delivered; None before the first."""
-        return None if self._delivered == ZERO else self._delivered
+        return None if self._delivered == ZERO_HASH else self._delivered
 
     @property
     def committed(self) -> bytes | None:
         """The hash of the last record that is stored as done; None before the first."""
-        return None if self._committed == ZERO else self._committed
+        return None if self._committed == ZERO_HASH else self._committed
 
     def lag(self) -> int:
         """Return how many records that are there now are not done. Cost: a pass over them."""

@@ -16,7 +16,8 @@ from datalattice.clock import Hlc
 from datalattice.crypto import SIGNATURE_BYTES, blake3
 from datalattice.engine import ReadTxn
 from datalattice.errors import Corruption
-from datalattice.weaver.intention import HASH_BYTES, ZERO
+from datalattice.limits import HASH_BYTES
+from datalattice.weaver.intention import ZERO_HASH
 from datalattice.weaver.op import Op
 from datalattice.weaver.rows import WITNESS, WITNESS_ROW, read_author, seq_key
 
@@ -76,7 +77,7 @@ def _operation(
     if count:
         deps = tuple([row[i : i + HASH_BYTES] for i in range(at, end, HASH_BYTES)])
     # An author's first row has its key where the others have the predecessor.
-    author, prev = link, ZERO
+    author, prev = link, ZERO_HASH
     if height == 1:
         authors[number] = author
     else:

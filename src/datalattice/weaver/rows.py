@@ -32,7 +32,7 @@ from datalattice.crypto import SEAL_BYTES, SIGNATURE_BYTES
 from datalattice.engine import ReadTxn, successor
 from datalattice.errors import Corruption, DataLatticeError
 from datalattice.protobuf import read_varint, varint
-from datalattice.weaver.intention import ZERO, SignedIntention
+from datalattice.weaver.intention import ZERO_HASH, SignedIntention
 
 WITNESS: Final = "witness"
 WITNESS_INDEX: Final = "witness_index"
@@ -65,7 +65,7 @@ first byte of a hash, how many witnessed ones begin with it and their XOR."""
 SEQ_MAX: Final = 2**32 - 1
 """Most intentions of a store: rows point at each other in 4 bytes."""
 
-LOCAL: Final = 1
+SUBMITTED_HERE: Final = 1
 """Flag of a row: it was submitted here, so it moved the clock by a tick and not by an update."""
 
 Frontier = dict[int, int]
@@ -227,7 +227,7 @@ class WitnessRow:
         Raises: BadFormat: the row is damaged.
         """
         body = self.body
-        prev = ZERO if self.height == 1 else body[12:44]
+        prev = ZERO_HASH if self.height == 1 else body[12:44]
         borsh = b"".join((author, body[:12], store_id, prev, body[44:]))
         return SignedIntention.of(borsh, self.signature)
 
@@ -378,10 +378,10 @@ class Tip:
         self.seq = 0
         self.height = 0
         self.contents = 0
-        self.content_hash = ZERO
+        self.content_hash = ZERO_HASH
         self.stamp: Hlc = HLC_ZERO
         self.depth = 0
-        self.hash = ZERO
+        self.hash = ZERO_HASH
         self.frontier: Frontier = {}
 
     def encode(self) -> bytes:
@@ -445,8 +445,8 @@ class Head:
     floating_bytes: int = 0
     arrival: int = 1
     clock: Hlc = HLC_ZERO
-    content_hash: bytes = ZERO
-    fingerprint: bytes = ZERO
+    content_hash: bytes = ZERO_HASH
+    fingerprint: bytes = ZERO_HASH
     seal: bytes = _NO_SEAL
 
     @property

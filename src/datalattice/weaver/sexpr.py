@@ -41,11 +41,11 @@ class SymbolWord:
 SExpr: TypeAlias = "SymbolWord | str | bytes | int | tuple[SExpr, ...]"
 """One expression."""
 
-OK: Final = SymbolWord("ok")
+_OK: Final = SymbolWord("ok")
 """How a message without fields is shown."""
 
 
-def render(expr: SExpr, raw_bytes_max: int | None = None) -> str:
+def sexpr_text(expr: SExpr, raw_bytes_max: int | None = None) -> str:
     """Return an expression as text on one line, as long as its strings have no line breaks.
 
     raw_bytes_max: longest raw value that is shown in full.
@@ -60,12 +60,12 @@ def render(expr: SExpr, raw_bytes_max: int | None = None) -> str:
         return expr[:raw_bytes_max].hex() + "…" if cut else expr.hex()
     if isinstance(expr, int):
         return str(int(expr))  # `int`: an enum prints as its number
-    return f"({' '.join([render(one, raw_bytes_max) for one in expr])})"
+    return f"({' '.join([sexpr_text(one, raw_bytes_max) for one in expr])})"
 
 
 def compact(expr: SExpr, raw_bytes_max: int = RAW_BYTES_SHOWN) -> str:
     """Return an expression as text; longer raw values are cut to `raw_bytes_max` bytes and `…`."""
-    return render(expr, raw_bytes_max)
+    return sexpr_text(expr, raw_bytes_max)
 
 
 def pretty(expr: SExpr, raw_bytes_max: int | None = None) -> str:
@@ -74,8 +74,8 @@ def pretty(expr: SExpr, raw_bytes_max: int | None = None) -> str:
     The lines are indented by two spaces; deeper lists stay on one line.
     """
     if not isinstance(expr, tuple) or len(expr) < 2:  # one line is clearer for an atom
-        return render(expr, raw_bytes_max)
-    return "(" + "\n  ".join([render(element, raw_bytes_max) for element in expr]) + ")"
+        return sexpr_text(expr, raw_bytes_max)
+    return "(" + "\n  ".join([sexpr_text(element, raw_bytes_max) for element in expr]) + ")"
 
 
 # --- messages -----------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def message_to_sexpr(message: Message) -> SExpr:
     """
     fields = message.declared()
     if not fields:
-        return OK
+        return _OK
     values = [(field, getattr(message, field.name)) for field in fields]
     if len(fields) == 1 and fields[0].repeated:  # a wrapper adds nothing for the reader
         return tuple([_shown(item) for item in values[0][1]])

@@ -17,12 +17,12 @@ from datalattice.crypto import Blake3
 from datalattice.engine import ReadTxn, WriteTxn
 from datalattice.errors import BadFormat
 from datalattice.weaver.tables import (
-    DATA,
-    META,
+    STATE_DATA,
     STATE_KEY_BYTES_MAX,
+    STATE_META,
+    STATE_SYSTEM,
     STATE_TABLES,
     STATE_VALUE_BYTES_MAX,
-    SYSTEM,
 )
 
 SNAPSHOT_VERSION: Final = 1
@@ -35,7 +35,11 @@ RESTORE_ROWS: Final = 1_024
 
 _MAGIC: Final = b"LATS"
 _END: Final = 0
-_ROW_TYPES: Final = ((1, DATA), (2, META), (3, SYSTEM))  # also the order of the tables
+_ROW_TYPES: Final = (
+    (1, STATE_DATA),
+    (2, STATE_META),
+    (3, STATE_SYSTEM),
+)  # also the order of the tables
 _HASH_BYTES: Final = 32
 
 

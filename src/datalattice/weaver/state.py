@@ -29,15 +29,15 @@ from datalattice.engine import ReadTxn, WriteTxn
 from datalattice.errors import Corruption, ProtocolViolation, StoreError, StoreVersion, UsageError
 from datalattice.protobuf import Message
 from datalattice.weaver import dag as dags
-from datalattice.weaver.intention import ZERO
+from datalattice.weaver.intention import ZERO_HASH
 from datalattice.weaver.machine import Dag, Layer, Machine, StateReader, StateTables
 from datalattice.weaver.op import Appended, Op
 from datalattice.weaver.snapshot import read_snapshot, write_snapshot
 from datalattice.weaver.tables import (
-    DATA,
-    META,
+    STATE_DATA,
+    STATE_META,
+    STATE_SYSTEM,
     STATE_TABLES,
-    SYSTEM,
     Overlay,
     StateView,
     TableReader,
@@ -136,7 +136,7 @@ class Position(NamedTuple):
     content_hash: bytes
 
 
-START: Final = Position(0, ZERO)
+LOG_START: Final = Position(0, ZERO_HASH)
 """The position before the first record."""
 
 
@@ -245,15 +245,15 @@ class State:
         A state of an older schema is dropped; the next `project` rebuilds it.
         Raises: StoreIdMismatch, StoreTypeMismatch. StoreVersion: the schema is newer.
         """
-        found = txn.get(META, _STORE_ID)
+        found = txn.get(STATE_META, _STORE_ID)
         # "Opening with another store id: StoreIdMismatch"
         if found is not None and found != self.store_id:
             raise StoreIdMismatch(
                 f"the state belongs to store {found.hex()}, not to {self.store_id.hex()}"
             )
-        kind = txn.get(META, _STORE_TYPE)
+        kind = txn.get(STATE_META, _STORE_TYPE)
         self._check_kind(kind)
-        schema = txn.get(META, _SCHEMA)
+        schema = txn.get(STATE_META, _SCHEMA)
         if schema is not None:
             version = int.from_bytes(schema, "little")
             if version > self._layer.schema:  # rows of a schema that this machine cannot read
@@ -292,7 +292,7 @@ class State:
             appended = None
             if not self._resolves(txn, position):
                 self._clear(txn)  # "cursor not found: state must be rebuilt"
-                position, events = START, False  # subscribers saw these events before
+                position, events = LOG_START, False  # subscribers saw these events before
             last = self._log.head(txn).seq
         start = position.seq
         run = Folding(txn, self._layer, LogDag(txn, self._log), start, events=events)
@@ -344,15 +344,15 @@ class State:
                 hash = end.content_hash
             else:
                 hash = self._log.content_hash(txn, run.seq)
-            applied = [(_APPLIED_SEQ, run.seq.to_bytes(8, "big")), (_APPLIED, hash or ZERO)]
-            txn.put_many(META, applied)
+            applied = [(_APPLIED_SEQ, run.seq.to_bytes(8, "big")), (_APPLIED, hash or ZERO_HASH)]
+            txn.put_many(STATE_META, applied)
         return Projection(run.before + run.seq - run.start, tuple(run.events), run.stall)
 
     def position(self, txn: ReadTxn) -> Position:
-        """Return the last record that was applied, `START` for none."""
-        seq, applied = txn.get_many(META, (_APPLIED_SEQ, _APPLIED))
+        """Return the last record that was applied, `LOG_START` for none."""
+        seq, applied = txn.get_many(STATE_META, (_APPLIED_SEQ, _APPLIED))
         if applied is None:
-            return START
+            return LOG_START
         # Without a number (a snapshot of the reference) no position resolves.
         return Position(int.from_bytes(seq or b"", "big"), applied)
 
@@ -367,15 +367,15 @@ class State:
 
     def reader(self, txn: ReadTxn) -> TableReader:
         """Return the machine's state as a transaction sees it."""
-        return TableReader(txn, DATA)
+        return TableReader(txn, STATE_DATA)
 
     def system_reader(self, txn: ReadTxn) -> TableReader:
         """Return the system table as a transaction sees it."""
-        return TableReader(txn, SYSTEM)
+        return TableReader(txn, STATE_SYSTEM)
 
     def meta_reader(self, txn: ReadTxn) -> TableReader:
         """Return the table of guards, tips and position as a transaction sees it."""
-        return TableReader(txn, META)
+        return TableReader(txn, STATE_META)
 
     def dag(self, txn: ReadTxn) -> LogDag:
         """Return the operations of the log as a transaction sees them."""
@@ -397,7 +397,7 @@ class State:
         """
         rows = read_snapshot(txn, parts, self.store_id)
         # After the restore: the type is a row of the snapshot.
-        self._check_kind(txn.get(META, _STORE_TYPE))
+        self._check_kind(txn.get(STATE_META, _STORE_TYPE))
         fits = self._fits(txn)
         if not fits:
             self._clear(txn)
@@ -413,9 +413,9 @@ class State:
             )
 
     def _write_guards(self, txn: WriteTxn) -> None:
-        txn.put(META, _STORE_ID, self.store_id)
-        txn.put(META, _STORE_TYPE, self._layer.kind.encode())
-        txn.put(META, _SCHEMA, self._layer.schema.to_bytes(8, "little"))
+        txn.put(STATE_META, _STORE_ID, self.store_id)
+        txn.put(STATE_META, _STORE_TYPE, self._layer.kind.encode())
+        txn.put(STATE_META, _SCHEMA, self._layer.schema.to_bytes(8, "little"))
 
     def _clear(self, txn: WriteTxn) -> None:
         for table in STATE_TABLES:
@@ -424,7 +424,7 @@ class State:
 
     def _resolves(self, txn: ReadTxn, position: Position) -> bool:
         """Return whether the log has the record of a position."""
-        if position == START:
+        if position == LOG_START:
             return True
         return self._log.content_hash(txn, position.seq) == position.content_hash
 
@@ -433,7 +433,7 @@ class State:
         position = self.position(txn)
         if not self._resolves(txn, position):
             return False
-        for key, tip in txn.scan(META, _TIP, _TIPS_END):
+        for key, tip in txn.scan(STATE_META, _TIP, _TIPS_END):
             # "every tip must equal the log's author tip or be an ancestor of it"
             seq = self._log.seq_of(txn, tip)
             op = self._log.operation(txn, tip)
@@ -465,7 +465,9 @@ class Folding:
         self.dag: Final = dag
         self._batch = [(table, Overlay(TableReader(txn, table))) for table in STATE_TABLES]
         self._own = {table: Overlay(below) for table, below in self._batch}
-        self._tables = StateTables(self._own[DATA], self._own[SYSTEM], self._own[META])
+        self._tables = StateTables(
+            self._own[STATE_DATA], self._own[STATE_SYSTEM], self._own[STATE_META]
+        )
         self._wants_events = events
         self.start: Final = start
         self.seq = start
@@ -515,7 +517,7 @@ class Folding:
         tip = meta.get(key)
         if tip == op.hash:  # "op hash = T: duplicate: do nothing, succeed"
             return []
-        if tip is None and op.prev != ZERO:  # "prev is not ZERO: error InvalidGenesis"
+        if tip is None and op.prev != ZERO_HASH:  # "prev is not ZERO: error InvalidGenesis"
             raise InvalidGenesis(f"the author's first operation follows {op.prev.hex()}")
         if tip is not None and tip != op.prev:  # "otherwise: error BrokenChain"
             raise BrokenChain(tip, op.prev)

@@ -57,7 +57,15 @@ from datalattice.weaver.payloads import app_envelope
 from datalattice.weaver.presence import SeenMatrix
 from datalattice.weaver.rewrite import rewrite
 from datalattice.weaver.rows import Head, RangeSum
-from datalattice.weaver.state import START, LogDag, OnApplied, Position, Projection, Stall, State
+from datalattice.weaver.state import (
+    LOG_START,
+    LogDag,
+    OnApplied,
+    Position,
+    Projection,
+    Stall,
+    State,
+)
 from datalattice.weaver.system import (
     GENESIS_KEY,
     SystemBatch,
@@ -73,7 +81,7 @@ T = TypeVar("T")
 REQUESTS: Final = "requests"
 """Table of requests that carried an id, with their results. It is local, and never sent."""
 
-CONSUMERS: Final = "consumers"
+CONSUMERS_TABLE: Final = "consumers"
 """Table of the positions of consumers: a name to the hash of a record."""
 
 
@@ -226,7 +234,7 @@ class StoreView:
     def position(self, seq: int) -> Position | None:
         """Return a record of the log as a position, `START` for 0, None where there is none."""
         found = self._log.content_hash(self._txn, seq)
-        return START if seq == 0 else None if found is None else Position(seq, found)
+        return LOG_START if seq == 0 else None if found is None else Position(seq, found)
 
     def applied(self) -> Position:
         """Return the last record that the state has, behind `last_seq` after a stall."""
@@ -524,11 +532,11 @@ class WeaverStore:
         """Return the hash of the last record that a consumer is done with, None for a new one."""
         self._check_open()
         with self._commits.read() as snapshot:
-            return section(snapshot, self._prefix).get(CONSUMERS, consumer.encode())
+            return section(snapshot, self._prefix).get(CONSUMERS_TABLE, consumer.encode())
 
     def set_position(self, consumer: str, hash: bytes) -> None:
         """Store the last record that a consumer is done with. It is local, and never sent."""
-        self._run(lambda txn: self._section(txn).put(CONSUMERS, consumer.encode(), hash))
+        self._run(lambda txn: self._section(txn).put(CONSUMERS_TABLE, consumer.encode(), hash))
 
     def rebuild(self, on_progress: OnApplied | None = None) -> Projection:
         """Make the state anew from the log. Reads meanwhile see the old state.

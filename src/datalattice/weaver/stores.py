@@ -46,7 +46,7 @@ from datalattice.weaver.policy import PeerManager, PeerPolicy, activation
 from datalattice.weaver.rows import HEAD_KEY, LOG_META, LOG_TABLES, read_head
 from datalattice.weaver.state import State
 from datalattice.weaver.store import (
-    CONSUMERS,
+    CONSUMERS_TABLE,
     REQUESTS,
     Once,
     StoreView,
@@ -71,20 +71,30 @@ from datalattice.weaver.systemops import (
     genesis_payload,
     synthetic_genesis,
 )
-from datalattice.weaver.tables import STATE_TABLES, SYSTEM, TableReader
+from datalattice.weaver.tables import STATE_SYSTEM, STATE_TABLES, TableReader
 
 INVENTORY: Final = "stores"
 
-STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, EVENTS, INVENTORY, FENCE, REQUESTS)
+STORE_TABLES: Final = (
+    *LOG_TABLES,
+    *STATE_TABLES,
+    CONSUMERS_TABLE,
+    EVENTS,
+    INVENTORY,
+    FENCE,
+    REQUESTS,
+)
 """The tables of the engine of a node."""
 
 STORE_NAME_BYTES_MAX: Final = 255
 """Longest name of a store that is made here; those of other nodes are shown as they are."""
 
-DEPTH_MAX: Final = 32  # a declaration is a peer's: without a bound a tree could grow without end
+STORE_TREE_DEPTH_MAX: Final = (
+    32  # a declaration is a peer's: without a bound a tree could grow without end
+)
 """Most stores from a root down to a child, both counted."""
 
-PREFIX_DIGITS_MIN: Final = 4
+_PREFIX_DIGITS_MIN: Final = 4
 """Fewest digits of an id that name a store."""
 
 CORE_MACHINES: Final[tuple[type[Machine], ...]] = (KvMachine, LogMachine, NullMachine)
@@ -243,8 +253,8 @@ class Stores:
         if name is not None and len(name.encode(errors="surrogatepass")) > STORE_NAME_BYTES_MAX:
             raise UsageError(f"a store's name has at most {STORE_NAME_BYTES_MAX} bytes")
         # "depth limit 32": here for own stores, in `_reconcile_quietly` for those of peers.
-        if parent is not None and self._depth(parent) >= DEPTH_MAX:
-            raise UsageError(f"stores are nested at most {DEPTH_MAX} deep")
+        if parent is not None and self._depth(parent) >= STORE_TREE_DEPTH_MAX:
+            raise UsageError(f"stores are nested at most {STORE_TREE_DEPTH_MAX} deep")
         id = new_store_id(self._entropy)
         now_ms = self._clock.now_ms()
         # Opened before the transaction: opening writes, too.
@@ -514,7 +524,7 @@ class Stores:
     def _peer_holder(self, txn: GroupTxn, records: dict[bytes, _Record], id: bytes) -> _Record:
         """Return the record of the store whose peers a store has, as `PeerManager` finds it."""
         record = records[id]
-        for _ in range(DEPTH_MAX):
+        for _ in range(STORE_TREE_DEPTH_MAX):
             part = section(txn, store_prefix(record.number))
             inherits = self._system(txn, record).strategy().inherited or read_head(part).seq == 0
             above = records.get(record.parent_id)
@@ -576,7 +586,7 @@ class Stores:
         for child in children.values():
             # A peer may declare anything: itself, a store above, or a tree without end.
             is_loop = child.store_id in line
-            if child.status is ChildStatus.ARCHIVED or is_loop or len(line) >= DEPTH_MAX:
+            if child.status is ChildStatus.ARCHIVED or is_loop or len(line) >= STORE_TREE_DEPTH_MAX:
                 continue
             if child.store_id not in self._open:
                 self._open_child(id, child)
@@ -611,7 +621,7 @@ class Stores:
 
     def _ancestors(self, id: bytes) -> Iterator[bytes]:
         """Yield the stores above one, the nearest first."""
-        for _ in range(DEPTH_MAX):  # a loop in damaged records ends here
+        for _ in range(STORE_TREE_DEPTH_MAX):  # a loop in damaged records ends here
             parent = self.parent_of(id)
             if parent is None:
                 return
@@ -667,7 +677,7 @@ class Stores:
             return None if above_info is None else self.find(rest, above_info.id)
         if not found:
             digits = name.replace("-", "").lower()
-            if len(digits) >= PREFIX_DIGITS_MIN:
+            if len(digits) >= _PREFIX_DIGITS_MIN:
                 found = there if parent is not None else self._anywhere()
                 found = [info for info in found if info.id.hex().startswith(digits)]
         if len(found) > 1:  # "use the id": a guess would open the wrong store
@@ -743,7 +753,7 @@ class Stores:
         return record
 
     def _system(self, txn: ReadTxn, record: _Record) -> SystemReader:
-        return SystemReader(TableReader(section(txn, store_prefix(record.number)), SYSTEM))
+        return SystemReader(TableReader(section(txn, store_prefix(record.number)), STATE_SYSTEM))
 
     def ids(self) -> Sequence[bytes]:
         """Return the ids of all stores in the inventory, open or not."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from datalattice.errors import BadFormat
 from datalattice.weaver.machine import Machine
-from datalattice.weaver.sexpr import SExpr, SymbolWord, compact, pretty, render
+from datalattice.weaver.sexpr import SExpr, SymbolWord, compact, pretty, sexpr_text
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.systemops import (
     HierarchyOp,
@@ -40,7 +40,7 @@ class Summary:
     @property
     def text(self) -> str:
         """All of it, on one line."""
-        return render(self.expression)
+        return sexpr_text(self.expression)
 
     @property
     def short(self) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Final, NamedTuple
 from datalattice.clock import HLC_ZERO
 from datalattice.crypto import KeyPair, blake3
 from datalattice.protobuf import Field, Message
-from datalattice.weaver.intention import ZERO, Intention, SignedIntention
+from datalattice.weaver.intention import ZERO_HASH, Intention, SignedIntention
 from datalattice.weaver.storeid import store_id_text
 
 SYNTHETIC_SEED: Final = b"lattice-synthetic-genesis"
@@ -311,4 +311,4 @@ def synthetic_genesis(store_id: bytes, kind: str) -> SignedIntention:
     # Everyone can derive the key of its author, so it authorises nothing.
     author = KeyPair(blake3(SYNTHETIC_SEED + store_id))
     payload = genesis_payload(kind, nonce)
-    return Intention(author.public_key, HLC_ZERO, store_id, ZERO, (), payload).sign(author)
+    return Intention(author.public_key, HLC_ZERO, store_id, ZERO_HASH, (), payload).sign(author)

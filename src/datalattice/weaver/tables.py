@@ -15,10 +15,10 @@ from datalattice.engine import ReadTxn, WriteTxn
 from datalattice.errors import UsageError
 from datalattice.weaver.machine import StateReader
 
-DATA: Final = "state_data"
-META: Final = "state_meta"
-SYSTEM: Final = "state_system"
-STATE_TABLES: Final = (DATA, META, SYSTEM)
+STATE_DATA: Final = "state_data"
+STATE_META: Final = "state_meta"
+STATE_SYSTEM: Final = "state_system"
+STATE_TABLES: Final = (STATE_DATA, STATE_META, STATE_SYSTEM)
 """The tables that an engine needs for the states of its stores."""
 
 STATE_KEY_BYTES_MAX: Final = 32_768

@@ -21,15 +21,11 @@ from datalattice.crypto import (
     verify_lenient,
 )
 from datalattice.errors import BadFormat, PeerError
+from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Field, Message, read_varint
-from datalattice.weaver.intention import (
-    HASH_BYTES,
-    STORE_ID_BYTES,
-    ZERO,
-    read_envelope,
-    write_envelope,
-)
+from datalattice.weaver.intention import ZERO_HASH, read_envelope, write_envelope
 from datalattice.weaver.rows import witness_content
+from datalattice.weaver.storeid import STORE_ID_BYTES
 
 
 class WitnessContent(Message, name="lattice.weaver.WitnessContent"):
@@ -60,7 +56,7 @@ class ChainEnd(NamedTuple):
 
 _USUAL_BYTES: Final = 128  # `witness_content` writes 97 at most
 
-CHAIN_START = ChainEnd(0, ZERO)  # an empty log: "32 zero bytes for seq 1"
+CHAIN_START = ChainEnd(0, ZERO_HASH)  # an empty log: "32 zero bytes for seq 1"
 
 
 class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):

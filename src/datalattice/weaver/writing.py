@@ -24,7 +24,7 @@ from datalattice.weaver.intention import SignedIntention
 from datalattice.weaver.log import IntentionLog
 from datalattice.weaver.op import Op
 from datalattice.weaver.state import BATCH_BYTES, Position, Projection, State
-from datalattice.weaver.tables import DATA, SYSTEM
+from datalattice.weaver.tables import STATE_DATA, STATE_SYSTEM
 
 
 class _Unwritten:
@@ -56,9 +56,9 @@ class Writing:
         head = self._call.head
         end = Position(head.seq, head.content_hash)
         self._folding = state.begin(txn, end, _Unwritten(log, self._call))
-        self.data: Final = self._folding.reader(DATA)
+        self.data: Final = self._folding.reader(STATE_DATA)
         """The machine's table, with what this call has changed."""
-        self.system: Final = self._folding.reader(SYSTEM)
+        self.system: Final = self._folding.reader(STATE_SYSTEM)
         """The system table, with what this call has changed."""
         self.dag: Final = self._folding.dag
         """The operations of the log, with those of this call."""

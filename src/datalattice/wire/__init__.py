@@ -60,13 +60,13 @@ from datalattice.wire.muxframes import (
     encode_mux_frame as encode_mux_frame,
 )
 from datalattice.wire.streams import (
-    AHEAD_BYTES_MAX as AHEAD_BYTES_MAX,
     FRAME_BYTES as FRAME_BYTES,
     JOIN_BYTES as JOIN_BYTES,
     LATTICE as LATTICE,
     MAIN_STREAM as MAIN_STREAM,
     MUX_PROTOCOL as MUX_PROTOCOL,
     PLAIN_PROTOCOL as PLAIN_PROTOCOL,
+    STREAM_AHEAD_BYTES_MAX as STREAM_AHEAD_BYTES_MAX,
     UNSENT_BYTES_MAX as UNSENT_BYTES_MAX,
     FrameArrived as FrameArrived,
     MuxEvent as MuxEvent,

@@ -5,8 +5,8 @@ a `Mux` (mux.py). Neither does input or output. `receive` takes bytes of the lin
 one event at a time, `take` returns bytes for the link. The caller calls `next` until it returns
 None, and again after `receive`, `handled` and `take`.
 
-    frames_max: most unhandled frames of a stream; together they have at most `AHEAD_BYTES_MAX`.
-                Further frames wait here or at the peer.
+    frames_max: most unhandled frames of a stream; together they have at most
+                `STREAM_AHEAD_BYTES_MAX`. Further frames wait here or at the peer.
 
 Source: docs/protocol.md "Frames", "Several streams".
 """
@@ -43,7 +43,7 @@ UNSENT_BYTES_MAX: Final = 16_000_000
 """With more unsent bytes the next frame of a stream waits: a short request can cause an answer as
 long as a frame may be."""
 
-AHEAD_BYTES_MAX: Final = 1_000_000
+STREAM_AHEAD_BYTES_MAX: Final = 1_000_000
 """With more unhandled bytes the next frame of a stream waits."""
 
 
@@ -91,7 +91,7 @@ class Channel:
         """Return whether the next frame may be given out."""
         # One frame is always allowed, however long, or the stream could never go on.
         count = self.unhandled_count
-        is_few = count < frames_max and self.unhandled_bytes < AHEAD_BYTES_MAX
+        is_few = count < frames_max and self.unhandled_bytes < STREAM_AHEAD_BYTES_MAX
         return (is_few or not count) and self.unsent_bytes < UNSENT_BYTES_MAX
 
     def gave(self, payload_bytes: int) -> None:

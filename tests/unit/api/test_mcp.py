@@ -438,7 +438,7 @@ def test_the_operations_of_the_venue_are_tools(world: World) -> None:
 def test_an_operation_that_goes_on_answers_with_its_job(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datalattice.service.handlers.venue.WAIT_S", 0.05)
+    monkeypatch.setattr("datalattice.service.handlers.venue._WAIT_S", 0.05)
 
     async def use(client: Any) -> None:
         begun = (await client.call_tool("op_ledger_pure", {"ask": "which one?"})).structured_content

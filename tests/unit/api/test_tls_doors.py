@@ -476,7 +476,7 @@ def test_without_tls_others_reach_a_door_only_if_that_is_said() -> None:
 def test_a_door_that_fails_while_it_serves_is_begun_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors_module, "RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(doors_module, "_RETRY_FIRST_S", 0.01)
     made: list[Any] = []
     real = doors_module._server
 

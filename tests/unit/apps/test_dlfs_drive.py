@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from datalattice.apps.dlfs import (
-    DEPTH_MAX,
+    DRIVE_DEPTH_MAX,
     PROPERTIES_BYTES_MAX,
     PROPERTIES_KEY,
     PROPERTIES_MAX,
@@ -161,7 +161,7 @@ def test_a_path_is_text() -> None:
 
 
 def test_paths_have_a_depth_limit(drive: Drive) -> None:
-    deep = "/".join(["d"] * (DEPTH_MAX - 1))
+    deep = "/".join(["d"] * (DRIVE_DEPTH_MAX - 1))
     drive.makedirs(deep)
     drive.write(deep + "/f", b"x")
     assert drive.read(deep + "/f") == b"x"
@@ -171,7 +171,7 @@ def test_paths_have_a_depth_limit(drive: Drive) -> None:
     with pytest.raises(UsageError, match="deeper than 100"):
         drive.copy("/d", "/other/place/d")
     drive.delete(deep + "/f")
-    drive.move("/d", "/other/d" if DEPTH_MAX > 100 else "/e")
+    drive.move("/d", "/other/d" if DRIVE_DEPTH_MAX > 100 else "/e")
     assert drive.exists("/e/d")
 
 
@@ -245,14 +245,14 @@ def test_a_watch_tells_of_each_path_that_changed(drive: Drive, clock: Hand) -> N
 
 def test_usage_of_a_drive_that_uses_one_directory_many_times_over() -> None:
     tree: Value = make_file(b"12", 1)
-    for _ in range(DEPTH_MAX - 1):
+    for _ in range(DRIVE_DEPTH_MAX - 1):
         tree = make_directory(Index.of([("a", tree), ("b", tree)]), 1)
-    count = 2 ** (DEPTH_MAX - 1)
+    count = 2 ** (DRIVE_DEPTH_MAX - 1)
     assert Drive(RootLattice(DLFSLattice(), tree)).du() == (2 * count, count, count - 1)
     for _ in range(5_000):
         tree = make_directory(Index.of([("d", tree)]), 1)
     usage = Drive(RootLattice(DLFSLattice(), tree)).du()
-    assert usage == (0, 0, DEPTH_MAX + 1)
+    assert usage == (0, 0, DRIVE_DEPTH_MAX + 1)
 
 
 def test_files_are_written_read_and_changed(drive: Drive, clock: Hand) -> None:

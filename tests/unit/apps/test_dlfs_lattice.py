@@ -8,7 +8,7 @@ import time
 import pytest
 
 from datalattice.apps.dlfs import (
-    DEPTH_MAX,
+    DRIVE_DEPTH_MAX,
     NODE_FIELDS_MAX,
     DLFSLattice,
     Drive,
@@ -187,13 +187,13 @@ def test_bad_entries_are_dropped_one_by_one_and_reported() -> None:
 
 def test_deep_trees_are_cut_where_the_bound_is() -> None:
     tree: Value = file(1)
-    for _ in range(DEPTH_MAX):
+    for _ in range(DRIVE_DEPTH_MAX):
         tree = folder(1, d=tree)
     assert LATTICE.merge(None, tree) is tree
     reports: list[MergeNotice] = []
     context = MergeContext(report=reports.append)
     cut = LATTICE.merge(None, folder(1, d=tree, e=file(1)), context)
-    assert [len(report.path) for report in reports] == [2 * (DEPTH_MAX + 1)]
+    assert [len(report.path) for report in reports] == [2 * (DRIVE_DEPTH_MAX + 1)]
     assert same(LATTICE.merge(cut, folder(1, e=file(1))), cut)
     for _ in range(50_000):
         tree = folder(1, d=tree)
@@ -221,19 +221,24 @@ def test_trees_that_use_one_directory_many_times_over_are_merged_once() -> None:
 
 def test_what_a_signer_made_too_deep_and_nobody_could_put_right_breaks_no_merge() -> None:
     """A first signed value is taken as it is; the next one may raise a base above it."""
-    for levels, late in ((DEPTH_MAX - 1, 9), (DEPTH_MAX + 40, 9), (DEPTH_MAX + 40, 1), (5_000, 9)):
+    for levels, late in (
+        (DRIVE_DEPTH_MAX - 1, 9),
+        (DRIVE_DEPTH_MAX + 40, 9),
+        (DRIVE_DEPTH_MAX + 40, 1),
+        (5_000, 9),
+    ):
         plain: Value = file(late)
         other_layout: Value = file(late)
         for _ in range(levels):
             plain = folder(1, d=plain)
             index = Index.of([("d", other_layout)])
             other_layout = Vector.of([index, None, None, 9, Index.of([("d", 3)])])
-        for _ in range(DEPTH_MAX - 1):
+        for _ in range(DRIVE_DEPTH_MAX - 1):
             other_layout = folder(9, d=other_layout)
         for own in (plain, other_layout):
             news: Value = folder(12, base=2)
             assert LATTICE.check_foreign(LATTICE.merge(own, news))
-            for _ in range(DEPTH_MAX - 1):
+            for _ in range(DRIVE_DEPTH_MAX - 1):
                 news = folder(12, d=news)
             assert LATTICE.check_foreign(LATTICE.merge(own, news))
             assert LATTICE.check_foreign(LATTICE.merge(own, gone(2)))

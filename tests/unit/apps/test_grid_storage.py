@@ -13,7 +13,7 @@ import pytest
 from datalattice.apps.dlfs import Drive
 from datalattice.apps.grid import (
     CONTENT_BYTES_MAX,
-    STORAGE,
+    STORAGE_LATTICE,
     ContentBackend,
     DriveBackend,
     FileBackend,
@@ -178,7 +178,7 @@ def test_the_usual_limit_is_64_mebibytes() -> None:
 
 
 def test_damage_in_the_lattice_is_told_and_storing_again_repairs_it() -> None:
-    place = LatticeBackend(RootLattice(STORAGE, Index.of({sha(b"true"): b"false"})))
+    place = LatticeBackend(RootLattice(STORAGE_LATTICE, Index.of({sha(b"true"): b"false"})))
     with Storage(place) as storage:
         check_damage(storage)
 

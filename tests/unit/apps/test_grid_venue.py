@@ -14,8 +14,8 @@ from datalattice.apps.grid import (
     GRID,
     GRID_ROOT,
     GRID_SECTION,
+    JOB_STATUSES,
     PLAIN_GRID,
-    STATUSES,
     TERMINAL,
     VENUE,
     ContentBackend,
@@ -41,7 +41,7 @@ from datalattice.apps.grid import (
     view,
 )
 from datalattice.apps.grid.assets import content_hash
-from datalattice.apps.grid.jobs import COUNT_MAX
+from datalattice.apps.grid.jobs import JOB_COUNT_MAX
 from datalattice.cells import (
     EMPTY_INDEX,
     EMPTY_MAP,
@@ -330,7 +330,7 @@ def test_ids_go_on_within_a_millisecond_and_when_the_clock_steps_back() -> None:
     assert make_job_id(5, first, entropy)[:8] == b"\0\0\0\0\0\x05\0\x01"
     assert make_job_id(4, first, entropy)[:8] == b"\0\0\0\0\0\x05\0\x01"
     assert make_job_id(6, first, entropy)[:8] == b"\0\0\0\0\0\x06\0\0"
-    last = first[:6] + COUNT_MAX.to_bytes(2, "big") + first[8:]
+    last = first[:6] + JOB_COUNT_MAX.to_bytes(2, "big") + first[8:]
     assert make_job_id(5, last, entropy)[:8] == b"\0\0\0\0\0\x06\0\0"
 
 
@@ -347,7 +347,7 @@ def test_wrong_jobs_are_refused() -> None:
     for given in ("", b"", "0", "x", b"x" * 33, 7, None):
         with pytest.raises(UsageError, match="a job id"):
             parse_job_id(given)
-    assert TERMINAL < STATUSES
+    assert TERMINAL < JOB_STATUSES
     assert venue.jobs() == [job]
 
 

@@ -9,7 +9,7 @@ import pytest
 from datalattice.apps.dlfs import times
 from datalattice.apps.dlfs.lattice import DRIVES, DLFSLattice
 from datalattice.apps.dlfs.node import make_directory, make_file
-from datalattice.apps.grid.lattice import STORAGE
+from datalattice.apps.grid.lattice import STORAGE_LATTICE
 from datalattice.apps.kv.lattice import KVStoreLattice
 from datalattice.apps.queue.lattice import topic_map_lattice
 from datalattice.cells import Blob, Index, Keyword, Map, Signed, Value, Vector, Work, novelty, same
@@ -55,7 +55,7 @@ def kept(value: Value) -> Value:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(times, "_remembered", times._Remembered(times.REMEMBERED_MAX))
+    monkeypatch.setattr(times, "_remembered", times._Remembered(times._REMEMBERED_MAX))
 
 
 DRIVE_BOMBS: list[Callable[[], tuple[Value, Value]]] = [
@@ -118,7 +118,7 @@ def test_what_a_merge_of_directories_did_is_shared_by_all_drives_of_a_message(
         for count in (1, 50)
     ]
     first = spent_on(DRIVES, *one)
-    monkeypatch.setattr(times, "_remembered", times._Remembered(times.REMEMBERED_MAX))
+    monkeypatch.setattr(times, "_remembered", times._Remembered(times._REMEMBERED_MAX))
     assert spent_on(DRIVES, *many) < first + 50 * 20
 
 
@@ -207,7 +207,7 @@ def test_content_of_few_cells_and_many_bytes_is_not_hashed() -> None:
     content = Blob.of(chunk * 4_000)
     assert isinstance(content, Blob)
     other = kept(Index.of([(bytes([n]) * 32, content) for n in range(9)]))
-    assert spent_on(STORAGE, Index(), other) < TICKS_MAX
+    assert spent_on(STORAGE_LATTICE, Index(), other) < TICKS_MAX
 
 
 # --- legal data --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import CONSUMERS, Consumer, PartitionId, Queue
+from datalattice.apps.queue import CONSUMERS_DATABASE, Consumer, PartitionId, Queue
 from datalattice.apps.queue.consumer import field_of, is_within
 from datalattice.cells import Keyword, Value, value_hash
 from datalattice.crypto import KeyPair
@@ -45,7 +45,7 @@ def robot(here: MemoryBinding, **options: object) -> Consumer:
 
 
 def stored(here: MemoryBinding, name: str = "robot") -> dict[Value, Value]:
-    database = Database.at(here.base, here.own, CONSUMERS)
+    database = Database.at(here.base, here.own, CONSUMERS_DATABASE)
     return {field: list(value) for field, value in database.hgetall(name).entries()}  # type: ignore[call-overload]
 
 

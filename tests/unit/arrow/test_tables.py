@@ -366,7 +366,7 @@ def test_cells_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_table_is_loaded_and_read_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datalattice.client.bound.LOADED_ROWS_MAX", 7)
+    monkeypatch.setattr("datalattice.client.bound._LOADED_ROWS_MAX", 7)
     numbers = list(range(20))
     table = pa.table(
         {

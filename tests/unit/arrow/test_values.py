@@ -17,7 +17,7 @@ from datalattice.arrow.values import (
     accepted_types,
     column_type,
     parse,
-    render,
+    to_column_value,
     variant_parts,
 )
 from datalattice.cells import (
@@ -66,12 +66,12 @@ def in_queue(value: Value, format: ValueFormat) -> object:
 @example("\\udc80 \\\\udc80")
 def test_columns_are_those_of_queue_rows(value: Any) -> None:
     for format in (CELL, STRING, JSON):
-        assert render(value, format) == in_queue(value, format)
+        assert to_column_value(value, format) == in_queue(value, format)
 
 
 @given(strategies.values())
 def test_the_cell_format_gives_back_the_very_value(value: Any) -> None:
-    assert same(parse(render(value, CELL), CELL), value)
+    assert same(parse(to_column_value(value, CELL), CELL), value)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_the_cell_format_gives_back_the_very_value(value: Any) -> None:
     ],
 )
 def test_render(value: Value, format: ValueFormat, column: object) -> None:
-    assert render(value, format) == column
+    assert to_column_value(value, format) == column
 
 
 def test_bytes_are_those_of_blobs_and_strings_only() -> None:
     for value in (1, True, 1.5, Keyword("k"), Map.of({"a": 1}), Vector.of([b"a"])):
         with pytest.raises(NotBytes):
-            render(value, BYTES)
+            to_column_value(value, BYTES)
 
 
 def test_types() -> None:
@@ -182,7 +182,7 @@ class TestVariant:
     @given(JSONS)
     def test_there_and_back(self, document: Any) -> None:
         value = to_cell(document)
-        found = parse(render(value, VARIANT), VARIANT)
+        found = parse(to_column_value(value, VARIANT), VARIANT)
         assert same(found, value)
 
     def test_arrow_takes_it(self) -> None:
@@ -190,7 +190,7 @@ class TestVariant:
         from pyspark.sql.types import VariantType
 
         kind = to_arrow_type(VariantType())
-        array = pa.array([render(to_cell({"a": 1}), VARIANT), None], kind)
+        array = pa.array([to_column_value(to_cell({"a": 1}), VARIANT), None], kind)
         assert [parse(entry, VARIANT) for entry in array.to_pylist()] == [Map.of({"a": 1}), None]
 
     def test_what_json_has_not(self) -> None:
@@ -207,7 +207,7 @@ class TestVariant:
         assert Decimal(digits) == parse(VariantVal.parseJson(digits), VARIANT)
 
     def test_half_characters_are_replaced(self) -> None:
-        found = parse(render(to_cell([BAD_TEXT, Char(0xD800)]), VARIANT), VARIANT)
+        found = parse(to_column_value(to_cell([BAD_TEXT, Char(0xD800)]), VARIANT), VARIANT)
         assert same(found, Vector.of(["a\ufffd\ufffdb", "\ufffd"]))
 
     @pytest.mark.parametrize("data", [b"", b"\xff", b"\x02\x01\x00\x00\x05\x00"])

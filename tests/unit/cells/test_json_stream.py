@@ -197,7 +197,7 @@ def test_a_large_value_is_staged_in_parts_and_stays_the_same(
 ) -> None:
     monkeypatch.setattr(jsonstream, "STAGE_CHARS", 1_000)
     monkeypatch.setattr(jsonstream, "WHOLE_CHARS", 1_000)
-    monkeypatch.setattr(jsonstream, "PENDING_MAX", 16)
+    monkeypatch.setattr(jsonstream, "_PENDING_MAX", 16)
     rows = Vector.of([Map.of({"n": at, "t": f"row {at} " * 30}) for at in range(300)])
     value = Map.of({"rows": rows, "index": Index.of({f"{at}": at for at in range(300)}), "z": "z"})
     steps: list[int] = []

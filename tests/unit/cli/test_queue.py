@@ -209,13 +209,13 @@ def test_values_that_wait_for_others_are_committed_without_them() -> None:
 
     def coming() -> Iterator[Any]:
         yield "a"
-        now[0] += commands.PAUSE_S / 2
+        now[0] += commands._PAUSE_S / 2
         yield "b"
-        now[0] += commands.PAUSE_S / 2
+        now[0] += commands._PAUSE_S / 2
         yield commands.Pause()
         yield commands.Pause()
         yield "c"
-        now[0] += commands.PAUSE_S
+        now[0] += commands._PAUSE_S
         yield "d"
         yield "e"
 

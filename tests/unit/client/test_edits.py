@@ -189,7 +189,7 @@ def test_a_change_that_fails_or_writes_nothing_leaves_all_as_it_is(
 def test_large_values_go_in_pieces(
     folder: Folder, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edits, "BATCH_BYTES", 10_000)
+    monkeypatch.setattr(edits, "_BATCH_BYTES", 10_000)
     values = [bytes([n % 256]) * (n * 7) for n in range(300)]
 
     def offer(cursor: RootLattice, keys: KeyPair) -> range:
@@ -403,7 +403,7 @@ def test_staged_values_outlive_collections_of_the_node(
 def test_values_that_wait_for_their_edit_take_a_bounded_number_of_places(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, count: int, with_node: Any
 ) -> None:
-    monkeypatch.setattr(edits, "WAITING_MAX", 32)
+    monkeypatch.setattr(edits, "_WAITING_MAX", 32)
     values = [bytes(200) + number.to_bytes(2, "big") for number in range(count)]
 
     def work(node: NodeServer) -> None:

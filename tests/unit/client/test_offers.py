@@ -157,9 +157,9 @@ def test_records_go_by_one_request_and_very_many_by_an_edit(
         long: list[object] = ["x" * 3_000, "y" * 5_000]
         columns = Vector.of((to_cell(long), None, None))
         size = sum(len(encoding) for _, encoding, _ in novelty(columns))
-        monkeypatch.setattr(edits, "BATCH_BYTES", size)
+        monkeypatch.setattr(edits, "_BATCH_BYTES", size)
         assert offered(editor, long, requests) == ["queue.append"]
-        monkeypatch.setattr(edits, "BATCH_BYTES", size - 1)
+        monkeypatch.setattr(edits, "_BATCH_BYTES", size - 1)
         assert offered(editor, long, requests)[-1] == "root.swap"
         assert values_in(folder) == [*range(7), *range(8), *range(9), *long, *long]
 

@@ -22,7 +22,7 @@ NOT_RUN = {"broadcast-set", "broadcast-root", "broadcast-with-key"}
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is known sooner here: the subject is that what comes is compared."""
-    monkeypatch.setattr(node_player, "SILENCE_MS", 40)
+    monkeypatch.setattr(node_player, "_SILENCE_MS", 40)
 
 
 def document_of(name: str) -> Any:
@@ -84,7 +84,7 @@ def compared(transcript: Any) -> list[tuple[int, tuple[str, ...]]]:
 def test_a_changed_digit_of_what_is_compared_fails(
     file: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_player, "ANSWER_S", 0.2)
+    monkeypatch.setattr(node_player, "_ANSWER_S", 0.2)
     original = transcript_of(file, name)
     places = compared(original)
     assert places
@@ -152,7 +152,7 @@ def test_a_silence_in_which_something_comes_fails() -> None:
 
 
 def test_a_close_that_does_not_come_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_player, "ANSWER_S", 0.2)
+    monkeypatch.setattr(node_player, "_ANSWER_S", 0.2)
     transcript = transcript_of("node-ping.json", "ping-ids")
     transcript["steps"] = [{"op": "peer_closed", "expect": "match"}]
     with pytest.raises(Mismatch, match="did not close"):

@@ -32,7 +32,7 @@ from datalattice.errors import (
 from datalattice.lattice import (
     EMPTY_CONTEXT,
     TIMESTAMP,
-    VALUE,
+    VALUE_KEY,
     IndexLattice,
     KeyedLattice,
     Lattice,
@@ -108,7 +108,7 @@ def stamped(stamp: int, data: Value) -> Map:
 
 def test_keys_between_signatures_become_one_cursor() -> None:
     root = RootLattice(TREE, None, AS_ALICE)
-    cursor = root.path(O, ALICE.public_key, VALUE, "drive", "deep")
+    cursor = root.path(O, ALICE.public_key, VALUE_KEY, "drive", "deep")
     assert isinstance(cursor, Descended)
     assert cursor._keys == ("drive", "deep")
     signed = cursor._parent
@@ -123,7 +123,7 @@ def test_the_lattice_goes_along_until_it_ends() -> None:
     root = RootLattice(TREE)
     assert isinstance(root.path(A, B).lattice, MaxLattice)
     assert isinstance(root.path(O, b"k").lattice, SignedLattice)
-    assert isinstance(root.path(O, b"k", VALUE).lattice, MapLattice)
+    assert isinstance(root.path(O, b"k", VALUE_KEY).lattice, MapLattice)
     assert root.path(A, "unknown").lattice is None
     assert root.path(A, "unknown", "deeper").lattice is None
     assert root.path(M, "x", b"k", "inside").lattice is None
@@ -133,7 +133,7 @@ def test_cursors_know_where_they_are() -> None:
     context = MergeContext(key_pair=ALICE, path=("above",))
     root = RootLattice(TREE, None, context)
     cursor = root.path("o", ALICE.public_key).path("value", "x")
-    assert cursor.context.path == ("above", O, ALICE.public_key, VALUE, "x")
+    assert cursor.context.path == ("above", O, ALICE.public_key, VALUE_KEY, "x")
     assert cursor.context.owner == ALICE.public_key
     assert cursor.context.key_pair is ALICE
     assert cursor.fork().path("y").context.path[-2:] == ("x", "y")
@@ -142,16 +142,16 @@ def test_cursors_know_where_they_are() -> None:
 
 def test_with_context_sets_it_here_and_not_on_cursors_made_before() -> None:
     root = RootLattice(TREE)
-    before = root.path(O, ALICE.public_key, VALUE)
+    before = root.path(O, ALICE.public_key, VALUE_KEY)
     assert root.with_context(AS_ALICE) is root
-    after = root.path(O, ALICE.public_key, VALUE)
+    after = root.path(O, ALICE.public_key, VALUE_KEY)
     assert before.context.key_pair is None
     assert after.context.key_pair is ALICE
     after.set({})
     with pytest.raises(NoSigningKey):
         before.set({"x": 1})
     before.with_context(AS_ALICE).path("x").set(Set.of([1]))
-    assert before.context.path == (O, ALICE.public_key, VALUE)
+    assert before.context.path == (O, ALICE.public_key, VALUE_KEY)
     assert after.get("x") == Set.of([1])
 
 
@@ -159,7 +159,7 @@ def test_names_become_canonical_at_keyed_and_signed_levels_only() -> None:
     by_word, by_name = (RootLattice(TREE, None, AS_ALICE) for _ in range(2))
     by_word.path(A, B).set(3)
     by_name.path("a", "b").set(3)
-    by_word.path(O, ALICE.public_key, VALUE, "s").set(Set.of([1]))
+    by_word.path(O, ALICE.public_key, VALUE_KEY, "s").set(Set.of([1]))
     by_name.path("o", ALICE.public_key, "value", "s").set(Set.of([1]))
     by_word.path(M, "a").set(EMPTY_INDEX)
     by_name.path("m", "a").set(EMPTY_INDEX)
@@ -412,7 +412,7 @@ def test_a_write_during_the_callback_is_joined() -> None:
 
 
 def alice(root: RootLattice) -> LatticeCursor:
-    return root.path(O, ALICE.public_key, VALUE)
+    return root.path(O, ALICE.public_key, VALUE_KEY)
 
 
 def cell_of(root: RootLattice) -> Value:
@@ -543,8 +543,8 @@ def test_sync_of_a_signed_cursor_goes_to_the_root() -> None:
 def test_strict_cursors_refuse_a_key_that_is_not_the_owners(steps: int) -> None:
     def at(root: LatticeCursor, owner: Value) -> LatticeCursor:
         if steps == 1:
-            return root.path(O, owner, VALUE)
-        return root.path(O).path(owner).path(VALUE)
+            return root.path(O, owner, VALUE_KEY)
+        return root.path(O).path(owner).path(VALUE_KEY)
 
     strict = RootLattice(TREE, None, MergeContext(key_pair=BOB))
     with pytest.raises(NoSigningKey, match="no key here may sign for the owner"):
@@ -575,18 +575,18 @@ def test_a_key_of_the_ring_signs_for_its_owner_and_the_identity_for_itself() -> 
     context = MergeContext(key_pair=BOB, keys=KeyRing(ALICE))
     root = RootLattice(TREE, None, context)
     for owner in (ALICE, BOB):
-        root.path(O, owner.public_key, VALUE).set({"s": {1}})
+        root.path(O, owner.public_key, VALUE_KEY).set({"s": {1}})
         cell = root.path(O, owner.public_key).get()
         assert isinstance(cell, Signed)
         assert cell.public_key == owner.public_key
     alone = RootLattice(TREE, None, MergeContext(keys=KeyRing(ALICE)))
-    alone.path(O, ALICE.public_key, VALUE).set({"s": {1}})
+    alone.path(O, ALICE.public_key, VALUE_KEY).set({"s": {1}})
     with pytest.raises(NoSigningKey, match="no key here"):
-        alone.path(O, BOB.public_key, VALUE).set({"s": {1}})
+        alone.path(O, BOB.public_key, VALUE_KEY).set({"s": {1}})
 
 
 def test_strict_does_not_concern_a_signed_value_without_an_owner() -> None:
     root = RootLattice(SignedLattice(MaxLattice()), None, AS_ALICE)
     root.path("value").set(5)
     assert same(root.get(), Signed.sign(ALICE, 5))
-    assert root.path(VALUE).initial_value is None
+    assert root.path(VALUE_KEY).initial_value is None

@@ -21,7 +21,7 @@ from datalattice.errors import (
 )
 from datalattice.lattice import (
     EMPTY_CONTEXT,
-    VALUE,
+    VALUE_KEY,
     DIDOwnerLattice,
     KeyedLattice,
     Lattice,
@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[Write, type[DataLatticeError], str]] = {
         "cannot be removed",
     ),
     "removal of what another signed": (
-        lambda cursor: cursor.path(KV, B, VALUE).set(None),
+        lambda cursor: cursor.path(KV, B, VALUE_KEY).set(None),
         NoSigningKey,
         "no key here may sign for the owner",
     ),
@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[Write, type[DataLatticeError], str]] = {
         "a signed int is not accepted at",
     ),
     "a value of a wrong kind to sign": (
-        lambda cursor: cursor.path(KV, A, VALUE).set(5),
+        lambda cursor: cursor.path(KV, A, VALUE_KEY).set(5),
         TypeMismatch,
         "a int is not accepted at",
     ),
@@ -177,7 +177,7 @@ def test_a_write_of_what_this_node_may_not_write_is_refused_and_changes_nothing(
     with pytest.raises(error, match=text):
         write(cursor)
     assert cursor.get() is ROOT
-    cursor.path(KV, A, VALUE).set(EMPTY)  # an honest write goes on
+    cursor.path(KV, A, VALUE_KEY).set(EMPTY)  # an honest write goes on
     cursor.sync()
     assert same(root.get(KV, A), Signed.sign(ANN, EMPTY))
     assert same(root.get(KV, B), HELD)
@@ -204,7 +204,7 @@ def test_the_sync_of_a_fork_with_a_key_of_its_own_is_judged_by_the_keys_of_its_p
         fork.sync()
     assert root.get() is ROOT
     fork.path(KV, B).set(HELD)
-    fork.path(KV, B, VALUE, "more").set(EMPTY_INDEX)  # news of the owner, signed by the owner
+    fork.path(KV, B, VALUE_KEY, "more").set(EMPTY_INDEX)  # news of the owner, signed by the owner
     fork.sync()
     assert same(root.get(KV, B), fork.get(KV, B))
     assert not same(root.get(KV, B), HELD)
@@ -247,7 +247,7 @@ def test_owners_named_by_dids_are_judged_by_the_verifier_and_told_apart_by_every
     lattice = KeyedLattice({"d": DIDS})
     root = RootLattice(lattice, None, MergeContext(key_pair=ANN, verifier=knows))
     own = did_of(A)
-    root.path("d", own, VALUE).set({"n": 1})
+    root.path("d", own, VALUE_KEY).set({"n": 1})
     root.path("d", SITE + ":ben").set(Signed.sign(BEN, {"n": 1}))
     held = root.get()
     for wrong in (EMPTY, Signed.sign(ANN, EMPTY), Signed.sign(BEN, EMPTY)):
@@ -280,7 +280,7 @@ def test_slots_below_unsigned_containers_are_found() -> None:
     root.set({"x": {A: Signed.sign(ANN, 5)}})
     with pytest.raises(TypeMismatch):
         root.path("x", A).set(6)
-    assert root.path("x", A, VALUE).get() == 5
+    assert root.path("x", A, VALUE_KEY).get() == 5
 
 
 class _Asked(Lattice):

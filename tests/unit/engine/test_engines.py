@@ -23,7 +23,7 @@ from datalattice.engine import (
     open_engine,
 )
 from datalattice.errors import Corruption, ReadOnly, StoreClosed, StoreFailed, UsageError
-from datalattice.testing.engine_kit import TABLES, check_engine
+from datalattice.testing.engine_kit import KIT_TABLES, check_engine
 
 
 @pytest.fixture(params=["memory", "lmdb", "lmdb-not-durable"])
@@ -35,8 +35,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[]
         nonlocal count
         count += 1
         if request.param == "memory":
-            return open_engine(MEMORY_URL, TABLES)
-        engine = LmdbEngine(tmp_path / str(count), TABLES, durable=request.param == "lmdb")
+            return open_engine(MEMORY_URL, KIT_TABLES)
+        engine = LmdbEngine(tmp_path / str(count), KIT_TABLES, durable=request.param == "lmdb")
         stack.callback(engine.close)
         return engine
 
@@ -49,11 +49,11 @@ def test_every_engine_keeps_the_protocol(make: Callable[[], Engine]) -> None:
 
 
 def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
-    with_data = open_engine(tmp_path, TABLES)
+    with_data = open_engine(tmp_path, KIT_TABLES)
     with with_data.write() as txn:
         txn.put("one", b"k", b"v")
     with_data.close()
-    again = open_engine(tmp_path, TABLES)
+    again = open_engine(tmp_path, KIT_TABLES)
     with again.read() as view:
         assert view.get("one", b"k") == b"v"
     again.close()
@@ -81,9 +81,9 @@ def test_reader_and_writer_share_one_process(tmp_path: Path, reader_first: bool)
 
 
 def test_one_process_cannot_mix_durable_and_not(tmp_path: Path) -> None:
-    engine = LmdbEngine(tmp_path, TABLES)
+    engine = LmdbEngine(tmp_path, KIT_TABLES)
     with pytest.raises(UsageError, match="durable=True"):
-        LmdbEngine(tmp_path, TABLES, durable=False)
+        LmdbEngine(tmp_path, KIT_TABLES, durable=False)
     engine.close()
 
 
@@ -126,13 +126,13 @@ with reader.read() as view:
 
 def test_a_folder_without_tables_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="this folder has no tables"):
-        open_engine(tmp_path / "none", TABLES, read_only=True)
+        open_engine(tmp_path / "none", KIT_TABLES, read_only=True)
 
 
 def test_a_folder_with_something_else_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"hello " * 3000)
     with pytest.raises(Corruption, match=str(tmp_path)):
-        open_engine(tmp_path, TABLES)
+        open_engine(tmp_path, KIT_TABLES)
 
 
 @pytest.mark.parametrize("names", [[], ["a b"], [""], ["é"], ["x" * 65]])
@@ -150,7 +150,7 @@ def test_the_number_of_tables_is_bounded() -> None:
 @pytest.mark.parametrize(("where", "read_only"), [("redis://x", False), (MEMORY_URL, True)])
 def test_other_places_are_refused(where: str, read_only: bool) -> None:
     with pytest.raises(UsageError):
-        open_engine(where, TABLES, read_only=read_only)
+        open_engine(where, KIT_TABLES, read_only=read_only)
 
 
 def test_a_snapshot_of_a_closed_engine_is_refused(make: Callable[[], Engine]) -> None:

@@ -19,7 +19,7 @@ from datalattice.engine import (
     group as group_module,
 )
 from datalattice.errors import ReadOnly, StoreFull
-from datalattice.testing.engine_kit import LIMIT_S, SignallingQueue, TxnWork, run_together
+from datalattice.testing.engine_kit import KIT_LIMIT_S, SignallingQueue, TxnWork, run_together
 
 
 class Interrupted(BaseException):
@@ -46,22 +46,22 @@ def test_a_thread_interrupted_in_its_wait_runs_nothing() -> None:
 
     def while_leading() -> None:  # the queue was taken: what comes now waits for the next commit
         leading.set()
-        assert queue.arrivals.acquire(timeout=LIMIT_S)
+        assert queue.arrivals.acquire(timeout=KIT_LIMIT_S)
         signal.pthread_kill(main, signal.SIGUSR1)
 
     def lead(txn: GroupTxn) -> None:
-        assert queue.arrivals.acquire(timeout=LIMIT_S)
+        assert queue.arrivals.acquire(timeout=KIT_LIMIT_S)
         txn.after_commit(while_leading)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     leader = threading.Thread(target=group.run, args=(lead,))
     try:
         leader.start()
-        assert leading.wait(LIMIT_S)
+        assert leading.wait(KIT_LIMIT_S)
         with pytest.raises(Interrupted):
             group.run(put(1))
     finally:
-        leader.join(LIMIT_S)
+        leader.join(KIT_LIMIT_S)
         signal.signal(signal.SIGUSR1, before)
     group.run(put(2))
     assert keys(group) == [b"2"]
@@ -74,7 +74,7 @@ def test_a_leader_interrupted_before_it_begins_hands_over() -> None:
     group._queue.extend((first, second))
     group._withdraw(first)
     assert second.leads
-    assert second.wake.acquire(timeout=LIMIT_S)
+    assert second.wake.acquire(timeout=KIT_LIMIT_S)
     group._lead()
     assert keys(group) == [b"2"]
 

@@ -30,7 +30,7 @@ from datalattice.engine import (
 from datalattice.engine.journal import RECORD_BYTES_MAX
 from datalattice.errors import Corruption, StoreError, StoreFailed
 from datalattice.testing.disk import SimDisk, SimulatedCrash
-from datalattice.testing.engine_kit import TABLES, check_engine
+from datalattice.testing.engine_kit import KIT_TABLES, check_engine
 from datalattice.testing.journal import JournalEngine
 
 SMALL = 700
@@ -78,7 +78,7 @@ class MemoryFiles:
 @pytest.mark.parametrize("full_bytes", [0, SMALL, 1 << 20])
 def test_it_is_an_engine(full_bytes: int) -> None:
     def make() -> Engine:
-        base = MemoryEngine((*TABLES, JOURNAL_TABLE))
+        base = MemoryEngine((*KIT_TABLES, JOURNAL_TABLE))
         return JournaledEngine(base, MemoryFiles(), b"boot", full_bytes=full_bytes)
 
     check_engine(make)
@@ -86,7 +86,7 @@ def test_it_is_an_engine(full_bytes: int) -> None:
 
 def test_it_is_an_engine_in_a_folder(tmp_path: Path) -> None:
     numbers = count()
-    check_engine(lambda: open_engine(tmp_path / str(next(numbers)), TABLES))
+    check_engine(lambda: open_engine(tmp_path / str(next(numbers)), KIT_TABLES))
 
 
 # --- crashes ------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def contents(engine: Engine) -> dict[tuple[str, bytes], bytes]:
 
 
 def opened(disk: SimDisk, boot: int = 0) -> JournaledEngine:
-    base = JournalEngine(disk, "tables", (*TABLES, JOURNAL_TABLE))
+    base = JournalEngine(disk, "tables", (*KIT_TABLES, JOURNAL_TABLE))
 
     def open_file(name: str) -> JournalFile:
         path = f"tables/front-{name}"
@@ -165,7 +165,7 @@ def test_a_crash_at_any_write_keeps_what_returned(power_failure: bool) -> None:
 
 
 def test_a_failed_sync_leaves_nothing_behind() -> None:
-    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    files, base = MemoryFiles(), MemoryEngine((*KIT_TABLES, JOURNAL_TABLE))
     engine = JournaledEngine(base, files, b"boot")
     with engine.write() as txn:
         txn.put("one", b"k", b"1")
@@ -182,7 +182,7 @@ def test_a_failed_sync_leaves_nothing_behind() -> None:
 
 
 def test_a_damaged_journal_is_an_error_and_not_an_older_state() -> None:
-    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    files, base = MemoryFiles(), MemoryEngine((*KIT_TABLES, JOURNAL_TABLE))
     engine = JournaledEngine(base, files, b"boot")
     for number in range(3):
         with engine.write() as txn:
@@ -212,7 +212,7 @@ def test_a_commit_writes_its_record_and_nothing_else_to_the_disk() -> None:
     calls: list[object] = []
     files = MemoryFiles()
     files.journal = Watched()
-    engine = JournaledEngine(MemoryEngine((*TABLES, JOURNAL_TABLE)), files, b"boot")
+    engine = JournaledEngine(MemoryEngine((*KIT_TABLES, JOURNAL_TABLE)), files, b"boot")
     with engine.write() as txn:  # the first of this boot
         txn.put("one", b"k", b"v")
     begin = len(files.journal.data) - 4  # over the length that says that no record follows
@@ -302,7 +302,7 @@ def test_tables_that_are_replaced_take_their_journal_with_them(tmp_path: Path) -
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_a_record_has_a_greatest_size(more: int) -> None:
-    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    files, base = MemoryFiles(), MemoryEngine((*KIT_TABLES, JOURNAL_TABLE))
     engine = JournaledEngine(base, files, b"boot")
     with engine.write() as txn:  # a change counts 8 bytes besides key and value
         txn.put("one", b"k", bytes(RECORD_BYTES_MAX - 9 + more))
@@ -314,7 +314,7 @@ def test_a_record_has_a_greatest_size(more: int) -> None:
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_the_journal_goes_to_the_tables_once_it_is_full(more: int) -> None:
-    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    files, base = MemoryFiles(), MemoryEngine((*KIT_TABLES, JOURNAL_TABLE))
     engine = JournaledEngine(base, files, b"boot", full_bytes=SMALL)
     with engine.write() as txn:
         txn.put("one", b"first", b"")
@@ -330,7 +330,7 @@ def test_the_journal_goes_to_the_tables_once_it_is_full(more: int) -> None:
 
 
 def test_engines_on_one_journal_see_each_other_at_once() -> None:
-    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    files, base = MemoryFiles(), MemoryEngine((*KIT_TABLES, JOURNAL_TABLE))
     one, other = (JournaledEngine(base, files, b"boot", full_bytes=SMALL) for _ in range(2))
     for number in range(40):
         writer, reader = (one, other) if number % 3 else (other, one)
@@ -346,7 +346,7 @@ def test_engines_on_one_journal_see_each_other_at_once() -> None:
 
 
 def test_what_is_not_durable_yet_is_seen_by_no_one() -> None:
-    files, base = MemoryFiles(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    files, base = MemoryFiles(), MemoryEngine((*KIT_TABLES, JOURNAL_TABLE))
     writer = JournaledEngine(base, files, b"boot")
     reader = JournaledEngine(base, files, b"boot")
     with writer.write() as txn:
@@ -383,7 +383,7 @@ def test_a_thread_that_reads_while_a_record_is_published_does_not_take_it_twice(
     readers: list[threading.Thread] = []
     files = MemoryFiles()
     files.end = Published()
-    base = MemoryEngine((*TABLES, JOURNAL_TABLE))
+    base = MemoryEngine((*KIT_TABLES, JOURNAL_TABLE))
     engine = JournaledEngine(base, files, b"boot")
     for number in range(3):
         with engine.write() as txn:

@@ -26,7 +26,7 @@ from datalattice.crypto import KeyPair, KeyRing
 from datalattice.errors import MissingData
 from datalattice.lattice import (
     EMPTY_CONTEXT,
-    VALUE,
+    VALUE_KEY,
     EntryDropped,
     FunctionLattice,
     Latest,
@@ -329,7 +329,7 @@ def test_bad_entries_inside_a_signed_value_are_skipped_and_reported_with_their_p
     other = owner_map(Signed.sign(ALICE, to_cell({"n": 1, "bad": "x"})))
     result, reports = merged(lattice, own, other)
     assert result is own
-    assert reports == [EntryDropped((ALICE.public_key, VALUE, "bad"))]
+    assert reports == [EntryDropped((ALICE.public_key, VALUE_KEY, "bad"))]
     assert merged(lattice, EMPTY_MAP, other) == (other, [])
 
 
@@ -344,14 +344,14 @@ def test_an_inner_value_that_is_not_here_is_asked_for() -> None:
 # --- addresses --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", [VALUE, "value", b"value"], ids=repr)
+@pytest.mark.parametrize("key", [VALUE_KEY, "value", b"value"], ids=repr)
 def test_a_signed_value_is_entered_by_value(key: Value) -> None:
-    assert SIGNED.resolve_key(key) == VALUE
-    assert SIGNED.canonical_key(key) == VALUE
+    assert SIGNED.resolve_key(key) == VALUE_KEY
+    assert SIGNED.canonical_key(key) == VALUE_KEY
 
 
 def test_only_the_keyword_itself_finds_the_inner_lattice() -> None:
-    assert isinstance(SIGNED.path(VALUE), SetLattice)
+    assert isinstance(SIGNED.path(VALUE_KEY), SetLattice)
     assert SIGNED.path("value") is None
     assert SIGNED.resolve_key("other") is None
     assert SIGNED.resolve_key(5) is None
@@ -376,8 +376,8 @@ def test_a_name_that_is_not_hex_stands_for_itself(name: str) -> None:
 
 def test_every_owner_has_a_signed_value() -> None:
     assert isinstance(OWNER.path("anyone"), SignedLattice)
-    assert isinstance(OWNER.path(Address(5), VALUE), SetLattice)
-    assert OWNER.resolve_path([DID, "value"]) == [DID, VALUE]
+    assert isinstance(OWNER.path(Address(5), VALUE_KEY), SetLattice)
+    assert OWNER.resolve_path([DID, "value"]) == [DID, VALUE_KEY]
 
 
 def test_signed_and_owner_lattices_can_be_pickled() -> None:

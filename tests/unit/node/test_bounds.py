@@ -26,9 +26,9 @@ from datalattice.node.bounds import (
 )
 from datalattice.node.connection import REST_S_MIN, Connection
 from datalattice.wire import (
-    AHEAD_BYTES_MAX,
     FRAME_BYTES,
     PLAIN_PROTOCOL,
+    STREAM_AHEAD_BYTES_MAX,
     Framing,
     SingleStream,
     encode_frame,
@@ -307,14 +307,19 @@ def test_a_connection_that_rests_is_read_on_afterwards_and_loses_nothing() -> No
 
 @pytest.mark.parametrize(
     ("frames_max", "size", "count"),
-    [(1, 1, 1), (3, 1, 3), (3, AHEAD_BYTES_MAX // 2 - FRAME_BYTES, 2), (3, AHEAD_BYTES_MAX, 1)],
+    [
+        (1, 1, 1),
+        (3, 1, 3),
+        (3, STREAM_AHEAD_BYTES_MAX // 2 - FRAME_BYTES, 2),
+        (3, STREAM_AHEAD_BYTES_MAX, 1),
+    ],
 )
 def test_so_many_frames_wait_for_the_lane_and_so_many_bytes(
     frames_max: int, size: int, count: int
 ) -> None:
     async def work() -> None:
         frames = [encode_frame(bytes(size))] * 5
-        connection, taker = served(ConnectionBounds(AHEAD_BYTES_MAX, 30.0), *frames)
+        connection, taker = served(ConnectionBounds(STREAM_AHEAD_BYTES_MAX, 30.0), *frames)
         connection.frames_max = frames_max
         come, next_one = asyncio.Event(), asyncio.Event()
 

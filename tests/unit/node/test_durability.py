@@ -241,7 +241,7 @@ def test_a_cell_that_nobody_has_and_nobody_needs_is_no_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stranger's value may lean on one that a collection has just removed."""
-    monkeypatch.setattr("datalattice.node.heal.RETRY_S", 0.01)
+    monkeypatch.setattr("datalattice.node.heal._RETRY_S", 0.01)
     asked: list[Healer] = []
     ask = Healer._ask
 
@@ -309,7 +309,7 @@ def test_a_check_of_a_file_that_cannot_be_read_does_not_end_the_healing(
     with open_sim(disk) as store:
         store.commit(Set.of(elements(0, 50)))
     store = open_sim(disk)
-    monkeypatch.setattr("datalattice.node.heal.RETRY_S", 0.01)
+    monkeypatch.setattr("datalattice.node.heal._RETRY_S", 0.01)
     lost, _, _ = novelty(Set.of(elements(0, 50)))[3]
     damage(disk, store, lost)
     with pytest.raises(Corruption):

@@ -264,7 +264,7 @@ def test_nothing_forged_is_accepted_and_what_is_right_is() -> None:
 def test_frames_that_never_end_are_bounded_over_all_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(datalattice.node.network, "HELD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(datalattice.node.network, "_HELD_BYTES_MAX", 1_000_000)
 
     async def work() -> None:
         transport = MemoryTransport()

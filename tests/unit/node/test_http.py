@@ -13,10 +13,10 @@ import pytest
 from datalattice.errors import UsageError
 from datalattice.node import http as node_http
 from datalattice.node.http import (
-    ADDRESS_CONNECTIONS_MAX,
+    HTTP_ADDRESS_CONNECTIONS_MAX,
     HTTP_CONNECTIONS_MAX,
+    HTTP_REQUEST_BYTES_MAX,
     LOOPBACK_CONNECTIONS,
-    REQUEST_BYTES_MAX,
     HttpListener,
     Response,
 )
@@ -125,7 +125,7 @@ def test_other_requests_get_their_status(request_line: bytes, status: int) -> No
 def test_a_request_has_a_largest_size(more: int, status: int) -> None:
     start, end = b"GET /hello HTTP/1.1\r\nHost: localhost\r\nX: ", b"\r\n\r\n"
     # The end of the headers is not counted by the stream that looks for it.
-    padding = b"x" * (REQUEST_BYTES_MAX - len(start) + more)
+    padding = b"x" * (HTTP_REQUEST_BYTES_MAX - len(start) + more)
 
     async def work(listener: HttpListener) -> None:
         assert status_of(await exchange(listener, start + padding + end)) == status
@@ -201,9 +201,9 @@ def test_of_too_many_the_one_that_waits_longest_ends(
     async def work(listener: HttpListener) -> None:
         others = HTTP_CONNECTIONS_MAX - LOOPBACK_CONNECTIONS
         opened = [await silent(listener, LOOPBACK_CONNECTIONS, "127.0.0.1")]
-        for number in range(others // ADDRESS_CONNECTIONS_MAX):
+        for number in range(others // HTTP_ADDRESS_CONNECTIONS_MAX):
             source = f"127.0.1.{number + 1}"
-            opened.append(await silent(listener, ADDRESS_CONNECTIONS_MAX, source))
+            opened.append(await silent(listener, HTTP_ADDRESS_CONNECTIONS_MAX, source))
         assert len(listener._clients) == HTTP_CONNECTIONS_MAX
         assert not COUNTS
         before = list(listener._clients)

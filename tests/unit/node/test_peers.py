@@ -19,7 +19,7 @@ from datalattice.node.peers import (
     DISCOVERED_FAILURES_MAX,
     DISCOVERED_MAX,
     EXPECTED_MAX,
-    OWN_KEY,
+    OWN_KEY_ANSWERED,
     OutboundLink,
     PeerInfo,
     Peers,
@@ -357,7 +357,7 @@ def test_the_own_key_at_an_address_is_left_alone() -> None:
         world.nodes["h"] = OWN
         world.peers.add("h:1")
         await world.until(lambda: bool(world.calls))
-        assert world.one().reason == OWN_KEY
+        assert world.one().reason == OWN_KEY_ANSWERED
         assert not world.one().connected
         world.end_all()  # starts are told each other by then
         await world.pauses()
@@ -371,7 +371,7 @@ def test_the_own_key_at_an_address_is_left_alone() -> None:
         (id,) = world.calls
         world.peers.identified(id, OWN)
         await world.until(lambda: not world.calls)
-        assert world.peers.infos[1].reason == OWN_KEY
+        assert world.peers.infos[1].reason == OWN_KEY_ANSWERED
         await world.pauses()
         assert world.dialled == ["h:1", "p:1"]
 

@@ -189,7 +189,7 @@ def test_what_another_process_writes_is_noticed_by_its_commit(
             copy = await guest.hosts.join(home.invite(notes))
             put(notes, b"k", b"here")
             await has(copy, b"k", b"here")
-            monkeypatch.setattr(weaverhosts, "LOOK_S", 10 * TIMEOUT_S)
+            monkeypatch.setattr(weaverhosts, "_LOOK_S", 10 * TIMEOUT_S)
             # As in another process: its commits are told to nobody here.
             commits = GroupCommit(home.stores._commits.engine)
             other = Stores(commits, home.key, SystemClock(), SystemEntropy()).open(notes.id)

@@ -436,7 +436,7 @@ def test_a_node_that_stays_away_ends_the_commit(
     one = job(home)
     message = stage_in(one, 0, [1])
     trouble(monkeypatch, ["before"] * 1_000, Timeout("no answer"))
-    monkeypatch.setattr(exactly_once, "AGAIN_S", 0.0)
+    monkeypatch.setattr(exactly_once, "_AGAIN_S", 0.0)
     with pytest.raises(Timeout, match="no answer"):
         one.commit([message], None, join)
     assert len(staged_folders(home)) == 1
@@ -457,7 +457,7 @@ def test_any_other_error_ends_the_commit_with_nothing_written(
 def test_a_change_is_prepared_again_when_others_were_faster(home: Path, stage_in: Any) -> None:
     one = job(home)
     message = stage_in(one, 0, [1])
-    left = SimpleNamespace(moves=exactly_once.MOVED_MAX - 1)
+    left = SimpleNamespace(moves=exactly_once._MOVED_MAX - 1)
 
     def moving(editor: Editor, tasks: StagedTasks, mark: Mark) -> Change[None] | None:
         change = join(editor, tasks, mark)
@@ -473,10 +473,10 @@ def test_a_change_is_prepared_again_when_others_were_faster(home: Path, stage_in
 
     assert one.commit([message], None, moving)
     assert content(home) == [1]
-    left.moves = exactly_once.MOVED_MAX
+    left.moves = exactly_once._MOVED_MAX
     two = job(home)
     with pytest.raises(
-        Backpressure, match=f"other writers changed the same data {exactly_once.MOVED_MAX}"
+        Backpressure, match=f"other writers changed the same data {exactly_once._MOVED_MAX}"
     ):
         two.commit([stage_in(two, 0, [2])], None, moving)
     assert content(home) == [1]
@@ -542,7 +542,7 @@ def test_a_node_is_waited_for_from_when_it_went_away(
     monkeypatch.setattr(exactly_once, "time", SimpleNamespace(monotonic=lambda: now.s, sleep=id))
 
     def slow(editor: Editor, tasks: StagedTasks, mark: Mark) -> Change[None] | None:
-        now.s += 2 * exactly_once.AGAIN_S
+        now.s += 2 * exactly_once._AGAIN_S
         return join(editor, tasks, mark)
 
     assert one.commit([message], None, slow)

@@ -34,7 +34,7 @@ from datalattice.pipeline import remote
 from datalattice.pipeline.read_targets import ReadTarget, open_target
 from datalattice.pipeline.remote import (
     AHEAD_MIN,
-    EXPECTED_MAX,
+    EXPECTED_HASHES_MAX,
     RECENT_BYTES_MAX,
     ReadAhead,
     RemoteCells,
@@ -381,7 +381,7 @@ def test_what_is_passed_over_is_forgotten() -> None:
 
 def test_batches_are_bounded() -> None:
     ahead = ReadAhead()
-    found = [hashes(f"n{i}-", 16) for i in range(EXPECTED_MAX // 16 + 10)]
+    found = [hashes(f"n{i}-", 16) for i in range(EXPECTED_HASHES_MAX // 16 + 10)]
     ahead.came([above(one) for one in found])
     flat = [hash for one in found for hash in one]
     at, sizes = 0, []

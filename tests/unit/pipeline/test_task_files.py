@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from datalattice.errors import Corruption, LimitExceeded
+from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.exactly_once import task_files
 from datalattice.pipeline.exactly_once.task_files import ParcelReader, ParcelWriter, items_of
 
@@ -55,7 +56,7 @@ def test_a_damaged_size_is_not_believed(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(ParcelReader, "_bytes", lambda _self, count, _at: ask(count))
 
     def ask(count: int) -> bytes:
-        assert count <= 100 + task_files.HASH_BYTES
+        assert count <= 100 + HASH_BYTES
         return (tmp_path / "file").read_bytes()[:count]
 
     with pytest.raises(Corruption):

@@ -55,11 +55,11 @@ from datalattice.testing.callers import (
     ALICE_DID,
     BOB,
     BOB_DID,
+    CALL_TARGET,
     NODE,
     NODE_DID,
     NOW_MS,
     NOW_S,
-    TARGET,
     URL,
     authenticator,
     bearer,
@@ -209,7 +209,7 @@ def test_the_node_vouches_for_others() -> None:
 
 def test_no_credential_is_nobody_or_whom_the_door_knows() -> None:
     tell = authenticator()
-    assert tell.authenticate(Credentials("GET", TARGET), NOW_MS) == ANONYMOUS
+    assert tell.authenticate(Credentials("GET", CALL_TARGET), NOW_MS) == ANONYMOUS
     for local in ("process", "socket"):
         found = tell.authenticate(Credentials(local=local), NOW_MS)
         assert found == Principal(NODE_DID, local)
@@ -234,7 +234,7 @@ def test_a_credential_counts_on_a_socket_too() -> None:
 )
 def test_several_credentials_are_a_wrong_call(headers: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="one credential") as caught:
-        authenticator().authenticate(Credentials("GET", TARGET, headers), NOW_MS)
+        authenticator().authenticate(Credentials("GET", CALL_TARGET, headers), NOW_MS)
     assert token_of() not in str(caught.value)
 
 
@@ -434,11 +434,11 @@ def test_a_signed_request_is_its_signer(name: str) -> None:
 
 
 BAD_REQUESTS: dict[str, tuple[Credentials, str]] = {
-    "no signature": (Credentials("GET", TARGET, {"signature-input": "sig=()"}), "malformed"),
-    "no input": (Credentials("GET", TARGET, {"signature": "sig=:AA==:"}), "malformed"),
+    "no signature": (Credentials("GET", CALL_TARGET, {"signature-input": "sig=()"}), "malformed"),
+    "no input": (Credentials("GET", CALL_TARGET, {"signature": "sig=:AA==:"}), "malformed"),
     "another method": (replace(signed(), method="PUT"), "signature"),
     "another path": (replace(signed(), url=f"{URL}/api/v1/root"), "signature"),
-    "another query": (replace(signed(), url=f"{TARGET}&pin=1"), "signature"),
+    "another query": (replace(signed(), url=f"{CALL_TARGET}&pin=1"), "signature"),
     "another service": (signed(url="https://other.example/x"), "target"),
     "a host that begins alike": (signed(url=f"{URL}0/x"), "target"),
     "no URL": (replace(signed(), url=""), "target"),
@@ -545,7 +545,7 @@ def test_a_later_body_is_checked_at_its_end() -> None:
 def test_no_url_means_no_signed_requests() -> None:
     tell = Authenticator(NODE_DID, [], SpentIds(MemoryEngine([SPENT_TABLE])))
     assert tell.authenticate(bearer(token_of()), NOW_MS).did == ALICE_DID
-    for url in (TARGET, "", "/api"):
+    for url in (CALL_TARGET, "", "/api"):
         with pytest.raises(BadCredential):
             tell.authenticate(signed(url=url), NOW_MS)
 
@@ -643,11 +643,11 @@ def their_headers(method: str, url: str, body: bytes | None, key_id: str) -> dic
 
 @pytest.mark.parametrize("body", [None, b"", b"a body"])
 def test_we_read_requests_that_another_library_signed(body: bytes | None) -> None:
-    headers = their_headers("POST", TARGET, body, ALICE_DID)
+    headers = their_headers("POST", CALL_TARGET, body, ALICE_DID)
     digest = None if body is None else hashlib.sha256(body).digest()
-    asked = Credentials("POST", TARGET, headers, digest)
+    asked = Credentials("POST", CALL_TARGET, headers, digest)
     assert authenticator().authenticate(asked, NOW_MS).did == ALICE_DID
-    for other in (replace(asked, method="PUT"), replace(asked, url=f"{TARGET}1")):
+    for other in (replace(asked, method="PUT"), replace(asked, url=f"{CALL_TARGET}1")):
         with pytest.raises(BadCredential) as caught:
             authenticator().authenticate(other, NOW_MS)
         assert caught.value.reason == "signature"
@@ -657,16 +657,16 @@ def test_we_read_requests_that_another_library_signed(body: bytes | None) -> Non
 def test_another_library_reads_our_signed_requests(body: bytes | None) -> None:
     digest = None if body is None else hashlib.sha256(body).digest()
     now_ms = round(datetime.now(UTC).timestamp() * 1_000)
-    headers = sign_request(ALICE, "post", TARGET, now_ms, body_sha256=digest)
+    headers = sign_request(ALICE, "post", CALL_TARGET, now_ms, body_sha256=digest)
     verifier = hms.HTTPMessageVerifier(
         signature_algorithm=hms.algorithms.ED25519, key_resolver=Keys()
     )
     needed = ("@method", "@target-uri") + (() if body is None else ("content-digest",))
-    request = Request("POST", TARGET, headers)
+    request = Request("POST", CALL_TARGET, headers)
     (found,) = verifier.verify(request, require_components=needed, body=body)
     assert found.parameters["keyid"] == ALICE_DID
     with pytest.raises(hms.InvalidSignature):
-        verifier.verify(Request("PUT", TARGET, headers))
+        verifier.verify(Request("PUT", CALL_TARGET, headers))
 
 
 # --- making -------------------------------------------------------------------------------------
@@ -702,7 +702,7 @@ def test_any_headers_end_in_one_of_three_ways(
         {"signature-input": signature_input, "signature": signature, "content-digest": digest},
     ):
         with pytest.raises((BadCredential, UsageError)):
-            tell.authenticate(Credentials("GET", TARGET, headers, BODY), NOW_MS)
+            tell.authenticate(Credentials("GET", CALL_TARGET, headers, BODY), NOW_MS)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text() | st.integers(),

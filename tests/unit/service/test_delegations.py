@@ -40,10 +40,10 @@ from datalattice.testing.callers import (
     ALICE_DID,
     BOB,
     BOB_DID,
+    CALL_TARGET,
     NODE_DID,
     NOW_MS,
     NOW_S,
-    TARGET,
     authenticator,
     signed,
     signed_token,
@@ -70,7 +70,7 @@ def from_alice(ability: str = "crud", path: str = "/kv/shop", **settings: Any) -
 def shown(*texts: str, key: KeyPair = BOB) -> Credentials:
     """Return a request of Bob that shows delegations."""
     headers = {"Authorization": f"Bearer {token_of(key)}", "Ucans": ", ".join(texts)}
-    return Credentials("GET", TARGET, headers)
+    return Credentials("GET", CALL_TARGET, headers)
 
 
 def enter(*texts: str, key: KeyPair = BOB, now_ms: int = NOW_MS) -> Principal:
@@ -151,7 +151,7 @@ def test_the_token_of_the_caller_narrows_what_was_given_to_it() -> None:
 
 def test_a_signed_request_may_show_delegations() -> None:
     request = signed(BOB)
-    request = Credentials("GET", TARGET, {**request.headers, DELEGATIONS: from_alice()})
+    request = Credentials("GET", CALL_TARGET, {**request.headers, DELEGATIONS: from_alice()})
     assert is_allowed(authenticator().authenticate(request, NOW_MS), "w", SHOP)
 
 
@@ -278,14 +278,14 @@ def test_callers_without_a_name_have_no_delegations() -> None:
     for local in (None, "process"):
         with pytest.raises(BadCredential) as caught:
             authenticator().authenticate(
-                Credentials("GET", TARGET, {DELEGATIONS: from_alice()}, local=local),
+                Credentials("GET", CALL_TARGET, {DELEGATIONS: from_alice()}, local=local),
                 NOW_MS,
             )
         assert caught.value.reason == "audience"
 
 
 def test_a_delegation_is_no_token() -> None:
-    bearer = Credentials("GET", TARGET, {"Authorization": f"Bearer {from_alice()}"})
+    bearer = Credentials("GET", CALL_TARGET, {"Authorization": f"Bearer {from_alice()}"})
     with pytest.raises(BadCredential):
         authenticator().authenticate(bearer, NOW_MS)
 

@@ -9,16 +9,16 @@ import pytest
 
 from datalattice.errors import Conflict, NoSuchPath, StoreFull, UsageError
 from datalattice.service.access import (
-    ABSENT,
     ANONYMOUS,
     AUTHENTICATED,
+    NO_VERSION,
     POLICY_FILE,
     PUBLIC,
     Policies,
     Policy,
     decide,
 )
-from datalattice.service.access.policies import FILE_BYTES_MAX, RULES_MAX
+from datalattice.service.access.policies import POLICY_BYTES_MAX, RULES_MAX
 from datalattice.testing.callers import ALICE_DID, BOB_DID
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
@@ -49,12 +49,12 @@ def test_a_policy_that_was_taken_does_not_change(tmp_path: Path) -> None:
 
 def test_a_write_says_which_version_it_replaces(tmp_path: Path) -> None:
     policies = Policies(tmp_path)
-    first = policies.put("values", {"r": [PUBLIC]}, ABSENT)
+    first = policies.put("values", {"r": [PUBLIC]}, NO_VERSION)
     with pytest.raises(Conflict, match="values"):
-        policies.put("values", {"r": []}, ABSENT)
+        policies.put("values", {"r": []}, NO_VERSION)
     second = policies.put("values", {"r": [ALICE_DID]}, first.version)
     assert second.version != first.version
-    for stale in (first.version, ABSENT, "x"):
+    for stale in (first.version, NO_VERSION, "x"):
         with pytest.raises(Conflict):
             policies.put("values", {"r": []}, stale)
         with pytest.raises(Conflict):
@@ -113,7 +113,7 @@ def test_rules_are_bounded(tmp_path: Path) -> None:
         ({"version": 1, "rules": {"values": {"r": "public"}}}, "list of names"),
         ({"version": 1, "rules": {"values": {"read": []}}}, "a right is one of"),
         ('{"version": 1, "rules": {"values": {"r": []}, "values": {}}}', "twice"),
-        (" " * (FILE_BYTES_MAX + 1), "bytes"),
+        (" " * (POLICY_BYTES_MAX + 1), "bytes"),
     ],
     ids=range(12),
 )

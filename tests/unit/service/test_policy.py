@@ -25,7 +25,7 @@ from datalattice.service.access import (
     split_scope,
 )
 from datalattice.service.access.policy import WHO_MAX
-from datalattice.service.access.scopes import GRANTS_MAX, SCOPE_CHARACTERS_MAX, SEGMENTS_MAX
+from datalattice.service.access.scopes import GRANTS_MAX, SCOPE_CHARACTERS_MAX, SCOPE_SEGMENTS_MAX
 
 ALICE, BOB, ROOT = (did_of(KeyPair(letter * 32).public_key) for letter in (b"a", b"b", b"r"))
 OWN = join_scope("lattice", "kv", ALICE, "shop")
@@ -66,9 +66,9 @@ def test_a_scope_is_bounded() -> None:
     split_scope("values/" + "x" * (SCOPE_CHARACTERS_MAX - 7))
     with pytest.raises(UsageError, match="at most"):
         split_scope("values/" + "x" * (SCOPE_CHARACTERS_MAX - 6))
-    split_scope("values" + "/x" * (SEGMENTS_MAX - 1))
+    split_scope("values" + "/x" * (SCOPE_SEGMENTS_MAX - 1))
     with pytest.raises(UsageError, match="at most"):
-        split_scope("values" + "/x" * SEGMENTS_MAX)
+        split_scope("values" + "/x" * SCOPE_SEGMENTS_MAX)
 
 
 def test_a_grant_is_rights_in_order_and_a_scope() -> None:

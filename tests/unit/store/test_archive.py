@@ -163,7 +163,7 @@ def test_a_value_that_is_not_whole_is_not_exported() -> None:
 
 
 def test_announcing_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "ANNOUNCED_MAX", 7)
+    monkeypatch.setattr(archive, "_ANNOUNCED_MAX", 7)
     value = Vector.of([f"{n} ".ljust(200, "x") for n in range(60)])
     hashes = [hash for hash, _, _ in novelty(value)]
     with new_store() as store:

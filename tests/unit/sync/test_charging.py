@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from datalattice.apps.grid.assets import content_hash
-from datalattice.apps.grid.lattice import STORAGE
+from datalattice.apps.grid.lattice import STORAGE_LATTICE
 from datalattice.cells import (
     Blob,
     Index,
@@ -182,7 +182,7 @@ def test_honest_content_of_many_equal_bytes_is_taken(wanted: bool, megabytes: in
     content = Blob.of(bytes(megabytes << 20))
     other = CellDict().kept(Index.of([(content_hash(content), content)]))
     context = MergeContext().for_foreign(discard, charges.open("s"))
-    assert STORAGE.merge(Index(), other, context) == other
+    assert STORAGE_LATTICE.merge(Index(), other, context) == other
 
 
 def test_senders_are_bounded_and_who_was_quiet_for_longest_goes() -> None:

@@ -12,7 +12,7 @@ from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
 from datalattice.sync.conduct import (
     IGNORED,
     IGNORED_MAX,
-    MALFORMED,
+    MALFORMED_FRAME,
     MALFORMED_MAX,
     REFUSED,
     REFUSED_MAX,
@@ -29,7 +29,7 @@ KEY = KeyPair(b"k" * 32)
 @pytest.mark.parametrize(
     ("kind", "limit"),
     [
-        (MALFORMED, MALFORMED_MAX),
+        (MALFORMED_FRAME, MALFORMED_MAX),
         (UNASKED, UNASKED_MAX),
         (IGNORED, IGNORED_MAX),
         (REFUSED, REFUSED_MAX),
@@ -46,12 +46,12 @@ def test_each_kind_is_bounded_in_a_row(kind: str, limit: int) -> None:
 
 def test_use_forgives_all_but_what_is_no_message() -> None:
     conduct = Conduct()
-    for kind, limit in ((MALFORMED, MALFORMED_MAX), (UNASKED, UNASKED_MAX)):
+    for kind, limit in ((MALFORMED_FRAME, MALFORMED_MAX), (UNASKED, UNASKED_MAX)):
         for _ in range(limit - 1):
             conduct.charge(kind)
     conduct.forgive()
     assert conduct.charge(UNASKED) is None
-    assert conduct.charge(MALFORMED) is not None
+    assert conduct.charge(MALFORMED_FRAME) is not None
 
 
 def node() -> Replicator:

@@ -60,7 +60,7 @@ from datalattice.sync.lattice.incoming import (
     unpatched,
 )
 from datalattice.sync.lattice.patch import write_patch
-from datalattice.sync.lattice.starts import START, TWIN, NodeStart
+from datalattice.sync.lattice.starts import START_TAG, TWIN_TAG, NodeStart
 from datalattice.sync.replica import Reply, Undecodable
 from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import (
@@ -252,9 +252,9 @@ WORDS: Final[dict[str, Any]] = {
     "OTHER": OTHER,
     "PEER": Keyword("PEER"),
     "LP": Keyword("LP"),
-    "TWIN": TWIN,
+    "TWIN": TWIN_TAG,
     "start": lambda number: sign_start(KEYS["o"], number, 0).signed,
-    "told": lambda number: Map.of([(START, sign_start(KEYS["o"], number, 0).signed)]),
+    "told": lambda number: Map.of([(START_TAG, sign_start(KEYS["o"], number, 0).signed)]),
     "Compare": lambda *say: said.Compare(Step(say)),
     "Want": lambda *cells: said.Request(Want(tuple(map(value_hash, cells)))),
     "StatedRoot": lambda value: StatedRoot(Offer(Probe(value_hash(value), value))),

@@ -27,8 +27,8 @@ from datalattice.sync.conduct import MALFORMED_MAX
 from datalattice.sync.conversation import LATE_MAX, NO_ANSWER, PENDING_MAX, Request, Requests
 from datalattice.sync.partner import ANSWERED_MAX, ANSWERS_MAX
 from datalattice.testing.counters import (
+    COUNTER_SILENCE_MS,
     REPLY_PARTS,
-    SILENCE_MS,
     Counters,
     JsonConversation,
     JsonProtocol,
@@ -849,11 +849,11 @@ def test_a_comparison_with_a_peer_that_falls_silent_is_given_up() -> None:
     node.open("p", 0, outbound=True)
     node.receive("p", pack("answer", 1, None), 0)
     node.pull("p", Pull("token"), 0)
-    node.tick(SILENCE_MS - 1)
+    node.tick(COUNTER_SILENCE_MS - 1)
     assert node.take_effects().finished == []
-    node.tick(SILENCE_MS)
+    node.tick(COUNTER_SILENCE_MS)
     assert node.take_effects().finished == [("token", NO_ANSWER)]
-    node.receive("p", pack("round", -2, [["0", "g" * 64, "?"]]), SILENCE_MS)  # too late
+    node.receive("p", pack("round", -2, [["0", "g" * 64, "?"]]), COUNTER_SILENCE_MS)  # too late
     assert node.take_effects().sends == []
 
 
@@ -861,7 +861,7 @@ def test_a_comparison_that_the_peer_began_and_left_is_given_up() -> None:
     node = Replicator(Counters(), JsonProtocol())
     node.open("p", 0, outbound=False)
     node.receive("p", pack("round", 1, [["0", "g" * 64, "?"]]), 0)
-    assert node.deadline_ms == SILENCE_MS
-    node.tick(SILENCE_MS)
+    assert node.deadline_ms == COUNTER_SILENCE_MS
+    node.tick(COUNTER_SILENCE_MS)
     assert "comparison-failed" in [note.kind for note in node.take_effects().notes]
     assert node.deadline_ms is None

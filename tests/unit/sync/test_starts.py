@@ -10,7 +10,7 @@ from datalattice.crypto import KeyPair
 from datalattice.lattice import root_lattice
 from datalattice.store import MemoryStore
 from datalattice.sync import LatticeProtocol, LatticeReplica, NodeStart, Replicator, sign_start
-from datalattice.sync.lattice.starts import START, read_start
+from datalattice.sync.lattice.starts import START_TAG, read_start
 from datalattice.wire import Ping, decode_payload, encode_ping
 
 TWICE, OTHER, RELAY = (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3))
@@ -70,9 +70,9 @@ def test_both_of_two_live_nodes_are_told_what_the_other_has_signed_the_older_one
         (TWICE, sign_start(TWICE, 1, 9).signed),
         (OTHER, sign_start(OTHER, 2, 5).signed),
         (TWICE, sign_start(OTHER, 2, 5).signed),
-        (TWICE, Signed(TWICE.public_key, bytes(64), Vector.of((START, 2, 5)))),
-        (TWICE, Signed.sign(TWICE, Vector.of((START, "2", 5)))),
-        (TWICE, Signed.sign(TWICE, Vector.of((START, 2)))),
+        (TWICE, Signed(TWICE.public_key, bytes(64), Vector.of((START_TAG, 2, 5)))),
+        (TWICE, Signed.sign(TWICE, Vector.of((START_TAG, "2", 5)))),
+        (TWICE, Signed.sign(TWICE, Vector.of((START_TAG, 2)))),
         (TWICE, Signed.sign(TWICE, 2)),
         (TWICE, 2),
         (TWICE, None),
@@ -149,7 +149,10 @@ def test_what_else_is_said_with_our_own_key_is_not_heard() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [sign_start(OTHER, 2, 5).signed, Signed(TWICE.public_key, bytes(64), Vector.of((START, 2, 5)))],
+    [
+        sign_start(OTHER, 2, 5).signed,
+        Signed(TWICE.public_key, bytes(64), Vector.of((START_TAG, 2, 5))),
+    ],
     ids=["another's", "forged"],
 )
 def test_a_stranger_cannot_invent_a_twin(said: Signed) -> None:

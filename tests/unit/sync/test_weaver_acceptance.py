@@ -10,7 +10,7 @@ from datalattice.crypto import KeyPair
 from datalattice.sync import BROADCAST_DELAY_MS, ROOT_SYNC_INTERVAL_MS
 from datalattice.sync.weaver import SEND_LIMITS, SILENCE_MS, SendLimits
 from datalattice.testing.mesh_kit import MESH_STORE, WeaverMesh, message_name
-from datalattice.weaver import ZERO, Intention, SignedIntention
+from datalattice.weaver import ZERO_HASH, Intention, SignedIntention
 
 AUTHOR = KeyPair(b"one who writes, and has no node.")
 
@@ -38,7 +38,7 @@ def lose_news(mesh: WeaverMesh, receiver: int, count: int) -> None:
 def chain(length: int) -> list[SignedIntention]:
     made: list[SignedIntention] = []
     for number in range(length):
-        prev = made[-1].hash if made else ZERO
+        prev = made[-1].hash if made else ZERO_HASH
         stamp = Hlc(1_000 + number, 0)
         intention = Intention(AUTHOR.public_key, stamp, MESH_STORE, prev, (), b"%d" % number)
         made.append(intention.sign(AUTHOR))

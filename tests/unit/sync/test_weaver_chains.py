@@ -22,7 +22,7 @@ from datalattice.sync.weaver import (
 )
 from datalattice.weaver import (
     STORE_TABLES,
-    ZERO,
+    ZERO_HASH,
     Intention,
     MissingPrev,
     NullMachine,
@@ -38,7 +38,7 @@ def chain(length: int, author: KeyPair = AUTHOR) -> list[SignedIntention]:
     """Return an author's first intentions, the oldest first."""
     made: list[SignedIntention] = []
     for number in range(length):
-        prev = made[-1].hash if made else ZERO
+        prev = made[-1].hash if made else ZERO_HASH
         stamp = Hlc(1_000 + number, 0)
         intention = Intention(author.public_key, stamp, STORE, prev, (), b"%d" % number)
         made.append(intention.sign(author))
@@ -152,7 +152,7 @@ def test_what_lies_beyond_the_chain_is_not_taken() -> None:
 
 def test_a_chain_has_no_more_intentions_than_may_be_asked_for() -> None:
     made = chain(CHAIN_MAX + 2)
-    asking = Asking(MissingPrev(made[-1].hash, ZERO, AUTHOR.public_key))
+    asking = Asking(MissingPrev(made[-1].hash, ZERO_HASH, AUTHOR.public_key))
     asking.ask(made[-1].hash)
     fault, _, delivered = asking.hear(-1, answer(*reversed(made[1:])))
     assert isinstance(fault, talk.Fault)
@@ -162,7 +162,7 @@ def test_a_chain_has_no_more_intentions_than_may_be_asked_for() -> None:
 
 def test_a_chain_that_two_peers_refuse_is_fetched_by_its_last_hash() -> None:
     prev = bytes(31) + b"p"
-    asking = Asking(MissingPrev(prev, ZERO, AUTHOR.public_key))
+    asking = Asking(MissingPrev(prev, ZERO_HASH, AUTHOR.public_key))
     for exchange in (1, 2):
         (message,) = asking.ask(prev)
         assert message.fetch_chain is not None
@@ -197,6 +197,6 @@ def test_what_a_comparison_lists_is_not_asked_for_as_the_end_of_a_chain() -> Non
 @pytest.mark.parametrize("count", [CHAINS_OPEN - 1, CHAINS_OPEN, CHAINS_OPEN + 1])
 def test_so_many_chains_are_asked_for_at_once(count: int) -> None:
     prevs = [number.to_bytes(32, "big") for number in range(1, count + 1)]
-    asking = Asking(*[MissingPrev(prev, ZERO, AUTHOR.public_key) for prev in prevs])
+    asking = Asking(*[MissingPrev(prev, ZERO_HASH, AUTHOR.public_key) for prev in prevs])
     asked = asking.ask(*prevs)
     assert sum(one.fetch_chain is not None for one in asked) == min(count, CHAINS_OPEN)

@@ -59,7 +59,7 @@ from datalattice.testing.dice import Dice
 from datalattice.testing.replica_kit import KitReplica, ReplicaPair, check_replica
 from datalattice.weaver import (
     STORE_TABLES,
-    ZERO,
+    ZERO_HASH,
     Doubt,
     Intention,
     NullMachine,
@@ -459,7 +459,7 @@ def test_news_of_a_revoked_author_is_refused_while_its_history_spreads() -> None
 def signed_by(seed: int, payload: bytes, store_id: bytes = STORE) -> SignedIntention:
     key = KeyPair(seed.to_bytes(32, "little"))
     stamp = Hlc(seed, 0)
-    return Intention(key.public_key, stamp, store_id, ZERO, (), payload).sign(key)
+    return Intention(key.public_key, stamp, store_id, ZERO_HASH, (), payload).sign(key)
 
 
 def test_one_bad_intention_costs_itself_alone() -> None:

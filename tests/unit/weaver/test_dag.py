@@ -11,7 +11,7 @@ from datalattice.engine import section
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.testing.log_kit import Author, LogFixture
 from datalattice.weaver import (
-    ZERO,
+    ZERO_HASH,
     Branch,
     DagNode,
     NoCommonAncestor,
@@ -128,7 +128,7 @@ def test_is_ancestor() -> None:
     assert graph.is_ancestor("B", "E")
     assert not graph.is_ancestor("G", "A")
     assert not graph.is_ancestor("B", "C")
-    assert is_ancestor(graph.nodes.get, ZERO, b"A")
+    assert is_ancestor(graph.nodes.get, ZERO_HASH, b"A")
 
 
 def test_branch_inspection_over_heads() -> None:
@@ -176,7 +176,7 @@ def test_over_a_log() -> None:
     right = b.write(b"right", [root.hash])
     beside = a.write(b"beside")
     join = b.write(b"join", [left.hash, right.hash])
-    floating = b.write(b"", [a.write(prev=ZERO).hash])
+    floating = b.write(b"", [a.write(prev=ZERO_HASH).hash])
     store.ingest(root, left, right, beside, join, floating)
     with store.engine.read() as txn:
         look = partial(store.log.node, section(txn, store.prefix))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from datalattice.errors import BadFormat
-from datalattice.testing.log_kit import STORE, Author, LogFixture, author
-from datalattice.weaver import ZERO, Fork, SignedIntention
+from datalattice.testing.log_kit import KIT_STORE, Author, LogFixture, author
+from datalattice.weaver import ZERO_HASH, Fork, SignedIntention
 
 
-def branches(prev: bytes = ZERO) -> tuple[SignedIntention, SignedIntention]:
+def branches(prev: bytes = ZERO_HASH) -> tuple[SignedIntention, SignedIntention]:
     """Return two intentions of one author after the same predecessor."""
     writer = Author(1)
     return writer.write(b"one", prev=prev), writer.write(b"two", prev=prev)
@@ -54,7 +54,7 @@ def test_a_branch_that_comes_later_even_much_later() -> None:
     chain = writer.chain(100)
     store.ingest(*chain)
     for height in (0, 1, 31, 32, 63, 98):
-        prev = chain[height - 1].hash if height else ZERO
+        prev = chain[height - 1].hash if height else ZERO_HASH
         late = Author(1).write(b"late %d" % height, prev=prev)
         done = store.ingest(late)
         assert [pair(fork) for fork in done.forks] == [(chain[height].hash, late.hash)]
@@ -84,7 +84,7 @@ def test_a_branch_that_waits_for_a_condition_becomes_the_other() -> None:
     waits = writer.write(b"waits", [awaited.hash])
     assert store.ingest(waits).forks == ()
     assert store.floating() == {waits.hash: "condition"}
-    quick = writer.write(b"quick", prev=ZERO)
+    quick = writer.write(b"quick", prev=ZERO_HASH)
     done = store.ingest(quick)
     assert [pair(fork) for fork in done.forks] == [(quick.hash, waits.hash)]
     assert store.floating() == {waits.hash: "fork"}
@@ -99,7 +99,7 @@ def test_reported_once() -> None:
     assert len(store.ingest(one, two).forks) == 1
     assert store.ingest(two, one, two).forks == ()
     assert store.ingest(Author(2).write()).forks == ()
-    three = Author(1).write(b"three", prev=ZERO)
+    three = Author(1).write(b"three", prev=ZERO_HASH)
     assert [pair(fork) for fork in store.ingest(three).forks] == [(one.hash, three.hash)]
     assert {pair(fork)[1] for fork in stored(store)} == {two.hash, three.hash}
 
@@ -130,7 +130,7 @@ def test_evidence_is_portable() -> None:
     # A third party decodes and verifies it without any store.
     proved = Fork.decode(fork.encode())
     assert proved == fork
-    assert (proved.author, proved.store_prev) == (author(1).public_key, ZERO)
+    assert (proved.author, proved.store_prev) == (author(1).public_key, ZERO_HASH)
 
 
 def test_what_is_no_evidence() -> None:
@@ -141,8 +141,8 @@ def test_what_is_no_evidence() -> None:
     elsewhere = Author(1, bytes(16)).write(b"one")
     for other in (one, stranger, chain[1], unsigned, elsewhere):
         with pytest.raises(BadFormat):
-            Fork.decode(Fork(one.intention.author, ZERO, one, other).encode())
+            Fork.decode(Fork(one.intention.author, ZERO_HASH, one, other).encode())
     for data in (b"", b"\x0a\x00", one.encode(), b"\xff"):
         with pytest.raises(BadFormat):
             Fork.decode(data)
-    assert one.intention.store_id == STORE
+    assert one.intention.store_id == KIT_STORE

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from datalattice.clock import Hlc
 from datalattice.errors import UsageError
-from datalattice.testing.machine_kit import AUTHORS
+from datalattice.testing.machine_kit import KIT_AUTHORS
 from datalattice.weaver.heads import (
     HeadReader,
     HeadTable,
@@ -21,7 +21,7 @@ from datalattice.weaver.headvalue import HeadValue
 from datalattice.weaver.op import Op
 from datalattice.weaver.tables import Overlay
 
-A, B, C = AUTHORS[:3]
+A, B, C = KIT_AUTHORS[:3]
 
 
 def op(name: int, author: bytes, wall: int, *deps: int, height: int = 1) -> Op:
@@ -123,7 +123,7 @@ def test_a_payload_is_read_once_for_all_keys_it_wins() -> None:
 
 
 def test_ranks_are_looked_up_once_for_all_keys() -> None:
-    ops = [op(number, AUTHORS[number % 7], number) for number in range(1, 8)]
+    ops = [op(number, KIT_AUTHORS[number % 7], number) for number in range(1, 8)]
     table = Table(*ops)
     for one in ops:
         table.heads.apply_all(one, {b"%d" % key: one.payload for key in range(50)})
@@ -131,7 +131,7 @@ def test_ranks_are_looked_up_once_for_all_keys() -> None:
 
 
 def test_many_dependencies_and_heads() -> None:
-    ops = [op(number, AUTHORS[number % 7], number) for number in range(1, 100)]
+    ops = [op(number, KIT_AUTHORS[number % 7], number) for number in range(1, 100)]
     merge = op(200, A, 300, *range(1, 99))
     table = Table(*ops)
     table.apply(*ops)

@@ -7,9 +7,9 @@ import pytest
 from datalattice.clock import Hlc
 from datalattice.crypto import blake3
 from datalattice.errors import BadFormat, UsageError
-from datalattice.testing.log_kit import STORE, Author, author
+from datalattice.testing.log_kit import KIT_STORE, Author, author
 from datalattice.weaver import (
-    ZERO,
+    ZERO_HASH,
     Intention,
     IntentionRefused,
     LogLimits,
@@ -22,13 +22,13 @@ HASHES = [bytes([n]) * 32 for n in range(1, 6)]
 
 
 def intention(**changed: object) -> Intention:
-    plain = Intention(A.public_key, Hlc(1000, 5), STORE, ZERO, (), b"\1\2\3\4")
+    plain = Intention(A.public_key, Hlc(1000, 5), KIT_STORE, ZERO_HASH, (), b"\1\2\3\4")
     return plain._replace(**changed)  # type: ignore[arg-type]
 
 
 def refusal(envelope: bytes, limits: LogLimits | None = None) -> str:
     with pytest.raises(IntentionRefused) as refused:
-        admit([envelope], STORE, limits or LogLimits())
+        admit([envelope], KIT_STORE, limits or LogLimits())
     assert refused.value.index == 0
     return refused.value.stage
 
@@ -46,8 +46,8 @@ def test_bytes_stand_where_the_layout_says() -> None:
     assert len(data) == 101 + 32 + 4
     assert data[:32] == A.public_key
     assert data[32:44] == (1000).to_bytes(8, "little") + (5).to_bytes(4, "little")
-    assert data[44:60] == STORE
-    assert data[60:92] == ZERO
+    assert data[44:60] == KIT_STORE
+    assert data[60:92] == ZERO_HASH
     assert data[92:97] == b"\0\1\0\0\0"
     assert data[97:129] == HASHES[0]
     assert data[129:] == b"\4\0\0\0\1\2\3\4"
@@ -71,7 +71,7 @@ def test_every_field_changes_the_hash(changed: dict[str, object]) -> None:
 
 def test_build_sorts_the_condition_and_keeps_equal_hashes() -> None:
     given = [HASHES[2], HASHES[0], HASHES[2]]
-    built = Intention.build(A.public_key, Hlc(0, 0), STORE, ZERO, given, b"")
+    built = Intention.build(A.public_key, Hlc(0, 0), KIT_STORE, ZERO_HASH, given, b"")
     assert built.deps == (HASHES[0], HASHES[2], HASHES[2])
 
 
@@ -105,7 +105,7 @@ def test_fields_that_do_not_fit_are_refused() -> None:
 def test_an_envelope_in_another_protobuf_form_is_read() -> None:
     signed = intention().sign(A)
     swapped = b"\x12@" + signed.signature + b"\x0a\x69" + signed.borsh + b"\x18\x07"
-    assert admit([swapped], STORE) == [signed]
+    assert admit([swapped], KIT_STORE) == [signed]
 
 
 def test_a_signature_of_63_bytes_is_refused_at_decode() -> None:
@@ -136,7 +136,7 @@ def test_wrong_store_refused() -> None:
 def test_a_condition_out_of_order_is_refused_and_equal_neighbours_are_not() -> None:
     assert refusal(intention(deps=(HASHES[1], HASHES[0])).sign(A).encode()) == "canonical"
     twice = intention(deps=(HASHES[0], HASHES[0])).sign(A)
-    assert admit([twice.encode()], STORE) == [twice]
+    assert admit([twice.encode()], KIT_STORE) == [twice]
 
 
 def test_oversize_and_too_many_deps_refused_and_exact_maximum_accepted() -> None:
@@ -152,13 +152,13 @@ def test_oversize_and_too_many_deps_refused_and_exact_maximum_accepted() -> None
         if stage:
             assert refusal(signed.encode(), limits) == stage
         else:
-            assert admit([signed.encode()], STORE, limits) == [signed]
+            assert admit([signed.encode()], KIT_STORE, limits) == [signed]
 
 
 def test_the_shipped_limits_accept_a_mebibyte_and_1024_hashes() -> None:
     deps = tuple(n.to_bytes(32, "big") for n in range(1, 1026))
     largest = intention(payload=bytes(1 << 20), deps=deps[:1024]).sign(A)
-    assert admit([largest.encode()], STORE) == [largest]
+    assert admit([largest.encode()], KIT_STORE) == [largest]
     assert refusal(intention(payload=bytes((1 << 20) + 1)).sign(A).encode()) == "limit"
     assert refusal(intention(deps=deps).sign(A).encode()) == "limit"
 
@@ -167,6 +167,6 @@ def test_one_bad_intention_refuses_the_call_and_is_named() -> None:
     writer = Author()
     good = [signed.encode() for signed in writer.chain(3)]
     with pytest.raises(IntentionRefused, match=r"intention 2: .*\(decode\)") as refused:
-        admit([*good[:2], b"\x0a\x01x", good[2]], STORE)
+        admit([*good[:2], b"\x0a\x01x", good[2]], KIT_STORE)
     assert refused.value.index == 2
-    assert admit([], STORE) == []
+    assert admit([], KIT_STORE) == []

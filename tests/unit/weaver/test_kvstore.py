@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from datalattice.clock import Hlc
 from datalattice.errors import BadFormat, UsageError
-from datalattice.testing.machine_kit import AUTHORS, MachineReplica
+from datalattice.testing.machine_kit import KIT_AUTHORS, MachineReplica
 from datalattice.weaver import kv
 from datalattice.weaver.kv import (
     BatchRequest,
@@ -34,9 +34,9 @@ from datalattice.weaver.kv import (
 )
 from datalattice.weaver.machine import InvalidParams, Written
 from datalattice.weaver.payloads import canonical_writes
-from datalattice.weaver.sexpr import render
+from datalattice.weaver.sexpr import sexpr_text
 
-A, B, C = AUTHORS[:3]
+A, B, C = KIT_AUTHORS[:3]
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_deleting_a_missing_key_writes_a_tombstone(replica: MachineReplica) -> N
 
 
 @pytest.mark.parametrize("name", ["Put", "Delete"])
-@pytest.mark.parametrize("size", [0, kv.KEY_BYTES_MAX + 1])
+@pytest.mark.parametrize("size", [0, kv._KEY_BYTES_MAX + 1])
 def test_commands_refuse_empty_and_long_keys(replica: MachineReplica, name: str, size: int) -> None:
     request = PutRequest(bytes(size)) if name == "Put" else DeleteRequest(bytes(size))
     with pytest.raises(UsageError, match=f"1 to 32768 bytes, got {size}"):
@@ -127,7 +127,7 @@ def test_commands_refuse_empty_and_long_keys(replica: MachineReplica, name: str,
 
 
 def test_long_keys_and_values(replica: MachineReplica) -> None:
-    for key in (bytes(511), bytes(512), bytes(kv.KEY_BYTES_MAX)):
+    for key in (bytes(511), bytes(512), bytes(kv._KEY_BYTES_MAX)):
         put(replica, key, key)
         assert get(replica, key).value == key
     put(replica, b"large", bytes(1 << 20))
@@ -140,7 +140,7 @@ def test_an_empty_key_replays(replica: MachineReplica) -> None:
 
 
 def test_a_key_that_is_too_long_replays_and_changes_nothing(replica: MachineReplica) -> None:
-    payload = KvPayload((puts(bytes(kv.KEY_BYTES_MAX + 1), b"v"), puts(b"k", b"v"))).encode()
+    payload = KvPayload((puts(bytes(kv._KEY_BYTES_MAX + 1), b"v"), puts(b"k", b"v"))).encode()
     replica.write(A, payload)
     assert listed(replica) == (KeyValuePair(b"k", b"v"),)
 
@@ -436,6 +436,6 @@ def test_another_encoding_of_a_payload_replays(replica: MachineReplica) -> None:
 
 def test_summaries(replica: MachineReplica) -> None:
     payload = KvPayload((puts(b"k", b"\xff"), deletes(b"gone"))).encode()
-    shown = [render(expr) for expr in replica.machine.summarize(payload)]
+    shown = [sexpr_text(expr) for expr in replica.machine.summarize(payload)]
     assert shown == ['(put "k" ff)', '(del "gone")']
     assert replica.machine.decode_payload(payload) == KvPayload.decode(payload)

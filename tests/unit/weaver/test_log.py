@@ -13,10 +13,10 @@ import pytest
 from datalattice.clock import HLC_DRIFT_MS, Hlc
 from datalattice.engine import Engine, LmdbEngine, MemoryEngine, ReadTxn
 from datalattice.errors import Corruption, LimitExceeded, UsageError
-from datalattice.testing.log_kit import NOW, STORE, Author, LogFixture, author
+from datalattice.testing.log_kit import KIT_STORE, NOW, Author, LogFixture, author
 from datalattice.weaver import (
     LOG_TABLES,
-    ZERO,
+    ZERO_HASH,
     FloatingFull,
     IntentionLog,
     LogLimits,
@@ -60,7 +60,12 @@ def xor(names: list[bytes]) -> bytes:
 
 def test_empty_log(store: LogFixture) -> None:
     head = store.head()
-    assert (head.seq, head.count, head.content_hash, head.fingerprint) == (0, 0, ZERO, ZERO)
+    assert (head.seq, head.count, head.content_hash, head.fingerprint) == (
+        0,
+        0,
+        ZERO_HASH,
+        ZERO_HASH,
+    )
     assert store.witnessed() == []
     assert store.floating() == {}
     assert store.rows() == {}
@@ -78,7 +83,7 @@ def test_insert_and_get(store: LogFixture) -> None:
 
 
 def test_zero_counts_as_witnessed(store: LogFixture) -> None:
-    done = store.ingest(Author().write(b"p", [ZERO]))
+    done = store.ingest(Author().write(b"p", [ZERO_HASH]))
     assert done.witnessed == (1,)
 
 
@@ -164,7 +169,7 @@ def test_missing_reports_only_what_is_absent_from_the_store(store: LogFixture) -
     assert store.ingest(chain[3]).missing[0].prev == chain[2].hash
     # The predecessor of this one floats, so it need not be fetched.
     done = store.ingest(chain[1], chain[2])
-    assert done.missing == (MissingPrev(chain[0].hash, ZERO, writer.public_key),)
+    assert done.missing == (MissingPrev(chain[0].hash, ZERO_HASH, writer.public_key),)
     assert store.ingest(chain[0]).witnessed == (1, 2, 3, 4)
 
 
@@ -380,17 +385,17 @@ def test_walk_back_until(store: LogFixture) -> None:
         return hashes(store.read(store.log.walk_back_until, target, since, limit))
 
     assert walk(chain[7].hash, chain[3].hash) == hashes(chain[7:3:-1])
-    assert walk(chain[2].hash, ZERO) == hashes(chain[2::-1])
-    assert walk(chain[2].hash, ZERO, limit=3) == hashes(chain[2::-1])
+    assert walk(chain[2].hash, ZERO_HASH) == hashes(chain[2::-1])
+    assert walk(chain[2].hash, ZERO_HASH, limit=3) == hashes(chain[2::-1])
     assert walk(chain[2].hash, chain[2].hash) == []
     with pytest.raises(LimitExceeded):
-        walk(chain[2].hash, ZERO, limit=2)
+        walk(chain[2].hash, ZERO_HASH, limit=2)
     with pytest.raises(NotInChain, match="not here"):
         walk(chain[9].hash, chain[0].hash)
     with pytest.raises(NotInChain, match="not below"):
         walk(chain[2].hash, chain[5].hash)
     with pytest.raises(NotInChain):
-        walk(HIGH, ZERO)
+        walk(HIGH, ZERO_HASH)
 
 
 def test_in_log_order(store: LogFixture) -> None:
@@ -496,12 +501,12 @@ def test_submit_chains_and_witnesses(store: LogFixture) -> None:
     key = author(1)
     first = store.submit(key, b"1")
     second = store.submit(key, b"2", [first.hash])
-    assert first.intention.store_prev == ZERO
+    assert first.intention.store_prev == ZERO_HASH
     assert second.intention.store_prev == first.hash
     assert second.intention.deps == (first.hash,)
     assert second.verify()
     assert store.witnessed() == hashes([first, second])
-    assert first.intention.store_id == STORE
+    assert first.intention.store_id == KIT_STORE
     assert store.fsck() == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from datalattice.clock import Hlc
 from datalattice.errors import UsageError
-from datalattice.testing.machine_kit import AUTHORS, MachineReplica
+from datalattice.testing.machine_kit import KIT_AUTHORS, MachineReplica
 from datalattice.weaver.appendlog import (
     AppendRequest,
     FollowParams,
@@ -20,10 +20,10 @@ from datalattice.weaver.appendlog import (
 )
 from datalattice.weaver.machine import Written
 from datalattice.weaver.null import NullMachine, WriteRequest
-from datalattice.weaver.sexpr import render
-from datalattice.weaver.tables import DATA
+from datalattice.weaver.sexpr import sexpr_text
+from datalattice.weaver.tables import STATE_DATA
 
-A, B = AUTHORS[:2]
+A, B = KIT_AUTHORS[:2]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_equal_stamps_of_one_author_keep_both(replica: MachineReplica) -> None:
     replica.write(A, b"third", stamp=Hlc(5, 0))
     assert replica.project().stall is None
     assert sorted(read(replica)) == [b"first", b"second", b"third"]
-    assert sorted(len(key) for key in replica.rows(DATA)) == [44, 76, 76]
+    assert sorted(len(key) for key in replica.rows(STATE_DATA)) == [44, 76, 76]
 
 
 def test_follow_gives_entries_in_the_order_of_their_arrival(replica: MachineReplica) -> None:
@@ -89,7 +89,7 @@ def test_follow_gives_entries_in_the_order_of_their_arrival(replica: MachineRepl
 
 def test_values_begin_with_their_length(replica: MachineReplica) -> None:
     append(replica, b"abc")
-    assert list(replica.rows(DATA).values()) == [b"\x03" + bytes(7) + b"abc"]
+    assert list(replica.rows(STATE_DATA).values()) == [b"\x03" + bytes(7) + b"abc"]
     with replica.engine.read() as txn:
         assert [content for _, content in entries(replica.state.reader(txn))] == [b"abc"]
 
@@ -107,14 +107,14 @@ def test_log_persistence_and_snapshot(replica: MachineReplica) -> None:
 
 def test_log_summary_shows_fifty_bytes(replica: MachineReplica) -> None:
     (shown,) = replica.machine.summarize(b"x" * 60)
-    assert render(shown) == f'(append "{"x" * 50}")'
+    assert sexpr_text(shown) == f'(append "{"x" * 50}")'
 
 
 def test_the_null_machine_keeps_nothing() -> None:
     replica = MachineReplica(NullMachine())
     answer = replica.execute(A, "Write", WriteRequest(b"data"))
     assert isinstance(answer, Written)
-    assert replica.rows(DATA) == {}
+    assert replica.rows(STATE_DATA) == {}
     assert replica.log.entries[0].signed.intention.payload == b"data"
     with pytest.raises(UsageError, match="has no stream 'watch'; it has none"):
         replica.machine.find_stream("watch")

@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 
 from datalattice.errors import BadFormat, UnsupportedOperation, UsageError
 from datalattice.protobuf import Field, Message
-from datalattice.testing.machine_kit import AUTHORS, MachineReplica
+from datalattice.testing.machine_kit import KIT_AUTHORS, MachineReplica
 from datalattice.weaver.heads import HeadReader, HeadTable
 from datalattice.weaver.kv import KvMachine
 from datalattice.weaver.machine import (
@@ -27,9 +27,9 @@ from datalattice.weaver.machine import (
     stream,
 )
 from datalattice.weaver.op import Op
-from datalattice.weaver.sexpr import render
+from datalattice.weaver.sexpr import sexpr_text
 
-A, B = AUTHORS[:2]
+A, B = KIT_AUTHORS[:2]
 
 # --- forty lines --------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ def test_a_machine_of_forty_lines() -> None:
     low = replica.machine.event_filter("low-levels", Level(count=2))
     assert [low(event) for event in replica.take_events()] == [None, Level("apple", 1)]
     (shown,) = replica.machine.summarize(Move("apple", -2).encode())
-    assert render(shown) == '(Move (item "apple") (count -2))'
+    assert sexpr_text(shown) == '(Move (item "apple") (count -2))'
 
 
 # --- dispatch -----------------------------------------------------------------------------------

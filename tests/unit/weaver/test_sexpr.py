@@ -14,7 +14,7 @@ from datalattice.weaver.sexpr import (
     compact,
     message_to_sexpr,
     pretty,
-    render,
+    sexpr_text,
 )
 
 
@@ -62,7 +62,7 @@ PUT = (SymbolWord("put"), "k", b"\x00\xff")
 
 def test_text_form_of_every_kind() -> None:
     expr = (SymbolWord("put"), 'a "b" \\', b"\x00\xff", 7, ())
-    assert render(expr) == '(put "a \\"b\\" \\\\" 00ff 7 ())'
+    assert sexpr_text(expr) == '(put "a \\"b\\" \\\\" 00ff 7 ())'
 
 
 def test_compact_form_cuts_long_raw_values() -> None:
@@ -86,17 +86,17 @@ def test_symbols_are_bare_words() -> None:
 
 def test_messages_are_records() -> None:
     sample = Sample(text="hi", colour=Colour.GREEN, tags=(b"a", b"\xff"), put=PutOp(b"k", b"v"))
-    assert render(message_to_sexpr(sample)) == (
+    assert sexpr_text(message_to_sexpr(sample)) == (
         '(Sample (text "hi") (count 0) (flag false) (colour GREEN) (tags ("a" ff)) '
         '(put (PutOp (key "k") (value "v"))) (ratio 0.0))'
     )
-    assert render(message_to_sexpr(Sample(maybe=3))).count("(maybe 3)") == 1
-    assert render(message_to_sexpr(Empty())) == "ok"
+    assert sexpr_text(message_to_sexpr(Sample(maybe=3))).count("(maybe 3)") == 1
+    assert sexpr_text(message_to_sexpr(Empty())) == "ok"
 
 
 def test_wrappers_are_transparent() -> None:
     batch = Batch((Operation(put=PutOp(b"k", b"v")), Operation(delete=DeleteOp(b"old"))))
-    assert render(message_to_sexpr(batch)) == (
+    assert sexpr_text(message_to_sexpr(batch)) == (
         '((PutOp (key "k") (value "v")) (DeleteOp (key "old")))'
     )
-    assert render(message_to_sexpr(Operation())) == "(Operation)"
+    assert sexpr_text(message_to_sexpr(Operation())) == "(Operation)"

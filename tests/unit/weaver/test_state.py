@@ -13,7 +13,13 @@ from datalattice.crypto import blake3
 from datalattice.engine import LmdbEngine, MemoryEngine, ReadTxn
 from datalattice.errors import Corruption, StoreVersion, UsageError
 from datalattice.protobuf import Message
-from datalattice.testing.machine_kit import AUTHORS, STORE_ID, MachineReplica, MemoryLog, unsigned
+from datalattice.testing.machine_kit import (
+    KIT_AUTHORS,
+    KIT_STORE_ID,
+    MachineReplica,
+    MemoryLog,
+    unsigned,
+)
 from datalattice.weaver import state as states
 from datalattice.weaver.appendlog import LogMachine
 from datalattice.weaver.kv import KvMachine, KvPayload, Operation, PutOp
@@ -21,7 +27,7 @@ from datalattice.weaver.machine import Dag, Machine, StateTables, StateWriter
 from datalattice.weaver.op import Op
 from datalattice.weaver.snapshot import SNAPSHOT_PART_BYTES, SnapshotRefused
 from datalattice.weaver.state import (
-    START,
+    LOG_START,
     BrokenChain,
     InvalidGenesis,
     PlainLayer,
@@ -30,16 +36,16 @@ from datalattice.weaver.state import (
     StoreTypeMismatch,
 )
 from datalattice.weaver.tables import (
-    DATA,
-    META,
+    STATE_DATA,
     STATE_KEY_BYTES_MAX,
+    STATE_META,
+    STATE_SYSTEM,
     STATE_TABLES,
     STATE_VALUE_BYTES_MAX,
-    SYSTEM,
     Overlay,
 )
 
-A, B = AUTHORS[:2]
+A, B = KIT_AUTHORS[:2]
 
 
 class Keeper(Machine):
@@ -68,7 +74,7 @@ def replica() -> MachineReplica:
 # --- guards -------------------------------------------------------------------------------------
 
 
-def reopened(replica: MachineReplica, machine: Machine, store_id: bytes = STORE_ID) -> State:
+def reopened(replica: MachineReplica, machine: Machine, store_id: bytes = KIT_STORE_ID) -> State:
     state = State(store_id, PlainLayer(machine), replica.log)
     with replica.engine.write() as txn:
         state.open(txn)
@@ -76,8 +82,8 @@ def reopened(replica: MachineReplica, machine: Machine, store_id: bytes = STORE_
 
 
 def test_guards_are_written_into_an_empty_state(replica: MachineReplica) -> None:
-    assert replica.rows(META) == {
-        b"store_id": STORE_ID,
+    assert replica.rows(STATE_META) == {
+        b"store_id": KIT_STORE_ID,
         b"store_type": b"test:keeper",
         b"schema_version": bytes([1, 0, 0, 0, 0, 0, 0, 0]),
     }
@@ -85,7 +91,7 @@ def test_guards_are_written_into_an_empty_state(replica: MachineReplica) -> None
 
 
 def test_another_store_or_kind_is_refused(replica: MachineReplica) -> None:
-    with pytest.raises(StoreIdMismatch, match=f"belongs to store {STORE_ID.hex()}"):
+    with pytest.raises(StoreIdMismatch, match=f"belongs to store {KIT_STORE_ID.hex()}"):
         reopened(replica, Keeper(), bytes(16))
     with pytest.raises(StoreTypeMismatch, match="'test:keeper', and the machine is 'core:kvstore'"):
         reopened(replica, KvMachine())
@@ -93,9 +99,9 @@ def test_another_store_or_kind_is_refused(replica: MachineReplica) -> None:
 
 def test_a_missing_type_is_written(replica: MachineReplica) -> None:
     with replica.engine.write() as txn:
-        txn.delete(META, b"store_type")
+        txn.delete(STATE_META, b"store_type")
     reopened(replica, KvMachine())
-    assert replica.rows(META)[b"store_type"] == b"core:kvstore"
+    assert replica.rows(STATE_META)[b"store_type"] == b"core:kvstore"
 
 
 class NewKeeper(Keeper):
@@ -106,7 +112,7 @@ def test_a_newer_schema_is_refused_and_an_older_one_rebuilt(replica: MachineRepl
     replica.write(A, b"a=1")
     machine = NewKeeper()
     state = reopened(replica, machine)
-    assert replica.rows(DATA) == {}
+    assert replica.rows(STATE_DATA) == {}
     with replica.engine.write() as txn:
         assert state.project(txn).applied == 1
     assert machine.applied == [b"a=1"]
@@ -130,7 +136,7 @@ def test_chain_rules_compliance(replica: MachineReplica) -> None:
     replica.deliver(first)  # the tip again: nothing happens, and projection goes on
     replica.deliver(second)
     assert chain_error(replica) is None
-    assert replica.rows(META)[b"tip/" + A] == second.hash
+    assert replica.rows(STATE_META)[b"tip/" + A] == second.hash
     assert replica.machine.applied == [b"a=1", b"a=2"]  # type: ignore[attr-defined]
 
 
@@ -146,7 +152,7 @@ def test_a_broken_link_is_refused(replica: MachineReplica) -> None:
     error = chain_error(replica)
     assert isinstance(error, BrokenChain)
     assert (error.expected, error.got) == (first.hash, b"\x07" * 32)
-    assert replica.rows(DATA) == {b"a": b"1"}
+    assert replica.rows(STATE_DATA) == {b"a": b"1"}
 
 
 def test_authors_have_chains_of_their_own(replica: MachineReplica) -> None:
@@ -169,8 +175,8 @@ def test_projection_stops_at_a_payload_that_cannot_be_applied(replica: MachineRe
     assert (done.stall.seq, done.stall.hash) == (2, bad.hash)
     assert str(done.stall.error) == "cannot apply b'bad'"
     # Nothing of the refused operation is left, not even the tip.
-    assert replica.rows(DATA) == {b"a": b"1"}
-    assert b"tip/" + B not in replica.rows(META)
+    assert replica.rows(STATE_DATA) == {b"a": b"1"}
+    assert b"tip/" + B not in replica.rows(STATE_META)
     with replica.engine.read() as txn:
         assert replica.state.position(txn).seq == 1
 
@@ -181,21 +187,23 @@ def test_a_stall_is_over_when_the_machine_can_apply_the_operation(replica: Machi
     replica.machine.refused.clear()  # type: ignore[attr-defined]
     done = replica.project()
     assert (done.applied, done.stall) == (2, None)
-    assert replica.rows(DATA) == {b"bad": b"1", b"b": b"1"}
+    assert replica.rows(STATE_DATA) == {b"bad": b"1", b"b": b"1"}
 
 
 def test_an_acknowledgement_moves_the_tip_alone(replica: MachineReplica) -> None:
     ack = replica.write(A, b"")
-    assert replica.rows(DATA) == {}
-    assert replica.rows(META)[b"tip/" + A] == ack.hash
+    assert replica.rows(STATE_DATA) == {}
+    assert replica.rows(STATE_META)[b"tip/" + A] == ack.hash
     assert replica.machine.applied == []  # type: ignore[attr-defined]
 
 
 def test_projection_in_steps(replica: MachineReplica) -> None:
     for number in range(5):
-        replica.log.append(unsigned(AUTHORS[number], b"k%d=v" % number, stamp=Hlc(number + 1, 0)))
+        replica.log.append(
+            unsigned(KIT_AUTHORS[number], b"k%d=v" % number, stamp=Hlc(number + 1, 0))
+        )
     assert [replica.project(2).applied for _ in range(4)] == [2, 2, 1, 0]
-    assert len(replica.rows(DATA)) == 5
+    assert len(replica.rows(STATE_DATA)) == 5
 
 
 def test_a_long_log_is_written_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +215,8 @@ def test_a_long_log_is_written_in_batches(monkeypatch: pytest.MonkeyPatch) -> No
         replica.log.append(signed)
         prev = signed.hash
     assert replica.project().applied == 600
-    assert len(replica.rows(DATA)) == 600
-    assert replica.rows(META)[b"tip/" + A] == prev
+    assert len(replica.rows(STATE_DATA)) == 600
+    assert replica.rows(STATE_META)[b"tip/" + A] == prev
 
 
 def test_a_store_that_fails_is_no_stall(replica: MachineReplica) -> None:
@@ -216,7 +224,7 @@ def test_a_store_that_fails_is_no_stall(replica: MachineReplica) -> None:
         def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
             raise Corruption("damaged page")
 
-    state = State(STORE_ID, PlainLayer(Broken()), replica.log)
+    state = State(KIT_STORE_ID, PlainLayer(Broken()), replica.log)
     replica.log.append(unsigned(A, b"a=1", stamp=Hlc(1, 0)))
     with pytest.raises(Corruption, match="damaged page"), replica.engine.write() as txn:
         state.project(txn)
@@ -228,7 +236,7 @@ def test_a_log_that_ends_before_its_head_is_damaged(replica: MachineReplica) -> 
             return iter(())
 
     log = Cut()
-    replica.state = State(STORE_ID, PlainLayer(Keeper()), log)
+    replica.state = State(KIT_STORE_ID, PlainLayer(Keeper()), log)
     log.append(unsigned(A, b"a=1", stamp=Hlc(1, 0)))
     log.append(unsigned(B, b"b=1", stamp=Hlc(2, 0)))
     with pytest.raises(Corruption, match="no record 1, and its head says 2"):
@@ -244,7 +252,7 @@ def test_a_generator_may_be_the_result_of_apply() -> None:
 
     replica = MachineReplica(Lazy())
     replica.write(A, b"x")
-    assert replica.rows(DATA) == {b"k": b"v"}
+    assert replica.rows(STATE_DATA) == {b"k": b"v"}
     assert replica.take_events() == [PutOp(b"first"), PutOp(b"second")]
 
 
@@ -267,10 +275,10 @@ def test_a_layer_may_change_all_three_tables() -> None:
             return super().apply(op, tables, dag)
 
     replica = MachineReplica(Keeper())
-    replica.state = State(STORE_ID, Layer(Keeper()), replica.log)
+    replica.state = State(KIT_STORE_ID, Layer(Keeper()), replica.log)
     signed = replica.write(A, b"a=1")
-    assert replica.rows(SYSTEM) == {b"name": b"a=1"}
-    assert replica.rows(META)[b"genesis_hash"] == signed.hash
+    assert replica.rows(STATE_SYSTEM) == {b"name": b"a=1"}
+    assert replica.rows(STATE_META)[b"genesis_hash"] == signed.hash
     with replica.engine.read() as txn:
         assert replica.state.system_reader(txn).get(b"name") == b"a=1"
         assert replica.state.meta_reader(txn).get(b"genesis_hash") == signed.hash
@@ -293,7 +301,7 @@ def test_rebuild_live_store(replica: MachineReplica) -> None:
         replica.write(A, b"k%d=v" % number)
     before = {table: replica.rows(table) for table in STATE_TABLES}
     with replica.engine.write() as txn:
-        txn.put(DATA, b"left over", b"x")
+        txn.put(STATE_DATA, b"left over", b"x")
         done = replica.state.rebuild(txn)
     assert (done.applied, done.events) == (3, ())
     assert {table: replica.rows(table) for table in STATE_TABLES} == before
@@ -312,23 +320,23 @@ def test_rebuilding_stops_at_the_position_and_leaves_new_events_to_come() -> Non
 
 def test_state_db_recovery(replica: MachineReplica) -> None:
     replica.write(A, b"a=1")
-    before = replica.rows(DATA)
+    before = replica.rows(STATE_DATA)
     replica.engine = MemoryEngine(STATE_TABLES)
     reopened(replica, Keeper())
     replica.project()
-    assert replica.rows(DATA) == before
+    assert replica.rows(STATE_DATA) == before
 
 
 def test_a_position_of_another_log_rebuilds_without_events() -> None:
     replica = MachineReplica(LogMachine())
     replica.write(A, b"one")
     with replica.engine.write() as txn:
-        txn.put(META, b"last_applied_witness", b"\x07" * 32)
-        txn.put(DATA, b"left over", b"x")
+        txn.put(STATE_META, b"last_applied_witness", b"\x07" * 32)
+        txn.put(STATE_DATA, b"left over", b"x")
     replica.take_events()
     done = replica.project()
     assert (done.applied, done.events) == (1, ())
-    assert b"left over" not in replica.rows(DATA)
+    assert b"left over" not in replica.rows(STATE_DATA)
 
 
 def test_a_position_behind_the_end_of_the_log_rebuilds(replica: MachineReplica) -> None:
@@ -336,10 +344,10 @@ def test_a_position_behind_the_end_of_the_log_rebuilds(replica: MachineReplica) 
     replica.write(A, b"a=2")
     shorter = MemoryLog()
     shorter.append(replica.log.entries[0].signed)
-    state = State(STORE_ID, PlainLayer(Keeper()), shorter)
+    state = State(KIT_STORE_ID, PlainLayer(Keeper()), shorter)
     with replica.engine.write() as txn:
         state.project(txn)
-    assert replica.rows(DATA) == {b"a": b"1"}
+    assert replica.rows(STATE_DATA) == {b"a": b"1"}
 
 
 # --- the operations of the log ------------------------------------------------------------------
@@ -424,10 +432,10 @@ def test_snapshot_restore_success(size: int) -> None:
     replica = filled(b"a=1", b"b=2")
     snapshot = replica.snapshot()
     with replica.engine.write() as txn:
-        txn.delete_range(DATA)
+        txn.delete_range(STATE_DATA)
     done = restore(replica, snapshot, size)
     assert done.fits
-    assert replica.rows(DATA) == {b"a": b"1", b"b": b"2"}
+    assert replica.rows(STATE_DATA) == {b"a": b"1", b"b": b"2"}
     assert replica.snapshot() == snapshot
     replica.write(A, b"c=3")
     assert replica.project().stall is None
@@ -447,21 +455,21 @@ def test_restore_overwrites_existing_data() -> None:
     snapshot = replica.snapshot()
     replica.write(A, b"b=2")
     restore(replica, snapshot)
-    assert replica.rows(DATA) == {b"a": b"1"}
+    assert replica.rows(STATE_DATA) == {b"a": b"1"}
     replica.project()
-    assert replica.rows(DATA) == {b"a": b"1", b"b": b"2"}
+    assert replica.rows(STATE_DATA) == {b"a": b"1", b"b": b"2"}
 
 
 @pytest.mark.parametrize("at", [-1, -40, 50])
 def test_snapshot_checksum_failure_last_byte(at: int) -> None:
     replica = filled(b"a=" + bytes(200))
-    before = replica.rows(DATA)
+    before = replica.rows(STATE_DATA)
     snapshot = bytearray(replica.snapshot())
     snapshot[at] ^= 1
     with pytest.raises(SnapshotRefused) as refused:
         restore(replica, bytes(snapshot))
     assert refused.value.reason == "checksum_mismatch"
-    assert replica.rows(DATA) == before
+    assert replica.rows(STATE_DATA) == before
 
 
 def test_restore_transaction_atomicity() -> None:
@@ -481,7 +489,7 @@ def sealed(body: bytes) -> bytes:
 
 def test_damage_is_reported_in_the_order_of_the_bytes() -> None:
     replica = filled(b"a=1")
-    head = b"LATS" + (1).to_bytes(4, "little") + STORE_ID
+    head = b"LATS" + (1).to_bytes(4, "little") + KIT_STORE_ID
     length = (1).to_bytes(8, "little")
     for snapshot, reason in (
         (b"LAT", "io"),
@@ -520,7 +528,7 @@ def test_bytes_behind_the_checksum_are_not_read() -> None:
 
 def test_a_declared_length_allocates_nothing() -> None:
     replica = filled()
-    snapshot = b"LATS" + (1).to_bytes(4, "little") + STORE_ID + b"\x01"
+    snapshot = b"LATS" + (1).to_bytes(4, "little") + KIT_STORE_ID + b"\x01"
     snapshot += (1).to_bytes(8, "little") + b"k" + (60 << 20).to_bytes(8, "little")
     with pytest.raises(SnapshotRefused, match="cut short"):
         restore(replica, snapshot)
@@ -537,35 +545,35 @@ def test_a_snapshot_of_another_log_is_dropped_and_rebuilt() -> None:
     replica, other = filled(b"a=1"), MachineReplica(Keeper())
     other.write(B, b"b=2")
     assert not restore(replica, other.snapshot()).fits
-    assert replica.rows(DATA) == {}
+    assert replica.rows(STATE_DATA) == {}
     replica.project()
-    assert replica.rows(DATA) == {b"a": b"1"}
+    assert replica.rows(STATE_DATA) == {b"a": b"1"}
 
 
 def test_a_snapshot_with_tips_that_are_not_the_logs_is_dropped() -> None:
     replica = filled(b"a=1")
     tip = b"tip/" + A
-    first = replica.rows(META)[tip]
+    first = replica.rows(STATE_META)[tip]
     for row, value in ((tip, b"\x07" * 32), (b"tip/" + B, first)):
         with replica.engine.write() as txn:
-            txn.put(META, row, value)
+            txn.put(STATE_META, row, value)
         assert not restore(replica, replica.snapshot()).fits
         replica.project()
-        assert replica.rows(META)[tip] == first
+        assert replica.rows(STATE_META)[tip] == first
     replica.write(A, b"b=2")
     with replica.engine.write() as txn:  # a tip behind the position
-        txn.put(META, b"last_applied_seq", (1).to_bytes(8, "big"))
-        txn.put(META, b"last_applied_witness", replica.log.entries[0].content_hash)
+        txn.put(STATE_META, b"last_applied_seq", (1).to_bytes(8, "big"))
+        txn.put(STATE_META, b"last_applied_witness", replica.log.entries[0].content_hash)
     assert not restore(replica, replica.snapshot()).fits
 
 
 def test_a_position_without_its_number_does_not_fit() -> None:
     replica = filled(b"a=1")
     with replica.engine.write() as txn:
-        txn.delete(META, b"last_applied_seq")
+        txn.delete(STATE_META, b"last_applied_seq")
     assert not restore(replica, replica.snapshot()).fits
     with replica.engine.read() as txn:
-        assert replica.state.position(txn) == START
+        assert replica.state.position(txn) == LOG_START
 
 
 def test_snapshots_come_in_parts() -> None:
@@ -575,7 +583,7 @@ def test_snapshots_come_in_parts() -> None:
     assert len(parts) > 3
     assert all(len(part) >= SNAPSHOT_PART_BYTES for part in parts[:-1])
     restore(replica, b"".join(parts))
-    assert len(replica.rows(DATA)) == 300
+    assert len(replica.rows(STATE_DATA)) == 300
 
 
 def test_everything_on_disk(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from datalattice.weaver import (
 )
 from datalattice.weaver.appendlog import AppendRequest, FollowParams, LogEvent
 from datalattice.weaver.events import EVENTS_MAX
-from datalattice.weaver.intention import ZERO
+from datalattice.weaver.intention import ZERO_HASH
 from datalattice.weaver.kv import (
     BatchRequest,
     GetRequest,
@@ -445,7 +445,7 @@ def test_two_first_intentions_of_one_author_are_a_fork_and_no_stall() -> None:
             author.public_key,
             Hlc(1_000, at),
             store.id,
-            ZERO,
+            ZERO_HASH,
             (),
             UniversalOp(app_data=b"").encode(),
         ).sign(author)
@@ -516,7 +516,7 @@ def test_writes_that_come_together_are_written_one_after_the_other() -> None:
     node, store = kv()
     puts = [partial(store.execute, "Put", PutRequest(b"k", b"%d" % i)) for i in range(3)]
     other = KeyPair(b"\x09" * 32)
-    awaited = Intention.build(other.public_key, Hlc(1, 0), store.id, ZERO, [], b"").sign(other)
+    awaited = Intention.build(other.public_key, Hlc(1, 0), store.id, ZERO_HASH, [], b"").sign(other)
     answers = call_together(node.commits, [*puts, partial(store.submit, b""), puts[0]])
     hashes = [getattr(answer, "hash", answer) for answer in answers]
     with store.read() as view:

@@ -31,7 +31,7 @@ from datalattice.weaver import (
 from datalattice.weaver.kv import GetRequest, PutRequest
 from datalattice.weaver.null import NullMachine
 from datalattice.weaver.state import BATCH_RECORDS
-from datalattice.weaver.stores import DEPTH_MAX, STORE_NAME_BYTES_MAX, Stores
+from datalattice.weaver.stores import STORE_NAME_BYTES_MAX, STORE_TREE_DEPTH_MAX, Stores
 from datalattice.weaver.tables import STATE_TABLES
 
 STRANGER = b"\x77" * 32
@@ -165,7 +165,7 @@ def test_cascade_close_deep_hierarchy() -> None:
 def test_stores_are_nested_32_deep_at_most() -> None:
     stores = WeaverNode(1).stores
     last = stores.create("core:nullstore")
-    for _ in range(DEPTH_MAX - 1):
+    for _ in range(STORE_TREE_DEPTH_MAX - 1):
         last = stores.create("core:nullstore", parent=last.id)
     with pytest.raises(UsageError, match="32 deep"):
         stores.create("core:nullstore", parent=last.id)

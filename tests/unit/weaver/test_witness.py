@@ -8,8 +8,8 @@ import pytest
 
 from datalattice.errors import BadFormat
 from datalattice.protobuf import read_fields, varint
-from datalattice.testing.log_kit import NODE, STORE, Author, LogFixture, author
-from datalattice.weaver import ZERO, ChainBroken, ChainEnd, WitnessRecord, check_chain
+from datalattice.testing.log_kit import KIT_NODE, KIT_STORE, Author, LogFixture, author
+from datalattice.weaver import ZERO_HASH, ChainBroken, ChainEnd, WitnessRecord, check_chain
 from datalattice.weaver.witness import WitnessContent
 
 EXTREME_WALLS = (0, 1, 127, 128, 2**32, 2**63, 2**64 - 1)
@@ -18,26 +18,26 @@ EXTREME_WALLS = (0, 1, 127, 128, 2**32, 2**63, 2**64 - 1)
 def chain(walls: tuple[int, ...] = (10, 20, 30)) -> list[WitnessRecord]:
     records: list[WitnessRecord] = []
     for number, wall in enumerate(walls):
-        before = records[-1].content_hash if records else ZERO
-        records.append(WitnessRecord.build(STORE, bytes([number]) * 32, wall, before, NODE))
+        before = records[-1].content_hash if records else ZERO_HASH
+        records.append(WitnessRecord.build(KIT_STORE, bytes([number]) * 32, wall, before, KIT_NODE))
     return records
 
 
 def broken_at(records: list[WitnessRecord], after: ChainEnd | None = None) -> int:
     with pytest.raises(ChainBroken) as broken:
-        check_chain(records, STORE, NODE.public_key, after or ChainEnd(0, ZERO))
+        check_chain(records, KIT_STORE, KIT_NODE.public_key, after or ChainEnd(0, ZERO_HASH))
     return broken.value.seq
 
 
 @pytest.mark.parametrize("wall", EXTREME_WALLS)
 def test_extreme_wall_times(wall: int) -> None:
-    record = WitnessRecord.build(STORE, bytes(32), wall, ZERO, NODE)
-    assert record.read() == WitnessContent(STORE, bytes(32), wall, ZERO)
+    record = WitnessRecord.build(KIT_STORE, bytes(32), wall, ZERO_HASH, KIT_NODE)
+    assert record.read() == WitnessContent(KIT_STORE, bytes(32), wall, ZERO_HASH)
     # The content that is hashed has the one canonical form: no field for 0.
     assert record.content == record.read().encode()
 
 
-FIELDS = [b"\x0a\x10" + STORE, b"\x12\x20" + bytes(32), b"\x18\x05", b"\x22\x20" + bytes(32)]
+FIELDS = [b"\x0a\x10" + KIT_STORE, b"\x12\x20" + bytes(32), b"\x18\x05", b"\x22\x20" + bytes(32)]
 
 
 @pytest.mark.parametrize(
@@ -75,34 +75,34 @@ def test_a_record_is_written_as_any_message(lengths: tuple[int, int]) -> None:
 
 def test_link_integrity() -> None:
     records = chain()
-    assert check_chain([], STORE, NODE.public_key) == ChainEnd(0, ZERO)
-    end = check_chain(records, STORE, NODE.public_key)
+    assert check_chain([], KIT_STORE, KIT_NODE.public_key) == ChainEnd(0, ZERO_HASH)
+    end = check_chain(records, KIT_STORE, KIT_NODE.public_key)
     assert end == ChainEnd(3, records[-1].content_hash)
 
 
 def test_a_chain_is_checked_across_batches() -> None:
     records = chain((1, 2, 3, 4))
-    half = check_chain(records[:2], STORE, NODE.public_key)
-    assert check_chain(records[2:], STORE, NODE.public_key, half).seq == 4
+    half = check_chain(records[:2], KIT_STORE, KIT_NODE.public_key)
+    assert check_chain(records[2:], KIT_STORE, KIT_NODE.public_key, half).seq == 4
     assert broken_at(records[3:], half) == 3
     assert broken_at(records[1:]) == 1
 
 
 def test_tamper_detected() -> None:
     records = chain()
-    other = WitnessRecord.build(STORE, bytes(32), 21, records[0].content_hash, NODE)
+    other = WitnessRecord.build(KIT_STORE, bytes(32), 21, records[0].content_hash, KIT_NODE)
     assert broken_at([records[0], other, records[2]]) == 3
     forged = WitnessRecord(records[1].content, bytes(64))
     assert broken_at([records[0], forged, records[2]]) == 2
-    stranger = WitnessRecord.build(STORE, bytes(32), 5, ZERO, author(3))
+    stranger = WitnessRecord.build(KIT_STORE, bytes(32), 5, ZERO_HASH, author(3))
     assert broken_at([stranger]) == 1
-    elsewhere = WitnessRecord.build(bytes(16), bytes(32), 5, ZERO, NODE)
+    elsewhere = WitnessRecord.build(bytes(16), bytes(32), 5, ZERO_HASH, KIT_NODE)
     assert broken_at([elsewhere]) == 1
 
 
 def test_malformed_contents_are_refused() -> None:
-    for content in (b"", b"\xff", WitnessContent(STORE, b"short", 1, ZERO).encode()):
-        assert broken_at([WitnessRecord(content, NODE.sign(content))]) == 1
+    for content in (b"", b"\xff", WitnessContent(KIT_STORE, b"short", 1, ZERO_HASH).encode()):
+        assert broken_at([WitnessRecord(content, KIT_NODE.sign(content))]) == 1
     with pytest.raises(BadFormat, match="64 bytes"):
         WitnessRecord(chain()[0].content, b"short").read()
 
@@ -111,14 +111,14 @@ def test_one_signature_covers_the_records_before_it() -> None:
     first, second, third = (WitnessRecord(each.content) for each in chain())
     signed = chain()[2]
     assert WitnessRecord.decode(first.encode()) == first
-    assert check_chain([first, second, signed], STORE, NODE.public_key) == check_chain(
-        chain(), STORE, NODE.public_key
+    assert check_chain([first, second, signed], KIT_STORE, KIT_NODE.public_key) == check_chain(
+        chain(), KIT_STORE, KIT_NODE.public_key
     )
     # None that nothing signed follows, even behind records that are signed.
     assert broken_at([first, second, third]) == 3
     assert broken_at([*chain()[:2], third]) == 3
     assert broken_at([first, second, WitnessRecord(signed.content, bytes(64))]) == 3
-    other = WitnessRecord.build(STORE, bytes(32), 21, first.content_hash, NODE)
+    other = WitnessRecord.build(KIT_STORE, bytes(32), 21, first.content_hash, KIT_NODE)
     assert broken_at([first, WitnessRecord(other.content), signed]) == 3
     assert broken_at([first, WitnessRecord(second.content, bytes(64)), signed]) == 2
 
@@ -126,8 +126,8 @@ def test_one_signature_covers_the_records_before_it() -> None:
 def test_unknown_fields_inside_a_content_are_tolerated() -> None:
     content = chain()[0].content + b"\x28\x01"
     record = WitnessRecord(content, b"")
-    record = WitnessRecord(content, NODE.sign(record.content_hash))
-    assert check_chain([record], STORE, NODE.public_key).content_hash == record.content_hash
+    record = WitnessRecord(content, KIT_NODE.sign(record.content_hash))
+    assert check_chain([record], KIT_STORE, KIT_NODE.public_key).content_hash == record.content_hash
 
 
 def test_of_long_contents_nothing_is_kept_once_they_are_read() -> None:
@@ -152,8 +152,8 @@ def test_witness_creation() -> None:
     store.submit(author(2))
     entries = store.entries()
     records = [entry.record for entry in entries]
-    end = check_chain(records, STORE, NODE.public_key)
+    end = check_chain(records, KIT_STORE, KIT_NODE.public_key)
     assert end == ChainEnd(4, store.head().content_hash)
     assert [record.read().intention_hash for record in records] == store.witnessed()
     assert [entry.wall_ms for entry in entries] == [store.clock.now - 5] * 3 + [store.clock.now]
-    assert store.head().seal == NODE.seal(end.content_hash)
+    assert store.head().seal == KIT_NODE.seal(end.content_hash)

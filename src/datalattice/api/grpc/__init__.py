@@ -12,7 +12,6 @@ except ImportError as error:
     ) from error
 
 from datalattice.api.grpc.door import (
-    FOLDER_MODE as FOLDER_MODE,
     GrpcAuthenticate as GrpcAuthenticate,
     GrpcDoor as GrpcDoor,
     GrpcLimits as GrpcLimits,

@@ -54,26 +54,24 @@ from datalattice.errors import (
 )
 from datalattice.service import Service, Streamed, Upload, answer_to
 from datalattice.service.access import Principal
+from datalattice.store import FOLDER_MODE
 
 T = TypeVar("T")
 
-TEXT_BYTES_MAX: Final = 2_000
+_TEXT_BYTES_MAX: Final = 2_000
 """Longest text of an error. gRPC sends it in a header, where some bytes take three; it drops
 answers whose headers are longer than 8 kB."""
 
-REQUEST_BYTES_MAX: Final = PIECE_BYTES_MAX + (1 << 16)
+_REQUEST_BYTES_MAX: Final = PIECE_BYTES_MAX + (1 << 16)
 """Longest message of a caller: a piece of a file, and what names it. gRPC keeps messages in memory
 before it is known who sends them, as many as there may be calls and streams."""
 
-ANSWER_BYTES_MAX: Final = 4 << 20
+_ANSWER_BYTES_MAX: Final = 4 << 20
 """Longest message of an answer. What is longer comes in pieces, by a stream."""
 
-SOCKET_PATH_BYTES_MAX: Final = 107
+_SOCKET_PATH_BYTES_MAX: Final = 107
 """Longest path of a Unix socket on Linux."""
 
-FOLDER_MODE: Final = 0o700
-"""Mode of a folder that only its owner can enter. gRPC tells nothing of the process at the other
-end of a socket, and makes the socket itself with the modes of the umask."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,8 +89,8 @@ class GrpcLimits:
     threads: int = 16
     calls: int = 256
     streams: int = 512
-    request_bytes: int = REQUEST_BYTES_MAX
-    answer_bytes: int = ANSWER_BYTES_MAX
+    request_bytes: int = _REQUEST_BYTES_MAX
+    answer_bytes: int = _ANSWER_BYTES_MAX
     on_connection: int = 128
     stall_s: float = 30.0
 
@@ -474,7 +472,7 @@ class GrpcDoor:
         if status.retry_s is not None:
             trailing.append((RETRY_KEY, str(round(status.retry_s * 1_000))))
         # Cut by bytes, since headers are counted in bytes; half a character at the end goes.
-        short = text.encode(errors="replace")[:TEXT_BYTES_MAX].decode(errors="ignore")
+        short = text.encode(errors="replace")[:_TEXT_BYTES_MAX].decode(errors="ignore")
         await context.abort(grpc.StatusCode[status.grpc], short, tuple(trailing))
         raise AssertionError("abort raises")
 
@@ -482,10 +480,12 @@ class GrpcDoor:
 def _socket_target(path: str | os.PathLike[str]) -> str:
     """Return where to listen. Raises: as `listen_socket`."""
     found = Path(path).absolute()
-    if len(os.fsencode(found)) > SOCKET_PATH_BYTES_MAX:
-        raise UsageError(f"the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes: {found}")
+    if len(os.fsencode(found)) > _SOCKET_PATH_BYTES_MAX:
+        raise UsageError(
+            f"the path of a socket has at most {_SOCKET_PATH_BYTES_MAX} bytes: {found}"
+        )
     about = found.parent.stat()
-    # gRPC makes the socket with the modes of the umask, so the folder has to keep others out.
+    # gRPC makes the socket with the modes of the umask and tells nothing of the caller, so the folder has to keep others out.
     if stat.S_IMODE(about.st_mode) != FOLDER_MODE or about.st_uid != os.getuid():
         raise UsageError(f"{found.parent}: the folder of a socket has the mode 0700 and is ours")
     return f"unix:{found}"

@@ -30,7 +30,7 @@ REFLECTION_METHODS: Final = (
 )
 """Both versions of the protocol: their messages differ in the package's name alone."""
 
-STORES_MAX: Final = 1_000
+_STORES_MAX: Final = 1_000
 """Stores that are looked at for their kinds."""
 
 KINDS_MAX: Final = 64
@@ -148,7 +148,7 @@ class Reflection:
         parents: list[bytes | None] = [None]
         seen: set[bytes] = set()
         # Stores name their parents, and a peer may have declared very many, or a circle.
-        while parents and len(seen) < STORES_MAX:
+        while parents and len(seen) < _STORES_MAX:
             try:
                 found = self._service.call(ListStores(parent_id=parents.pop(0)), caller).items
             except (Unauthorized, Unauthenticated):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datalattice.api.mcp.server import (
     INSTRUCTIONS as INSTRUCTIONS,
-    REQUEST_BYTES_MAX as REQUEST_BYTES_MAX,
+    MCP_REQUEST_BYTES_MAX as MCP_REQUEST_BYTES_MAX,
     CallerOf as CallerOf,
     McpDoor as McpDoor,
     mcp_server as mcp_server,

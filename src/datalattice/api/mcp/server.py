@@ -54,10 +54,10 @@ from datalattice.service import answer_to
 from datalattice.service.access import Origin, Principal
 from datalattice.version import VERSION
 
-REQUEST_BYTES_MAX: Final = 4 << 20
+MCP_REQUEST_BYTES_MAX: Final = 4 << 20
 """Bytes of one request over HTTP: a file of 1 MiB in hex, and room."""
 
-THREADS: Final = 8
+_THREADS: Final = 8
 """Tools that run at once."""
 
 INSTRUCTIONS: Final = """\
@@ -80,7 +80,7 @@ class _Answers:
         self._tools = tools
         self._caller_of = caller_of
         # A model may ask for many things at once; each waits for the disk in a thread.
-        self._threads = anyio.CapacityLimiter(THREADS)
+        self._threads = anyio.CapacityLimiter(_THREADS)
         self._listed = [_described(tool) for tool in tools.tools.values()]
 
     async def list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
@@ -210,7 +210,7 @@ class McpDoor:
             mcp_server(tools, lambda request: request.state.caller),
             json_response=True,
             stateless=True,
-            max_request_body_size=REQUEST_BYTES_MAX,
+            max_request_body_size=MCP_REQUEST_BYTES_MAX,
         )
         self._numbers: Final = count(1)
         self._room: Final = BodyRoom(BODIES_BYTES_MAX)
@@ -256,7 +256,7 @@ class McpDoor:
         shown = shown_credentials(request, Origin("mcp", next(self._numbers)), local=local)
         # In a thread: a nonce is written to the disk.
         caller = await to_thread.run_sync(enter, shown)
-        body = await read_body(request, REQUEST_BYTES_MAX, grow)
+        body = await read_body(request, MCP_REQUEST_BYTES_MAX, grow)
         if shown.is_unread and shown.is_signed:
             digest = hashlib.sha256(body).digest()
             await to_thread.run_sync(self._service.check_body, shown, digest)

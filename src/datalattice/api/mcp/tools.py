@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from datalattice.actions import (
     ACTIONS,
-    CELL,
+    CELL_FORMAT,
     PAGE_MAX,
     Action,
     ActionKind,
@@ -199,7 +199,7 @@ def _job_answer(record: JobRecord) -> ToolAnswer:
     """Return the output of a job, or its id while it goes on."""
     job = {"job": record.id.hex(), "status": record.status}
     if record.status == "COMPLETE":
-        return ToolAnswer({**job, "output": CELL.document(record.output)})
+        return ToolAnswer({**job, "output": CELL_FORMAT.document(record.output)})
     if record.status in TERMINAL:
         error = {"code": OperationFailed.code, "error": record.error, **job}
         return ToolAnswer(error, is_error=True)
@@ -287,7 +287,7 @@ class McpTools:
 def _answer(result: Message) -> ToolAnswer:
     fields = {field.name: field for field in result.declared()}
     value = fields.get("value")
-    if value is not None and value.codec is CELL and "hash" in fields:
+    if value is not None and value.codec is CELL_FORMAT and "hash" in fields:
         return _value_answer(result)
     document = to_document(result)
     if {"data", "start", "size"} <= fields.keys():

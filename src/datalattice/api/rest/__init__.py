@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datalattice.api.rest.answers import (
-    BASE as BASE,
+    BASE_PATH as BASE_PATH,
     file_pieces as file_pieces,
     take_upload as take_upload,
 )

@@ -45,12 +45,12 @@ from datalattice.service.access import Credentials, Principal
 
 T = TypeVar("T")
 
-BASE: Final = "/api/v1"
+BASE_PATH: Final = "/api/v1"
 
 IMMUTABLE: Final = "max-age=31536000, immutable"
 """A value that is named by its hash never changes."""
 
-WRITE_BYTES: Final = 1 << 20
+_WRITE_BYTES: Final = 1 << 20
 """Bytes of a body that are handed to a thread at once."""
 
 
@@ -84,7 +84,7 @@ async def take_upload(
         waiting = bytearray()
         async for part in request.stream():
             waiting += part
-            if len(waiting) >= WRITE_BYTES:
+            if len(waiting) >= _WRITE_BYTES:
                 await run(write, bytes(waiting))
                 waiting.clear()
         await run(write, bytes(waiting))
@@ -235,12 +235,12 @@ def document_answer(action: Action, route: Route, result: Message) -> Response:
 def _headers(action: Action, result: Message) -> dict[str, str]:
     """Return where the caller finds what was made, and its version."""
     if isinstance(result, RegisteredAsset):
-        return {"location": f"{BASE}/assets/{result.id.hex()}"}
+        return {"location": f"{BASE_PATH}/assets/{result.id.hex()}"}
     if isinstance(result, JobRecord) and action.name == "venue.invoke":
-        return {"location": f"{BASE}/jobs/{result.id.hex()}"}
+        return {"location": f"{BASE_PATH}/jobs/{result.id.hex()}"}
     if isinstance(result, AccessRule):
         return {"etag": f'"{result.version}"'}
     hash = getattr(result, "hash", None)
     if action.name == "values.put" and isinstance(hash, bytes):
-        return {"location": f"{BASE}/values/{hash.hex()}", "x-value-id": hash.hex()}
+        return {"location": f"{BASE_PATH}/values/{hash.hex()}", "x-value-id": hash.hex()}
     return {}

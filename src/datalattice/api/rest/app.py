@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from datalattice.actions import (
     ACTIONS,
-    CELL,
+    CELL_FORMAT,
     Action,
     ActionKind,
     ActionRequest,
@@ -42,7 +42,7 @@ from datalattice.actions import (
     with_resume,
 )
 from datalattice.api.rest.answers import (
-    BASE,
+    BASE_PATH,
     document_answer,
     file_answer,
     take_upload,
@@ -76,7 +76,7 @@ T = TypeVar("T")
 HEARTBEAT_S: Final = 15.0
 """Longest silence of a stream of events: proxies cut connections that are silent for longer."""
 
-THREADS: Final = 16
+_THREADS: Final = 16
 """Handlers that run at once."""
 
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
@@ -113,11 +113,11 @@ def rest_app(
     routes = _Routes()
     for action in ACTIONS.values():
         for route in action.routes:
-            routes.add(route.target(BASE), route.verb, _Resource(action, route))
-    document = describe(BASE)
+            routes.add(route.target(BASE_PATH), route.verb, _Resource(action, route))
+    document = describe(BASE_PATH)
     pages = {
-        f"{BASE}/openapi.json": (json.dumps(document).encode(), JSON),
-        f"{BASE}/": (page_of(document).encode(), "text/html; charset=utf-8"),
+        f"{BASE_PATH}/openapi.json": (json.dumps(document).encode(), JSON),
+        f"{BASE_PATH}/": (page_of(document).encode(), "text/html; charset=utf-8"),
     }
     return _Front(door, routes, pages, hosts, mounts), door
 
@@ -222,7 +222,7 @@ class _Front:
         # A path without any verb is 404; one with others is 405 and names them in `allow`.
         if not resources and page is None:
             return problem_answer(
-                NoSuchPath(f"there is no resource {path[:200]}; see {BASE}/"), "w"
+                NoSuchPath(f"there is no resource {path[:200]}; see {BASE_PATH}/"), "w"
             )
         problem = problem_answer(UsageError(f"{request.method} is not done here"), "w")
         problem.status_code = 405
@@ -254,7 +254,7 @@ class _Resource:
         self.is_value: Final = (
             action.kind is ActionKind.QUERY
             and value is not None
-            and value.codec is CELL
+            and value.codec is CELL_FORMAT
             and "hash" in fields
         )
         self.is_piece: Final = "data" in fields and "size" in fields
@@ -295,7 +295,7 @@ class RestDoor:
         self._body_bytes_max = body_bytes_max
         self._room: Final = BodyRoom(bodies_bytes_max)
         self._heartbeat_s = heartbeat_s
-        self._pool = ThreadPoolExecutor(THREADS, "rest")
+        self._pool = ThreadPoolExecutor(_THREADS, "rest")
 
     def statements(self) -> bytes:
         """Return what the node states about the certificates of its doors, as a document."""

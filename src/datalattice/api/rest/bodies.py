@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from datalattice.actions import CELL, to_document
+from datalattice.actions import CELL_FORMAT, to_document
 from datalattice.cells import (
     Blob,
     Text,
@@ -77,7 +77,7 @@ def _octets(value: Value) -> bytes:
 
 
 def _json(value: Value) -> bytes:
-    return json.dumps(CELL.document(value), ensure_ascii=False).encode()
+    return json.dumps(CELL_FORMAT.document(value), ensure_ascii=False).encode()
 
 
 REPRESENTATIONS: Final = {
@@ -138,7 +138,7 @@ def read_value(body: bytes, content_type: str) -> Value:
     if kind == RAW:
         return decode_message(body)
     if kind == JSON:
-        return CELL.read(read_json_body(body))
+        return CELL_FORMAT.read(read_json_body(body))
     if kind == PRINTED:
         return from_text(read_body_text(body))
     # Bytes of no further type are a blob.

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from starlette.requests import Request
 
 from datalattice.actions import (
-    CELL,
+    CELL_FORMAT,
     Action,
     ActionRequest,
     Route,
@@ -40,7 +40,7 @@ _TAG: Final = re.compile(r'"([^"]*)"')
 POSITION_DIGITS_MAX: Final = 20
 """Digits of a position in a file: 64 bits."""
 
-FIELDS_MAX: Final = 1_000
+_FIELDS_MAX: Final = 1_000
 """Values in one query string."""
 
 
@@ -102,7 +102,7 @@ class Arguments:
     def is_value(self) -> bool:
         """Whether the body is one value of the lattice, in any representation."""
         body = self.body
-        return body is not None and body.codec is CELL and not body.repeated
+        return body is not None and body.codec is CELL_FORMAT and not body.repeated
 
     @property
     def is_octets(self) -> bool:
@@ -116,8 +116,8 @@ class Arguments:
 
     def head(self, path: dict[str, str], query: list[tuple[str, str]]) -> dict[str, Any]:
         """Return the fields that stand before the body, by name. Raises: UsageError, BadFormat."""
-        if len(query) > FIELDS_MAX:
-            raise UsageError(f"a query string has at most {FIELDS_MAX} values, got {len(query)}")
+        if len(query) > _FIELDS_MAX:
+            raise UsageError(f"a query string has at most {_FIELDS_MAX} values, got {len(query)}")
         values: dict[str, Any] = {}
         for name, text in path.items():
             values[name] = read_text(self._fields[name], text)

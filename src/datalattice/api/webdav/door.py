@@ -37,7 +37,7 @@ from datalattice.api.rest import (
     take_upload,
 )
 from datalattice.api.webdav.documents import XML_BYTES_MAX
-from datalattice.api.webdav.methods import PUT, XML, DavMethods
+from datalattice.api.webdav.methods import PUT_METHOD, XML, DavMethods
 from datalattice.api.webdav.properties import entity_tag
 from datalattice.api.webdav.resources import DavAsked, DavError
 from datalattice.clock import Clock, SystemClock
@@ -47,7 +47,7 @@ from datalattice.service.access import Credentials, Origin
 
 WEBDAV_BASE: Final = "/dlfs"
 
-THREADS: Final = 16
+_THREADS: Final = 16
 """Requests that are worked on at once."""
 
 
@@ -71,7 +71,7 @@ class WebDavDoor:
         self._enter: Final = enter
         self._local: Final = local
         self._numbers = count(1)
-        self._pool = ThreadPoolExecutor(THREADS, "webdav")
+        self._pool = ThreadPoolExecutor(_THREADS, "webdav")
         self._methods: Final = DavMethods(service, base, clock or SystemClock(), self._pool)
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class WebDavDoor:
             shown = shown_credentials(request, origin, local=self._local, headers=_bearing(headers))
             # Who asks is known before anything is read.
             asked = await run(self._enter_with, request, headers, shown)
-            if request.method != PUT:
+            if request.method != PUT_METHOD:
                 body = await read_body(request, XML_BYTES_MAX) if shown.is_unread else b""
                 return await run(self._answer_body, asked, body, shown)
             wanted, is_new = await run(self._methods.put, asked)
@@ -113,7 +113,7 @@ class WebDavDoor:
         if isinstance(error, FileLocked):
             condition = "no-conflicting-lock" if method == "LOCK" else "lock-token-submitted"
             return _refusal(DavError(423, str(error), condition))
-        if method == PUT and isinstance(error, Conflict | NoSuchPath):
+        if method == PUT_METHOD and isinstance(error, Conflict | NoSuchPath):
             return _refusal(DavError(412 if isinstance(error, Conflict) else 409, str(error)))
         if isinstance(error, NotADirectory):
             return _refusal(DavError(404, str(error)))  # below a file there is nothing

@@ -60,10 +60,10 @@ R = TypeVar("R", bound=Message)
 
 XML: Final = "application/xml; charset=utf-8"
 
-PUT: Final = "PUT"
+PUT_METHOD: Final = "PUT"
 """The method whose body may be of any length."""
 
-RETRY_S: Final = 1.0
+_RETRY_S: Final = 1.0
 """When an answer that has begun goes on, whose caller has no reads left and no time was named."""
 
 SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"
@@ -74,7 +74,7 @@ ACTION_OF: Final[Mapping[str, type[actions.ActionRequest[Any]]]] = {
     "PROPPATCH": actions.SetProperties,
     "LOCK": actions.TakeLock,
     "MKCOL": actions.MakeDirectory,
-    PUT: actions.PutFile,
+    PUT_METHOD: actions.PutFile,
 }
 """What the methods with a body ask for."""
 
@@ -107,7 +107,7 @@ class DavMethods(DavResources):
         Raises: DavError: there is no such method, or no list of its If header holds. RateLimited,
                 Unauthenticated, Unauthorized: the caller may not make it, whatever its body has.
         """
-        if method not in self._methods and method != PUT:
+        if method not in self._methods and method != PUT_METHOD:
             raise DavError(405, f"{method[:20]} is not done here")
         lists = IfHeader.parse(headers["if"]) if "if" in headers else IfHeader()
         asked = DavAsked(method, headers, DavPath.parse(path, self._base), caller, lists)
@@ -125,7 +125,11 @@ class DavMethods(DavResources):
     # --- reading ---
 
     def _options(self, asked: DavAsked) -> Response:
-        headers = {"dav": "1, 2", "allow": ", ".join((*self._methods, PUT)), "ms-author-via": "DAV"}
+        headers = {
+            "dav": "1, 2",
+            "allow": ", ".join((*self._methods, PUT_METHOD)),
+            "ms-author-via": "DAV",
+        }
         return Response(headers=headers)
 
     def _get(self, asked: DavAsked) -> Response:
@@ -209,7 +213,7 @@ class DavMethods(DavResources):
                 try:
                     page, start = await loop.run_in_executor(self._pool, following, start)
                 except RateLimited as error:  # an answer that has begun goes on later
-                    await asyncio.sleep(error.retry_s or RETRY_S)
+                    await asyncio.sleep(error.retry_s or _RETRY_S)
                 else:
                     yield page
             yield end.encode()

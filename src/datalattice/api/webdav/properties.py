@@ -30,7 +30,7 @@ from datalattice.errors import BadFormat, LimitExceeded, UsageError
 
 DAV: Final = "{DAV:}"
 _TYPES: Final = mimetypes.MimeTypes(())  # the same on each machine
-OCTETS: Final = "application/octet-stream"
+_OCTETS: Final = "application/octet-stream"
 
 
 class Resource(NamedTuple):
@@ -54,7 +54,7 @@ class Resource(NamedTuple):
 def content_type(name: str) -> str:
     """Return the media type that the name of a file speaks for."""
     kind, encoding = _TYPES.guess_type(f"./{name}")
-    return kind if kind is not None and encoding is None else OCTETS
+    return kind if kind is not None and encoding is None else _OCTETS
 
 
 def entity_tag(info: FileInfo | None) -> str | None:

@@ -39,7 +39,7 @@ from datalattice.errors import (
 )
 from datalattice.protobuf import Message
 from datalattice.service import Service
-from datalattice.service.access import LOCAL, Principal
+from datalattice.service.access import LOCAL_DOORS, Principal
 
 R = TypeVar("R", bound=Message)
 
@@ -155,7 +155,7 @@ class DavResources:
             found.append(path.child("own"))
         except (NoSigningKey, Unauthorized):
             pass  # the folder has no drives of its own, or not for this caller
-        if asked.caller.did is not None and asked.caller.how not in LOCAL:
+        if asked.caller.did is not None and asked.caller.how not in LOCAL_DOORS:
             found.append(path.child(asked.caller.did))
         return [(one, None) for one in found], b""
 

@@ -14,7 +14,7 @@ from datalattice.apps.dlfs.drive import (
 from datalattice.apps.dlfs.lattice import FS_SECTION as FS_SECTION, DLFSLattice as DLFSLattice
 from datalattice.apps.dlfs.merging import NAMES as NAMES, entries_of as entries_of
 from datalattice.apps.dlfs.node import (
-    DEPTH_MAX as DEPTH_MAX,
+    DRIVE_DEPTH_MAX as DRIVE_DEPTH_MAX,
     NODE_FIELDS_MAX as NODE_FIELDS_MAX,
     DriveNode as DriveNode,
     FileContent as FileContent,

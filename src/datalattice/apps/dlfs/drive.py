@@ -48,7 +48,7 @@ from datalattice.errors import (
     NoSuchPath,
     UsageError,
 )
-from datalattice.lattice import VALUE
+from datalattice.lattice import VALUE_KEY
 
 
 class Drive(DriveReader):
@@ -109,7 +109,7 @@ class Drive(DriveReader):
         the cursor's context; reading verifies the owner's signature.
         """
         identity = owner_cell(owner)
-        cursor = root.path(FS_SECTION, identity, VALUE, checked_drive(name))
+        cursor = root.path(FS_SECTION, identity, VALUE_KEY, checked_drive(name))
         return cls(cursor, clock, name=name, owner=identity, stage=stage, binding=binding)
 
     def ensure(self) -> None:
@@ -437,7 +437,7 @@ def drive_names(root: LatticeCursor, owner: object) -> list[str]:
 
     A foreign owner may have written other values than directories; these are left out.
     """
-    held = root.path(FS_SECTION, to_cell(owner), VALUE).get()
+    held = root.path(FS_SECTION, to_cell(owner), VALUE_KEY).get()
     if not isinstance(held, Map):
         return []
     return sorted(

@@ -27,7 +27,7 @@ TextMode = Literal[
     "r", "w", "a", "x", "r+", "w+", "a+", "x+", "rt", "wt", "at", "xt", "r+t", "w+t", "a+t", "x+t"
 ]
 
-MODES: Final[tuple[str, ...]] = (*get_args(BinaryMode)[:8], *get_args(TextMode)[:8])
+_MODES: Final[tuple[str, ...]] = (*get_args(BinaryMode)[:8], *get_args(TextMode)[:8])
 """The modes of files, without other spellings of the same ones."""
 
 
@@ -181,9 +181,9 @@ def open_file(
     """Return a file object on the file at `path`; `buffering` 0 gives an unbuffered binary one."""
     is_text = "b" not in mode
     spelled = sorted(mode.replace("t", "", 1) if is_text else mode)  # "rb+" and "r+b" are one mode
-    known = {tuple(sorted(one)): one for one in MODES}.get(tuple(spelled))
+    known = {tuple(sorted(one)): one for one in _MODES}.get(tuple(spelled))
     if known is None:
-        raise UsageError(f"`mode` is not one of {', '.join(MODES)}: {mode!r}")
+        raise UsageError(f"`mode` is not one of {', '.join(_MODES)}: {mode!r}")
     # 1 is line buffering, which only text streams have.
     if buffering < -1 or buffering == 1 or (is_text and buffering == 0):
         raise UsageError(

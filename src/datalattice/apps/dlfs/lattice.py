@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.dlfs.merging import Merging, is_well_formed
-from datalattice.apps.dlfs.node import ENTRIES, ZERO_NODE
+from datalattice.apps.dlfs.node import ENTRIES_AT, ZERO_NODE
 from datalattice.apps.dlfs.order import latest_of_nodes
 from datalattice.cells import Keyword, Value
 from datalattice.lattice import (
@@ -61,7 +61,7 @@ class DLFSLattice(Lattice):
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of the entries for position 0, otherwise None."""
-        return ExactIndexLattice(self) if is_integer(key) and key == ENTRIES else None
+        return ExactIndexLattice(self) if is_integer(key) and key == ENTRIES_AT else None
 
     def resolve_key(self, key: Value) -> Value:
         """Return `key` if it is an Integer, or the Integer in a String; otherwise None."""

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 from datalattice.apps.dlfs.node import (
-    DEPTH_MAX,
-    ENTRIES,
+    DRIVE_DEPTH_MAX,
+    ENTRIES_AT,
     NO_TIME,
     DriveNode,
     deletions_of,
@@ -33,6 +33,8 @@ from datalattice.apps.dlfs.node import (
 from datalattice.apps.dlfs.times import DirectoryTimes, directory_ticks, directory_time
 from datalattice.cells import ABSENT, Index, Value, Vector, Work, same, value_hash
 from datalattice.lattice import (
+    OTHER,
+    OWN,
     EntryDropped,
     ExactKeys,
     ExactMerge,
@@ -47,8 +49,6 @@ from datalattice.lattice import (
     name_of,
 )
 
-OWN: Final = "own"
-OTHER: Final = "other"
 Key = tuple[bytes, bytes | int]
 
 
@@ -98,13 +98,13 @@ class _Memo:
         """Return (result, levels read) of a cached result that is valid at this depth."""
         found = self._done.get(key)
         # Valid wherever the levels that it read still fit.
-        if found is not None and depth + found[1] <= DEPTH_MAX:
+        if found is not None and depth + found[1] <= DRIVE_DEPTH_MAX:
             return found
         return self._cut_short.get((key, depth))
 
     def put(self, key: Key, depth: int, result: Value, levels: int) -> None:
         """Cache a result computed at a depth."""
-        if depth + levels <= DEPTH_MAX:
+        if depth + levels <= DRIVE_DEPTH_MAX:
             self._done[key] = (result, levels)
         else:
             # A result that met the depth limit is valid at its own depth alone.
@@ -214,7 +214,7 @@ class Merging:
         assert node.entries is not None
         entries = node.entries
         for name, child in node.entries.entries(self.work):
-            below = (*path, ENTRIES, name)
+            below = (*path, ENTRIES_AT, name)
             if not self._is_entry(name, child, depth + 1):
                 self._report(EntryDropped(below))
                 entries = entries.remove(name)
@@ -236,7 +236,7 @@ class Merging:
         # "With a bad name or deeper than 100 names" an entry is dropped (docs/dlfs.md "What
         # foreigners may send").
         # All three: name, depth, and newer than its base.
-        return is_name(name) and depth <= DEPTH_MAX and self._is_sound(value)
+        return is_name(name) and depth <= DRIVE_DEPTH_MAX and self._is_sound(value)
 
     def _is_sound(self, value: Value) -> bool:
         return is_well_formed(value, self._memos.times, self.work)
@@ -379,7 +379,7 @@ class Merging:
         self._deepest = max(self._deepest, depth)
         node = read_node(value)
         # Own's side may hold what its signer wrote.
-        if node is None or depth > DEPTH_MAX or not self._is_sound(value):
+        if node is None or depth > DRIVE_DEPTH_MAX or not self._is_sound(value):
             return ABSENT
         if node.entries is None:
             if node.utime > at:
@@ -404,7 +404,7 @@ class Merging:
         # Folded first, so that the encoding is the same in any order of merges.
         entries = full = self.folded(node, (), depth)
         for name, child in full.entries(self.work):
-            kept = self._cut(child, at, side, (*path, ENTRIES, name), depth + 1)
+            kept = self._cut(child, at, side, (*path, ENTRIES_AT, name), depth + 1)
             if kept is ABSENT:
                 entries = entries.remove(name)
             elif kept is not child:
@@ -437,7 +437,7 @@ class _Names:
         self._merging: Final = merging
         self._own: Final = own
         self._other: Final = other
-        self._path: Final = (*path, ENTRIES)
+        self._path: Final = (*path, ENTRIES_AT)
         self._depth: Final = depth + 1
         self._exact: Final = ExactMerge(self._join, self._lost)
 

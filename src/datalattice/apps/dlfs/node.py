@@ -19,17 +19,17 @@ from datalattice.cells import EMPTY_INDEX, Blob, Index, Text, Value, Vector, sam
 from datalattice.errors import UsageError
 from datalattice.lattice import as_integer, is_long, name_of
 
-ENTRIES: Final = 0
-DATA: Final = 1
-METADATA: Final = 2
-UTIME: Final = 3
-DELETIONS: Final = 4
+ENTRIES_AT: Final = 0
+DATA_AT: Final = 1
+METADATA_AT: Final = 2
+UTIME_AT: Final = 3
+DELETIONS_AT: Final = 4
 NODE_FIELDS: Final = 4
 
 NODE_FIELDS_MAX: Final = 256
 """Most elements of a node. A dozen cells can encode any number, and a merge keeps them all."""
 
-DEPTH_MAX: Final = 100
+DRIVE_DEPTH_MAX: Final = 100
 """Most names in a path; deeper nodes are neither written nor accepted from others."""
 
 BASE_KEY: Final = ""  # no file can have the empty name
@@ -205,8 +205,8 @@ def split_path(path: PathLike) -> tuple[str, ...]:
     """
     text = _text(path)
     names = tuple([name for name in _names(text) if name != ABOVE])
-    if len(names) > DEPTH_MAX:
-        raise UsageError(f"the path has {len(names)} names, {DEPTH_MAX} at most")
+    if len(names) > DRIVE_DEPTH_MAX:
+        raise UsageError(f"the path has {len(names)} names, {DRIVE_DEPTH_MAX} at most")
     return names
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.dlfs.merging import entries_of, is_well_formed
-from datalattice.apps.dlfs.node import DEPTH_MAX, NO_TIME, DriveNode, is_name, read_node
+from datalattice.apps.dlfs.node import DRIVE_DEPTH_MAX, NO_TIME, DriveNode, is_name, read_node
 from datalattice.cells import Index, Value, Vector, value_hash
 from datalattice.lattice import (
     Element,
@@ -51,7 +51,7 @@ class _NameOrder(EntryOrder):
         return _compare(own, other, own_present, other_present, is_name(key), self._depth, walk)
 
 
-_NAMES: Final = [_NameOrder(depth) for depth in range(1, DEPTH_MAX + 2)]
+_NAMES: Final = [_NameOrder(depth) for depth in range(1, DRIVE_DEPTH_MAX + 2)]
 """One per depth, because a node below the greatest depth is malformed."""
 
 
@@ -88,7 +88,7 @@ def _compare(
 
 def _read(value: Value, named: bool, depth: int, walk: Walk) -> DriveNode | None:
     # Malformed there, as in a merge.
-    if not named or depth > DEPTH_MAX or not is_well_formed(value, work=walk.work):
+    if not named or depth > DRIVE_DEPTH_MAX or not is_well_formed(value, work=walk.work):
         return None
     return read_node(value)
 

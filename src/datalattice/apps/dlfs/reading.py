@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from datalattice.apps.dlfs import tree
 from datalattice.apps.dlfs.node import (
-    DEPTH_MAX,
+    DRIVE_DEPTH_MAX,
     FileContent,
     PathLike,
     join_path,
@@ -91,7 +91,7 @@ def _usage(value: Value, depth: int, known: dict[tuple[bytes, int], DriveUsage])
     found = known.get(key)
     if found is None:
         total, files, directories = 0, 0, 1
-        if depth < DEPTH_MAX:  # deeper entries have no path
+        if depth < DRIVE_DEPTH_MAX:  # deeper entries have no path
             for _, child, _ in live_entries(value):
                 below = _usage(child, depth + 1, known)
                 total += below.bytes
@@ -143,7 +143,9 @@ class DriveWatch(Stream[FileChange]):
 
 def _differing(names: PathNames, before: Value, after: Value) -> Iterator[FileChange]:
     """Yield what differs in two directories, or None, and in all directories below them."""
-    if same(before, after) or len(names) > DEPTH_MAX:  # equal subtrees are skipped by their hash
+    if (
+        same(before, after) or len(names) > DRIVE_DEPTH_MAX
+    ):  # equal subtrees are skipped by their hash
         return
     old, new = ({name: child for name, child, _ in listed(one)} for one in (before, after))
     for name in sorted({*old, *new}):

@@ -15,7 +15,7 @@ from datalattice.apps.dlfs.node import DriveNode, deletions_of, is_name, is_time
 from datalattice.cells import Value, Work, value_hash
 from datalattice.limits import WORK_LIMITS
 
-REMEMBERED_MAX: Final = 65_536  # some megabytes, and most directories of a large drive
+_REMEMBERED_MAX: Final = 65_536  # some megabytes, and most directories of a large drive
 """Most directories whose times are cached beyond a merge."""
 
 DirectoryTimes = dict[bytes, int]
@@ -53,7 +53,7 @@ class _Remembered:
             self._old, self._young = young, {}
 
 
-_remembered: Final = _Remembered(REMEMBERED_MAX)
+_remembered: Final = _Remembered(_REMEMBERED_MAX)
 
 
 def directory_time(

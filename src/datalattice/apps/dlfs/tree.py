@@ -21,7 +21,7 @@ from datalattice.apps.dlfs.merging import (
 )
 from datalattice.apps.dlfs.node import (
     ABOVE,
-    DEPTH_MAX,
+    DRIVE_DEPTH_MAX,
     HERE,
     NO_TIME,
     ZERO_NODE,
@@ -54,7 +54,7 @@ from datalattice.errors import (
     TypeMismatch,
     UsageError,
 )
-from datalattice.lattice import NAME_BYTES_MAX, ExactKeys, name_of, named
+from datalattice.lattice import EXACT_NAME_BYTES_MAX, ExactKeys, name_of, named
 
 PathNames = tuple[str, ...]
 Stamp = Callable[[], int]
@@ -63,7 +63,7 @@ NodeEdit = Callable[[Value, Stamp], Value]
 Returning the value itself changes nothing. The stamp is a call, because computing it may walk a
 directory."""
 
-HIDDEN: Final = (HERE, ABOVE)
+_HIDDEN: Final = (HERE, ABOVE)
 """Names that another implementation may store and no path can reach."""
 
 
@@ -181,7 +181,7 @@ def _live(entries: Index, of: Index) -> Iterator[tuple[Value, str, Value, DriveN
         if found is None or not found.is_live or not is_well_formed(child):
             continue
         # A path resolves `.` and `..`, so it cannot name these entries.
-        if name not in HIDDEN:
+        if name not in _HIDDEN:
             yield key, name, child, found
 
 
@@ -199,7 +199,7 @@ def unreachable(value: Value) -> list[str]:
         name = name_of(key)
         if name is None or not is_name(key):
             found.append(brief(key) if name is None else name)
-        elif name in HIDDEN:
+        elif name in _HIDDEN:
             found.append(name)
     return found
 
@@ -287,8 +287,8 @@ def _directories(root: Value, names: PathNames) -> list[DriveNode]:
 
 def _need_name(name: str) -> None:
     size = len(name.encode("utf-8", "surrogatepass"))
-    if size > NAME_BYTES_MAX:
-        raise UsageError(f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, got {size}")
+    if size > EXACT_NAME_BYTES_MAX:
+        raise UsageError(f"a name has at most {EXACT_NAME_BYTES_MAX} bytes of UTF-8, got {size}")
 
 
 # --- changes ----------------------------------------------------------------------------------
@@ -419,8 +419,8 @@ def _placed(source: Value, stamp: int, base: int, depth: int, done: dict[bytes, 
         # "A copied or moved tree gets the stamp at every node: with older ones a later merge could
         # take it for what was deleted" (docs/dlfs.md "Writes").
         return make_file(node.data, stamp, node.metadata)
-    if depth > DEPTH_MAX:
-        raise UsageError(f"the tree would be deeper than {DEPTH_MAX} names there")
+    if depth > DRIVE_DEPTH_MAX:
+        raise UsageError(f"the tree would be deeper than {DRIVE_DEPTH_MAX} names there")
     key = value_hash(source)
     found = done.get(key)  # a tree may contain one directory many times
     if found is None:

@@ -26,7 +26,7 @@ CONTENT_BYTES_MAX: Final = 64 << 20
 A few cells can encode any number of bytes, and every receiver has to hash each of them.
 """
 
-READ_BYTES: Final = 1 << 16
+CONTENT_READ_BYTES: Final = 1 << 16
 """Bytes of a long value hashed per step."""
 
 
@@ -54,8 +54,8 @@ def content_hash(value: Value, work: Work | None = None) -> bytes | None:
     if not isinstance(value, (Blob, Text)) or value.byte_length() > CONTENT_BYTES_MAX:
         return None
     digest = hashlib.sha256()
-    for start in range(0, value.byte_length(), READ_BYTES):
-        part = value.read(start, start + READ_BYTES, work)
+    for start in range(0, value.byte_length(), CONTENT_READ_BYTES):
+        part = value.read(start, start + CONTENT_READ_BYTES, work)
         if work is not None:
             work.spend(len(part) // work.limits.hashed_bytes)
         digest.update(part)

@@ -22,7 +22,7 @@ from datalattice.lattice import DIDVerifier
 KEEP_MS: Final = 5 * 60_000  # the longest that a removed key is still believed
 """How long resolved keys are used."""
 
-DIDS_MAX: Final = 10_000
+_DIDS_MAX: Final = 10_000
 """Most DIDs with known keys; the one resolved longest ago is dropped first."""
 
 PREPARED_MAX: Final = 100  # a lookup is a request over the network
@@ -135,13 +135,13 @@ class KnownKeys:
         self._known.pop(did, None)  # moved to the end: the oldest goes first
         if isinstance(found, str):
             self.failures[did] = found
-            if len(self.failures) > DIDS_MAX:
+            if len(self.failures) > _DIDS_MAX:
                 del self.failures[next(iter(self.failures))]
             return
         self.failures.pop(did, None)
         self._wanted.pop(did, None)
         self._known[did] = (self._clock.now_ms(), found)
-        while len(self._known) > DIDS_MAX:  # bounded: a peer names the DIDs
+        while len(self._known) > _DIDS_MAX:  # bounded: a peer names the DIDs
             del self._known[next(iter(self._known))]
 
     def _is_old(self, since_ms: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from datalattice.cells import Blob, BlobBuilder
 from datalattice.errors import Corruption
 
-PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 20
 """Bytes of a content that are checked together, where its backend does not check what it reads."""
 
 
@@ -62,13 +62,13 @@ class ContentStaging(Protocol):
 
 
 def pieces_in(source: ContentReader) -> Iterator[bytes]:
-    """Yield a content in pieces of `PIECE_BYTES`. Raises: Corruption."""
-    for start in range(0, source.size, PIECE_BYTES):
-        yield source.read(start, min(start + PIECE_BYTES, source.size))
+    """Yield a content in pieces of `_PIECE_BYTES`. Raises: Corruption."""
+    for start in range(0, source.size, _PIECE_BYTES):
+        yield source.read(start, min(start + _PIECE_BYTES, source.size))
 
 
 class PieceHashes:
-    """The SHA-256 of each `PIECE_BYTES` of a content that arrives in pieces of any length."""
+    """The SHA-256 of each `_PIECE_BYTES` of a content that arrives in pieces of any length."""
 
     def __init__(self) -> None:
         self._done: list[bytes] = []
@@ -79,11 +79,11 @@ class PieceHashes:
         """Add bytes at the end."""
         view = memoryview(data)
         while view:
-            part = view[: PIECE_BYTES - self._size]
+            part = view[: _PIECE_BYTES - self._size]
             self._piece.update(part)
             self._size += len(part)
             view = view[len(part) :]
-            if self._size == PIECE_BYTES:
+            if self._size == _PIECE_BYTES:
                 self._end()
 
     def _end(self) -> None:
@@ -120,9 +120,9 @@ class StoredContent:
             return self._source.read(start, stop)
         parts = []
         while start < stop:
-            number = start // PIECE_BYTES
-            end = min((number + 1) * PIECE_BYTES, stop)
-            offset = number * PIECE_BYTES
+            number = start // _PIECE_BYTES
+            end = min((number + 1) * _PIECE_BYTES, stop)
+            offset = number * _PIECE_BYTES
             parts.append(self._checked(number, self._hashes)[start - offset : end - offset])
             start = end
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -131,8 +131,8 @@ class StoredContent:
         """Return a piece, checked."""
         if self._piece[0] == number:
             return self._piece[1]
-        start = number * PIECE_BYTES
-        piece = self._source.read(start, min(start + PIECE_BYTES, self._source.size))
+        start = number * _PIECE_BYTES
+        piece = self._source.read(start, min(start + _PIECE_BYTES, self._source.size))
         # "A ranged read checks the cells, or the pieces of 1 MiB, that it touches" (docs/grid.md
         # "Content").
         if number >= len(hashes) or hashlib.sha256(piece).digest() != hashes[number]:

@@ -20,10 +20,10 @@ from datalattice.cells import Value
 from datalattice.errors import UsageError
 from datalattice.lattice import did_of, is_bare_did, public_key_of
 
-METHODS: Final = ("key", "web", "convex")
+_METHODS: Final = ("key", "web", "convex")
 """DID methods that venues may use."""
 
-KEY_PREFIX: Final = "did:key:"
+_KEY_PREFIX: Final = "did:key:"
 WEB_PREFIX: Final = "did:web:"
 DOCUMENT: Final = "did.json"
 
@@ -72,7 +72,7 @@ def did_method(did: Value) -> str | None:
 
 def is_venue_did(did: Value) -> bool:
     """Return whether a value is a bare DID of a method that venues may use: a key of `:venues`."""
-    return did_method(did) in METHODS
+    return did_method(did) in _METHODS
 
 
 def checked_did(did: object) -> str:
@@ -122,7 +122,7 @@ def is_loopback(host: str) -> bool:
 
 def venue_document(did: str, public_key: bytes, endpoint: str | None = None) -> dict[str, Any]:
     """Return the DID document of a venue with this key, for its web server."""
-    multikey = did_of(public_key).removeprefix(KEY_PREFIX)
+    multikey = did_of(public_key).removeprefix(_KEY_PREFIX)
     name = f"{checked_did(did)}#{multikey}"
     method = {
         "id": name,
@@ -194,4 +194,4 @@ def _method_key(method: object) -> bytes | None:
         return None
     multikey = method.get("publicKeyMultibase")
     # Other methods and key types give no key.
-    return public_key_of(KEY_PREFIX + multikey) if isinstance(multikey, str) else None
+    return public_key_of(_KEY_PREFIX + multikey) if isinstance(multikey, str) else None

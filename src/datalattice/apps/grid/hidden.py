@@ -41,7 +41,7 @@ from datalattice.lattice import (
 )
 
 HIDDEN_KEY: Final = Keyword("grid-hidden")
-ENTRIES: Final = Keyword("entries")
+_ENTRIES: Final = Keyword("entries")
 ENTRY_FIELDS: Final = 3  # DID, part, key
 
 
@@ -88,7 +88,7 @@ class HiddenEntries:
     def _entries(self) -> Set:
         held = None if self._cursor is None else self._cursor.get()
         # A register of another shape reads as empty.
-        entries = held.get(ENTRIES) if isinstance(held, Map) else None
+        entries = held.get(_ENTRIES) if isinstance(held, Map) else None
         return entries if isinstance(entries, Set) else EMPTY_SET
 
     def _change(self, change: Callable[[Set], Set]) -> None:
@@ -98,11 +98,11 @@ class HiddenEntries:
 
         def changed(held: Value) -> Value:
             register = held if isinstance(held, Map) else EMPTY_MAP
-            entries = register.get(ENTRIES)
+            entries = register.get(_ENTRIES)
             after = change(entries if isinstance(entries, Set) else EMPTY_SET)
             # Later than the last version: a register keeps the newest.
             stamp = next_stamp(present_ms(self._clock), map_timestamp(register))
-            return register.put(ENTRIES, after).put(TIMESTAMP, stamp)
+            return register.put(_ENTRIES, after).put(TIMESTAMP, stamp)
 
         cursor.update(changed)
 
@@ -160,7 +160,7 @@ def hidden_entries(root: Value) -> list[Set]:
         if not isinstance(slot, Signed) or slot.public_key != owner:
             continue
         register = slot.value.get(HIDDEN_KEY) if isinstance(slot.value, Map) else None
-        entries = register.get(ENTRIES) if isinstance(register, Map) else None
+        entries = register.get(_ENTRIES) if isinstance(register, Map) else None
         # The signature last: it costs the most.
         if isinstance(entries, Set) and len(entries) and slot.verify():
             found.append(entries)

@@ -41,14 +41,14 @@ PENDING: Final = "PENDING"
 ACTIVE: Final = frozenset({PENDING, "STARTED"})
 INTERACTIVE: Final = frozenset({"PAUSED", "INPUT_REQUIRED", "AUTH_REQUIRED"})
 TERMINAL: Final = frozenset({"COMPLETE", "FAILED", "CANCELLED", "REJECTED", "TIMEOUT"})
-STATUSES: Final = ACTIVE | INTERACTIVE | TERMINAL
+JOB_STATUSES: Final = ACTIVE | INTERACTIVE | TERMINAL
 
 JOB_ID_BYTES: Final = 16  # "Blob of 16 bytes"
 _TIME_BYTES: Final = 6
 JOB_TIME_MAX: Final = (1 << 8 * _TIME_BYTES) - 1
 _COUNT_BYTES: Final = 2
 _RANDOM_BYTES: Final = 8
-COUNT_MAX: Final = (1 << 8 * _COUNT_BYTES) - 1
+JOB_COUNT_MAX: Final = (1 << 8 * _COUNT_BYTES) - 1
 """Greatest counter of jobs within one millisecond."""
 
 
@@ -114,7 +114,7 @@ def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
         if before_ms >= now_ms:  # the clock stands or went back: count on from the last id
             now_ms = before_ms
             count = 1 + int.from_bytes(last[_TIME_BYTES : _TIME_BYTES + _COUNT_BYTES], "big")
-            if count > COUNT_MAX:  # the id takes the next millisecond
+            if count > JOB_COUNT_MAX:  # the id takes the next millisecond
                 now_ms, count = now_ms + 1, 0
     if now_ms > JOB_TIME_MAX:
         # The time is 6 bytes.
@@ -140,8 +140,8 @@ def job_members(members: Mapping[str, Any]) -> Map:
         if name in members:
             raise UsageError(f"the member {name!r} of a job record is written by the venue alone")
     status = members.get(STATUS, PENDING)
-    if status not in STATUSES:  # a job with an unknown status would never end
-        raise UsageError(f"`status` is not one of {', '.join(sorted(STATUSES))}: {status!r}")
+    if status not in JOB_STATUSES:  # a job with an unknown status would never end
+        raise UsageError(f"`status` is not one of {', '.join(sorted(JOB_STATUSES))}: {status!r}")
     record = to_cell(dict(members))
     assert isinstance(record, Map)
     return record

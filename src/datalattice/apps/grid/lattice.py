@@ -329,23 +329,23 @@ def _is_hash_of(key: Value, value: Value, work: Work | None) -> bool:
     return content_hash(value, work) == key
 
 
-JOB: Final = JobLattice()
-META: Final = Collection(is_meta_entry, BAD_META)
-ASSETS: Final = Collection(is_asset_entry, BAD_ASSET)
-JOBS: Final = Collection(is_job_entry, BAD_JOB, JOB)
-STORAGE: Final = Collection(is_content_entry, BAD_CONTENT)
+JOB_LATTICE: Final = JobLattice()
+META_LATTICE: Final = Collection(is_meta_entry, BAD_META)
+ASSETS_LATTICE: Final = Collection(is_asset_entry, BAD_ASSET)
+JOBS_LATTICE: Final = Collection(is_job_entry, BAD_JOB, JOB_LATTICE)
+STORAGE_LATTICE: Final = Collection(is_content_entry, BAD_CONTENT)
 _VENUE_PARTS: Final[dict[Keyword, Lattice]] = {
-    ASSETS_KEY: ASSETS,
-    JOBS_KEY: JOBS,
-    STORAGE_KEY: STORAGE,
+    ASSETS_KEY: ASSETS_LATTICE,
+    JOBS_KEY: JOBS_LATTICE,
+    STORAGE_KEY: STORAGE_LATTICE,
 }
 VENUE: Final = Parts(_VENUE_PARTS)
 """A venue: `:assets`, `:jobs` and `:storage`."""
 
-GRID: Final = Parts({VENUES_KEY: DIDOwnerLattice(VENUE), META_KEY: META})
+GRID: Final = Parts({VENUES_KEY: DIDOwnerLattice(VENUE), META_KEY: META_LATTICE})
 """The grid: `:venues`, each signed for its DID, and `:meta`."""
 
-PLAIN_GRID: Final = Parts({VENUES_KEY: PlainVenues(VENUE), META_KEY: META})
+PLAIN_GRID: Final = Parts({VENUES_KEY: PlainVenues(VENUE), META_KEY: META_LATTICE})
 """The grid of unsigned venue states."""
 
 GRID_ROOT: Final = KeyedLattice({GRID_SECTION: GRID})
@@ -359,7 +359,7 @@ def venue_lattice(extensions: Mapping[Keyword, Lattice]) -> Lattice:
 
 def plain_grid(writer: bytes | None = None, venue: Lattice = VENUE) -> Lattice:
     """Return the lattice of unsigned venue states; `writer` is as for `PlainVenues`."""
-    return Parts({VENUES_KEY: PlainVenues(venue, writer), META_KEY: META})
+    return Parts({VENUES_KEY: PlainVenues(venue, writer), META_KEY: META_LATTICE})
 
 
 def initial_root() -> Index:

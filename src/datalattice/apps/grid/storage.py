@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
-from datalattice.apps.grid.assets import CONTENT_BYTES_MAX, READ_BYTES, SHA256_BYTES
+from datalattice.apps.grid.assets import CONTENT_BYTES_MAX, CONTENT_READ_BYTES, SHA256_BYTES
 from datalattice.apps.grid.contents import (
     CellContent,
     CellContentSink,
@@ -25,7 +25,7 @@ from datalattice.apps.grid.contents import (
     StoredContent,
     pieces_in,
 )
-from datalattice.apps.grid.lattice import STORAGE, as_index
+from datalattice.apps.grid.lattice import STORAGE_LATTICE, as_index
 from datalattice.cells import EMPTY_INDEX, Blob, Index, Value
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import Corruption, LimitExceeded, StoreClosed, UsageError
@@ -34,7 +34,7 @@ Content = bytes | Iterable[bytes]
 """Content to write: bytes, or pieces of them, which are read one at a time."""
 
 
-PIECES_MAX: Final = 1 << 16
+_PIECES_MAX: Final = 1 << 16
 """Pieces of contents whose hashes are in memory: those of 64 GiB, in 4 MB."""
 
 
@@ -202,7 +202,7 @@ class Storage:
     def checked(self, name: bytes, hashes: tuple[bytes, ...]) -> None:
         """Keep the hashes of the pieces of a content that was hashed as a whole just now."""
         self._hashes[name] = hashes
-        while sum(map(len, self._hashes.values())) > PIECES_MAX and len(self._hashes) > 1:
+        while sum(map(len, self._hashes.values())) > _PIECES_MAX and len(self._hashes) > 1:
             self._hashes.pop(next(iter(self._hashes)), None)  # the oldest
 
     def exists(self, digest: bytes | None) -> bool:
@@ -387,7 +387,9 @@ class LatticeBackend:
         staging: Callable[[], ContentStaging] = MemoryStaging,
     ) -> None:
         self._staging: Final = staging
-        self._cursor: Final = RootLattice(STORAGE, EMPTY_INDEX) if cursor is None else cursor
+        self._cursor: Final = (
+            RootLattice(STORAGE_LATTICE, EMPTY_INDEX) if cursor is None else cursor
+        )
 
     @property
     def state(self) -> Index:
@@ -457,5 +459,8 @@ def _is_content(content: object) -> bool:
 
 def _pieces_of(content: Content) -> Iterator[bytes]:
     if isinstance(content, bytes):
-        return (content[at : at + READ_BYTES] for at in range(0, len(content), READ_BYTES))
+        return (
+            content[at : at + CONTENT_READ_BYTES]
+            for at in range(0, len(content), CONTENT_READ_BYTES)
+        )
     return iter(content)

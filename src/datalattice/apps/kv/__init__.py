@@ -12,7 +12,7 @@ from datalattice.apps.kv.database import (
     replica_name as replica_name,
 )
 from datalattice.apps.kv.entries import Entry as Entry, read_entry as read_entry
-from datalattice.apps.kv.joining import ENTRIES as ENTRIES
+from datalattice.apps.kv.joining import ENTRY_KEYS as ENTRY_KEYS
 from datalattice.apps.kv.keys import KEY_BYTES_MAX as KEY_BYTES_MAX, checked_key as checked_key
 from datalattice.apps.kv.lattice import (
     KV_SECTION as KV_SECTION,

@@ -39,7 +39,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor, RootLattice, collector_paused
 from datalattice.errors import NoSigningKey, TypeMismatch, UsageError
 from datalattice.lattice import (
-    VALUE,
+    VALUE_KEY,
     EntryDropped,
     MapLattice,
     MergeContext,
@@ -54,8 +54,8 @@ from datalattice.limits import INDEX_KEY_BYTES
 DEFAULT_NAME: Final = "db"
 DEFAULT_REPLICA: Final = "default"
 
-STORE: Final = KVStoreLattice()
-REPLICAS: Final = OwnerLattice(MapLattice(STORE))
+_STORE: Final = KVStoreLattice()
+REPLICAS: Final = OwnerLattice(MapLattice(_STORE))
 
 
 class Batch(TypedOperations[T]):
@@ -175,7 +175,7 @@ class Database(TypedOperations[T], Tabular):
         merges drop.
         """
         context = MergeContext(key_pair=key_pair, verifier=verifier, report=report)
-        cursor = RootLattice(STORE, EMPTY_INDEX, context)
+        cursor = RootLattice(_STORE, EMPTY_INDEX, context)
         return cls(cursor, clock, replica, name=name, owner=owner, of=of)
 
     @classmethod
@@ -196,7 +196,7 @@ class Database(TypedOperations[T], Tabular):
         owner's signature. Nothing is written by looking.
         """
         identity = owner_cell(owner)
-        cursor = root.path(KV_SECTION, identity, VALUE, checked_name(name))
+        cursor = root.path(KV_SECTION, identity, VALUE_KEY, checked_name(name))
         return cls(cursor, clock, replica, name=name, owner=identity, of=of, binding=binding)
 
     @property
@@ -443,7 +443,7 @@ COUNTED_KEYS_MAX: Final = 16
 def joined(value: Value, stores: list[Index], context: MergeContext) -> Value:
     """Return the merge of the store `value` with other stores."""
     for store in stores:
-        value = STORE.merge(value, store, context)
+        value = _STORE.merge(value, store, context)
     return value
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.kv.kinds import KINDS, StructureKind
+from datalattice.apps.kv.kinds import STRUCTURE_KINDS, StructureKind
 from datalattice.cells import EMPTY_INDEX, Index, Value, Vector, Work
 from datalattice.clock import checked_stamp
 from datalattice.lattice import as_integer, is_long
@@ -27,7 +27,7 @@ UTIME: Final = 2
 EXPIRE: Final = 3
 BASE: Final = 4
 
-ENTRY_COUNT: Final = 4
+_ENTRY_COUNT: Final = 4
 ENTRY_COUNT_MAX: Final = 5
 
 REGISTER_RANK: Final = 9  # a register wins over a structure of the same time
@@ -36,7 +36,7 @@ REGISTER_RANK: Final = 9  # a register wins over a structure of the same time
 NO_TIME: Final = -1
 """Less than every time; stands for an absent base."""
 
-TOMBSTONE: Final = "tombstone"
+_TOMBSTONE: Final = "tombstone"
 _REGISTER_NAMES: Final = {VALUE_TAG: "value", LIST_TAG: "list"}
 
 
@@ -79,7 +79,7 @@ class Entry:
         if self.kind is not None:
             return self.kind.name
         if self.is_tombstone():
-            return TOMBSTONE
+            return _TOMBSTONE
         return _REGISTER_NAMES.get(self.tag, "unknown")
 
     def is_tombstone(self) -> bool:
@@ -90,7 +90,7 @@ class Entry:
         """Return whether the entry is `[nil nil 0 nil]`, which loses to every other entry."""
         return (
             self.utime == 0
-            and len(self.cell) == ENTRY_COUNT
+            and len(self.cell) == _ENTRY_COUNT
             and self.is_tombstone()
             and self.cell[EXPIRE] is None
         )
@@ -118,7 +118,7 @@ def read_entry(cell: Value) -> Entry | None:
     """Return the entry in `cell`, None if it is malformed; its members are not checked."""
     # "An entry is well formed when it is a Vector of at least four with a 64-bit `utime` of at
     # least 0" (docs/kv.md "What foreigners may send").
-    if not isinstance(cell, Vector) or len(cell) < ENTRY_COUNT:
+    if not isinstance(cell, Vector) or len(cell) < _ENTRY_COUNT:
         return None
     parts = cell.to_list(0, ENTRY_COUNT_MAX)
     utime = _time(parts[UTIME])
@@ -129,7 +129,7 @@ def read_entry(cell: Value) -> Entry | None:
     # -2: of no known kind, and no tombstone.
     tag = (NO_TIME if given is None else -2) if number is None or number < 0 else number
     expire = _long(parts[EXPIRE])
-    kind = KINDS.get(tag)
+    kind = STRUCTURE_KINDS.get(tag)
     # "Everything else, a type not known here included, is a *register*" (docs/kv.md "Entries").
     if kind is None:
         return Entry(cell, None, tag, EMPTY_INDEX, utime, expire, NO_TIME)

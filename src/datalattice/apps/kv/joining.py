@@ -20,6 +20,8 @@ from datalattice.apps.kv.kinds import HASH, NEVER, MemberTimes, StructureKind
 from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, Work, same, value_hash
 from datalattice.lattice import (
     EMPTY_CONTEXT,
+    OTHER,
+    OWN,
     EntryDropped,
     ExactKeys,
     MergeContext,
@@ -28,9 +30,6 @@ from datalattice.lattice import (
     discard,
     exact_merge,
 )
-
-OWN: Final = "own"
-OTHER: Final = "other"
 
 
 def merge_entries(own: Value, other: Value, context: MergeContext) -> Value:
@@ -261,5 +260,5 @@ def _either(own: Value, other: Value) -> Value:
     return merge_entries(own, other, EMPTY_CONTEXT)
 
 
-ENTRIES: Final = ExactKeys(_either, texts=True)
+ENTRY_KEYS: Final = ExactKeys(_either, texts=True)
 """How a store's Index represents its keys."""

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from datalattice.cells import Value
 from datalattice.errors import TypeMismatch, UsageError
-from datalattice.lattice import NAME_BYTES_MAX
+from datalattice.lattice import EXACT_NAME_BYTES_MAX
 
-KEY_BYTES_MAX: Final = NAME_BYTES_MAX
+KEY_BYTES_MAX: Final = EXACT_NAME_BYTES_MAX
 """Most bytes of a key or field in UTF-8."""
 
 

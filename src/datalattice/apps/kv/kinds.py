@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from datalattice.cells import Index, Value, Vector, Work, same, value_hash
-from datalattice.lattice import ExactKeys, as_integer, is_long, is_sound_key
+from datalattice.lattice import LONG_MAX, ExactKeys, as_integer, is_long, is_sound_key
 from datalattice.limits import WORK_LIMITS
 
 HASH_TAG: Final = 1
@@ -22,8 +22,6 @@ SET_TAG: Final = 2
 ZSET_TAG: Final = 3
 COUNTER_TAG: Final = 5
 
-LONG_MAX: Final = 2**63 - 1
-"""Greatest time, and greatest count in a counter's column."""
 
 NEVER: Final = LONG_MAX + 1
 """First time of a structure from which no cut removes anything."""
@@ -382,4 +380,6 @@ def _either(own: Value, other: Value) -> Value:
 FIELDS: Final = ExactKeys(_either, texts=True)
 """How the Index of a hash represents its fields."""
 
-KINDS: Final[dict[int, StructureKind]] = {kind.tag: kind for kind in (HASH, SET, ZSET, COUNTER)}
+STRUCTURE_KINDS: Final[dict[int, StructureKind]] = {
+    kind.tag: kind for kind in (HASH, SET, ZSET, COUNTER)
+}

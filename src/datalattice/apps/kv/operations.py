@@ -18,9 +18,8 @@ from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar, cast
 
 from datalattice.apps.kv.entries import VALUE_TAG, Entry, register
-from datalattice.apps.kv.joining import ENTRIES
+from datalattice.apps.kv.joining import ENTRY_KEYS
 from datalattice.apps.kv.keys import checked_key, checked_text, checked_values
-from datalattice.apps.kv.kinds import LONG_MAX
 from datalattice.apps.kv.showing import read_value
 from datalattice.apps.kv.writing import (
     KeyState,
@@ -37,7 +36,7 @@ from datalattice.apps.valuetypes import T, ValueType
 from datalattice.cells import Index, Value
 from datalattice.clock import Clock
 from datalattice.errors import UsageError
-from datalattice.lattice import is_short
+from datalattice.lattice import LONG_MAX, is_short
 
 R = TypeVar("R")
 
@@ -87,7 +86,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
 
     def _stored(self, key: str) -> tuple[Value, int]:
         """Return the stored entry of a key, and the time."""
-        return ENTRIES.get(self.store(), checked_text(key, "a key")), self._clock.now_ms()
+        return ENTRY_KEYS.get(self.store(), checked_text(key, "a key")), self._clock.now_ms()
 
     def _slot(self, key: str) -> KeyState:
         stored, now_ms = self._stored(key)
@@ -108,10 +107,10 @@ class Operations(MutableMapping[str, T], Generic[T]):
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, R]:
-            stored = ENTRIES.get(store, name)
+            stored = ENTRY_KEYS.get(store, name)
             entry, result = write(stored, now_ms)
             # A write that changes nothing keeps the store's identity, so nothing is signed or sent.
-            return store if entry is stored else ENTRIES.put(store, name, entry), result
+            return store if entry is stored else ENTRY_KEYS.put(store, name, entry), result
 
         return self._apply(step)
 
@@ -186,10 +185,10 @@ class Operations(MutableMapping[str, T], Generic[T]):
 
         def step(store: Index) -> tuple[Index, None]:
             entries = [
-                (name, put_value(ENTRIES.get(store, name), cell, ttl_ms, now_ms))
+                (name, put_value(ENTRY_KEYS.get(store, name), cell, ttl_ms, now_ms))
                 for name, cell in cells.items()
             ]
-            return ENTRIES.put_many(store, entries), None
+            return ENTRY_KEYS.put_many(store, entries), None
 
         if cells:
             self._apply(step)
@@ -362,13 +361,13 @@ class Operations(MutableMapping[str, T], Generic[T]):
         def step(store: Index) -> tuple[Index, int]:
             swept = store
             for key, stored in store.entries():
-                name = ENTRIES.name(key)
+                name = ENTRY_KEYS.name(key)
                 # Short names have a place of their own in the Index.
                 if name is None or is_short(name):
                     if is_garbage(stored, min_age_ms, now_ms):
                         swept = swept.remove(key)
-                elif is_garbage(ENTRIES.get(store, name), min_age_ms, now_ms):
-                    swept = ENTRIES.remove(swept, name)
+                elif is_garbage(ENTRY_KEYS.get(store, name), min_age_ms, now_ms):
+                    swept = ENTRY_KEYS.remove(swept, name)
             return swept, len(store) - len(swept)
 
         return self._apply(step)
@@ -398,7 +397,7 @@ def live_entries(
     store: Index, prefix: str, now_ms: int, start: str | None = None, stop: str | None = None
 ) -> Iterator[tuple[str, Entry]]:
     """Yield the live keys of a store that `Operations.scan` asks for, with their entries."""
-    for key, stored in ENTRIES.entries(store, prefix, start=start, stop=stop):
+    for key, stored in ENTRY_KEYS.entries(store, prefix, start=start, stop=stop):
         slot = read_slot(stored, now_ms)
         if slot.entry is not None and slot.live:
             yield key, slot.entry

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.kv.entries import NO_TIME, Entry, read_entry
-from datalattice.apps.kv.kinds import COUNTER_TAG, KINDS, SET_TAG, ZSET_TAG, StructureKind
+from datalattice.apps.kv.kinds import COUNTER_TAG, SET_TAG, STRUCTURE_KINDS, ZSET_TAG, StructureKind
 from datalattice.cells import Value, Vector, Work, value_hash
 from datalattice.lattice import (
-    NOTHING,
+    NO_LATEST,
     UNTIMED,
     Element,
     EntryOrder,
@@ -84,7 +84,7 @@ class _MemberOrder(EntryOrder):
         return [element(_number(parts[1]), value_hash(member))]
 
 
-_MEMBERS: Final = {tag: _MemberOrder(kind) for tag, kind in KINDS.items()}
+_MEMBERS: Final = {tag: _MemberOrder(kind) for tag, kind in STRUCTURE_KINDS.items()}
 
 
 def latest_of_entries(own: Value, other: Value, walk: Walk) -> Latest:
@@ -100,7 +100,7 @@ def latest_of_entries(own: Value, other: Value, walk: Walk) -> Latest:
     kind = a.kind
     # Different kinds: the entries' own elements have decided.
     if kind is None or b.kind is not kind:
-        return NOTHING
+        return NO_LATEST
     order = _MEMBERS[kind.tag] if a.base < 0 else _MemberOrder(kind, a.base)
     return wider(found, order.of_index(a.members, b.members, walk))
 

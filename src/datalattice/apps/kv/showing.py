@@ -22,9 +22,9 @@ from datalattice.apps.kv.kinds import (
     FIELDS,
     HASH,
     HASH_TAG,
-    KINDS,
     SET,
     SET_TAG,
+    STRUCTURE_KINDS,
     ZSET,
     ZSET_TAG,
     StructureKind,
@@ -217,7 +217,7 @@ def put_shown(
     Units:  expire: Unix milliseconds; None for never.
     Raises: UsageError: a count exceeds 64 bits.
     """
-    kind = KINDS.get(tag)
+    kind = STRUCTURE_KINDS.get(tag)
     if kind is None:
         return register(value, tag, after(read_slot(stored, now_ms), now_ms), expire)
     held = live_entry(stored, now_ms)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Generic, NamedTuple
 
 from datalattice.apps.kv.entries import VALUE, Entry
-from datalattice.apps.kv.joining import ENTRIES
+from datalattice.apps.kv.joining import ENTRY_KEYS
 from datalattice.apps.kv.showing import read_value
 from datalattice.apps.kv.writing import read_slot
 from datalattice.apps.valuetypes import T, ValueType
@@ -79,12 +79,12 @@ def key_changes(
     longer: set[str] = set()
     for old, new in zip(parts(before, prefix), parts(after, prefix), strict=True):
         for cell, _had, stored, _has, written in IndexPart(old, new).differences(apart=True):
-            key = ENTRIES.name(cell)
+            key = ENTRY_KEYS.name(cell)
             if key is None or not key.startswith(prefix) or key in longer:
                 continue
             if not is_short(key):  # a key may appear twice: see `ExactKeys`
                 longer.add(key)
-                was, now = ENTRIES.get(before, key), ENTRIES.get(after, key)
+                was, now = ENTRY_KEYS.get(before, key), ENTRY_KEYS.get(after, key)
             else:
                 was, now = stored, written
             change = _change(key, _live(was, now_ms), _live(now, now_ms), kind)

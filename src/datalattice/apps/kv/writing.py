@@ -23,14 +23,13 @@ from datalattice.apps.kv.entries import (
     register,
     structure,
 )
-from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, LONG_MAX, SET, ZSET, StructureKind
+from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, StructureKind
 from datalattice.cells import EMPTY_INDEX, EMPTY_VECTOR, Index, Value, Vector, same, value_hash
 from datalattice.clock import checked_stamp
 from datalattice.errors import UsageError, WrongType
+from datalattice.lattice import LONG_MAX, LONG_MIN
 
 T = TypeVar("T")
-
-LONG_MIN: Final = -LONG_MAX - 1
 
 
 class KeyState:

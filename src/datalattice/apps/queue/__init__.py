@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from datalattice.apps.queue.concurrent import ConcurrentTopic as ConcurrentTopic
 from datalattice.apps.queue.consumer import (
-    CONSUMERS as CONSUMERS,
+    CONSUMERS_DATABASE as CONSUMERS_DATABASE,
     Consumer as Consumer,
     Followable as Followable,
 )

@@ -27,7 +27,7 @@ INBOX_CAPACITY: Final = 4_096  # "inbox capacity = 4096"
 BATCH_MAX: Final = 1_000  # "batch size = 1000"
 """Most records in one commit."""
 
-POLL_S: Final = 0.1  # "poll 100 ms"
+_POLL_S: Final = 0.1  # "poll 100 ms"
 """How long a worker waits for a record before it checks whether to stop."""
 
 JOIN_S: Final = 5.0  # "stop, join (5 s each)"
@@ -79,7 +79,7 @@ class _Worker:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            batch = self._take(POLL_S)
+            batch = self._take(_POLL_S)
             if batch:
                 self._commit(batch)
 
@@ -197,7 +197,7 @@ class ConcurrentTopic:
             self._check_open()
             self._check(worker)
             try:
-                worker.inbox.put(item, timeout=POLL_S)
+                worker.inbox.put(item, timeout=_POLL_S)
             except queue.Full:
                 continue  # wait on, but check for a close or a failure each POLL_S
             return
@@ -217,7 +217,7 @@ class ConcurrentTopic:
         for worker, marker in markers:
             self._hand_over(worker, marker)
         for worker, marker in markers:
-            while not marker.done.wait(POLL_S):
+            while not marker.done.wait(_POLL_S):
                 if not worker.alive():  # a dead worker sets no marker
                     break
             self._check(worker)
@@ -225,7 +225,7 @@ class ConcurrentTopic:
     def _hand_over(self, worker: _Worker, marker: _Flush) -> None:
         while True:
             try:
-                worker.inbox.put(marker, timeout=POLL_S)
+                worker.inbox.put(marker, timeout=_POLL_S)
             except queue.Full:
                 if worker.alive():
                     continue

@@ -36,7 +36,7 @@ from datalattice.clock import Clock, present_ms
 from datalattice.cursors import LatticeCursor, Stream, Taken
 from datalattice.errors import ConsumerBusy, DataLoss, ReadOnly, StoreLocked, UsageError
 
-CONSUMERS: Final = ".consumers"
+CONSUMERS_DATABASE: Final = ".consumers"
 """The database of an owner that holds the positions of consumers."""
 
 Reach = tuple[Value, Owner | None, Value]
@@ -461,7 +461,7 @@ class Followable(Tabular, Generic[T]):
 
 
 def _database(root: LatticeCursor, binding: Binding) -> Database:
-    return Database.at(root, binding.own, CONSUMERS)
+    return Database.at(root, binding.own, CONSUMERS_DATABASE)
 
 
 def field_of(reach: Reach) -> str:

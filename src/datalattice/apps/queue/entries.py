@@ -13,11 +13,11 @@ from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice import is_long
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
-KEY: Final = 0
-VALUE: Final = 1
-STAMP: Final = 2
-HEADERS: Final = 3
-ENTRY_COUNT: Final = 4
+_KEY: Final = 0
+_VALUE: Final = 1
+_STAMP: Final = 2
+_HEADERS: Final = 3
+_ENTRY_COUNT: Final = 4
 
 PACKED_MIN: Final = 32  # below this, one object for each record is cheaper
 """Fewest records for which a batch is encoded without one object per record."""
@@ -31,7 +31,7 @@ def is_entry(value: Value) -> bool:
     """Return whether `value` is a Vector of at least four elements with a time as the third."""
     # "Anything other than a Vector of at least four with a 64-bit time reads as a record without
     # key, value and headers" (docs/queue.md "Entry").
-    return isinstance(value, Vector) and len(value) >= ENTRY_COUNT and is_long(value[STAMP])
+    return isinstance(value, Vector) and len(value) >= _ENTRY_COUNT and is_long(value[_STAMP])
 
 
 def make_entry(key: Value, value: Value, stamp_ms: int, headers: Value = None) -> Vector:
@@ -150,17 +150,17 @@ def checked_headers(headers: object) -> Value:
 
 def entry_key(entry: Value) -> Value:
     """Return the key of a record; None if it has no key or `entry` is not a record."""
-    return entry[KEY] if isinstance(entry, Vector) and is_entry(entry) else None
+    return entry[_KEY] if isinstance(entry, Vector) and is_entry(entry) else None
 
 
 def entry_value(entry: Value) -> Value:
     """Return the value of a record; None if `entry` is not a record."""
-    return entry[VALUE] if isinstance(entry, Vector) and is_entry(entry) else None
+    return entry[_VALUE] if isinstance(entry, Vector) and is_entry(entry) else None
 
 
 def entry_values(log: Vector, start: int, stop: int) -> list[Value]:
     """Return the values of `log[start:stop]`; None for each element that is not a record."""
-    values, stamps = columns(log, [VALUE, STAMP], ENTRY_COUNT, start, stop)
+    values, stamps = columns(log, [_VALUE, _STAMP], _ENTRY_COUNT, start, stop)
     return [values[i] if is_long(stamps[i]) else None for i in range(len(values))]
 
 
@@ -168,11 +168,11 @@ def entry_stamp_ms(entry: Value) -> int | None:
     """Return a record's time in Unix milliseconds; None if `entry` is not a record."""
     if not isinstance(entry, Vector) or not is_entry(entry):
         return None
-    stamp = entry[STAMP]
+    stamp = entry[_STAMP]
     return stamp if isinstance(stamp, int) else None
 
 
 def entry_headers(entry: Value) -> Map:
     """Return the headers of a record; an empty Map if it has none or `entry` is not a record."""
-    headers = entry[HEADERS] if isinstance(entry, Vector) and is_entry(entry) else None
+    headers = entry[_HEADERS] if isinstance(entry, Vector) and is_entry(entry) else None
     return headers if isinstance(headers, Map) else EMPTY_MAP

@@ -23,9 +23,9 @@ from datalattice.apps.queue.state import QueueState, read_state, write_state
 from datalattice.cells import EMPTY_MAP, Keyword, Map, Value, Vector, same, value_hash
 from datalattice.lattice import as_integer
 
-FORK: Final = Keyword("fork")  # "the metadata key [:fork F H]"
-FORKED: Final = Keyword("forked")
-HEADERS: Final = Keyword("headers")
+_FORK: Final = Keyword("fork")  # "the metadata key [:fork F H]"
+_FORKED: Final = Keyword("forked")
+_HEADERS: Final = Keyword("headers")
 
 
 class LogBranch(NamedTuple):
@@ -53,7 +53,7 @@ class LogBranch(NamedTuple):
         """Return the key of the mark that says where the tail from `at` on was appended."""
         offset = self.begin + at
         # The hash names the branch: another branch from the same offset has another mark.
-        return Vector.of((FORK, offset, value_hash(self.state.entries[offset - self.state.start])))
+        return Vector.of((_FORK, offset, value_hash(self.state.entries[offset - self.state.start])))
 
 
 def append_branch(value: Value, branch: LogBranch, now_ms: int) -> tuple[Value, range]:
@@ -95,9 +95,9 @@ def _headers(record: Value, offset: int, cell_hash: bytes) -> Map:
     given = record[3] if isinstance(record, Vector) and is_entry(record) else record
     headers = entry_headers(record)
     if given is not None and not isinstance(given, Map):  # they would be lost otherwise
-        headers = EMPTY_MAP.put(HEADERS, given)
+        headers = EMPTY_MAP.put(_HEADERS, given)
     time = record[2] if isinstance(record, Vector) and is_entry(record) else None
-    return headers.put(FORKED, Vector.of((offset, time, cell_hash)))
+    return headers.put(_FORKED, Vector.of((offset, time, cell_hash)))
 
 
 def is_appended(log: QueueState, branch: LogBranch) -> bool:

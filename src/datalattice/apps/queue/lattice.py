@@ -47,7 +47,7 @@ from datalattice.cells import (
 )
 from datalattice.lattice import (
     EMPTY_CONTEXT,
-    NOTHING,
+    NO_LATEST,
     OTHER,
     OWN,
     UNTIMED,
@@ -82,9 +82,9 @@ Where the starts are a multiple of 16 apart, equal leaves are skipped unread.
 """
 
 QUEUE_SECTION: Final = Keyword("queue")
-PARTITIONS: Final = Keyword("partitions")
-META: Final = Keyword("meta")
-_TOPIC_KEYS: Final = {key.name: key for key in (PARTITIONS, META)}
+TOPIC_PARTITIONS_KEY: Final = Keyword("partitions")
+TOPIC_META_KEY: Final = Keyword("meta")
+_TOPIC_KEYS: Final = {key.name: key for key in (TOPIC_PARTITIONS_KEY, TOPIC_META_KEY)}
 
 
 class QueueLattice(Lattice):
@@ -115,11 +115,11 @@ class QueueLattice(Lattice):
             empty if mine is None else mine.meta, empty if theirs is None else theirs.meta, walk
         )
         found = wider(found, metadata)
-        if found != NOTHING or mine is None or theirs is None:
+        if found != NO_LATEST or mine is None or theirs is None:
             return found
         at = vector_last_difference(mine.entries, theirs.entries, walk.work)
         if at is None:
-            return NOTHING
+            return NO_LATEST
         offset = number_tail(mine.start + at)
         return contrast(
             element(UNTIMED, offset + value_hash(mine.entries[at])),
@@ -276,11 +276,11 @@ class _TopicOrder(EntryOrder):
     ) -> Latest:
         """Compare one entry of a topic; names other than the topic's keys are malformed."""
         name = self._topic.resolve_key(key)
-        if name is PARTITIONS:
+        if name is TOPIC_PARTITIONS_KEY:
             child = self._topic.child(name)
             assert child is not None
             return child.latest(own, other, walk)
-        is_meta = name is META
+        is_meta = name is TOPIC_META_KEY
         return contrast(
             malformed(own) if own_present and not (is_meta and is_metadata(own)) else None,
             malformed(other) if other_present and not (is_meta and is_metadata(other)) else None,
@@ -312,7 +312,7 @@ class TopicLattice(Lattice):
         found = contrast(present(own, mine is not None), present(other, theirs is not None))
         found = wider(found, self._order.of_index(mine, theirs, walk))
         metadata = latest_of_metadata(read_topic_meta(mine), read_topic_meta(theirs), walk)
-        return wider(found, below(step_of(META), metadata))
+        return wider(found, below(step_of(TOPIC_META_KEY), metadata))
 
     def zero(self) -> Value:
         """Return the empty Index."""
@@ -324,7 +324,7 @@ class TopicLattice(Lattice):
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of the partitions for `:partitions` or its String; otherwise None."""
-        return self._partitions if self.resolve_key(key) is PARTITIONS else None
+        return self._partitions if self.resolve_key(key) is TOPIC_PARTITIONS_KEY else None
 
     def resolve_key(self, key: Value) -> Value:
         """Return the topic's Keyword named by `key`, a Keyword or String; None for other keys."""
@@ -357,48 +357,52 @@ class TopicLattice(Lattice):
         return own if own is not None and same(merged, base) else merged
 
     def _merge_partitions(self, base: Index, other: Index, context: MergeContext) -> Index:
-        if PARTITIONS not in other:
+        if TOPIC_PARTITIONS_KEY not in other:
             return base
-        theirs = other.get(PARTITIONS)
-        inner = context.child(PARTITIONS)
+        theirs = other.get(TOPIC_PARTITIONS_KEY)
+        inner = context.child(TOPIC_PARTITIONS_KEY)
         # "fail closed": the partitions alone are dropped, not the topic.
         if not isinstance(theirs, Map):
             context.report(EntryDropped(inner.path))
             return base
-        ours = base.get(PARTITIONS)
+        ours = base.get(TOPIC_PARTITIONS_KEY)
         mine = ours if isinstance(ours, Map) else EMPTY_MAP
         partitions = self._partitions.merge(mine, theirs, inner)
-        return base if partitions is ours else base.put(PARTITIONS, partitions)
+        return base if partitions is ours else base.put(TOPIC_PARTITIONS_KEY, partitions)
 
 
 def read_topic_meta(topic: Value) -> Metadata:
     """Return the metadata of a topic; absent or of another type, it reads as empty."""
-    return read_metadata(topic.get(META)) if isinstance(topic, Index) else EMPTY_METADATA
+    return read_metadata(topic.get(TOPIC_META_KEY)) if isinstance(topic, Index) else EMPTY_METADATA
 
 
 def write_topic_meta(topic: Index, meta: Metadata) -> Index:
     """Return `topic` with this metadata; `topic` itself if nothing changes."""
     written = write_metadata(meta)
-    if META not in topic and not written:
+    if TOPIC_META_KEY not in topic and not written:
         return topic
-    return topic if same(topic.get(META), written) else topic.put(META, written)
+    return topic if same(topic.get(TOPIC_META_KEY), written) else topic.put(TOPIC_META_KEY, written)
 
 
 def _merge_meta(merged: Index, own: Index, other: Index, context: MergeContext) -> Index:
-    if META not in other:
+    if TOPIC_META_KEY not in other:
         return merged
-    theirs = other.get(META)
+    theirs = other.get(TOPIC_META_KEY)
     # "stamps inside it that are no Map of Integers, drop the metadata of other"
     if not is_metadata(theirs):
-        context.report(EntryDropped(context.child(META).path))
+        context.report(EntryDropped(context.child(TOPIC_META_KEY).path))
         return merged
-    inner = context.child(META)
+    inner = context.child(TOPIC_META_KEY)
     joined = _join_metadata(read_topic_meta(own), read_metadata(theirs), inner)
     # Either may already encode the join, with an empty Map of stamps that merges do not write.
-    held = [own.get(META), theirs] if META in own else [theirs]
+    held = [own.get(TOPIC_META_KEY), theirs] if TOPIC_META_KEY in own else [theirs]
     equal = [m for m in held if is_metadata(m) and same_metadata(read_metadata(m), joined)]
     chosen = max(equal, key=_meta_spelling) if equal else write_metadata(joined)
-    return merged if META in own and same(own.get(META), chosen) else merged.put(META, chosen)
+    return (
+        merged
+        if TOPIC_META_KEY in own and same(own.get(TOPIC_META_KEY), chosen)
+        else merged.put(TOPIC_META_KEY, chosen)
+    )
 
 
 def _meta_spelling(meta: Value) -> tuple[bool, bytes]:

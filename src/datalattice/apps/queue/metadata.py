@@ -23,7 +23,7 @@ from datalattice.cells import EMPTY_MAP, Keyword, Map, Value, Work, same, value_
 from datalattice.clock import next_stamp
 from datalattice.errors import UsageError
 from datalattice.lattice import (
-    NOTHING,
+    NO_LATEST,
     UNTIMED,
     Element,
     Latest,
@@ -155,7 +155,7 @@ def latest_of_metadata(own: Metadata, other: Metadata, walk: Walk) -> Latest:
 
     Cost:   proportional to the keys that differ.
     """
-    found = NOTHING
+    found = NO_LATEST
     if own is other:
         return found
     for key in _differing(own, other, walk.work):

@@ -31,8 +31,8 @@ from datalattice.apps.queue.following import (
     partition_id,
 )
 from datalattice.apps.queue.lattice import (
-    PARTITIONS,
     QUEUE_SECTION,
+    TOPIC_PARTITIONS_KEY,
     QueueLattice,
 )
 from datalattice.apps.queue.metadata import checked_meta_key
@@ -42,7 +42,7 @@ from datalattice.cells import EMPTY_VECTOR, Index, Map, Value, Vector, html_tabl
 from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UnsupportedOperation, UsageError
-from datalattice.lattice import VALUE
+from datalattice.lattice import VALUE_KEY
 
 SHOWN_VALUE_MAX: Final = 100
 """Characters of the last value in the `repr` of a queue."""
@@ -101,7 +101,13 @@ class Queue(Followable[T]):
         owner's signature and writes nothing.
         Raises: UsageError: the topic's name is empty.
         """
-        path = (QUEUE_SECTION, owner_cell(owner), VALUE, checked_topic(topic), PARTITIONS)
+        path = (
+            QUEUE_SECTION,
+            owner_cell(owner),
+            VALUE_KEY,
+            checked_topic(topic),
+            TOPIC_PARTITIONS_KEY,
+        )
         return cls(root.path(*path, to_cell(partition)), clock, of=of, binding=binding)
 
     @property
@@ -409,7 +415,7 @@ class Queue(Followable[T]):
         root, own = self._binding.root, self._cursor.context.owner
         section = root.get(QUEUE_SECTION)
         owners = (key for key, _ in section.entries()) if isinstance(section, (Index, Map)) else ()
-        path = (VALUE, topic, PARTITIONS, partition)
+        path = (VALUE_KEY, topic, TOPIC_PARTITIONS_KEY, partition)
         return [
             str(self._binding.owner(key))
             # Bounded: a root may have thousands of owners.

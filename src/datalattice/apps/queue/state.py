@@ -28,16 +28,16 @@ from datalattice.cells import EMPTY_MAP, EMPTY_VECTOR, Value, Vector, same
 from datalattice.errors import UsageError
 from datalattice.lattice import is_long
 
-ENTRIES: Final = 0
-META: Final = 1
-STAMP: Final = 2
-START: Final = 3
+_ENTRIES: Final = 0
+_META: Final = 1
+_STAMP: Final = 2
+_START: Final = 3
 STATE_COUNT: Final = 4
 
 STATE_COUNT_MAX: Final = 256
 """Most elements of a state. A dozen cells can encode any number, and a merge keeps them all."""
 
-OFFSET_MAX: Final = 2**63 - 1
+_OFFSET_MAX: Final = 2**63 - 1
 
 
 class QueueState(NamedTuple):
@@ -73,7 +73,9 @@ def is_foreign_state(value: Value) -> bool:
 
 
 def _is_offset(value: Value) -> bool:
-    return type(value) is int and 0 <= value <= OFFSET_MAX  # a boolean does not count as an integer
+    return (
+        type(value) is int and 0 <= value <= _OFFSET_MAX
+    )  # a boolean does not count as an integer
 
 
 def read_state(value: Value) -> QueueState:

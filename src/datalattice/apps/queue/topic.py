@@ -21,9 +21,8 @@ from datalattice.apps.queue.following import (
     changed_keys,
 )
 from datalattice.apps.queue.lattice import (
-    META,
-    PARTITIONS,
     QUEUE_SECTION,
+    TOPIC_PARTITIONS_KEY,
     TopicLattice,
     read_topic_meta,
     topic_map_lattice,
@@ -53,7 +52,7 @@ from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.crypto import sha3_256
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
-from datalattice.lattice import VALUE, is_public_key
+from datalattice.lattice import VALUE_KEY, is_public_key
 
 NUM_PARTITIONS: Final = Keyword("num-partitions")
 PARTITIONS_MAX: Final = 2**31 - 1
@@ -109,7 +108,7 @@ def checked_count(count: object) -> int:
 
 
 def _partitions_of(topic: Value) -> Map:
-    held = topic.get(PARTITIONS) if isinstance(topic, Index) else None
+    held = topic.get(TOPIC_PARTITIONS_KEY) if isinstance(topic, Index) else None
     return held if isinstance(held, Map) else EMPTY_MAP
 
 
@@ -197,7 +196,7 @@ class Topic(Followable[T]):
         Args:   partitions: the number of partitions of the topic, stored by the first offer.
         Raises: UsageError: the topic has another number of partitions, or the name is empty.
         """
-        path = (QUEUE_SECTION, owner_cell(owner), VALUE, checked_topic(name))
+        path = (QUEUE_SECTION, owner_cell(owner), VALUE_KEY, checked_topic(name))
         return cls(root.path(*path), clock, partitions=partitions, of=of, binding=binding)
 
     @property
@@ -207,7 +206,7 @@ class Topic(Followable[T]):
 
     def partition(self, partition_id: object) -> Queue[T]:
         """Return the queue of one partition; `partition_id` is an integer or any cell."""
-        path = (PARTITIONS, to_cell(partition_id))
+        path = (TOPIC_PARTITIONS_KEY, to_cell(partition_id))
         cursor = self._cursor.path(*path)
         return Queue(cursor, self._clock, of=self._type.of, binding=self._binding)
 
@@ -319,7 +318,7 @@ class Topic(Followable[T]):
                 made = states.append(partitions.get(id), batch, now_ms)
                 ends[id] = read_state(made).end
                 partitions = partitions.put(id, made)
-            return topic.put(PARTITIONS, partitions)
+            return topic.put(TOPIC_PARTITIONS_KEY, partitions)
 
         if batches:
             self._cursor.update(changed)
@@ -434,7 +433,7 @@ class Topics:
         Writing needs a signing key of the owner in the cursor's context; reading verifies the
         owner's signature.
         """
-        path = (QUEUE_SECTION, owner_cell(owner), VALUE)
+        path = (QUEUE_SECTION, owner_cell(owner), VALUE_KEY)
         return cls(root.path(*path), clock, binding=binding)
 
     @property
@@ -473,4 +472,4 @@ class Topics:
         return handle_text("Topics", "", owner, self._binding, lambda: f"{len(self.topics()):,}")
 
 
-__all__ = ["META", "NUM_PARTITIONS", "Topic", "Topics", "partition_of"]
+__all__ = ["NUM_PARTITIONS", "Topic", "Topics", "partition_of"]

@@ -26,7 +26,7 @@ from datalattice.store import CellStore
 
 app = typer.Typer()
 
-PIPE: Final = Path("-")
+_PIPE: Final = Path("-")
 EXIT_INCOMPLETE: Final = 1
 """Exit code of an import that left something out."""
 
@@ -50,7 +50,7 @@ def export(
         bar = call.bar(f"export {short(hash)}")
         with _written(file, force=force) as out:
             cells = export_cells(store, hash, out.write, bar.to, made=made)
-    if file == PIPE:
+    if file == _PIPE:
         return None
     size = file.stat().st_size
     document = {"file": str(file), "root": hash.hex(), "cells": cells, "bytes": size}
@@ -140,7 +140,7 @@ def imported(document: dict[str, Any]) -> CommandResult:
 @contextmanager
 def _written(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     """Give a file to write; it has its name, durably, only when the block ended well."""
-    if path == PIPE:
+    if path == _PIPE:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
@@ -163,7 +163,7 @@ def _opened(source: Path) -> Iterator[str]:
 
     Raises: BadFormat: with the path, where what is read there is malformed.
     """
-    if source != PIPE:
+    if source != _PIPE:
         try:
             yield str(source)
         except BadFormat as error:

@@ -11,7 +11,7 @@ import typer
 from datalattice.actions import HealedStore, HealStore, StartTask, whole_document
 from datalattice.cells import Index, Map, Value, encode, references, to_text, value_hash
 from datalattice.cli.command import ANY, Call, command
-from datalattice.cli.render import CommandResult, pair_lines, print_notice
+from datalattice.cli.render import EXIT_FAILED, CommandResult, pair_lines, print_notice
 from datalattice.cli.units import size_text
 from datalattice.client import Folder, Progress, ask_first, open_reader, read_keys_or_none, running
 from datalattice.cursors import without_malformed
@@ -20,7 +20,6 @@ from datalattice.store import CellStore, time_text
 
 app = typer.Typer()
 
-EXIT_FAILED: Final = 1
 
 LINES_MAX: Final = 20
 """Damaged places and missing cells that are printed of each kind; --json has all."""

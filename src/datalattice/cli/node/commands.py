@@ -77,7 +77,7 @@ COLLECTOR_STEPS: Final = (2_000, 20, 20)
 """New objects before Python looks for cycles among them, and how many passes make a greater one: a
 full pass stops all callers, and comes after 800,000 new objects at the earliest."""
 
-WRITER_WAIT_S: Final = 10.0  # longer than any single commit takes
+_WRITER_WAIT_S: Final = 10.0  # longer than any single commit takes
 """How long a node that starts waits for a command that writes to its folder."""
 
 STOP_WAIT: Final = "30s"  # a large store takes seconds to close
@@ -340,7 +340,7 @@ def _wait_for_writer(folder: Folder) -> None:
     lock = folder.store_path / LOCK_NAME
     if lock.exists():
         with contextlib.suppress(StoreLocked):  # the node names the process that still holds it
-            take_turn(str(lock), WRITER_WAIT_S, "writer").release()
+            take_turn(str(lock), _WRITER_WAIT_S, "writer").release()
 
 
 def _ready(running: Running, node: NodeServer) -> CommandResult:

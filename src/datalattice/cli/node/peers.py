@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, add and remove the peers of the running node.")
 
-KEY_DIGITS_SHOWN: Final = 16
+_KEY_DIGITS_SHOWN: Final = 16
 
 _KEEP: Final = "put it into `peers` of node.toml, or start one with `lattice node start --peer`"
 _KEY_BEFORE: Final = re.compile(r"[0-9a-fA-F]{64}@")
@@ -90,7 +90,7 @@ def _row(peer: Mapping[str, Any]) -> tuple[object, ...]:
     key = peer.get("public_key") or ""
     return (
         _KEY_BEFORE.sub("", peer.get("address") or ""),  # it has a column of its own
-        key[:KEY_DIGITS_SHOWN],
+        key[:_KEY_DIGITS_SHOWN],
         peer.get("source") or "",
         peer.get("proved", False),
         peer.get("failures", 0),

@@ -28,7 +28,7 @@ INTERVAL_S: Final = 1.0  # a change shows at once; without one the time shows th
 REST_S: Final = 0.1
 """Time between two sights at least, however much changes."""
 
-RECENT_MAX: Final = 8
+_RECENT_MAX: Final = 8
 """Changes that stay in view."""
 
 COUNTERS_MAX: Final = 12  # a screen has few lines
@@ -170,7 +170,7 @@ class _Screen:
 
     def __init__(self) -> None:
         self._began_s: float | None = None
-        self._recent: deque[str] = deque(maxlen=RECENT_MAX)
+        self._recent: deque[str] = deque(maxlen=_RECENT_MAX)
         self._moved_at: dict[str, float] = {}
 
     def drawn(self, sight: Sight) -> Group:

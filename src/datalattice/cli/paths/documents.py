@@ -24,7 +24,7 @@ from datalattice.cells import (
 from datalattice.cli.render import progress_bars
 from datalattice.errors import BadFormat, DataLatticeError, UsageError
 
-PIPE: Final = Path("-")
+_PIPE: Final = Path("-")
 
 
 LAYOUTS: Final = ("json", "plain", "lines", "text", "cells")
@@ -67,7 +67,7 @@ def write_document(value: Value, layout: str, output: Path | None) -> None:
     if layout == "cells":
         # The limit is for peers; this is the user's own value.
         data = encode_message(value, limit=sys.maxsize)
-        if output is not None and output != PIPE:
+        if output is not None and output != _PIPE:
             output.write_bytes(data)
         else:
             sys.stdout.flush()
@@ -75,7 +75,7 @@ def write_document(value: Value, layout: str, output: Path | None) -> None:
         return
     with ExitStack() as stack:
         file: TextIO = sys.stdout
-        if output is not None and output != PIPE:
+        if output is not None and output != _PIPE:
             # The same bytes on all systems.
             file = stack.enter_context(output.open("w", encoding="utf-8", newline="\n"))
         if layout == "text":
@@ -112,7 +112,7 @@ def read_document(source: Path | None, layout: str, stage: Callable[[Value], obj
     What is large is handed to `stage` part by part.
     Raises: UsageError: it does not have this layout.
     """
-    name = "standard input" if source is None or source == PIPE else str(source)
+    name = "standard input" if source is None or source == _PIPE else str(source)
     with _opened(source) as file, progress_bars(transient=True) as bars:
         try:
             if layout == "text":
@@ -141,7 +141,7 @@ def _hint(layout: str, error: DataLatticeError) -> str:
 
 @contextmanager
 def _opened(source: Path | None) -> Iterator[BinaryIO]:
-    if source is not None and source != PIPE:
+    if source is not None and source != _PIPE:
         with source.open("rb") as file:
             yield file
         return

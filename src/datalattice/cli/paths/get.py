@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from datalattice.actions import OWN_NAME
 from datalattice.cells import (
     Cell,
     Index,
@@ -43,10 +44,8 @@ from datalattice.lattice import LOCAL_KEY, OwnerLattice, root_lattice
 SHOWN_MAX: Final = 20
 """Entries of a container that are listed unless all are asked for."""
 
-OWN: Final = "own"
-"""In a path, where an owner stands: the folder's own key."""
 
-TEXT_MAX: Final = 100  # one line of a terminal
+_TEXT_MAX: Final = 100  # one line of a terminal
 """Characters of an entry that a list shows."""
 
 FullOption = Annotated[bool, typer.Option("--full", help="Print the whole value, however large.")]
@@ -118,7 +117,7 @@ def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
     Raises: UsageError: a key cannot be read. NoSigningKey: `own`, and the folder has no key.
     """
     keys = canonical_path([parse_path_key(key) for key in path or []])
-    if path is not None and path[1:2] == [OWN]:  # "own" elsewhere is a key like any other
+    if path is not None and path[1:2] == [OWN_NAME]:  # "own" elsewhere is a key like any other
         section = root_lattice().child(keys[0])
         if isinstance(section, OwnerLattice):
             # `:local` is signed with the node's identity, everything else with its owner's key.
@@ -158,7 +157,7 @@ def _holds_containers(value: Vector) -> bool:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+    return text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 1] + "…"
 
 
 def _lines(document: dict[str, object]) -> Iterator[str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datalattice.store import CellStore
 
 HISTORY_COUNT: Final = 20
-DIFF_COUNT: Final = 100
+_DIFF_COUNT: Final = 100
 AUDIT_COUNT: Final = 50
 
 SLOTS_SHOWN: Final = 4
@@ -155,7 +155,7 @@ def diff(
     before: RefArgument,
     after: RefArgument = "HEAD",
     path: PathArgument = None,
-    count: CountOption = DIFF_COUNT,
+    count: CountOption = _DIFF_COUNT,
 ) -> CommandResult:
     """Print what differs between two roots, path by path, below a path if one is given."""
     keys = path_keys(path, call.existing)

@@ -19,9 +19,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.lattice import MergeContext, OwnerLattice, root_lattice
-
-DATA_KEY: Final = Keyword("data")
+from datalattice.lattice import DATA_KEY, MergeContext, OwnerLattice, root_lattice
 
 OWNER_PATH_KEYS: Final = 3
 """Section, owner, :value: what is above it cannot be written."""

@@ -51,10 +51,10 @@ T = TypeVar("T")
 app = typer.Typer(help="Append to topics, read them, cut them. Every write is signed and on disk.")
 app.registered_commands += consuming.app.registered_commands
 
-LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.1
 """How often `tail -f` looks whether the store has a new root."""
 
-TAIL_COUNT: Final = 10
+_TAIL_COUNT: Final = 10
 
 _LISTING: Final = "lattice queue list"
 
@@ -315,7 +315,7 @@ def tail(
     topic: TopicArgument,
     lines: Annotated[
         int, typer.Option("-n", "--lines", min=0, help="The last records that are there.")
-    ] = TAIL_COUNT,
+    ] = _TAIL_COUNT,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Wait for further records, until Ctrl-C.")
     ] = False,
@@ -383,7 +383,7 @@ class _Tail:
         yield from found[max(0, len(found) - self._lines) :]
         store = self._call.enter(open_reader(self._call.existing)) if follow else None
         while store is not None:
-            left_s = LOOK_S if end_s is None else min(LOOK_S, end_s - time.monotonic())
+            left_s = _LOOK_S if end_s is None else min(_LOOK_S, end_s - time.monotonic())
             if left_s <= 0:
                 return
             time.sleep(left_s)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import CONSUMERS, Consumer, QueueEntry
+from datalattice.apps.queue import CONSUMERS_DATABASE, Consumer, QueueEntry
 from datalattice.cells import Value, Vector, from_text
 from datalattice.cli.command import PAST, WRITES, Call, command
 from datalattice.cli.render import CommandResult, listed
@@ -25,7 +25,7 @@ from datalattice.errors import NoSuchPath
 
 app = typer.Typer()
 
-WAIT_S = 0.5  # short enough for `--for`, long enough to be idle
+_WAIT_S = 0.5  # short enough for `--for`, long enough to be idle
 """How long a consumer waits for records before it is asked again whether its time is over."""
 
 
@@ -52,7 +52,7 @@ def taken(
     call.enter(consumer)  # closed with the command: "on leaving `with`"
     seen = 0
     while count is None or seen < count:
-        left_s = WAIT_S if end_s is None else min(WAIT_S, max(0.0, end_s - time.monotonic()))
+        left_s = _WAIT_S if end_s is None else min(_WAIT_S, max(0.0, end_s - time.monotonic()))
         # One by one: what was not written out when the reader goes away comes again.
         entries = consumer.take(1, timeout=left_s if follow else 0.0)
         if not entries and (not follow or left_s == 0.0):
@@ -66,7 +66,7 @@ def taken(
 def _positions(call: Call, name: str | None = None) -> list[tuple[str, str, int]]:
     """Return (consumer, field of the partition, next offset) of the stored positions, in order."""
     own, cursor = call.own(), call.cursor()
-    held = Database.at(cursor, own, CONSUMERS) if own is not None else {}
+    held = Database.at(cursor, own, CONSUMERS_DATABASE) if own is not None else {}
     return [
         (consumer, str(field), int(str(mark.to_list()[0])))
         for consumer in sorted(held)

@@ -1,7 +1,7 @@
 """Offering: the records of `lattice queue offer`, from its arguments or from standard input.
 
 Lines of a pipe are grouped into commits as they come: a batch is written when it has `BATCH`
-records or `BATCH_LENGTH` characters, or when its first record has waited for `PAUSE_S`.
+records or `BATCH_LENGTH` characters, or when its first record has waited for `_PAUSE_S`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BATCH: Final = 1_000  # one signature and one sync for all of them
 BATCH_LENGTH: Final = 4_000_000  # bounds memory of a fast pipe
 """Characters or bytes of one commit, after which it takes no more records."""
 
-PAUSE_S: Final = 0.2  # a person sees a line appear, and a pipe is grouped
+_PAUSE_S: Final = 0.2  # a person sees a line appear, and a pipe is grouped
 """A record of a pipe that waits for others this long is committed without them."""
 
-READ_BYTES: Final = 1 << 16
+_READ_BYTES: Final = 1 << 16
 
 
 class Pause:
@@ -64,10 +64,10 @@ def _lines() -> Iterator[str | None]:
     decode = codecs.getdecoder(sys.stdin.encoding)
     pieces: list[bytes] = []
     while True:
-        if not select.select([source], [], [], PAUSE_S)[0]:  # a pause, and no end
+        if not select.select([source], [], [], _PAUSE_S)[0]:  # a pause, and no end
             yield None
             continue
-        data = os.read(source, READ_BYTES)
+        data = os.read(source, _READ_BYTES)
         # Bytes are cut at line ends before they are decoded: a character may span two reads.
         *ended, rest = data.split(b"\n")
         for line in ended:
@@ -95,7 +95,7 @@ def batches(
             length += len(value) if isinstance(value, (str, bytes, Text, Blob)) else 0
         # By count and by length: a commit is held in memory until it is on disk.
         is_full = len(batch) == BATCH or length >= BATCH_LENGTH
-        if batch and (is_full or now_s() - began_s >= PAUSE_S):
+        if batch and (is_full or now_s() - began_s >= _PAUSE_S):
             yield batch
             batch, length = [], 0
     if batch:

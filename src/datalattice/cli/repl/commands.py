@@ -69,7 +69,7 @@ class QuitPrompt(Message, name="repl.quit"):
     """End; streams in the background end, too."""
 
 
-COMMANDS: Final[Mapping[str, type[Message]]] = {
+REPL_COMMANDS: Final[Mapping[str, type[Message]]] = {
     one.full_name.removeprefix("repl."): one
     for one in (
         ShowHelp,

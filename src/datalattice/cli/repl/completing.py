@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from datalattice.actions import (
-    STORE_ID,
+    STORE_ID_FORMAT,
     Action,
     ActionRequest,
     ListDatabases,
@@ -21,7 +21,7 @@ from datalattice.actions import (
     ListTopics,
     ReadKeys,
 )
-from datalattice.cli.repl.commands import COMMANDS, UseOwner, UseStore
+from datalattice.cli.repl.commands import REPL_COMMANDS, UseOwner, UseStore
 from datalattice.cli.repl.evaluator import Evaluator
 from datalattice.cli.repl.language import (
     CommandPart,
@@ -39,10 +39,10 @@ from datalattice.protobuf import FieldInfo
 FRESH_MS: Final = 3_000
 """How long an answer of the node is taken again."""
 
-ANSWERS_MAX: Final = 100
+_ANSWERS_MAX: Final = 100
 """Answers that are kept."""
 
-KEYS_MAX: Final = 50
+_KEYS_MAX: Final = 50
 """Keys of a database that are offered."""
 
 
@@ -91,16 +91,16 @@ class Candidates:
             (target, _), _ = self._evaluator.find(parse_command(name))
             if isinstance(target, Action):
                 yield Candidate(name, target.summary)
-            elif not parts and name in COMMANDS:
-                yield Candidate(name, (COMMANDS[name].__doc__ or "").partition("\n")[0])
-            elif name not in COMMANDS:
+            elif not parts and name in REPL_COMMANDS:
+                yield Candidate(name, (REPL_COMMANDS[name].__doc__ or "").partition("\n")[0])
+            elif name not in REPL_COMMANDS:
                 yield Candidate(name)
 
     def _after(self, parts: tuple[CommandPart, ...], word: str) -> Iterator[Candidate]:
         if parts[0] == parse_command("take")[0]:
             parts = parts[2:]
         (target, shape), rest = self._evaluator.find(parts)
-        if target is COMMANDS["help"]:
+        if target is REPL_COMMANDS["help"]:
             yield from (Candidate(name) for name in self._evaluator.names())
             return
         fields = {one.name: one for one in shape.declared()}
@@ -134,7 +134,7 @@ class Candidates:
             yield from (Candidate(name.lower()) for name in members.__members__)
         elif field.name == "owner" or (target is UseOwner):
             yield from (Candidate(name) for name in self._owners())
-        elif field.codec is STORE_ID or (target is UseStore) or field.name == "store":
+        elif field.codec is STORE_ID_FORMAT or (target is UseStore) or field.name == "store":
             for one in self._ask(ListStores()).items:
                 yield Candidate(one.id.hex(), f"{one.name} {one.store_type}")
                 if one.name:
@@ -156,7 +156,7 @@ class Candidates:
         if name == "label":
             return [one.label for one in self._ask(ListPins()).pins]
         if name in ("key", "prefix") and "database" in said:
-            keys = ReadKeys(database=said["database"], prefix=word, count=KEYS_MAX, **owner)
+            keys = ReadKeys(database=said["database"], prefix=word, count=_KEYS_MAX, **owner)
             return [one.key for one in self._ask(keys).entries]
         if name in ("path", "target") and "drive" in said:
             folder = word.rpartition("/")[0]
@@ -171,7 +171,7 @@ class Candidates:
         if kept is not None and now_ms - kept[0] < FRESH_MS:
             return kept[1]
         answer = self._client.call(request)
-        if len(self._answers) >= ANSWERS_MAX:
+        if len(self._answers) >= _ANSWERS_MAX:
             self._answers.clear()
         self._answers[key] = (now_ms, answer)
         return answer
@@ -196,5 +196,5 @@ def _closed(text: str) -> tuple[CommandPart, ...]:
 def _said(shape: Any, parts: tuple[CommandPart, ...], given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that have values already; texts of stores are not looked up."""
     return read_fields(
-        shape, parts, set(given), lambda one, _: b"" if one.codec is STORE_ID else None
+        shape, parts, set(given), lambda one, _: b"" if one.codec is STORE_ID_FORMAT else None
     )

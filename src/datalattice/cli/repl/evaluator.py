@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from datalattice.actions import (
     ACTIONS,
-    OWN,
+    OWN_NAME,
     PAGE_MAX,
-    STORE_ID,
+    STORE_ID_FORMAT,
     Action,
     ActionKind,
     GetStoreDetails,
@@ -31,8 +31,8 @@ from datalattice.actions import (
 )
 from datalattice.cli.render import CommandResult, Listing, Records, print_notice, show
 from datalattice.cli.repl.commands import (
-    COMMANDS,
     GRAPH_MAX,
+    REPL_COMMANDS,
     SECRETS,
     DrawGraph,
     ListJobs,
@@ -64,7 +64,7 @@ from datalattice.errors import NoSuchPath, UsageError
 from datalattice.protobuf import FieldInfo, Message
 from datalattice.weaver import draw_graph, store_id_text
 
-STORES_MAX: Final = 1_000
+_STORES_MAX: Final = 1_000
 """Stores that are looked at for a name."""
 
 
@@ -214,8 +214,8 @@ class Evaluator:
         raise UsageError(f"there is no command {first!r}; `help` lists them{hint}")
 
     def _named(self, name: str) -> Found | None:
-        if name in COMMANDS:
-            return Found(COMMANDS[name], COMMANDS[name])
+        if name in REPL_COMMANDS:
+            return Found(REPL_COMMANDS[name], REPL_COMMANDS[name])
         if name in ACTIONS:
             return Found(ACTIONS[name], ACTIONS[name].request)
         if self.store is not None:
@@ -228,13 +228,17 @@ class Evaluator:
     def names(self) -> list[str]:
         """Return the names of all commands there are now."""
         methods = [] if self.store is None else [one.lower() for one in self.store.names()]
-        return [*COMMANDS, *methods, *ACTIONS]
+        return [*REPL_COMMANDS, *methods, *ACTIONS]
 
     def given(self, shape: MessageShape | type[Message]) -> dict[str, Any]:
         """Return the fields that need not be said: the store in use, and whose data is read."""
         found: dict[str, Any] = {}
         for one in shape.declared():
-            if self.store is not None and one.codec is STORE_ID and one.name in ("id", "store_id"):
+            if (
+                self.store is not None
+                and one.codec is STORE_ID_FORMAT
+                and one.name in ("id", "store_id")
+            ):
                 found[one.name] = self.store_id
             if self.owner and one.name == "owner" and one.kind == "string":
                 found[one.name] = self.owner
@@ -259,7 +263,7 @@ class Evaluator:
 
     def _read_store(self, one: FieldInfo, text: str) -> bytes | None:
         """Read a store by its name, or by the first digits of its id."""
-        return self.find_store(text).id if one.codec is STORE_ID else None
+        return self.find_store(text).id if one.codec is STORE_ID_FORMAT else None
 
     def find_store(self, text: str) -> StoreRef:
         """Return a store by its name, TEAM/NAME, its id, or the first digits of that.
@@ -285,7 +289,7 @@ class Evaluator:
         """Yield the stores with the names that lead to them, parents first."""
         waiting: list[tuple[str, bytes | None]] = [("", None)]
         count = 0
-        while waiting and count < STORES_MAX:
+        while waiting and count < _STORES_MAX:
             above, parent = waiting.pop(0)
             for one in self.client.call(ListStores(parent_id=parent)).items:
                 count += 1
@@ -304,7 +308,9 @@ class Evaluator:
 
     def _as(self, request: UseOwner) -> CommandResult:
         self.owner = request.owner
-        return CommandResult({"owner": self.owner or OWN}, [f"data of {self.owner or OWN}"])
+        return CommandResult(
+            {"owner": self.owner or OWN_NAME}, [f"data of {self.owner or OWN_NAME}"]
+        )
 
     def _graph(self, request: DrawGraph) -> CommandResult:
         if not request.store and self.store is None:
@@ -399,9 +405,9 @@ class Evaluator:
         topic = request.topic
         methods = [] if self.store is None else self.store.methods()
         if not topic:
-            return overview(COMMANDS, methods, ACTIONS.values())
+            return overview(REPL_COMMANDS, methods, ACTIONS.values())
         group = [one for one in ACTIONS.values() if one.name.partition(".")[0] == topic]
-        if group and topic not in COMMANDS:
+        if group and topic not in REPL_COMMANDS:
             return overview({}, [], group)
         (target, shape), _ = self.find([BareWord(topic)])
         for one in methods:
@@ -442,4 +448,4 @@ def _begins(name: str, text: str) -> bool:
 
 
 def _no_store(one: FieldInfo, _text: str) -> bytes | None:
-    return bytes(16) if one.codec is STORE_ID else None
+    return bytes(16) if one.codec is STORE_ID_FORMAT else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from datalattice.actions import CELL, HASH, KEY, STORE_ID, Action
+from datalattice.actions import CELL_FORMAT, HASH_FORMAT, KEY_FORMAT, STORE_ID_FORMAT, Action
 from datalattice.cli.render import CommandResult, Listing
 from datalattice.cli.repl.language import MessageShape
 from datalattice.client import StoreMethod
@@ -22,10 +22,10 @@ _KINDS: Final = {
 }
 
 _CODECS: Final[Mapping[Any, str]] = {
-    CELL: "value",
-    HASH: "hash",
-    KEY: "public key",
-    STORE_ID: "store",
+    CELL_FORMAT: "value",
+    HASH_FORMAT: "hash",
+    KEY_FORMAT: "public key",
+    STORE_ID_FORMAT: "store",
 }
 
 

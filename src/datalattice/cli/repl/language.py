@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from datalattice.actions import CELL, HexFormat, from_document, read_text, write_text
+from datalattice.actions import CELL_FORMAT, HexFormat, from_document, read_text, write_text
 from datalattice.errors import UsageError
 from datalattice.protobuf import FieldInfo, Message
 
-DEPTH_MAX: Final = 32
+COMMAND_DEPTH_MAX: Final = 32
 """Deepest nesting of lists; JSON has its own limit."""
 
 _BREAKS: Final = frozenset("()\"' \t\r\n")
@@ -124,8 +124,8 @@ class _Reader:
     def _value(self, depth: int) -> CommandPart:
         character = self._text[self._at]
         if character == "(":
-            if depth == DEPTH_MAX:
-                raise UsageError(f"lists nest deeper than {DEPTH_MAX}")
+            if depth == COMMAND_DEPTH_MAX:
+                raise UsageError(f"lists nest deeper than {COMMAND_DEPTH_MAX}")
             self._at += 1
             return self.parts(depth + 1)
         if character in "\"'":
@@ -302,7 +302,7 @@ def _read_single(field: FieldInfo, part: CommandPart, read_word: ReadWord | None
         of: Any = field.type
         return of(**read_fields(of, part, frozenset(), read_word))
     if isinstance(part, tuple):
-        hint = ", or JSON: [1, 2]" if field.codec is CELL else ""
+        hint = ", or JSON: [1, 2]" if field.codec is CELL_FORMAT else ""
         raise UsageError(f"{field.name} is one value, got a list{hint}")
     text = part if isinstance(part, str) else part.text
     found = read_word(field, text) if read_word is not None else None
@@ -311,7 +311,7 @@ def _read_single(field: FieldInfo, part: CommandPart, read_word: ReadWord | None
 
 def read_value(field: FieldInfo, text: str, *, quoted: bool = False) -> Any:
     """Return the value of a field that one word gives. Raises: UsageError."""
-    if field.codec is CELL:
+    if field.codec is CELL_FORMAT:
         return text if quoted else read_text(field, text)
     if field.codec is not None:
         return read_text(field, text.removeprefix("0x"))
@@ -339,8 +339,8 @@ def _read_bytes(field: FieldInfo, text: str, *, quoted: bool) -> bytes:
 def _read_document(field: FieldInfo, document: Any) -> Any:
     if field.kind == "message" and isinstance(field.type, type):
         return from_document(field.type, document, field.name)
-    if field.codec is CELL:
-        return CELL.read(document)
+    if field.codec is CELL_FORMAT:
+        return CELL_FORMAT.read(document)
     raise UsageError(f"{field.name} takes no JSON; quotes make it a text")
 
 
@@ -385,8 +385,8 @@ def _write_value(field: FieldInfo, value: Any) -> str:
 def _write_single(field: FieldInfo, value: Any) -> str:
     if field.kind == "message":
         return f"({' '.join(_write_fields(value))})"
-    if field.codec is CELL:
-        return json.dumps(CELL.document(value), ensure_ascii=False)
+    if field.codec is CELL_FORMAT:
+        return json.dumps(CELL_FORMAT.document(value), ensure_ascii=False)
     if field.codec is None and field.kind == "bytes":
         return write_bytes(value)
     text = write_text(field, value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from datalattice.actions import CELL, RESUME_NUMBER, IntentionInfo, SExprMessage, to_document
+from datalattice.actions import CELL_FORMAT, RESUME_NUMBER, IntentionInfo, SExprMessage, to_document
 from datalattice.cells import marked_text
 from datalattice.cli.render import CommandResult, Listing, Records, json_text, pair_lines
 from datalattice.cli.repl.language import MessageShape
@@ -26,7 +26,7 @@ _UNSET: Final = (None, "", b"", ())
 
 _RESUME: Final = ("resume", RESUME_NUMBER)
 
-OK: Final = "ok"
+_OK: Final = "ok"
 """What is printed of an answer without fields."""
 
 
@@ -81,7 +81,7 @@ def _result(
 ) -> CommandResult:
     fields = shape.declared()
     if not fields:
-        return CommandResult(document, [OK])
+        return CommandResult(document, [_OK])
     lists = [one for one in fields if one.repeated and one.kind == "message"]
     if len(fields) == 1 and not lists:
         return CommandResult(document, _lines(fields[0], values[fields[0].name]))
@@ -100,7 +100,7 @@ def _result(
 def _lines(field: FieldInfo, value: Any) -> list[str]:
     if field.repeated:
         return [_shown_one(field, one) for one in value]
-    return [] if value is None and field.codec is not CELL else [_shown_one(field, value)]
+    return [] if value is None and field.codec is not CELL_FORMAT else [_shown_one(field, value)]
 
 
 def _listing(field: FieldInfo, items: Sequence[Any], title: str) -> Listing:
@@ -123,13 +123,13 @@ def _cell(field: FieldInfo, value: Any) -> object:
 def _shown(field: FieldInfo, value: Any) -> str:
     if field.repeated:
         return " ".join([_shown_one(field, one) for one in value])
-    if value is None and field.codec is not CELL:
+    if value is None and field.codec is not CELL_FORMAT:
         return ""
     return _shown_one(field, value)
 
 
 def _shown_one(field: FieldInfo, value: Any) -> str:
-    if field.codec is CELL:  # first: values of the lattice are mappings and sequences, too
+    if field.codec is CELL_FORMAT:  # first: values of the lattice are mappings and sequences, too
         return value if isinstance(value, str) else marked_text(value)
     if isinstance(value, SExprMessage):
         return Summary(expression_of(value)).short

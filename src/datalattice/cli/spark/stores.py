@@ -11,7 +11,7 @@ from datalattice.cli.command import SPARK, Call, command
 from datalattice.cli.disk.archive import EXIT_INCOMPLETE
 from datalattice.cli.disk.garbage import GRACE, GraceOption
 from datalattice.cli.paths.past import KEY_DIGITS_SHOWN
-from datalattice.cli.render import CommandResult, Listing, is_json
+from datalattice.cli.render import EXIT_FAILED, CommandResult, Listing, is_json
 from datalattice.cli.spark.session import report_lines, report_of, spark_job
 from datalattice.cli.units import duration_ms
 from datalattice.client import read_key
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-EXIT_FAILED: Final = 1
 
-DIFF_COUNT: Final = 100
+_DIFF_COUNT: Final = 100
 
-FAULTS_MAX: Final = 20
+_FAULTS_MAX: Final = 20
 """Faults that are printed; --json has more, --to has all."""
 
 _SIGNS: Final = {"added": "+", "removed": "-"}
@@ -132,7 +131,7 @@ def diff(
     after: Annotated[str, typer.Argument(help="The other one.")],
     count: Annotated[
         int, typer.Option("--count", "-n", min=0, help="Most rows that are listed.")
-    ] = DIFF_COUNT,
+    ] = _DIFF_COUNT,
 ) -> CommandResult:
     """Tell which keys differ between two roots, whose they are, and who signed them."""
     from datalattice.pipeline import jobs
@@ -218,9 +217,9 @@ def _audit_lines(document: dict[str, object]) -> list[str]:
     lines += [
         f"{one['kind']}: {one['file']} at byte {one['offset']}: {one['detail']}"
         + (f" (cell {one['hash']})" if one["hash"] else "")
-        for one in faults[:FAULTS_MAX]
+        for one in faults[:_FAULTS_MAX]
     ]
-    more = sum(counts.values()) + int(str(document["scars"])) - FAULTS_MAX
+    more = sum(counts.values()) + int(str(document["scars"])) - _FAULTS_MAX
     if more > 0:
         lines.append(f"{more} more; --json lists up to 1000, --to writes all")
     return lines

@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 LISTED: Final = "`lattice store list` lists them"
 
-HASH_DIGITS_SHOWN: Final = 12
-KEY_DIGITS_SHOWN: Final = 8
+RECORD_DIGITS_SHOWN: Final = 12
+SIGNER_DIGITS_SHOWN: Final = 8
 
 StoreArgument = Annotated[
     str,

@@ -10,8 +10,8 @@ import typer
 from datalattice.cli.command import ANY, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Listing, pair_lines
 from datalattice.cli.store.access import (
-    HASH_DIGITS_SHOWN,
-    KEY_DIGITS_SHOWN,
+    RECORD_DIGITS_SHOWN,
+    SIGNER_DIGITS_SHOWN,
     StoreArgument,
     found,
     has_stores,
@@ -109,7 +109,7 @@ def open_(call: Call, store: StoreArgument) -> CommandResult:
             }
             for peer in view.system.peers().values()
         ]
-    rows = [(one["key"][:KEY_DIGITS_SHOWN], one["name"] or "", one["status"]) for one in peers]
+    rows = [(one["key"][:SIGNER_DIGITS_SHOWN], one["name"] or "", one["status"]) for one in peers]
     text: list[str | Listing] = [*pair_lines(document)]
     text.append(Listing(("peer", "name", "status"), rows))
     return CommandResult({**document, "peers": peers}, text)
@@ -202,10 +202,10 @@ def forks(
     columns = ("after", "time", "author", "hash", "operation")
     shown = [
         (
-            row["after"][:HASH_DIGITS_SHOWN],
+            row["after"][:RECORD_DIGITS_SHOWN],
             row["time"],
-            row["author"][:KEY_DIGITS_SHOWN],
-            row["hash"][:HASH_DIGITS_SHOWN],
+            row["author"][:SIGNER_DIGITS_SHOWN],
+            row["hash"][:RECORD_DIGITS_SHOWN],
             row["operation"],
         )
         for row in rows

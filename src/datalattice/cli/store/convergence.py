@@ -11,8 +11,8 @@ import typer
 from datalattice.cli.command import Call
 from datalattice.cli.render import CommandResult, Listing, Records, pair_lines
 from datalattice.cli.store.access import (
-    HASH_DIGITS_SHOWN,
-    KEY_DIGITS_SHOWN,
+    RECORD_DIGITS_SHOWN,
+    SIGNER_DIGITS_SHOWN,
     ForOption,
     StoreArgument,
     handle_of,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datalattice.weaver import PeerPresence, SeenMatrix, StoreHandle, StorePeer
 
 SYNC_TIMEOUT: Final = "30s"
-LOOK_S: Final = 1.0
+_LOOK_S: Final = 1.0
 """How often a watched store is looked at."""
 
 TimeoutOption = Annotated[str, typer.Option("--timeout", help="Wait so long for the peers.")]
@@ -85,7 +85,7 @@ def _ago(seconds: float | None) -> str:
 
 def _shown(row: dict[str, Any]) -> tuple[str, ...]:
     return (
-        row["key"][:KEY_DIGITS_SHOWN],
+        row["key"][:SIGNER_DIGITS_SHOWN],
         row["name"] or "",
         row["status"],
         "online" if row["online"] else "offline",
@@ -122,7 +122,7 @@ def status_of_store(call: Call, store: StoreArgument) -> CommandResult:
     lines = pair_lines(
         {
             **{key: document[key] for key in ("id", "name", "kind", "authors", "intentions")},
-            "witness": f"{head.seq} {status.head.hex()[:HASH_DIGITS_SHOWN]}",
+            "witness": f"{head.seq} {status.head.hex()[:RECORD_DIGITS_SHOWN]}",
             "projection": f"{status.applied}/{head.seq}"
             + ("" if status.stall is None else f" STALLED: {status.stall}"),
             "floating": status.floating,
@@ -147,7 +147,9 @@ def sync_store(
     after = held.status().intentions
     peers = [{"key": one.public_key.hex(), "error": one.error} for one in results]
     document = {"received": after - before, "intentions": after, "peers": peers}
-    rows = [(one["key"][:KEY_DIGITS_SHOWN], one["error"] or "done") for one in peers if one["key"]]
+    rows = [
+        (one["key"][:SIGNER_DIGITS_SHOWN], one["error"] or "done") for one in peers if one["key"]
+    ]
     text: list[str | Listing] = [f"{after - before:,} intentions came, {after:,} are here"]
     if not peers:
         return CommandResult(document, text, 1, ["no peer of the store is connected"])
@@ -189,7 +191,7 @@ def _sights(held: StoreHandle, span: str | None, count: int | None) -> Iterator[
             shown += 1
             now = moment_text(clock.now_ms())
             yield {"time": now, **sight, **_matrix(held.seen())}
-        left_s = LOOK_S if end_s is None else min(LOOK_S, end_s - time.monotonic())
+        left_s = _LOOK_S if end_s is None else min(_LOOK_S, end_s - time.monotonic())
         if shown == count or left_s <= 0:
             return
         time.sleep(left_s)
@@ -212,7 +214,7 @@ def _matrix(found: SeenMatrix) -> dict[str, Any]:
 def _line(sight: dict[str, Any]) -> str:
     """Return a sight as one line: the time, the intentions, and each peer."""
     peers = [
-        f"{row['key'][:KEY_DIGITS_SHOWN]} {_state_text(row) or 'offline'}"
+        f"{row['key'][:SIGNER_DIGITS_SHOWN]} {_state_text(row) or 'offline'}"
         + ("" if row["behind"] == 0 else f" (has seen all but {row['behind']:,})")
         for row in sight["peers"]
     ]

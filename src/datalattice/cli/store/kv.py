@@ -9,8 +9,8 @@ import typer
 from datalattice.cli.command import ANY, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Listing, Records, print_notice
 from datalattice.cli.store.access import (
-    HASH_DIGITS_SHOWN,
-    KEY_DIGITS_SHOWN,
+    RECORD_DIGITS_SHOWN,
+    SIGNER_DIGITS_SHOWN,
     ForOption,
     InBytes,
     StoreArgument,
@@ -31,19 +31,19 @@ app = typer.Typer(
     help="Keys and values of a weaver store: every write is signed and stays in the history."
 )
 
-KIND = "core:kvstore"  # the machine's full name: aliases are for creating
+_KIND = "core:kvstore"  # the machine's full name: aliases are for creating
 
 StoreKeyArgument = Annotated[str, typer.Argument(help="The key.")]
 
 
 def _read(call: Call, store: str) -> KVStore[bytes]:
-    found: KVStore[bytes] = handle(reader(call), store, None, KIND)
+    found: KVStore[bytes] = handle(reader(call), store, None, _KIND)
     return found
 
 
 def _write(call: Call, store: str) -> KVStore[bytes]:
     # "(makes folder and key)": the first write makes the store as well.
-    found: KVStore[bytes] = handle(call.node_handle(), store, "kv", KIND)
+    found: KVStore[bytes] = handle(call.node_handle(), store, "kv", _KIND)
     return found
 
 
@@ -151,9 +151,9 @@ def _versions(versions: list[Version[bytes]]) -> CommandResult:
     shown = [
         (
             row["time"],
-            row["author"][:KEY_DIGITS_SHOWN],
+            row["author"][:SIGNER_DIGITS_SHOWN],
             bytes_text(version.value),
-            row["hash"][:HASH_DIGITS_SHOWN],
+            row["hash"][:RECORD_DIGITS_SHOWN],
         )
         for row, version in zip(rows, versions, strict=True)
     ]

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Logs of a weaver store: entries of several authors, in order of time.")
 
-KIND = "core:logstore"
+_KIND = "core:logstore"
 
-TAIL_COUNT = 10
+_TAIL_COUNT = 10
 
 
 @command(app, "append", WRITES)
@@ -40,7 +40,7 @@ def append(
     form: InBytes = "text",
 ) -> CommandResult:
     """Append entries, each signed, all or none. The first ones make the store."""
-    log: LogStore[bytes] = handle(call.node_handle(), store, "log", KIND)
+    log: LogStore[bytes] = handle(call.node_handle(), store, "log", _KIND)
     # "all or none", with one sync.
     hashes = [hash.hex() for hash in log.extend([parse_bytes(text, form) for text in values])]
     return CommandResult([{"hash": hash} for hash in hashes], hashes)
@@ -49,7 +49,7 @@ def append(
 @command(app, "read", ANY)
 def read(call: Call, store: StoreArgument) -> Records:
     """Print all entries, the oldest first."""
-    log: LogStore[bytes] = handle(reader(call), store, None, KIND)
+    log: LogStore[bytes] = handle(reader(call), store, None, _KIND)
     return Records(iter(log), bytes_json, bytes_text)  # as it is read: a log of any length
 
 
@@ -57,7 +57,7 @@ def read(call: Call, store: StoreArgument) -> Records:
 def tail(
     call: Call,
     store: StoreArgument,
-    number: Annotated[int, typer.Option("-n", help="How many entries.", min=0)] = TAIL_COUNT,
+    number: Annotated[int, typer.Option("-n", help="How many entries.", min=0)] = _TAIL_COUNT,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Wait for further entries, until Ctrl-C.")
     ] = False,
@@ -67,7 +67,7 @@ def tail(
     ] = None,
 ) -> Records:
     """Print the last entries, the oldest first; with -f also those that arrive."""
-    log: LogStore[bytes] = handle(reader(call), store, None, KIND)
+    log: LogStore[bytes] = handle(reader(call), store, None, _KIND)
     if not follow:
         return Records(iter(log.tail(number)), bytes_json, bytes_text)
     # Subscribed before the tail is read, so that nothing between the two is missed.

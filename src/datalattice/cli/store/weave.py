@@ -13,8 +13,8 @@ import typer
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.render import CommandResult, Listing, pair_lines
 from datalattice.cli.store.access import (
-    HASH_DIGITS_SHOWN,
-    KEY_DIGITS_SHOWN,
+    RECORD_DIGITS_SHOWN,
+    SIGNER_DIGITS_SHOWN,
     StoreArgument,
     found,
     operation_document,
@@ -61,8 +61,8 @@ def history(call: Call, store: StoreArgument, number: NumberOption = NUMBER_SHOW
         (
             row["seq"],
             row["time"],
-            row["author"][:KEY_DIGITS_SHOWN],
-            row["hash"][:HASH_DIGITS_SHOWN],
+            row["author"][:SIGNER_DIGITS_SHOWN],
+            row["hash"][:RECORD_DIGITS_SHOWN],
             row["operation"],
         )
         for row in rows
@@ -100,7 +100,7 @@ def _one(view: StoreView, digits: str) -> SignedIntention:
     if not matches:
         raise NoSuchPath(f"no operation here has a hash that begins with {digits}")
     if len(matches) > 1:  # enough digits to tell them apart
-        listed = ", ".join(one.hash.hex()[: HASH_DIGITS_SHOWN + 4] for one in matches)
+        listed = ", ".join(one.hash.hex()[: RECORD_DIGITS_SHOWN + 4] for one in matches)
         raise UsageError(f"{len(matches)} operations begin with {digits}: {listed}")
     return matches[0]
 
@@ -133,13 +133,13 @@ def branch(
 
 
 def _branch_lines(document: dict[str, Any]) -> Iterator[str]:
-    yield f"common ancestor  {document['lca'][:HASH_DIGITS_SHOWN]}"
+    yield f"common ancestor  {document['lca'][:RECORD_DIGITS_SHOWN]}"
     for one in document["branches"]:
-        yield f"to {one['head'][:HASH_DIGITS_SHOWN]}:"
+        yield f"to {one['head'][:RECORD_DIGITS_SHOWN]}:"
         for step in one["path"]:
             yield (
-                f"  {step['hash'][:HASH_DIGITS_SHOWN]}  {step['time']}  "
-                f"{step['author'][:KEY_DIGITS_SHOWN]}  {step['operation']}"
+                f"  {step['hash'][:RECORD_DIGITS_SHOWN]}  {step['time']}  "
+                f"{step['author'][:SIGNER_DIGITS_SHOWN]}  {step['operation']}"
             )
 
 
@@ -167,7 +167,7 @@ def graph(
             # Outside the drawing they are left out.
             deps = (*intention.deps, *((intention.store_prev,) if chains else ()))
             hash = entry.signed.hash
-            front = f"{hash.hex()[:8]} {intention.author.hex()[:KEY_DIGITS_SHOWN]} "
+            front = f"{hash.hex()[:8]} {intention.author.hex()[:SIGNER_DIGITS_SHOWN]} "
             detail = (front + summary.lines[0], *summary.lines[1:])
             nodes[hash] = GraphNode(
                 front + summary.short, intention.author, intention.stamp, deps, detail

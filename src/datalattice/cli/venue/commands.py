@@ -25,7 +25,7 @@ from datalattice.apps.grid import (
 from datalattice.cells import Index, Keyword, Map, Value
 from datalattice.cli.command import PAST, WRITES, Call, command
 from datalattice.cli.node.commands import settings_of
-from datalattice.cli.render import CommandResult, counted, listed
+from datalattice.cli.render import EXIT_FAILED, CommandResult, counted, listed
 from datalattice.cli.values import listed_json, value_json, value_text
 from datalattice.cli.venue import running
 from datalattice.client import RestClient, running as running_in
@@ -39,9 +39,8 @@ app = typer.Typer(
 )
 app.registered_commands += running.app.registered_commands
 
-STANDARD_STREAM: Final = "-"
-EXIT_FAILED: Final = 1
-MEMORY: Final = "memory"
+_STANDARD_STREAM: Final = "-"
+_MEMORY: Final = "memory"
 DOOR: Final = "rest.sock"
 """The socket of REST in the folder of a daemon."""
 _STORAGE: Final = Keyword("storage")
@@ -119,18 +118,18 @@ def download(
     asset: AssetArgument,
     output: Annotated[
         str, typer.Option("--output", help="File to write; - for standard output.")
-    ] = STANDARD_STREAM,
+    ] = _STANDARD_STREAM,
 ) -> None:
     """Write out the content of an asset, from whichever venue has it, after checking its hash."""
     venue = _venue(call)  # all venues: content of one asset is the same everywhere
     wanted = _asset_of(venue, asset)
     pieces = venue.stream(wanted)
     door = _door(call) if pieces is None and call.as_of is None else None
-    if door is not None and settings_of(call.folder).config.venue_storage == MEMORY:
+    if door is not None and settings_of(call.folder).config.venue_storage == _MEMORY:
         pieces = (piece.data for piece in call.enter(door.stream(GetContent(id=wanted))))
     if pieces is None:
         raise NoSuchPath(f"no venue here has the content of the asset {wanted.hex()}")
-    if output == STANDARD_STREAM:
+    if output == _STANDARD_STREAM:
         for piece in pieces:
             sys.stdout.buffer.write(piece)  # piece by piece: content may be larger than memory
         sys.stdout.flush()
@@ -341,7 +340,7 @@ def _job_row(job: bytes, record: Map | None) -> dict[str, Any]:
 
 def _check_kept(call: Call) -> None:
     """Refuse a content that would be gone with this command."""
-    if settings_of(call.folder).config.venue_storage == MEMORY:
+    if settings_of(call.folder).config.venue_storage == _MEMORY:
         raise UsageError("venue.storage is memory: contents are in the running daemon alone")
 
 
@@ -354,7 +353,7 @@ def _door(call: Call) -> RestClient | None:
 
 
 def _opened(name: str) -> AbstractContextManager[IO[bytes]]:
-    return nullcontext(sys.stdin.buffer) if name == STANDARD_STREAM else Path(name).open("rb")
+    return nullcontext(sys.stdin.buffer) if name == _STANDARD_STREAM else Path(name).open("rb")
 
 
 def _count(part: Value) -> int:
@@ -366,7 +365,7 @@ def _read(name: str, what: str) -> bytes:
 
     Raises: LimitExceeded: more than the grid takes.
     """
-    if name == STANDARD_STREAM:
+    if name == _STANDARD_STREAM:
         data = sys.stdin.buffer.read(CONTENT_BYTES_MAX + 1)
     else:
         with Path(name).open("rb") as file:

@@ -31,10 +31,18 @@ from datalattice.cli.node.commands import (
     settings_of,
 )
 from datalattice.cli.node.daemon import doors_of
-from datalattice.cli.render import CommandResult, Records, listed, pair_lines, print_notice
+from datalattice.cli.render import (
+    EXIT_FAILED,
+    CommandResult,
+    Records,
+    listed,
+    pair_lines,
+    print_notice,
+)
 from datalattice.cli.units import duration_s
 from datalattice.cli.values import value_json
 from datalattice.client import VenueClient, connect, has_ended, read_keys
+from datalattice.client.venues import COMPLETE
 from datalattice.cursors import RootLattice
 from datalattice.errors import NoSuchPath, UsageError
 from datalattice.lattice import did_of, root_lattice
@@ -44,10 +52,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-START: Final = "start one with `lattice venue start`"
-STANDARD_STREAM: Final = "-"
-COMPLETE: Final = "COMPLETE"
-EXIT_FAILED: Final = 1
+_START: Final = "start one with `lattice venue start`"
+_STANDARD_STREAM: Final = "-"
 JOB_DIGITS: Final = 32
 """Hex digits of the id of a job that this program made."""
 
@@ -153,7 +159,7 @@ def job(
     """Show a job: as the running node has it, or from the store."""
     wanted = _job_id(call, id)
     if watch:
-        records = call.enter(VenueClient(call.node(START)).watch(wanted))
+        records = call.enter(VenueClient(call.node(_START)).watch(wanted))
         return Records(records, _document, _line, is_live=True)
     client = connect(call.existing.path)
     if client is not None:
@@ -225,7 +231,7 @@ def _client(call: Call) -> tuple[VenueClient, bool]:
 
 def _steered(call: Call, id: str) -> tuple[VenueClient, bytes]:
     """Return the venue of the running node, where live jobs are, and the id of one."""
-    return VenueClient(call.node(START)), _job_id(call, id)
+    return VenueClient(call.node(_START)), _job_id(call, id)
 
 
 def _own_venue(call: Call) -> Venue:
@@ -253,7 +259,7 @@ def _job_id(call: Call, given: str) -> bytes:
 
 def _given(words: list[str]) -> object:
     """Return the input that words on the command line are."""
-    if words == [STANDARD_STREAM]:
+    if words == [_STANDARD_STREAM]:
         words = [sys.stdin.read()]
         if not words[0].strip():
             raise UsageError("standard input is empty, and the input is one JSON value")

@@ -37,7 +37,7 @@ LACKING: Final = (
     "node back up to another folder"
 )
 
-BATCH_CELLS: Final = 512  # cells stored at a time
+_BATCH_CELLS: Final = 512  # cells stored at a time
 
 CHECK_LEVEL: Final = 2
 """Level of `fsck` that looks at every byte: links, hashes and signatures."""
@@ -200,7 +200,7 @@ def copy_value(
         references(top), encodings_of, lambda one: one in batch or target.has(one)
     ):
         batch[hash] = encoding
-        if len(batch) >= BATCH_CELLS:
+        if len(batch) >= _BATCH_CELLS:
             target.put_encodings(batch.items())
             done += len(batch)
             batch.clear()

@@ -45,7 +45,7 @@ from datalattice.errors import UsageError
 
 PROTOCOL: Final = "dlfs"
 
-READ_BYTES: Final = 1 << 18  # chunks are 4 KiB: fewer look-ups than a read each
+_READ_BYTES: Final = 1 << 18  # chunks are 4 KiB: fewer look-ups than a read each
 """Read-ahead of readers that ask for less."""
 
 
@@ -211,7 +211,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
                 self,
                 path,
                 mode,
-                block_size or READ_BYTES,
+                block_size or _READ_BYTES,
                 autocommit=autocommit,
                 cache_options=cache_options,
                 **kwargs,

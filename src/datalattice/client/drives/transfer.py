@@ -20,10 +20,10 @@ from datalattice.cells import Blob, Value, blob_ranges, close_cells, novelty, va
 from datalattice.client.drives.drives import content_of
 from datalattice.errors import MissingData
 
-PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 20
 """Bytes read or written at once."""
 
-UNFINISHED: Final = (".lattice-", ".part")
+_UNFINISHED: Final = (".lattice-", ".part")
 """Begin and end of the name of an unfinished download."""
 
 Told = Callable[[int], object]
@@ -81,7 +81,7 @@ def _unfit(entry: os.DirEntry[str]) -> str | None:
     # over and named" (docs/dlfs.md "Command line").
     if entry.is_symlink():
         return "a symbolic link"
-    if entry.name.startswith(UNFINISHED[0]) and entry.name.endswith(UNFINISHED[1]):
+    if entry.name.startswith(_UNFINISHED[0]) and entry.name.endswith(_UNFINISHED[1]):
         return "left by a download that was cut short, or is going on"
     mode = entry.stat(follow_symlinks=False).st_mode
     return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "no file and no directory"
@@ -89,7 +89,7 @@ def _unfit(entry: os.DirEntry[str]) -> str | None:
 
 def pieces(file: IO[bytes], told: Told | None = None) -> Iterator[bytes]:
     """Yield the rest of an open file."""
-    while piece := file.read(PIECE_BYTES):
+    while piece := file.read(_PIECE_BYTES):
         yield piece
         if told is not None:  # after it was taken
             told(len(piece))
@@ -97,8 +97,8 @@ def pieces(file: IO[bytes], told: Told | None = None) -> Iterator[bytes]:
 
 def pieces_of(content: FileContent, told: Told | None = None) -> Iterator[bytes]:
     """Yield the content of a drive's file."""
-    for start in range(0, len(content), PIECE_BYTES):
-        stop = min(start + PIECE_BYTES, len(content))
+    for start in range(0, len(content), _PIECE_BYTES):
+        stop = min(start + _PIECE_BYTES, len(content))
         piece = content.read(start, stop) if isinstance(content, Blob) else content[start:stop]
         yield piece
         if told is not None:
@@ -137,7 +137,7 @@ def fetch(
     still: called before the file at `target` is replaced; False leaves that file.
     """
     try:
-        first, last = UNFINISHED
+        first, last = _UNFINISHED
         # Beside the target: a rename works within one file system.
         handle, name = tempfile.mkstemp(prefix=first, suffix=last, dir=target.parent)
     except OSError as error:

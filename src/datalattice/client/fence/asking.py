@@ -32,13 +32,13 @@ from datalattice.store import CellStore
 from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, NodeStart, Pull, Replicator
 from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame
 
-DIAL_TIMEOUT_S: Final = 10.0
+_DIAL_TIMEOUT_S: Final = 10.0
 """Limit of a connection with its handshake."""
 
-AGAIN_S: Final = 1.0
+_AGAIN_S: Final = 1.0
 """Pause before a peer that could not deliver is asked again."""
 
-PIECE_BYTES: Final = 1 << 14
+_PIECE_BYTES: Final = 1 << 14
 """Most bytes given to a stream at once: after a partial send TLS wants the same bytes again."""
 
 OWN_KEY: Final = "this folder's own key answers there: of a node on a copy of it"
@@ -155,7 +155,7 @@ class _Asker:
         peers = self._peers.values()
         for peer in peers:
             threading.Thread(
-                target=self._dial, args=(peer, min(wait_s, DIAL_TIMEOUT_S)), daemon=True
+                target=self._dial, args=(peer, min(wait_s, _DIAL_TIMEOUT_S)), daemon=True
             ).start()
         while True:
             is_asked = any(peer.has_answered for peer in peers)
@@ -292,7 +292,7 @@ class _Asker:
         try:
             while peer.outbox:
                 frame = peer.outbox[0]
-                sent = stream.send(frame[:PIECE_BYTES])
+                sent = stream.send(frame[:_PIECE_BYTES])
                 if sent < len(frame):
                     peer.outbox[0] = frame[sent:]
                 else:
@@ -358,7 +358,7 @@ class _Asker:
                 peer.has_answered = not peer.unanswered and peer.error is None
             elif peer.stream is not None:
                 peer.reason = peer.error = error
-                peer.again_s = time.monotonic() + AGAIN_S
+                peer.again_s = time.monotonic() + _AGAIN_S
 
 
 def _now_ms() -> int:

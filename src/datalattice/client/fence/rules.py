@@ -42,7 +42,7 @@ LOST: Final = (
     "reached first; without one: lattice disk heal --accept-loss --offline"
 )
 
-PATHS_MAX: Final = 32
+FENCED_PATHS_MAX: Final = 32
 """Most slots that are requested one by one; for more, the root is requested."""
 
 
@@ -69,7 +69,7 @@ def owned_paths(
     if has_venue and GRID_SECTION in sections:
         paths += [(GRID_SECTION, VENUES_KEY, did_of(owner)) for owner in owners]
     # The empty path is the root: one request in the place of very many.
-    return paths if len(paths) <= PATHS_MAX else [()]
+    return paths if len(paths) <= FENCED_PATHS_MAX else [()]
 
 
 class OwnHistory:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from datalattice.cells import MessageCells, Value, value_hash
-from datalattice.client.addresses import PLAIN, parse_address, system_reason
+from datalattice.client.addresses import PLAIN_SCHEME, parse_address, system_reason
 from datalattice.client.network.tls import open_stream
 from datalattice.crypto import KeyPair
 from datalattice.errors import PeerError, PeerUnavailable, ProtocolViolation
@@ -79,7 +79,7 @@ def unreached(address: str, error: OSError) -> str:
     """Return why a node cannot be reached, and which of its settings may be the cause."""
     text = system_reason(error)
     if isinstance(error, HungUp):
-        is_plain = parse_address(address).scheme == PLAIN
+        is_plain = parse_address(address).scheme == PLAIN_SCHEME
         text += f"; {NO_PLAIN if is_plain else NOT_ALLOWED}"
     # A failed handshake names the address itself.
     return text if address in text else f"{address} cannot be reached: {text}"

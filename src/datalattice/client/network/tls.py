@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
 
-from datalattice.client.addresses import IROH, PLAIN, parse_address
+from datalattice.client.addresses import IROH, PLAIN_SCHEME, parse_address
 from datalattice.crypto import KeyPair
 from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
 
@@ -143,7 +143,7 @@ def open_stream(address: str, timeout_s: float, key_pair: KeyPair | None = None)
             socket.create_connection((target.host, target.port), timeout_s)
         )
         tune(stream)  # else the first request after a handshake waits 40 ms for an acknowledgement
-        if target.scheme != PLAIN:
+        if target.scheme != PLAIN_SCHEME:
             client = TlsIdentity(key_pair or KeyPair.generate()).client
             try:
                 stream = opened.enter_context(client.wrap_socket(stream))

@@ -35,7 +35,7 @@ from datalattice.sync import (
 Bring = Callable[[Offer], Absorbed]
 """Merges a root that the operator brings into a replica."""
 
-FORKED: Final = "owner-forked"
+_FORKED: Final = "owner-forked"
 """Report kind of slots of which one branch of two was kept, as of `OwnerForked`."""
 
 
@@ -122,14 +122,14 @@ def import_into(
         absorbed = (taking or trusting(store))(offer_of(top, apart))
         _check_taken(absorbed, top)
     root = store.root_hash()
-    reports = [one for one in absorbed.reports if is_left_out(one) or one.kind == FORKED]
+    reports = [one for one in absorbed.reports if is_left_out(one) or one.kind == _FORKED]
     return ImportedRoot(
         imported=top,
         cells=cells,
         pin=pin,
         root=root,
         dropped=sum(one.count for one in reports if is_left_out(one)),
-        forked=sum(one.count for one in reports if one.kind == FORKED),
+        forked=sum(one.count for one in reports if one.kind == _FORKED),
         reports=tuple(
             LeftOutPart(kind=one.kind, count=one.count, text=one.text) for one in reports
         ),

@@ -47,7 +47,7 @@ ADDRESS_CONNECTIONS_MAX: Final = 64  # many nodes may share one address behind a
 """Inbound connections from one address."""
 
 DEFAULT_PORT: Final = 18_888
-LOOPBACK: Final = ("::1", "localhost")
+_LOOPBACK: Final = ("::1", "localhost")
 TLS_MODES: Final = ("auto", "on", "off")
 CONNECTIONS_MAX: Final = 1_024
 COLLECT_AFTER_BYTES: Final = 256_000_000  # a collection costs as much as the store is large
@@ -57,7 +57,7 @@ DID_WEB: Final = ("none", "https", "loopback")
 IROH_MODES: Final = ("off", "direct", "relay")
 READING: Final = ("public", "authenticated")
 MCP_TOOLS: Final = ("off", "read", "all")
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 # Below this a message could not carry one full cell with its path.
 MESSAGE_BYTES_MIN: Final = 100_000
@@ -87,7 +87,7 @@ def split_listen(text: str) -> tuple[str, int]:
 
 
 def _is_loopback(host: str) -> bool:
-    return host in LOOPBACK or (host.startswith("127.") and host.replace(".", "").isdigit())
+    return host in _LOOPBACK or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ class NodeConfig:
             ("reading", READING),
             ("mcp", MCP_TOOLS),
             ("venue_storage", STORAGES),
-            ("log_level", LOG_LEVELS),
+            ("log_level", _LOG_LEVELS),
             ("log_format", LOG_FORMATS),
         ):
             if getattr(self, name) not in choices:

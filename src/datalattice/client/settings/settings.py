@@ -37,11 +37,11 @@ SETTINGS_NAME: Final = "node.toml"
 SETTINGS_BYTES_MAX: Final = 64_000
 
 HOSTING: Final = "hosting"
-NODE: Final = "node"
+_NODE: Final = "node"
 DEFAULT_SOURCE: Final = "default"
 CALL: Final = "the command line"
 
-SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+_SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "limits": {
         name: name
         for name in (
@@ -210,14 +210,14 @@ def _kinds() -> dict[str, _Kind]:
     hints = typing.get_type_hints(NodeConfig)
     named = {
         field: f"{section}.{name}"
-        for section, names in SECTIONS.items()
+        for section, names in _SECTIONS.items()
         for name, field in names.items()
     }
     plain = [
         one.name for one in dataclasses.fields(NodeConfig) if one.name not in (HOSTING, *GROUPS)
     ]
     # `node` comes first in a file, and the sections of records last.
-    kinds = {f"{NODE}.{one}": _Kind(one, None, hints[one]) for one in plain if one not in named}
+    kinds = {f"{_NODE}.{one}": _Kind(one, None, hints[one]) for one in plain if one not in named}
     kinds |= {dotted: _Kind(field, None, hints[field]) for field, dotted in named.items()}
     for field, (section, record) in GROUPS.items():
         parts = typing.get_type_hints(record)

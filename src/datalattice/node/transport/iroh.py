@@ -30,19 +30,19 @@ from datalattice.node.transport.base import Accept, Link, Listener, OnRefused, l
 from datalattice.node.transport.strangers import HANDSHAKE_TIMEOUT_S, Strangers
 from datalattice.wire import MUX_PROTOCOL, READ_BYTES
 
-DIAL_TIMEOUT_S: Final = 10.0
+_DIAL_TIMEOUT_S: Final = 10.0
 """For a connection and its handshake: iroh itself tries for 30 s and more."""
 
-CLOSE_TIMEOUT_S: Final = 1.0
+_CLOSE_TIMEOUT_S: Final = 1.0
 """For the last packets of an endpoint to leave."""
 
-LOOK_S: Final = 2.5
+_LOOK_S: Final = 2.5
 SILENT_LOOKS: Final = 4
 """If nothing came from a peer between this many looks, it is gone: iroh sends something every 5 s.
 So a node that was killed and started again is dialled after 10 s; QUIC by itself would wait 30
 s."""
 
-WRITE_BYTES: Final = 262_144
+_WRITE_BYTES: Final = 262_144
 """Bytes that are handed to the library at a time; it copies them."""
 
 REASON_CHARACTERS_MAX: Final = 200
@@ -90,8 +90,8 @@ class IrohLink:
     async def write(self, data: bytes) -> None:
         """Queue bytes to be sent; return when there is room for more."""
         try:
-            for start in range(0, len(data), WRITE_BYTES):
-                await self._sending.write_all(data[start : start + WRITE_BYTES])
+            for start in range(0, len(data), _WRITE_BYTES):
+                await self._sending.write_all(data[start : start + _WRITE_BYTES])
         except iroh.IrohError as error:
             raise ConnectionResetError(_reason(error)) from error
 
@@ -145,7 +145,7 @@ class IrohTransport:
         key_pair: KeyPair | None = None,
         *,
         is_relayed: bool = False,
-        dial_timeout_s: float = DIAL_TIMEOUT_S,
+        dial_timeout_s: float = _DIAL_TIMEOUT_S,
     ) -> None:
         self._key_pair = key_pair or KeyPair.generate()
         self._is_relayed = is_relayed
@@ -222,10 +222,10 @@ class IrohTransport:
         for _, endpoint in bound:
             # Bounded: `close` waits for peers, and some do not answer any more.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await endpoint.close()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -329,7 +329,7 @@ async def _end_when_silent(connection: iroh.Connection) -> None:
     seen, silent = -1, 0
     while silent < SILENT_LOOKS:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(_LOOK_S):
                 await connection.closed()
                 return
         received = connection.stats().udp_rx_datagrams

@@ -13,7 +13,7 @@ import contextlib
 import errno
 from typing import Final
 
-from datalattice.client import IROH, PLAIN, TLS, PeerAddress, parse_address, system_reason
+from datalattice.client import IROH, PLAIN_SCHEME, TLS, PeerAddress, parse_address, system_reason
 from datalattice.client.network import NODE_ALPN, PLAIN_ALPN, TlsIdentity, tune
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
@@ -29,8 +29,8 @@ from datalattice.node.transport.strangers import HANDSHAKE_TIMEOUT_S, Strangers
 from datalattice.node.transport.tls import RECORD_START, TlsLink
 from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
 
-BACKLOG: Final = 128
-DIAL_TIMEOUT_S: Final = 10.0  # for a connection and its handshake
+_BACKLOG: Final = 128
+_DIAL_TIMEOUT_S: Final = 10.0  # for a connection and its handshake
 
 # How long an inbound stream may be silent if plain streams are accepted: a reference node may have
 # nothing to send before its next announcement, which is due every 30 s.
@@ -173,9 +173,9 @@ class TcpTransport:
         target = _target(address)
         link: TcpLink | None = None
         try:
-            async with asyncio.timeout(DIAL_TIMEOUT_S):
+            async with asyncio.timeout(_DIAL_TIMEOUT_S):
                 link = TcpLink(*await _connected(target))
-                if target.scheme == PLAIN:
+                if target.scheme == PLAIN_SCHEME:
                     return link
                 secured = TlsLink(link, self._identity, dialled=True)
                 await secured.shake_hands(target.public_key)
@@ -202,7 +202,7 @@ class TcpTransport:
 
         try:
             server = await asyncio.start_server(
-                accepted, bind, port, limit=READ_BYTES, backlog=BACKLOG
+                accepted, bind, port, limit=READ_BYTES, backlog=_BACKLOG
             )
         except OSError as error:
             raise listen_error(error, bind, port) from error

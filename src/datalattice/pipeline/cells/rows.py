@@ -15,7 +15,7 @@ from datalattice.store.gc import (
     extent_of,
 )
 
-PART_BYTES: Final = 64 * 1024 * 1024
+_PART_BYTES: Final = 64 * 1024 * 1024
 """Approximate bytes of a store that one task reads; segments are not divided."""
 
 
@@ -39,7 +39,7 @@ def plan(options: CellReadOptions) -> list[SegmentsTask]:
     # A store that was never written to has no segment, and Spark plans its own empty task.
     if not extent.segments:
         return []
-    count = max(options.min_partitions, -(-size // PART_BYTES), 1)
+    count = max(options.min_partitions, -(-size // _PART_BYTES), 1)
     small = replace(extent, segments=())  # tasks get their segments from the store
     return [SegmentsTask(small, partition) for partition in extent.partitions(count)]
 

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-COLUMNS: Final = ("encoding", "hash", "refs")
+_COLUMNS: Final = ("encoding", "hash", "refs")
 """Accepted columns; only the first is required, the last is ignored."""
 
-STORES_MAX: Final = 16
+OPEN_STORES_MAX: Final = 16
 """Most stores of tasks that are open at a time; more are combined into one first."""
 
 NOTES_MAX: Final = 512
@@ -120,7 +120,7 @@ def check_columns(schema: StructType) -> None:
     Raises: UsageError: encoding is missing, a column is unknown, or a type is wrong.
     """
     types = {field.name: field.dataType for field in schema.fields}
-    strange = [name for name in types if name not in COLUMNS]
+    strange = [name for name in types if name not in _COLUMNS]
     # Only the encoding is needed: the hash is computed from it.
     if strange or "encoding" not in types:
         what = f"no column {strange[0]}" if strange else "always a column encoding"
@@ -192,7 +192,7 @@ def _take(
     """Copy the cells below the root that the target lacks, and keep them; `node`: the target's."""
     wanted, archive = folder / "wanted", folder / "archive"
     with ExitStack() as open_stores:
-        if len(staged) <= STORES_MAX:
+        if len(staged) <= OPEN_STORES_MAX:
             sources = [
                 open_stores.enter_context(CellStore.open(path, read_only=True)) for path in staged
             ]

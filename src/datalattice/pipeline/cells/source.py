@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-FORMAT: Final = "lattice.cells"
+CELLS_FORMAT: Final = "lattice.cells"
 
 
 @documents(CellReadOptions)
@@ -51,7 +51,7 @@ class CellsSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
-        return FORMAT
+        return CELLS_FORMAT
 
     def schema(self) -> str:
         """Return the columns in Spark's DDL."""
@@ -85,7 +85,7 @@ class CellsReader(DataSourceReader):
     def __init__(self, options: CellReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        check_schema(schema, options.types, FORMAT, "columns")
+        check_schema(schema, options.types, CELLS_FORMAT, "columns")
 
     def partitions(self) -> Sequence[CellsPartition]:
         """Return the tasks."""

@@ -62,12 +62,12 @@ STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 TURN_WAIT_S: Final = 600.0
 """How long a commit waits for commits of other queries to the same folder."""
 
-AGAIN_S: Final = 60.0
+_AGAIN_S: Final = 60.0
 """How long a commit is retried after the node disconnected."""
 
 AGAIN_POLL_S: Final = 0.2
 
-MOVED_MAX: Final = 20
+_MOVED_MAX: Final = 20
 """How often a commit is prepared again if another writer changes the same value."""
 
 SAVES_MAX: Final = 64
@@ -410,7 +410,7 @@ class Job:
                     return _commit(editor, staged, mark, join) or give_up_s is not None
             except (PeerUnavailable, Timeout, StoreLocked):
                 if give_up_s is None:  # measured from the first failure: preparing may take longer
-                    give_up_s = time.monotonic() + AGAIN_S
+                    give_up_s = time.monotonic() + _AGAIN_S
                 elif time.monotonic() >= give_up_s:
                     raise
             time.sleep(AGAIN_POLL_S)
@@ -447,7 +447,7 @@ class Job:
 
 
 def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: PrepareChange) -> bool:
-    for _ in range(MOVED_MAX):
+    for _ in range(_MOVED_MAX):
         with collector_paused:
             change = join(editor, staged, mark)
             # The mark is read in this edit. So a driver that another one has replaced finds the
@@ -460,7 +460,7 @@ def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: PrepareChang
                 continue
         return True
     raise Backpressure(
-        f"other writers changed the same data {MOVED_MAX} times while this batch was prepared; "
+        f"other writers changed the same data {_MOVED_MAX} times while this batch was prepared; "
         "nothing of it was written, try again"
     )
 

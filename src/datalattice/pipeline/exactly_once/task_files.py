@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Self
 
 from datalattice.errors import BadFormat, Corruption, LimitExceeded
+from datalattice.limits import HASH_BYTES
 from datalattice.store import write_error
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ PARCEL_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest parcel without its header, twice the size that any sink makes. It bounds the memory that
 the reader allocates for a damaged header."""
 
-HASH_BYTES: Final = 32
-FIRST: Final = bytes(32)
+_FIRST: Final = bytes(32)
 """The checksum before the first parcel."""
 
 _HEADER: Final = struct.Struct("<IIII")
@@ -94,7 +94,7 @@ class ParcelWriter(_TaskFile):
     def __init__(self, path: Path) -> None:
         # "x": a second attempt of a task must not write into the file of the first.
         super().__init__(path, path.open("xb", buffering=0))
-        self.digest = FIRST
+        self.digest = _FIRST
         """The checksum after the last parcel."""
 
     def put(self, kind: int, head: bytes, ends: Buffer, data: Buffer) -> None:
@@ -157,7 +157,7 @@ class ParcelReader(_TaskFile):
         Raises: Corruption: the file does not have this checksum. It may be raised after the last
                 parcel; discard what was yielded then.
         """
-        at, before = 0, FIRST
+        at, before = 0, _FIRST
         while at < self._size:
             parcel, found, end = self._read(at, before)
             yield ParcelRef(at, before, found), parcel

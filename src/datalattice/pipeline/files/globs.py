@@ -10,7 +10,7 @@ from typing import Final
 from datalattice.apps.dlfs import split_path
 from datalattice.pipeline.options import checked_option
 
-ANY: Final = "**"
+_ANY: Final = "**"
 _MAGIC: Final = re.compile(r"[*?\[]")
 
 States = frozenset[int]
@@ -27,7 +27,7 @@ class Glob:
     def __init__(self, text: str) -> None:
         self.text: Final = text
         self.names: Final = split_path(text)
-        self._fits: Final = [None if name == ANY else _matcher(name) for name in self.names]
+        self._fits: Final = [None if name == _ANY else _matcher(name) for name in self.names]
 
     def __reduce__(self) -> tuple[type[Glob], tuple[str]]:
         return Glob, (self.text,)
@@ -82,7 +82,7 @@ class Glob:
         return frozenset(states)
 
 
-EVERYTHING: Final = Glob(f"/{ANY}")
+EVERYTHING: Final = Glob(f"/{_ANY}")
 
 
 def _matcher(name: str) -> Callable[[str], object]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from datalattice.arrow import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX
+from datalattice.arrow import CONTENT_BYTES_LIMIT, FIELD_BYTES_MAX
 from datalattice.errors import UsageError
 from datalattice.pipeline.files.globs import EVERYTHING, Glob, glob_option
 from datalattice.pipeline.options import (
@@ -61,7 +61,7 @@ class FilesOptions:
     glob: Glob = option("glob", glob_option, EVERYTHING)
     include_content: bool | None = option("includeContent", flag_option, None)
     content_bytes_max: int = option(
-        "maxContentBytes", bytes_option(CONTENT_BYTES_LIMIT), CONTENT_BYTES_MAX
+        "maxContentBytes", bytes_option(CONTENT_BYTES_LIMIT), FIELD_BYTES_MAX
     )
     chunk_bytes: int | None = option("chunkBytes", bytes_option(CONTENT_BYTES_LIMIT), None)
     columns: tuple[str, ...] = option("columns", columns_option(tuple(TYPES)), ())

@@ -13,7 +13,7 @@ from datalattice.apps.dlfs import (
     live_entries,
     read_node as node_of,
 )
-from datalattice.arrow import Row, ValueFormat, check_size, micros, part_of, render
+from datalattice.arrow import Row, ValueFormat, bytes_range, check_size, micros, to_column_value
 from datalattice.cells import Loader, Value, blob_length, decode
 from datalattice.errors import BadFormat
 from datalattice.pipeline.files.globs import States
@@ -92,7 +92,7 @@ class _FileRows:
         columns: dict[str, object] = {
             "owner": self._owner,
             "drive": self._drive,
-            "path": render(join_path(names), ValueFormat.STRING),  # names may not be UTF-8
+            "path": to_column_value(join_path(names), ValueFormat.STRING),  # names may not be UTF-8
             "size": size,
             "modified": micros(node.utime),
         }
@@ -106,7 +106,7 @@ class _FileRows:
                     self._options.content_bytes_max,
                     ", or read it in chunks (chunkBytes)",
                 )
-                columns["content"] = part_of(node.data, 0, size)
+                columns["content"] = bytes_range(node.data, 0, size)
             yield self._row(columns)
             return
         for chunk in range(first, chunk_count(size, chunk_bytes) if stop is None else stop):
@@ -118,4 +118,4 @@ class _FileRows:
 
 def _chunk(content: FileContent, size: int, chunk: int, chunk_bytes: int) -> dict[str, object]:
     start = chunk * chunk_bytes
-    return {"chunk": chunk, "content": part_of(content, start, min(start + chunk_bytes, size))}
+    return {"chunk": chunk, "content": bytes_range(content, start, min(start + chunk_bytes, size))}

@@ -19,7 +19,7 @@ from datalattice.pipeline.reader import BatchReader, Format, TaskInput
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-FORMAT: Final = "lattice.files"
+FILES_FORMAT: Final = "lattice.files"
 
 
 @documents(ReadTarget, FilesOptions)
@@ -42,7 +42,7 @@ class FilesSource(Format[FilesOptions]):
     a long file in chunks. An empty file has one chunk. The options are:
     """
 
-    format = FORMAT
+    format = FILES_FORMAT
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -53,7 +53,7 @@ class FilesSource(Format[FilesOptions]):
 class FilesReader(BatchReader[FilesOptions]):
     """Reads files once."""
 
-    format = FORMAT
+    format = FILES_FORMAT
     shaping_options = "columns, includeContent and chunkBytes"
 
     def parts(self, root: Value) -> Iterable[TaskInput]:

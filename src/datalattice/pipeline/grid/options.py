@@ -8,7 +8,7 @@ from typing import Final
 
 from datalattice.arrow import (
     CONTENT_BYTES_LIMIT,
-    CONTENT_BYTES_MAX,
+    FIELD_BYTES_MAX,
     GRID_COLUMNS,
     GridTable,
     ValueFormat,
@@ -58,7 +58,7 @@ class GridOptions:
     value_format: ValueFormat = option("valueFormat", choice_option(ValueFormat), ValueFormat.JSON)
     include_content: bool | None = option("includeContent", flag_option, None)
     content_bytes_max: int = option(
-        "maxContentBytes", bytes_option(CONTENT_BYTES_LIMIT), CONTENT_BYTES_MAX
+        "maxContentBytes", bytes_option(CONTENT_BYTES_LIMIT), FIELD_BYTES_MAX
     )
     include_hidden: bool = option("includeHidden", flag_option, False)
     starting: str = option("startingOffsets", start_option, EARLIEST)

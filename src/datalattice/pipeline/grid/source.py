@@ -24,7 +24,7 @@ from datalattice.pipeline.reader import BatchReader, Format, FormatReader, TaskI
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-FORMAT: Final = "lattice.grid"
+GRID_FORMAT: Final = "lattice.grid"
 
 
 @documents(ReadTarget, GridOptions)
@@ -46,7 +46,7 @@ class GridSource(Format[GridOptions]):
     a store knows what is hidden; a node does not reveal it. The options are:
     """
 
-    format = FORMAT
+    format = GRID_FORMAT
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -76,7 +76,7 @@ class GridSource(Format[GridOptions]):
 class _GridReader(FormatReader[GridOptions]):
     """What both readers share: the names and rows of tasks."""
 
-    format = FORMAT
+    format = GRID_FORMAT
     shaping_options = "table, columns, includeContent and valueFormat"
 
     def named(self, before: Value, after: Value) -> Iterable[TaskInput]:

@@ -43,7 +43,7 @@ from datalattice.pipeline.index_partitions import split
 PART_KEYS: Final = 65_536
 """Keys on both sides together that one task compares, if the pair can be divided."""
 
-ADDED: Final = "added"
+_ADDED: Final = "added"
 REMOVED: Final = "removed"
 CHANGED: Final = "changed"
 SIGNED_AGAIN: Final = "signed again"
@@ -94,7 +94,7 @@ class ValuePair:
         if self.change:
             return self.change
         if self.before is ABSENT:
-            return ADDED
+            return _ADDED
         return REMOVED if self.after is ABSENT else CHANGED
 
 

@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-LEASE_SECONDS: Final = 60 * 60
+_LEASE_SECONDS: Final = 60 * 60
 """Duration of the leases on both roots: the time to read the rows."""
 
-BATCH_ROWS: Final = 4_096
+_BATCH_ROWS: Final = 4_096
 
-PAIRS_MAX: Final = 1_000_000
+_PAIRS_MAX: Final = 1_000_000
 """Most pairs of a plan: owners and databases in which the roots may differ."""
 
-COLUMNS: Final = (
+_COLUMNS: Final = (
     "section STRING, owner STRING, path ARRAY<STRING>, change STRING, before STRING, after STRING, "
     "signer_before STRING, signer_after STRING, valid BOOLEAN"
 )
@@ -88,7 +88,7 @@ def diff(spark: SparkSession, before: str, after: str) -> DataFrame:
     """
     inputs = (_leased(before), _leased(after))
     tasks = plan(*inputs)
-    return mapped(spark, partial(_batches, inputs, tasks), len(tasks), COLUMNS)
+    return mapped(spark, partial(_batches, inputs, tasks), len(tasks), _COLUMNS)
 
 
 def _leased(name: str) -> JobInput:
@@ -98,7 +98,7 @@ def _leased(name: str) -> JobInput:
         raise UsageError(f"{name}: an archive cannot be compared; import it into a store first")
     with CellStore.open(found.path, read_only=True, cache_bytes=CACHE_BYTES) as store:
         # The DataFrame is lazy: its tasks run after this function has returned.
-        store.lease(found.root, LEASE_SECONDS)
+        store.lease(found.root, _LEASE_SECONDS)
     return found
 
 
@@ -114,8 +114,8 @@ def plan(before: JobInput, after: JobInput) -> list[list[_DiffItem]]:
         tasks: list[list[_DiffItem]] = []
         size = PART_KEYS
         for count, pair in enumerate(planned(own.load(before.root), other.load(after.root))):
-            if count == PAIRS_MAX:
-                raise UsageError(f"the roots differ in more than {PAIRS_MAX} owners and databases")
+            if count == _PAIRS_MAX:
+                raise UsageError(f"the roots differ in more than {_PAIRS_MAX} owners and databases")
             # When there are as many tasks as allowed, the last one takes the rest.
             if size + pair.size > PART_KEYS and len(tasks) < PAYLOADS_MAX:
                 tasks.append([])
@@ -174,8 +174,8 @@ def _batches(
     open_stores.done()
     own, other = (open_stores.get(one.path) for one in inputs)
     rows = (_row(pair) for item in tasks[task] for pair in rows_of(_pair(item, own, other)))
-    while run := list(islice(rows, BATCH_ROWS)):
-        yield record_batch(run, COLUMNS)
+    while run := list(islice(rows, _BATCH_ROWS)):
+        yield record_batch(run, _COLUMNS)
 
 
 def _row(pair: ValuePair) -> tuple[object, ...]:

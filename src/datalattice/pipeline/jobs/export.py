@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
-FORMATS: Final = ("parquet", "delta")
-MODES: Final = ("error", "append", "overwrite")
+_FORMATS: Final = ("parquet", "delta")
+_MODES: Final = ("error", "append", "overwrite")
 
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
 """A row group of a Delta table's file is written at this size in memory."""
 
-FILE_BYTES_MAX: Final = 512 * 1024 * 1024
+_FILE_BYTES_MAX: Final = 512 * 1024 * 1024
 """A task starts another file at this size."""
 
 _NAME_BYTES: Final = 8
@@ -71,7 +71,7 @@ def export(
     Raises: UsageError: an argument is malformed, the target exists, or Delta has no type for a
             column. Other errors of Spark and deltalake pass unchanged.
     """
-    to, mode = _chosen("to", to, FORMATS), _chosen("mode", mode, MODES)
+    to, mode = _chosen("to", to, _FORMATS), _chosen("mode", mode, _MODES)
     # Checked before anything is read: an export may take hours.
     if mode == "error" and _is_there(target):
         raise UsageError(f"{target} is there already; name another, or a mode: append, overwrite")
@@ -212,7 +212,7 @@ def _write_files(
             file = file or _ExportFile(Path(folder), name, batch.schema)
             file.take(batch)
             # Readers divide a table by files.
-            if file.size >= FILE_BYTES_MAX:
+            if file.size >= _FILE_BYTES_MAX:
                 files.append(file.close())
                 file = None
     if file is not None:

@@ -25,10 +25,10 @@ from datalattice.client import root_named
 from datalattice.errors import UsageError
 from datalattice.store import CellStore, store_in
 
-HOLD_SECONDS: Final = 24 * 60 * 60
+_HOLD_SECONDS: Final = 24 * 60 * 60
 """Duration of the lease on an input's root; it is released when the job ends."""
 
-OPEN_MAX: Final = 96
+_OPEN_MAX: Final = 96
 """Most stores that a process keeps open; the least recently used is closed. The address space holds
 the indexes of about 127 stores of a terabyte each."""
 
@@ -110,7 +110,7 @@ def leased(inputs: Sequence[JobInput]) -> Iterator[None]:
             if one.is_archive or not os.access(one.path, os.W_OK):
                 continue
             with CellStore.open(one.path, read_only=True, cache_bytes=CACHE_BYTES) as store:
-                held.enter_context(store.lease(one.root, HOLD_SECONDS))
+                held.enter_context(store.lease(one.root, _HOLD_SECONDS))
         yield
 
 
@@ -157,7 +157,7 @@ class OpenStores:
             self._stores.popitem()[1].close()
 
 
-open_stores: Final = OpenStores(OPEN_MAX)
+open_stores: Final = OpenStores(_OPEN_MAX)
 """Inputs and base of this process's jobs."""
 
 staged_stores: Final = OpenStores(STAGED_MAX)

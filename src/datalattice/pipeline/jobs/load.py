@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from datalattice.arrow import ValueFormat, render, row_batches
+from datalattice.arrow import ValueFormat, row_batches, to_column_value
 from datalattice.cells import (
     CellList,
     Map,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-FORMATS: Final = ("csv", "json", "parquet")
+_FORMATS: Final = ("csv", "json", "parquet")
 """Formats of files; `json` has one value on each line."""
 
 _SUFFIXES: Final = {
@@ -56,7 +56,7 @@ _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
 # A malformed line fails the load: loading part of a file would go unnoticed.
 _CSV: Final = {"header": "true", "inferSchema": "true", "mode": "FAILFAST"}
 
-ROWS_MAX: Final = 1_024
+_ROWS_MAX: Final = 1_024
 """Most rows converted at a time."""
 
 
@@ -155,15 +155,15 @@ def checked_format(paths: Sequence[str], format: str | None) -> str:
     if not paths:
         raise UsageError("paths is empty: name at least one file")
     if format is not None:
-        if format.lower() not in FORMATS:
-            raise bad_option("format", format, f"one of {', '.join(FORMATS)}")
+        if format.lower() not in _FORMATS:
+            raise bad_option("format", format, f"one of {', '.join(_FORMATS)}")
         return format.lower()
     found = {_format_of(path) for path in paths}
     # One reader reads all files; guessing would parse some of them wrongly.
     if len(found) > 1 or None in found:
         raise UsageError(
             f"the format is not clear from the names of the files: give the format, one of "
-            f"{', '.join(FORMATS)}"
+            f"{', '.join(_FORMATS)}"
         )
     return str(found.pop())
 
@@ -249,8 +249,8 @@ def _rows(plan: LoadPlan, read_batches: Iterable[pa.RecordBatch]) -> Iterator[tu
     """Yield the map of each row as a message, with its key."""
     make = _lines if plan.is_text else _maps
     for batch in read_batches:
-        for first in range(0, batch.num_rows, ROWS_MAX):
-            yield from make(plan, batch.slice(first, ROWS_MAX))
+        for first in range(0, batch.num_rows, _ROWS_MAX):
+            yield from make(plan, batch.slice(first, _ROWS_MAX))
 
 
 def _maps(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]]:
@@ -310,4 +310,4 @@ def _key(plan: LoadPlan, found: Value, row: bytes) -> object:
     if found is None:
         shown = to_json(decode_message(row))[:200]
         raise UsageError(f"a row has no value in the key column {plan.key!r}: {shown}")
-    return render(found, ValueFormat.STRING)
+    return to_column_value(found, ValueFormat.STRING)

@@ -91,7 +91,7 @@ FAN_IN: Final = 64
 RANGE_KEYS: Final = 16_384
 """Larger databases are merged in ranges of about this many keys, which bounds a task's memory."""
 
-BUCKETS_MAX: Final = 64
+_BUCKETS_MAX: Final = 64
 """Most buckets for everything else."""
 
 SAMPLE_MAX: Final = 16
@@ -316,7 +316,7 @@ class _Merge:
     def _buckets(self, sources: list[JobInput]) -> list[OwnerBucket]:
         slots = {_name(*path) for one in sources[:SAMPLE_MAX] for path, _ in slots_of(root_of(one))}
         # More buckets than signed values would be empty.
-        count = max(1, min(BUCKETS_MAX, len(slots)))
+        count = max(1, min(_BUCKETS_MAX, len(slots)))
         return [OwnerBucket(number, count) for number in range(count)]
 
     # --- merging ---

@@ -67,7 +67,7 @@ from datalattice.lattice import (
 from datalattice.pipeline.signatures import signer_of
 from datalattice.store import CellStore
 
-BATCH_CELLS: Final = 1_024
+_BATCH_CELLS: Final = 1_024
 """Cells that are written at a time."""
 
 PATHS_MAX: Final = 20
@@ -510,7 +510,7 @@ def stage(
         if is_done:
             batch.append((hash, encode(kid)))
             waiting.add(hash)
-            if len(batch) >= BATCH_CELLS:
+            if len(batch) >= _BATCH_CELLS:
                 count += store.put_encodings(batch)
                 batch.clear()
                 waiting.clear()

@@ -28,7 +28,7 @@ CORES: Final = 4
 PART_BYTES: Final = 1024 * 1024 * 1024
 """Approximate largest part, which bounds the memory of a task: marks take a byte for 128."""
 
-PARTS_MAX: Final = 100_000
+STORE_PARTS_MAX: Final = 100_000
 """Most parts that Spark manages well."""
 
 
@@ -58,9 +58,9 @@ def parts_of(extent: Extent, parts: int | None, cores: int = CORES) -> tuple[Sto
     if parts is None:
         # A task reads its share of the store once; each costs Spark and Python some 40 ms.
         least = PARTS_A_CORE * cores if cores > 1 else 1
-        parts = min(PARTS_MAX, max(least, -(-size // PART_BYTES)))
-    if not 1 <= parts <= PARTS_MAX:
-        raise bad_option("parts", parts, f"a whole number from 1 to {PARTS_MAX}")
+        parts = min(STORE_PARTS_MAX, max(least, -(-size // PART_BYTES)))
+    if not 1 <= parts <= STORE_PARTS_MAX:
+        raise bad_option("parts", parts, f"a whole number from 1 to {STORE_PARTS_MAX}")
     return tuple(extent.partitions(parts))
 
 

@@ -25,9 +25,9 @@ from datalattice.pipeline.options import (
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
 
-FORMAT: Final = "lattice.kv"
+KV_FORMAT: Final = "lattice.kv"
 
-COLUMNS: Final = ("owner", "database", "key", "type", "value", "updated", "expires")
+KV_COLUMNS: Final = ("owner", "database", "key", "type", "value", "updated", "expires")
 """Every column, in order."""
 
 HIDDEN_DATABASE: Final = ".pipeline"
@@ -55,7 +55,7 @@ class KVOptions:
     owners: tuple[str, ...] = option("owner", owners_option, ())
     databases: tuple[str, ...] = option("database", names_option, ())
     prefix: str = option("prefix", text_option, "", exact=True)
-    columns: tuple[str, ...] = option("columns", columns_option(COLUMNS), COLUMNS)
+    columns: tuple[str, ...] = option("columns", columns_option(KV_COLUMNS), KV_COLUMNS)
     value_format: ValueFormat = option("valueFormat", choice_option(ValueFormat), ValueFormat.CELL)
     starting: str = option("startingOffsets", start_option, EARLIEST)
     min_partitions: int | None = option("minPartitions", min_partitions_option, None)

@@ -24,7 +24,7 @@ KEYS_PER_TASK_MAX: Final = 131_072
 PIECES_PER_TASK: Final = 8
 """Least number of subtrees for a task, approximately; finer subtrees make more equal tasks."""
 
-PIECES_MAX: Final = 262_144
+_PIECES_MAX: Final = 262_144
 """Most subtrees of a plan. When it has as many, the planner stops cutting."""
 
 FINE_PIECES_MAX: Final = 4_096
@@ -134,7 +134,7 @@ def _is_cut(part: IndexPart, size_max: int, pieces: int) -> bool:
         return False
     # The limit bounds the driver's memory: an index may claim to hold 2**62 keys.
     if size > size_max:
-        return pieces < PIECES_MAX
+        return pieces < _PIECES_MAX
     # The size of a pair says little about how much differs, so pairs are cut further.
     has_two_sides = part.own is not None and part.other is not None
     return has_two_sides and size > FINE_KEYS_MIN and pieces < FINE_PIECES_MAX

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.apps.kv import ENTRIES, Entry, live_entry, read_entry, shown_value
-from datalattice.arrow import NotBytes, Row, micros, render
+from datalattice.apps.kv import ENTRY_KEYS, Entry, live_entry, read_entry, shown_value
+from datalattice.arrow import NotBytes, Row, micros, to_column_value
 from datalattice.cells import Index, Loader, Value, key_bytes, same
 from datalattice.errors import MissingData
 from datalattice.lattice import is_short, key_of
@@ -78,7 +78,7 @@ def _named(
     """
     after: Index | None = None
     for cell, was, now in _changes(piece, loader, forgiving=forgiving):
-        name = ENTRIES.name(cell)
+        name = ENTRY_KEYS.name(cell)
         # "Keys that are not text are skipped" (docs/spark-kv.md, Columns).
         if name is None:
             continue
@@ -91,13 +91,13 @@ def _named(
         made_was = old = None
         try:
             before = piece.store_before(loader)
-            made_was, old = before.get(key), ENTRIES.get(before, name)
+            made_was, old = before.get(key), ENTRY_KEYS.get(before, name)
         except MissingData:
             if not forgiving:
                 raise
         # Reported once: at its short key if that entry differs, otherwise at the long one.
         if same(cell, key) or same(made_was, after.get(key)):
-            yield name, old, ENTRIES.get(after, name)
+            yield name, old, ENTRY_KEYS.get(after, name)
 
 
 def _changes(
@@ -145,7 +145,7 @@ def _other_key(before: Index | None, key: Value) -> Value:
     if before is None or len(prefix) < INDEX_KEY_BYTES:
         return None
     old = next(iter(before.under(prefix).keys()), None)
-    return None if old is None or ENTRIES.name(old) == ENTRIES.name(key) else old
+    return None if old is None or ENTRY_KEYS.name(old) == ENTRY_KEYS.name(key) else old
 
 
 def _maker(name: str, piece: DatabaseSubtrees, options: KVOptions) -> Callable[[_KeyRow], object]:
@@ -172,7 +172,7 @@ def _updated(stored: Value) -> int | None:
 def _value(row: _KeyRow, piece: DatabaseSubtrees, options: KVOptions) -> object:
     assert row.entry is not None
     try:
-        return render(shown_value(row.entry), options.value_format)
+        return to_column_value(shown_value(row.entry), options.value_format)
     except NotBytes:
         raise bad_option(
             "valueFormat",

@@ -29,10 +29,10 @@ from datalattice.pipeline.options import Given, choice_option, option, read_reco
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-SINK_COLUMNS: Final = ("key", "value", "type", "expires", "database")
+_SINK_COLUMNS: Final = ("key", "value", "type", "expires", "database")
 """Columns that are written."""
 
-IGNORED_COLUMNS: Final = ("owner", "updated")
+_IGNORED_COLUMNS: Final = ("owner", "updated")
 """Columns of the source that a write determines anew."""
 
 
@@ -83,11 +83,11 @@ def check_columns(schema: StructType, options: KVSinkOptions) -> ValueFormat | N
     Raises: UsageError: a column is missing, unknown or of a type that cannot be written.
     """
     types = column_types(schema)
-    check_known(types, "key", SINK_COLUMNS, IGNORED_COLUMNS)
+    check_known(types, "key", _SINK_COLUMNS, _IGNORED_COLUMNS)
     for name in ("key", "value"):
         if name not in types:
             raise UsageError(
-                f"column {name} is missing: rows of a database have {', '.join(SINK_COLUMNS)}"
+                f"column {name} is missing: rows of a database have {', '.join(_SINK_COLUMNS)}"
             )
     # Checked at planning; otherwise the first row would fail in a task.
     if options.database is None and "database" not in types:

@@ -22,7 +22,7 @@ from datalattice.pipeline.changes import (
     ChangeReader,
     ReadPosition,
 )
-from datalattice.pipeline.kv.options import FORMAT, KVOptions, parse_options
+from datalattice.pipeline.kv.options import KV_FORMAT, KVOptions, parse_options
 from datalattice.pipeline.kv.plan import Task, plan
 from datalattice.pipeline.kv.rows import Times, rows
 from datalattice.pipeline.kv.sink import KVSink
@@ -60,7 +60,7 @@ class KVSource(Format[KVOptions], KVSink):
     for reading are:
     """
 
-    format = FORMAT
+    format = KV_FORMAT
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -88,7 +88,7 @@ class KVSource(Format[KVOptions], KVSink):
 class _KVPlanner(ChangePlanner[KVOptions]):
     """What both readers share: the tasks for the difference of two roots, and their rows."""
 
-    format = FORMAT
+    format = KV_FORMAT
     shaping_options = "columns and valueFormat"
     rows_are = "keys"
     has_time = True

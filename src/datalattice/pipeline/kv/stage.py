@@ -32,13 +32,13 @@ from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS_MAX: Final = 4_096
+_ROWS_MAX: Final = 4_096
 """Most rows taken from a batch at a time."""
 
 RUN_KEYS_MAX: Final = 65_536
 """Most keys that a task holds in memory before it stages them."""
 
-RUN_BYTES_MAX: Final = 16 * 1024 * 1024
+_RUN_BYTES_MAX: Final = 16 * 1024 * 1024
 """Approximate most bytes of rows that a task holds in memory before it stages them."""
 
 ITEMS: Final = 2
@@ -95,12 +95,12 @@ class KeyStager:
 
         Raises: UsageError: a row cannot become a key. LimitExceeded: too many databases.
         """
-        for rows in slices(lower_names(batch), ROWS_MAX, STAGE_BYTES_MAX):
+        for rows in slices(lower_names(batch), _ROWS_MAX, STAGE_BYTES_MAX):
             self._note(rows)
             self.count += rows.num_rows
             self._waiting_bytes += rows.nbytes
             # "Runs of at most 65,536 keys or 16 MB of rows" (docs/spark-kv.md, Exactly once).
-            if self._waiting_bytes >= RUN_BYTES_MAX or self._waiting_keys >= RUN_KEYS_MAX:
+            if self._waiting_bytes >= _RUN_BYTES_MAX or self._waiting_keys >= RUN_KEYS_MAX:
                 self.finish()
 
     @property

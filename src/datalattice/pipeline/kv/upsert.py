@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from datalattice.apps.kv import (
-    ENTRIES,
+    ENTRY_KEYS,
     KV_SECTION,
     TYPE_TAGS,
     Entry,
@@ -50,7 +50,7 @@ from datalattice.client import Change, Editor
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.lattice import VALUE, root_lattice
+from datalattice.lattice import VALUE_KEY, root_lattice
 from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
 from datalattice.pipeline.exactly_once.job import (
     STAGE_BYTES_MAX,
@@ -71,7 +71,7 @@ from datalattice.pipeline.exactly_once.task_files import (
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.kv.stage import ITEMS, store_order
 
-KEYS_MAX: Final = 8_192
+_KEYS_MAX: Final = 8_192
 """Most keys that the driver writes before it stores the database."""
 
 RUNS_MAX: Final = 64
@@ -136,7 +136,7 @@ class _BatchDatabases:
         lattice = root_lattice()
         root = editor.root()
         cursor = RootLattice(lattice, lattice.zero() if root is None else root, editor.context)
-        databases = cursor.path(KV_SECTION, editor.key_pair.public_key, VALUE)
+        databases = cursor.path(KV_SECTION, editor.key_pair.public_key, VALUE_KEY)
         self._present: Final = as_databases(databases.get())
         self._editor: Final = editor
         self._writes: Final = writes
@@ -213,7 +213,7 @@ class _BatchDatabases:
         for key, item in piece:
             assert isinstance(item, Vector)
             # A key may be in two runs of one piece; the second is written over the first.
-            stored = made[key] if key in made else ENTRIES.get(store, key)
+            stored = made[key] if key in made else ENTRY_KEYS.get(store, key)
             entry = self._writes.over(stored, item)
             # An equal value changes nothing, so the entry keeps its time.
             if entry is not stored:
@@ -230,7 +230,7 @@ class _BatchDatabases:
 
     def _put(self, name: str, entries: Sequence[tuple[str, Value]]) -> None:
         if entries:
-            self._keep(name, ENTRIES.put_many(self.after[name], entries))
+            self._keep(name, ENTRY_KEYS.put_many(self.after[name], entries))
 
     def _keep(self, name: str, grown: Index) -> None:
         self._editor.stage(grown)
@@ -263,7 +263,7 @@ def upserting(
     joined.take(tasks)
 
     def change(cursor: RootLattice, keys: KeyPair) -> None:
-        databases = cursor.path(KV_SECTION, keys.public_key, VALUE)
+        databases = cursor.path(KV_SECTION, keys.public_key, VALUE_KEY)
         present = as_databases(databases.get())
         # Checked again inside the edit: another driver may have committed meanwhile.
         if has_mark(present, mark):
@@ -366,7 +366,7 @@ def _pieces(entries: Iterator[tuple[_K, Value]]) -> Iterator[list[tuple[_K, Valu
         # Only a large value, or one with references, has cells of its own; they count as well.
         if len(encoding) > EMBEDDED_BYTES_MAX or may_refer(encoding):
             size += sum(len(below) for _, below, _ in novelty(value))
-        if size >= STAGE_BYTES_MAX or len(piece) >= KEYS_MAX:
+        if size >= STAGE_BYTES_MAX or len(piece) >= _KEYS_MAX:
             yield piece
             piece, size = [], 0
     if piece:

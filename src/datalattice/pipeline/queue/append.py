@@ -30,7 +30,7 @@ from datalattice.pipeline.exactly_once.job import (
     reopened,
 )
 from datalattice.pipeline.exactly_once.task_files import CELLS, Parcel, cells_of, misshapen
-from datalattice.pipeline.queue.stage import RECORDS
+from datalattice.pipeline.queue.stage import RECORDS_PARCEL
 
 
 class _GrowingLog:
@@ -80,7 +80,7 @@ class _BatchLogs:
             if parcel.kind == CELLS:
                 self._editor.stage_cells(cells_of(parcel))
                 continue
-            if parcel.kind != RECORDS:
+            if parcel.kind != RECORDS_PARCEL:
                 raise misshapen()
             name, partition, count = _head_of(parcel)
             topic = self._present.topic(name)

@@ -33,10 +33,19 @@ from datalattice.pipeline.options import (
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
 
-COLUMNS: Final = ("owner", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
+QUEUE_COLUMNS: Final = (
+    "owner",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "key",
+    "value",
+    "headers",
+)
 """Every column, in order. `headers` is optional (`includeHeaders`, `columns`)."""
 
-DEFAULT_COLUMNS: Final[tuple[str, ...]] = COLUMNS[:-1]
+DEFAULT_COLUMNS: Final[tuple[str, ...]] = QUEUE_COLUMNS[:-1]
 
 
 class PartitionFormat(Enum):
@@ -169,7 +178,7 @@ class QueueOptions:
     target: ReadTarget
     owners: tuple[str, ...] = option("owner", owners_option, ())
     topics: tuple[str, ...] = option("topic", names_option, ())
-    columns: tuple[str, ...] = option("columns", columns_option(COLUMNS), ())
+    columns: tuple[str, ...] = option("columns", columns_option(QUEUE_COLUMNS), ())
     include_headers: bool | None = option("includeHeaders", flag_option, None)
     value_format: ValueFormat = option("valueFormat", _VALUES, ValueFormat.CELL)
     key_format: ValueFormat = option("keyFormat", _VALUES, ValueFormat.CELL)
@@ -223,7 +232,7 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
             "options startingOffsets and startingTimestamp exclude each other; give one"
         )
     # "All but headers": they are maps, and few queries need them.
-    columns = made.columns or (COLUMNS if made.include_headers else DEFAULT_COLUMNS)
+    columns = made.columns or (QUEUE_COLUMNS if made.include_headers else DEFAULT_COLUMNS)
     check_agreed("includeHeaders", made.include_headers, "headers", columns)
     # "As `valueFormat`" unless it is given.
     key_format = made.key_format if "keyFormat" in options else made.value_format

@@ -54,10 +54,10 @@ from datalattice.pipeline.queue.stage import RecordPlan, RecordStager
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-SINK_COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "timestamp")
+_SINK_COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "timestamp")
 """Columns that are written."""
 
-IGNORED_COLUMNS: Final = ("owner", "offset")
+_IGNORED_COLUMNS: Final = ("owner", "offset")
 """Columns of the source that a write ignores: the queue sets them."""
 
 _INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
@@ -203,9 +203,11 @@ def check_columns(schema: StructType, options: QueueSinkOptions) -> dict[str, Va
     Raises: UsageError: a column is missing, unknown or of a type that cannot be written.
     """
     types = column_types(schema)
-    check_known(types, "record", SINK_COLUMNS, IGNORED_COLUMNS)
+    check_known(types, "record", _SINK_COLUMNS, _IGNORED_COLUMNS)
     if "value" not in types:
-        raise UsageError(f"column value is missing: rows of a queue have {', '.join(SINK_COLUMNS)}")
+        raise UsageError(
+            f"column value is missing: rows of a queue have {', '.join(_SINK_COLUMNS)}"
+        )
     if options.topic is None and "topic" not in types:
         raise UsageError("no topic is named: give the option topic, or a column topic")
     check_type(types, "topic", ("STRING",))

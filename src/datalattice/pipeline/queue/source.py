@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-FORMAT: Final = "lattice.queue"
+QUEUE_FORMAT: Final = "lattice.queue"
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class QueueSource(Format[QueueOptions], QueueSink):
     for reading are:
     """
 
-    format = FORMAT
+    format = QUEUE_FORMAT
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -110,7 +110,7 @@ class QueueSource(Format[QueueOptions], QueueSink):
 class _QueueReader(FormatReader[QueueOptions]):
     """What both readers share: the ranges that tasks read, and their rows."""
 
-    format = FORMAT
+    format = QUEUE_FORMAT
     shaping_options = "columns, valueFormat, keyFormat and partitionFormat"
 
     def lost(self, loss: LostRecords) -> None:

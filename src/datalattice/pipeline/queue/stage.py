@@ -45,7 +45,7 @@ RECORDS_MAX: Final = 16_384
 LOGS_MAX: Final = 65_536
 """Most partitions that one task writes to: a piece of each log may be in memory."""
 
-RECORDS: Final = 2
+RECORDS_PARCEL: Final = 2
 """Kind of parcels that contain records."""
 
 _END_BYTES: Final = 4
@@ -124,7 +124,7 @@ class RecordStager:
             _, ends, data = made.buffers()
             ends = ends.slice(_END_BYTES * (made.offset + 1), _END_BYTES * len(made))
             head = encode_message(Vector.of((topic, partition, self._counts.get(topic))))
-            self._stage.parcels.put(RECORDS, head, ends, data)
+            self._stage.parcels.put(RECORDS_PARCEL, head, ends, data)
         self._waiting.clear()
         self._pending = 0
 

@@ -28,7 +28,7 @@ from datalattice.pipeline.spark.scratch import remove_scratch, scratch_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOPBACK: Final = "127.0.0.1"
+_LOOPBACK: Final = "127.0.0.1"
 
 JVM_END_SECONDS_MAX: Final = 30
 """If the JVM takes longer to end, it is killed."""
@@ -63,7 +63,7 @@ logger.gateway.level = {level}
 rootLogger.appenderRef.console.ref = console
 """
 
-LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug")
+_LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug")
 
 
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[([1-9][0-9]{0,5}|\*)(?:, *[1-9][0-9]{0,5})?\])?")
@@ -75,7 +75,7 @@ _CONNECT_MASTER: Final = re.compile(rf"sc://({_HOST}(?::[0-9]{{1,5}})?)(?:/[^\s]
 CONNECT_PORT: Final = 15_002
 """Default port of a Spark Connect server."""
 
-PORT_MAX: Final = 65_535
+_PORT_MAX: Final = 65_535
 
 REACH_SECONDS_MAX: Final = 5.0
 """If connecting to a server takes longer, the server counts as unreachable."""
@@ -243,8 +243,8 @@ def _served(url: str, kind: str, named: str) -> Master:
         if re.search(r":[0-9]+$", one):
             host, _, port = one.rpartition(":")
         # Java refuses other ports with a stack trace.
-        if not 0 < int(port) <= PORT_MAX:
-            raise UsageError(f"a port is 1 to {PORT_MAX}, got {port} in master={url}")
+        if not 0 < int(port) <= _PORT_MAX:
+            raise UsageError(f"a port is 1 to {_PORT_MAX}, got {port} in master={url}")
         servers.append((host, int(port)))
     return Master(url, kind, None, _is_loopback(servers[0][0]), tuple(servers))
 
@@ -284,7 +284,7 @@ def _prepare_environment(where: Master, *, running: bool) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if where.loopback:
-        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+        os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
 
 
 def end_session(spark: SparkSession) -> None:
@@ -372,8 +372,8 @@ def session_settings(
         raise UsageError(f"cores is a number of at least 1, got {cores!r}")
     if not _MEMORY.fullmatch(memory):
         raise UsageError(f'memory is a number and k, m, g or t, such as "2g", got {memory!r}')
-    if log_level not in LOG_LEVELS:
-        raise UsageError(f"log_level is one of {', '.join(LOG_LEVELS)}, got {log_level!r}")
+    if log_level not in _LOG_LEVELS:
+        raise UsageError(f"log_level is one of {', '.join(_LOG_LEVELS)}, got {log_level!r}")
     settings = {
         # Results must not depend on the time zone of the machine.
         "spark.sql.session.timeZone": "UTC",
@@ -384,7 +384,7 @@ def session_settings(
         return settings
     settings |= _process_settings(app_name, memory, log_level, quick_start=quick_start)
     if where.loopback:
-        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = LOOPBACK
+        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = _LOOPBACK
     if where.kind == "local":
         cores = _usable_cores() if cores is None else cores
         tasks = where.url if "[" in where.url else "local[*]"

@@ -33,7 +33,7 @@ from datalattice.pipeline.options import (
 from datalattice.pipeline.weaver.opening import open_stores
 from datalattice.weaver import KvMachine, LogMachine
 
-FORMAT: Final = "lattice.weaver"
+WEAVER_FORMAT: Final = "lattice.weaver"
 
 
 class WeaverTable(Enum):
@@ -66,7 +66,7 @@ _TYPES: Final = {
 
 _ANY: Final = "any"
 
-COLUMNS: Final[dict[WeaverTable, dict[str, tuple[str, ...]]]] = {
+WEAVER_COLUMNS: Final[dict[WeaverTable, dict[str, tuple[str, ...]]]] = {
     WeaverTable.INTENTIONS: {
         _ANY: (
             *("seq", "hash", "author", "time", "counter", "witnessed"),
@@ -188,7 +188,7 @@ def parse_options(given: Mapping[str, str]) -> WeaverOptions:
                 "name", (made.name,), {info.name or info.id.hex() for info in stores.list()}
             )
         assert found is not None
-    known = COLUMNS[made.table]
+    known = WEAVER_COLUMNS[made.table]
     columns = known.get(_ANY) or known.get(found.kind)
     if columns is None:
         accepted = f"only stores of kind {' or '.join(known)} have it; this one is {found.kind}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from datalattice.arrow import BATCH_BYTES_MAX, Row, ValueFormat, micros, render
+from datalattice.arrow import BATCH_BYTES_MAX, Row, ValueFormat, micros, to_column_value
 from datalattice.cells import decode_message
 from datalattice.clock import Hlc
 from datalattice.errors import BadFormat, BadSignature, DataLoss
@@ -25,7 +25,7 @@ from datalattice.pipeline.weaver.opening import open_stores
 from datalattice.pipeline.weaver.options import KeyFormat, WeaverOptions, WeaverTable
 from datalattice.weaver import (
     CORE_MACHINES,
-    ZERO,
+    ZERO_HASH,
     KvMachine,
     Machine,
     Position,
@@ -39,10 +39,10 @@ from datalattice.weaver import (
     written_by,
 )
 
-RECORDS_PER_TASK_MAX: Final = 32_768
+_RECORDS_PER_TASK_MAX: Final = 32_768
 """A log with more records is divided into several tasks, so that it uses all cores."""
 
-RECORDS_AT_ONCE: Final = 1_024
+_RECORDS_AT_ONCE: Final = 1_024
 """Most records read from one snapshot: while it is open, the engine must keep old pages."""
 
 KEYS_KEPT_MAX: Final = 65_536
@@ -77,7 +77,7 @@ def plan(view: StoreView, start: Position, end: Position, min_tasks: int = 1) ->
     """
     count = end.seq - start.seq
     # At least as many tasks as the option says, but no task without a record.
-    tasks = max(-(-count // RECORDS_PER_TASK_MAX), min(min_tasks, count))
+    tasks = max(-(-count // _RECORDS_PER_TASK_MAX), min(min_tasks, count))
     cuts = [start]
     for number in range(1, tasks):
         found = view.position(start.seq + count * number // tasks)
@@ -126,7 +126,7 @@ def _read_some(
     """Return the rows of the next records, and the position of the last of them."""
     made: list[Row] = []
     size = 0
-    for entry in view.entries(at.seq + 1, min(RECORDS_AT_ONCE, task.end.seq - at.seq)):
+    for entry in view.entries(at.seq + 1, min(_RECORDS_AT_ONCE, task.end.seq - at.seq)):
         made += make.rows(view, entry)
         at = Position(entry.seq, entry.content_hash)
         size += entry.signed.size
@@ -256,7 +256,7 @@ _OF_WRITES: Final[dict[str, Callable[[_Written], object]]] = {
 
 
 def _prev(hash: bytes) -> str | None:
-    return None if hash == ZERO else hash.hex()
+    return None if hash == ZERO_HASH else hash.hex()
 
 
 def _kind(payload: bytes) -> str | None:
@@ -293,7 +293,7 @@ def _value(written: _Written, options: WeaverOptions) -> object:
     if format is ValueFormat.STRING:
         return value.decode("utf-8", "replace")
     try:
-        return render(decode_message(value), format)
+        return to_column_value(decode_message(value), format)
     except BadFormat as error:
         raise bad_option(
             "valueFormat",

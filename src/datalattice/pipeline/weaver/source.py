@@ -32,19 +32,19 @@ from datalattice.pipeline.schemas import arrow_schema, check_schema
 from datalattice.pipeline.spark.workers import settle
 from datalattice.pipeline.weaver.opening import open_stores
 from datalattice.pipeline.weaver.options import (
-    FORMAT,
+    WEAVER_FORMAT,
     WeaverOptions,
     WeaverTable,
     parse_options,
 )
 from datalattice.pipeline.weaver.rows import RecordsTask, plan, reach, rebuilt, rows
-from datalattice.weaver import START, Position, StoreView, store_id_text
+from datalattice.weaver import LOG_START, Position, StoreView, store_id_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-POSITION_VERSION: Final = 1
+_POSITION_VERSION: Final = 1
 """Version of the checkpointed form of a position."""
 
 _log: Final = logging.getLogger("datalattice.pipeline")
@@ -69,7 +69,7 @@ class WeaverSource(Format[WeaverOptions]):
     restarted stream continues from its checkpoint. The options are:
     """
 
-    format = FORMAT
+    format = WEAVER_FORMAT
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -109,7 +109,7 @@ class _WeaverReader:
 
     def __init__(self, options: WeaverOptions, schema: StructType) -> None:
         shaping = "table, columns, keyFormat and valueFormat"
-        check_schema(schema, options.types, FORMAT, shaping)
+        check_schema(schema, options.types, WEAVER_FORMAT, shaping)
         self._options: Final = options
         self._schema: Final = schema
 
@@ -142,7 +142,7 @@ class WeaverReader(_WeaverReader, DataSourceReader):
         """Return the tasks. Raises: UsageError: a given record is after the end of the log."""
         options = self._options
         with open_stores(options.folder) as stores, stores.view(options.id) as view:
-            start, end = START, reach(view, options)
+            start, end = LOG_START, reach(view, options)
             if options.starting is not None:
                 start = self._before(view, "startingOffsets", options.starting)
             if options.ending is not None:
@@ -225,7 +225,7 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
         if view.position(position.seq) == position:
             return position
         self._lost(position)
-        return START
+        return LOG_START
 
     def _lost(self, position: Position) -> None:
         """Raise or log a loss, as failOnDataLoss says."""
@@ -241,7 +241,7 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
     def _write(self, position: Position) -> dict[str, object]:
         """Return the form of a position that Spark keeps as JSON."""
         return {
-            "version": POSITION_VERSION,
+            "version": _POSITION_VERSION,
             "store": store_id_text(self._options.id),
             "seq": position.seq,
             "hash": position.content_hash.hex(),
@@ -254,12 +254,12 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
         """
         seq, text = form.get("seq"), form.get("hash")
         hash = hash_of(text) if isinstance(text, str) else None
-        is_ours = form == self._write(START) | {"seq": seq, "hash": text}
+        is_ours = form == self._write(LOG_START) | {"seq": seq, "hash": text}
         # JSON's true is an int in Python.
         if is_ours and hash is not None and type(seq) is int and seq >= 0:
             return Position(seq, hash)
         raise UsageError(
-            f"the checkpoint holds no position of {self._options} (version {POSITION_VERSION}, "
+            f"the checkpoint holds no position of {self._options} (version {_POSITION_VERSION}, "
             f"store {store_id_text(self._options.id)}): {json.dumps(dict(form))[:200]}; use "
             "another checkpointLocation"
         )

@@ -21,7 +21,7 @@ from datalattice.service.access.limits import (
     Use as Use,
 )
 from datalattice.service.access.policies import (
-    ABSENT as ABSENT,
+    NO_VERSION as NO_VERSION,
     POLICY_FILE as POLICY_FILE,
     Policies as Policies,
     StoredRule as StoredRule,
@@ -41,7 +41,7 @@ from datalattice.service.access.policy import (
 from datalattice.service.access.principal import (
     ANONYMOUS as ANONYMOUS,
     BAD_CREDENTIAL as BAD_CREDENTIAL,
-    LOCAL as LOCAL,
+    LOCAL_DOORS as LOCAL_DOORS,
     BadCredential as BadCredential,
     How as How,
     Origin as Origin,

@@ -36,7 +36,7 @@ from datalattice.service.access.delegations import Chain, ChainReader
 from datalattice.service.access.limits import RateLimits
 from datalattice.service.access.principal import (
     ANONYMOUS,
-    NOWHERE,
+    UNKNOWN_ORIGIN,
     BadCredential,
     Origin,
     Principal,
@@ -79,7 +79,7 @@ class Credentials:
     body_sha256: bytes | None = None
     is_unread: bool = False
     local: Literal["process", "socket"] | None = None
-    origin: Origin = NOWHERE
+    origin: Origin = UNKNOWN_ORIGIN
 
     def __repr__(self) -> str:
         # Neither headers nor the query: both may hold secrets.

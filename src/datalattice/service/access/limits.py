@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 from datalattice.errors import RateLimited, UsageError
-from datalattice.service.access.principal import LOCAL, Principal
+from datalattice.service.access.principal import LOCAL_DOORS, Principal
 
 BUCKETS_MAX: Final = 10_000
 """Most buckets of each use."""
@@ -65,12 +65,12 @@ class RateLimits:
 
         Raises: RateLimited: there were too many.
         """
-        if caller.how not in LOCAL:
+        if caller.how not in LOCAL_DOORS:
             self._take(use, caller.did or address_key(caller.origin.address), now_ms, 1)
 
     def check(self, use: Use, caller: Principal, now_ms: int) -> None:
         """Raise RateLimited where `take` would; nothing is counted."""
-        if caller.how not in LOCAL:
+        if caller.how not in LOCAL_DOORS:
             self._take(use, caller.did or address_key(caller.origin.address), now_ms, 0)
 
     def check_failures(self, address: str | None, now_ms: int) -> None:

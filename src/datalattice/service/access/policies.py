@@ -27,10 +27,10 @@ POLICY_FILE: Final = "access.json"
 RULES_MAX: Final = 1_000
 """Most scopes with a rule."""
 
-FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+POLICY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Longest file of rules."""
 
-ABSENT: Final = ""
+NO_VERSION: Final = ""
 """The version of a rule that is not there."""
 
 _FORMAT: Final = 1
@@ -107,7 +107,7 @@ class Policies:
     ) -> StoredRule:
         """Set the rule of a scope, durably.
 
-        expected: the version that the caller has seen, `ABSENT` if there was none; None: any.
+        expected: the version that the caller has seen, `NO_VERSION` if there was none; None: any.
         Raises: Conflict: the version is another one. UsageError: the rule or the scope is wrong, or
                 there are too many rules. StoreFull, StoreFailed: the disk refuses.
         """
@@ -141,7 +141,7 @@ class Policies:
         rules = self._policy.rules
         if expected is not None:
             rule = rules.get(scope)
-            if expected != (ABSENT if rule is None else _version(rule)):
+            if expected != (NO_VERSION if rule is None else _version(rule)):
                 raise Conflict(f"the rule of {scope} has been changed; read it again")
         return rules
 
@@ -156,8 +156,8 @@ class Policies:
         try:
             size = file.size()
             # Before it is read: a wrong path may name any file.
-            if size > FILE_BYTES_MAX:
-                raise UsageError(f"{self._path}: has {size} bytes, at most {FILE_BYTES_MAX}")
+            if size > POLICY_BYTES_MAX:
+                raise UsageError(f"{self._path}: has {size} bytes, at most {POLICY_BYTES_MAX}")
             data = file.read(0, size)
         finally:
             file.close()
@@ -169,8 +169,8 @@ class Policies:
     def _write(self, rules: Mapping[str, PolicyRule]) -> None:
         document = {"version": _FORMAT, "rules": rules}
         data = f"{json.dumps(document, indent=2, sort_keys=True)}\n".encode()
-        if len(data) > FILE_BYTES_MAX:  # else it could not be read again
-            raise UsageError(f"the rules of a folder have at most {FILE_BYTES_MAX} bytes")
+        if len(data) > POLICY_BYTES_MAX:  # else it could not be read again
+            raise UsageError(f"the rules of a folder have at most {POLICY_BYTES_MAX} bytes")
         replace_file(self._disk, self._path, [data])
         self._policy = self._with(rules)  # once it is durable
 

@@ -12,7 +12,7 @@ from datalattice.service.access.scopes import Delegated, Grant, covering
 How = Literal["process", "socket", "token", "signature", "anonymous"]
 """In this process; a socket that only our user can open; a bearer token; a signed request; none."""
 
-LOCAL: Final = ("process", "socket")
+LOCAL_DOORS: Final = ("process", "socket")
 
 BAD_CREDENTIAL: Final = "the credential is not valid"
 """The text of every refusal of a credential: a caller learns nothing from it."""
@@ -40,7 +40,7 @@ class Origin(NamedTuple):
     address: str | None = None
 
 
-NOWHERE: Final = Origin()
+UNKNOWN_ORIGIN: Final = Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class Principal:
     expires_ms: int | None = None
     key_id: str | None = None
     delegated: tuple[Delegated, ...] = ()
-    origin: Origin = field(default=NOWHERE, compare=False)
+    origin: Origin = field(default=UNKNOWN_ORIGIN, compare=False)
 
     @property
     def is_local(self) -> bool:
         """Whether it is a program of the folder's owner, on this machine."""
-        return self.how in LOCAL
+        return self.how in LOCAL_DOORS
 
     def check_live(self, now_ms: int) -> None:
         """Raise BadCredential if the credential has ended."""

@@ -25,7 +25,7 @@ UNOWNED: Final = ("data",)
 """Sections of the root whose entries belong to no owner."""
 
 SCOPE_CHARACTERS_MAX: Final = 4_096  # a DID may have half of it
-SEGMENTS_MAX: Final = 64
+SCOPE_SEGMENTS_MAX: Final = 64
 GRANTS_MAX: Final = 64
 """Most grants of one credential."""
 
@@ -51,8 +51,8 @@ def split_scope(text: str) -> tuple[str, ...]:
     parts = text.split("/")
     if parts[0] not in ROOMS:
         raise UsageError(f"a scope begins with {', '.join(ROOMS)}, got {parts[0][:40]!r}")
-    if len(parts) > SEGMENTS_MAX:
-        raise UsageError(f"a scope has at most {SEGMENTS_MAX} segments, got {len(parts)}")
+    if len(parts) > SCOPE_SEGMENTS_MAX:
+        raise UsageError(f"a scope has at most {SCOPE_SEGMENTS_MAX} segments, got {len(parts)}")
     for part in parts:
         # One text for each scope: a second spelling would be another scope to a rule.
         if not part or _CONTROL.search(part) or "%" in _ESCAPE.sub("", part):

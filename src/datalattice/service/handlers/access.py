@@ -5,7 +5,7 @@ from __future__ import annotations
 from datalattice import actions
 from datalattice.cursors import EventsMissed
 from datalattice.errors import NoSuchPath, Unauthorized, UnsupportedOperation, UsageError
-from datalattice.service.access import ABSENT, AccessControl, owned_part
+from datalattice.service.access import NO_VERSION, AccessControl, owned_part
 from datalattice.service.handlers.rings import events_of
 from datalattice.service.registry import ServiceCall, Streamed, handles
 
@@ -33,7 +33,7 @@ def _rule(access: AccessControl, scope: str) -> actions.AccessRule:
     try:
         version = access.policies.get(scope).version
     except NoSuchPath:
-        version = ABSENT
+        version = NO_VERSION
     held = [
         actions.RightHolders(right=right, who=one.rule[right], scope=one.scope)
         for right, one in access.policies.inherited(scope).items()

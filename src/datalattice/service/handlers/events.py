@@ -12,7 +12,7 @@ from datalattice.errors import PeerUnavailable, UsageError
 from datalattice.service.handlers.rings import events_of
 from datalattice.service.registry import ServiceCall, Streamed, handles
 
-NAME_BYTES_MAX: Final = 255
+_NAME_BYTES_MAX: Final = 255
 """Longest name of a node."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -37,9 +37,9 @@ def name_node(call: ServiceCall, request: NameNode) -> Empty:
     """Name the node."""
     name, path = request.name, call.node.path
     # Peers show the name in their lists: it must not change what a terminal shows.
-    if not name or _CONTROL.search(name) or len(name.encode()) > NAME_BYTES_MAX:
+    if not name or _CONTROL.search(name) or len(name.encode()) > _NAME_BYTES_MAX:
         raise UsageError(
-            f"name: 1 to {NAME_BYTES_MAX} bytes without control characters, got {name!r:.80}"
+            f"name: 1 to {_NAME_BYTES_MAX} bytes without control characters, got {name!r:.80}"
         )
     if path is not None:
         write_node_name(Folder(path), name)

@@ -24,7 +24,7 @@ from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.service.resuming import not_a_position, read_token, stream_name
 from datalattice.store.kept import Pin
 
-HASHES_MAX = 254
+_HASHES_MAX = 254
 """Hashes of missing cells in one answer: as many as one request of the node protocol names."""
 
 
@@ -63,7 +63,7 @@ def find_missing(call: ServiceCall, request: actions.FindMissing) -> actions.Mis
     """Return which cells below a value are not here."""
     if not call.node.has_value(request.hash):
         return actions.MissingCells(missing=(request.hash,))
-    return actions.MissingCells(missing=tuple(missing(call.node.value(request.hash), HASHES_MAX)))
+    return actions.MissingCells(missing=tuple(missing(call.node.value(request.hash), _HASHES_MAX)))
 
 
 @handles(actions.EncodeValue)
@@ -97,7 +97,7 @@ def get_path(call: ServiceCall, request: actions.GetPath) -> actions.PathValue:
 def merge_path(call: ServiceCall, request: actions.MergePath) -> actions.Merged:
     """Merge a value with what is at a path."""
     keys = canonical_path(_keys(request.path))
-    lacking = missing(request.value, HASHES_MAX)
+    lacking = missing(request.value, _HASHES_MAX)
     if lacking:
         raise MissingData(lacking)
     cursor = call.node.cursor(*keys)

@@ -46,9 +46,6 @@ from datalattice.version import VERSION
 
 M = TypeVar("M", bound=Message)
 
-ANYBODY = "anybody"
-"""For whom the node is asked when the caller showed no credential."""
-
 
 @handles(GetNodeStatus)
 def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:

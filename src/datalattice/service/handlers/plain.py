@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from datalattice.actions import CELL, from_document, to_document
+from datalattice.actions import CELL_FORMAT, from_document, to_document
 from datalattice.cells import Value
 from datalattice.errors import UsageError
 from datalattice.protobuf import FieldInfo, Message
@@ -25,12 +25,14 @@ def message_of(cls: type[M], value: Value) -> M:
 
     Raises: UsageError: the text names the field that is wrong.
     """
-    return from_document(cls, _mapped(cls, {} if value is None else CELL.document(value), _hex))
+    return from_document(
+        cls, _mapped(cls, {} if value is None else CELL_FORMAT.document(value), _hex)
+    )
 
 
 def value_of(message: Message) -> Value:
     """Return a message as a map of its fields."""
-    return CELL.read(_mapped(type(message), to_document(message), _text))
+    return CELL_FORMAT.read(_mapped(type(message), to_document(message), _text))
 
 
 def _mapped(cls: type[Message], document: Any, change: Callable[[Any, str], Any]) -> Any:
@@ -53,7 +55,11 @@ def _field(field: FieldInfo, item: Any, change: Callable[[Any, str], Any]) -> An
 def _one(field: FieldInfo, item: Any, change: Callable[[Any, str], Any]) -> Any:
     if field.kind == "message":
         return _mapped(typing.cast("type[Message]", field.type), item, change)
-    return change(item, field.name) if field.kind == "bytes" and field.codec is not CELL else item
+    return (
+        change(item, field.name)
+        if field.kind == "bytes" and field.codec is not CELL_FORMAT
+        else item
+    )
 
 
 def _hex(item: Any, where: str) -> Any:

@@ -30,7 +30,7 @@ from datalattice.service.registry import ServiceCall, Streamed, handles, page
 from datalattice.service.resuming import not_a_position, read_token, stream_name
 from datalattice.weaver import (
     EVENTS_MAX,
-    START,
+    LOG_START,
     Machine,
     MethodKind,
     Position,
@@ -537,10 +537,10 @@ def follow_store(
     if request.resume:
         start = _log_position(read_token(request.resume, name))
     elif request.start == "start":
-        start = START
+        start = LOG_START
     else:
         with handle.store.read() as view:
-            start = view.position(view.last_seq()) or START
+            start = view.position(view.last_seq()) or LOG_START
     try:
         stream = handle.witnessed(start)
     except NoSuchPath as error:

@@ -59,9 +59,9 @@ from datalattice.service.venue import (
 M = TypeVar("M", bound=Message)
 _Q = TypeVar("_Q", bound=ActionRequest[Any])
 
-WAIT_MS_MAX: Final = 120_000
+_WAIT_MS_MAX: Final = 120_000
 """Longest wait for the end of a job that may be asked for."""
-WAIT_S: Final = 10.0
+_WAIT_S: Final = 10.0
 """Longest wait of one call: it holds a thread of its door. Then the job is returned as it is."""
 
 VERSION_DIGITS_MAX: Final = 20
@@ -149,7 +149,7 @@ def invoke(call: ServiceCall, request: InvokeOperation) -> JobRecord:
     """Begin a job, and wait for its end if it is asked for."""
     venue, caller, wait_s = _venue(call), _caller(call), _seconds(request.wait_ms)
     if request.wait:
-        wait_s = WAIT_S
+        wait_s = _WAIT_S
     record = venue.call(
         venue.runner.invoke(
             request.operation,
@@ -377,9 +377,9 @@ def _caller(call: ServiceCall) -> JobCaller:
 
 
 def _seconds(wait_ms: int) -> float:
-    if wait_ms > WAIT_MS_MAX:
-        raise LimitExceeded(f"wait_ms: at most {WAIT_MS_MAX}, got {wait_ms}")
-    return min(wait_ms / 1_000, WAIT_S)
+    if wait_ms > _WAIT_MS_MAX:
+        raise LimitExceeded(f"wait_ms: at most {_WAIT_MS_MAX}, got {wait_ms}")
+    return min(wait_ms / 1_000, _WAIT_S)
 
 
 def _record(record: Map) -> JobRecord:

@@ -42,7 +42,7 @@ from datalattice.service.venue.live import (
     LiveJobs as LiveJobs,
     VenueLimits as VenueLimits,
 )
-from datalattice.service.venue.pages import PAGE_MAX as PAGE_MAX, JobPages as JobPages
+from datalattice.service.venue.pages import JOBS_PAGE_MAX as JOBS_PAGE_MAX, JobPages as JobPages
 from datalattice.service.venue.records import (
     JSON_BYTES_MAX as JSON_BYTES_MAX,
     GridJobs as GridJobs,

@@ -30,7 +30,7 @@ SHOWN_MEMBERS: Final = frozenset({"message", "output", "steps", "venue", "remote
 CHILDREN_MAX: Final = 1_000
 """Jobs that one job may invoke."""
 
-DEPTH_MAX: Final = 16
+_DEPTH_MAX: Final = 16
 """Depth of jobs that invoke jobs."""
 
 
@@ -237,8 +237,8 @@ class JobRun:
         else:
             if len(self.job.private.children) >= CHILDREN_MAX:
                 raise LimitExceeded(f"a job invokes at most {CHILDREN_MAX} others")
-            if self.job.private.depth >= DEPTH_MAX:
-                raise LimitExceeded(f"jobs invoke jobs at most {DEPTH_MAX} deep")
+            if self.job.private.depth >= _DEPTH_MAX:
+                raise LimitExceeded(f"jobs invoke jobs at most {_DEPTH_MAX} deep")
             child = await self._runner.invoke_child(self.job, op, input, key)
         on_started(child)
         try:

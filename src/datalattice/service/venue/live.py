@@ -44,7 +44,7 @@ OffLoop = Callable[[Callable[[], Any]], Awaitable[Any]]
 _log = logging.getLogger(__name__)
 
 HIDDEN: Final = "HIDDEN"
-ERROR_CHARS_MAX: Final = 4_000
+_ERROR_CHARS_MAX: Final = 4_000
 ORPHAN_TEXT: Final = "interrupted: this node does not have its input"
 """Error of a live job without its private part."""
 LATER_S: Final = 0.02
@@ -452,4 +452,4 @@ def error_text(error: BaseException) -> str:
     text = str(error)
     if not isinstance(error, OperationFailed):
         text = f"{kind}: {text}" if text else kind
-    return (text or kind)[:ERROR_CHARS_MAX]
+    return (text or kind)[:_ERROR_CHARS_MAX]

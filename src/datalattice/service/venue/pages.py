@@ -17,7 +17,7 @@ from datalattice.cells import EMPTY_INDEX, Index, Map, Value
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.service.venue.records import JobStorage
 
-PAGE_MAX: Final = 1_000
+JOBS_PAGE_MAX: Final = 1_000
 """Most jobs of one page."""
 
 
@@ -43,9 +43,9 @@ class JobPages:
         Raises: UsageError: fewer than 1 wanted. LimitExceeded: more than 1,000.
         """
         if count < 1:
-            raise UsageError(f"count: 1 to {PAGE_MAX}, got {count}")
-        if count > PAGE_MAX:
-            raise LimitExceeded(f"count: at most {PAGE_MAX} in one answer, got {count}")
+            raise UsageError(f"count: 1 to {JOBS_PAGE_MAX}, got {count}")
+        if count > JOBS_PAGE_MAX:
+            raise LimitExceeded(f"count: at most {JOBS_PAGE_MAX} in one answer, got {count}")
         found: list[bytes] = []
         with self._lock:
             self._follow()

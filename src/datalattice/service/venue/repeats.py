@@ -13,7 +13,7 @@ from typing import Final
 from datalattice.cells import Map, Value, value_hash
 from datalattice.errors import RequestReused, UsageError
 
-REQUEST_ID_CHARS_MAX: Final = 255
+_REQUEST_ID_CHARS_MAX: Final = 255
 REQUESTS_MAX: Final = 10_000
 """Calls that a venue remembers; then the oldest goes."""
 REQUEST_MS: Final = 24 * 3_600_000
@@ -30,8 +30,8 @@ class CallMark:
 
 def mark_of_call(request_id: str, caller: str, reference: str, input: Value) -> CallMark:
     """Return the mark of a call. Raises: UsageError: the id."""
-    if not 0 < len(request_id) <= REQUEST_ID_CHARS_MAX:
-        raise UsageError(f"request_id: 1 to {REQUEST_ID_CHARS_MAX} characters")
+    if not 0 < len(request_id) <= _REQUEST_ID_CHARS_MAX:
+        raise UsageError(f"request_id: 1 to {_REQUEST_ID_CHARS_MAX} characters")
     parts = (caller.encode(), request_id.encode())
     framed = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     asked = Map.of({"op": reference, "input": input})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from datalattice.apps.grid import ACTIVE, INTERACTIVE, STATUSES, TERMINAL, job_status, job_time
+from datalattice.apps.grid import ACTIVE, INTERACTIVE, JOB_STATUSES, TERMINAL, job_status, job_time
 from datalattice.cells import Map, Value
 from datalattice.clock import next_stamp
 
@@ -48,7 +48,7 @@ class JobStatus(StrEnum):
         return self in INTERACTIVE
 
 
-assert {status.value for status in JobStatus} == STATUSES == ACTIVE | INTERACTIVE | TERMINAL
+assert {status.value for status in JobStatus} == JOB_STATUSES == ACTIVE | INTERACTIVE | TERMINAL
 
 _S = JobStatus
 _ENDINGS: Final = frozenset({_S.CANCELLED, _S.TIMEOUT, _S.FAILED})  # from every live status
@@ -129,7 +129,7 @@ def is_allowed(before: JobStatus, after: JobStatus) -> bool:
 def status_of_job(record: Value) -> JobStatus | None:
     """Return the status of a record; None if it has none that is known."""
     found = job_status(record)
-    return JobStatus(found) if found in STATUSES else None
+    return JobStatus(found) if found in JOB_STATUSES else None
 
 
 def step(

@@ -22,14 +22,14 @@ from datalattice.store.disk import Disk, RealDisk
 from datalattice.store.etch.layout import (
     BLOCK,
     EMBEDDED,
+    ETCH_HEADER_BYTES,
+    ETCH_SLOT_BYTES,
     FIRST,
-    HEADER_BYTES,
     LEVELS,
     NEXT,
     NOT_EMBEDDED,
     PERSISTED,
     ROOT_AT,
-    SLOT_BYTES,
     STATUS_NAMES,
     EtchRecord,
     block_bytes,
@@ -40,7 +40,7 @@ from datalattice.store.etch.reader import EtchFile, EtchSlot
 from datalattice.store.etch.writer import CELL_OVERHEAD
 from datalattice.store.records import CheckProgress
 
-FAULTS_MAX: Final = 1_000
+_FAULTS_MAX: Final = 1_000
 """Most faults that are listed; further ones are only counted."""
 
 
@@ -67,7 +67,7 @@ class EtchReport:
     length: int = 0
     root_hash: bytes = b""
     faults: list[EtchFault] = field(default_factory=list)
-    """The first `FAULTS_MAX` faults."""
+    """The first `_FAULTS_MAX` faults."""
     fault_count: int = 0
     blocks: int = 0
     cells: int = 0
@@ -85,7 +85,7 @@ class EtchReport:
     def add(self, offset: int, reason: str, key: bytes | None = None) -> None:
         """Note a fault."""
         self.fault_count += 1
-        if len(self.faults) < FAULTS_MAX:
+        if len(self.faults) < _FAULTS_MAX:
             self.faults.append(EtchFault(offset, reason, key))
 
 
@@ -122,14 +122,14 @@ class _Checker:
         self.progress = progress
         self.taken = _Taken(file.length)
         self.heads: dict[int, list[int]] = {}  # where chains began, by block
-        self.seen_bytes = HEADER_BYTES
+        self.seen_bytes = ETCH_HEADER_BYTES
 
     def run(self) -> None:
         file, report = self.file, self.report
         report.file_bytes, report.length = file.size, file.length
         report.root_hash = file.root_hash
-        self.taken.take(0, HEADER_BYTES)
-        self._take_block(0, HEADER_BYTES)
+        self.taken.take(0, ETCH_HEADER_BYTES)
+        self._take_block(0, ETCH_HEADER_BYTES)
         for slot in file.slots(report.add):
             report.empty_slots -= 1
             if slot.kind == BLOCK:
@@ -207,8 +207,8 @@ class _Checker:
         heads = self.heads.get(slot.block)
         if heads is None:
             count = slot_count(slot.level)
-            data = self.file.read_some(slot.block, SLOT_BYTES * count)
-            kinds = [first >> 6 for first in data[::SLOT_BYTES]]
+            data = self.file.read_some(slot.block, ETCH_SLOT_BYTES * count)
+            kinds = [first >> 6 for first in data[::ETCH_SLOT_BYTES]]
             heads = [-1] * count
             head = -1
             for turn in range(2):  # a chain may go on from the last slot to the first

@@ -19,7 +19,7 @@ from datalattice.store.etch.writer import EtchWriter, create_etch
 from datalattice.store.files import folder_of
 from datalattice.store.records import OnCells, check_hash
 
-BATCH_CELLS: Final = 1_024
+_BATCH_CELLS: Final = 1_024
 
 
 def collect_etch(
@@ -93,7 +93,7 @@ def _copy_file(
             assert record is not None
             # "Labels kept" (docs/etch.md "Collection").
             writer.put(hash, encoding, record.status, record.memory_size)
-            if progress is not None and done % BATCH_CELLS == 0:
+            if progress is not None and done % _BATCH_CELLS == 0:
                 progress(done)
         writer.set_root(old.file.root_hash)
         writer.flush()

@@ -25,7 +25,7 @@ from datalattice.store.base import (
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.disk import Disk, Lock, RealDisk
-from datalattice.store.etch.layout import NO_ROOT, PERSISTED, STORED, EtchRecord
+from datalattice.store.etch.layout import NO_ETCH_ROOT, PERSISTED, STORED, EtchRecord
 from datalattice.store.etch.reader import EtchFile
 from datalattice.store.etch.writer import EtchWriter, create_etch, store_below
 from datalattice.store.records import (
@@ -36,7 +36,7 @@ from datalattice.store.records import (
     check_hash,
 )
 
-NIL: Final = b"\x00"
+_NIL: Final = b"\x00"
 
 
 class EtchStore(Store):
@@ -125,7 +125,7 @@ class EtchStore(Store):
             record = self._record(hash)
             if record is None:
                 # Nil is never stored: its encoding is known.
-                return NIL if hash == NIL_HASH else None
+                return _NIL if hash == NIL_HASH else None
             if verify and sha3_256(record.encoding) != hash:
                 reason = "a record's encoding has another hash than its key"
                 self._damaged[hash] = Damage(self.path, record.offset, reason, hash)
@@ -177,7 +177,7 @@ class EtchStore(Store):
             self._check_open()
             # Zeros in the header: a root was never set. A nil root has the hash of nil.
             root = self._file.root_hash
-            return None if root == NO_ROOT else root
+            return None if root == NO_ETCH_ROOT else root
 
     # --- writing ---
 

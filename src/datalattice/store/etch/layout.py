@@ -20,17 +20,17 @@ from typing import Final
 from datalattice.limits import CELL_BYTES_MAX, HASH_BYTES
 
 MAGIC: Final = b"\xe7\xc6"
-VERSION: Final = 1
+ETCH_VERSION: Final = 1
 
 LENGTH_AT: Final = 4
 ROOT_AT: Final = 12
-HEADER_BYTES: Final = 44
-ROOT_BLOCK: Final = HEADER_BYTES
+ETCH_HEADER_BYTES: Final = 44
+ROOT_BLOCK: Final = ETCH_HEADER_BYTES
 
-SLOT_BYTES: Final = 8
+ETCH_SLOT_BYTES: Final = 8
 TARGET_MASK: Final = (1 << 62) - 1
 
-PLAIN: Final = 0
+SINGLE: Final = 0
 """Kind of a slot: one record (and 0 for an empty one)."""
 BLOCK: Final = 1
 """An index block of the next level."""
@@ -42,11 +42,11 @@ NEXT: Final = 3
 LEVELS: Final = 60
 """Levels of the index: 0 takes two bytes of the key, 1 one byte, the others half a byte each."""
 
-NO_ROOT: Final = bytes(HASH_BYTES)
+NO_ETCH_ROOT: Final = bytes(HASH_BYTES)
 
 FLAGS_AT: Final = HASH_BYTES
 RECORD_HEAD: Final = HASH_BYTES + 1 + 8 + 2
-RECORD_BYTES_MAX: Final = RECORD_HEAD + CELL_BYTES_MAX
+ETCH_RECORD_BYTES_MAX: Final = RECORD_HEAD + CELL_BYTES_MAX
 
 STATUS_MASK: Final = 0x0F
 EMBEDDED: Final = 0x10
@@ -78,7 +78,7 @@ def slot_count(level: int) -> int:
 
 def block_bytes(level: int) -> int:
     """Return the length of an index block of a level."""
-    return SLOT_BYTES * slot_count(level)
+    return ETCH_SLOT_BYTES * slot_count(level)
 
 
 def digit_of(key: bytes, level: int) -> int:
@@ -134,7 +134,7 @@ def pack_record(key: bytes, flags: int, memory_size: int, encoding: bytes) -> by
 def pack_header(length: int, root: bytes) -> bytes:
     """Return the first bytes of a file, up to the index."""
     # [magic 2][version 2][data length 8][root 32].
-    return MAGIC + VERSION.to_bytes(2, "big") + length.to_bytes(8, "big") + root
+    return MAGIC + ETCH_VERSION.to_bytes(2, "big") + length.to_bytes(8, "big") + root
 
 
 def flags_for(status: int, encoding_bytes: int, has_branches: bool, embedded_max: int) -> int:

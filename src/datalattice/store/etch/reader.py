@@ -21,22 +21,22 @@ from datalattice.store.disk import Disk, DiskFile
 from datalattice.store.etch.layout import (
     BLOCK,
     DATA_START,
+    ETCH_HEADER_BYTES,
+    ETCH_RECORD_BYTES_MAX,
+    ETCH_SLOT_BYTES,
+    ETCH_VERSION,
     FIRST,
     FLAGS_AT,
-    HEADER_BYTES,
     LENGTH_AT,
     LEVELS,
     MAGIC,
     NEXT,
-    NO_ROOT,
-    RECORD_BYTES_MAX,
+    NO_ETCH_ROOT,
     RECORD_HEAD,
     ROOT_AT,
     ROOT_BLOCK,
-    SLOT_BYTES,
     STATUS_MASK,
     TARGET_MASK,
-    VERSION,
     EtchRecord,
     block_bytes,
     digit_of,
@@ -65,7 +65,7 @@ class EtchSlot(NamedTuple):
     @property
     def offset(self) -> int:
         """Where the slot is in the file."""
-        return self.block + SLOT_BYTES * self.number
+        return self.block + ETCH_SLOT_BYTES * self.number
 
 
 class EtchFile:
@@ -87,20 +87,20 @@ class EtchFile:
             raise
 
     def _read_header(self) -> tuple[int, bytes]:
-        header = self._file.read(0, HEADER_BYTES)
+        header = self._file.read(0, ETCH_HEADER_BYTES)
         if header[: len(MAGIC)] != MAGIC[: max(1, len(header))] or not header:
             raise UsageError(f"{self.path}: not an Etch file; one begins with {MAGIC.hex()}")
-        if len(header) < HEADER_BYTES:
+        if len(header) < ETCH_HEADER_BYTES:
             raise self.broken(len(header), "the file ends inside its header")
         version = int.from_bytes(header[2:LENGTH_AT], "big")
-        if version != VERSION:
+        if version != ETCH_VERSION:
             raise StoreVersion(
-                f"{self.path}: an Etch file of version {version}; this package reads {VERSION}"
+                f"{self.path}: an Etch file of version {version}; this package reads {ETCH_VERSION}"
             )
         # "The data length is read once, so a reader sees the file as it was when it was opened".
         length = int.from_bytes(header[LENGTH_AT:ROOT_AT], "big")
         self._check_length(length)
-        return length, header[ROOT_AT:HEADER_BYTES]
+        return length, header[ROOT_AT:ETCH_HEADER_BYTES]
 
     def _check_length(self, length: int) -> None:
         if length < DATA_START:
@@ -132,7 +132,7 @@ class EtchFile:
         return self._file.read(offset, count)
 
     def _slot(self, block: int, index: int) -> int:
-        return int.from_bytes(self._read(block + SLOT_BYTES * index, SLOT_BYTES), "big")
+        return int.from_bytes(self._read(block + ETCH_SLOT_BYTES * index, ETCH_SLOT_BYTES), "big")
 
     def _key_at(self, position: int) -> bytes:
         return self._read(position, HASH_BYTES)
@@ -167,7 +167,7 @@ class EtchFile:
             index = digit_of(key, level)
             slot = self._slot(block, index)
             kind, target = slot >> 62, slot & TARGET_MASK
-            slot_at = block + SLOT_BYTES * index
+            slot_at = block + ETCH_SLOT_BYTES * index
             # "11: absent (the slot is lent to another digit's chain)."
             if slot == 0 or kind == NEXT:
                 return None
@@ -189,7 +189,7 @@ class EtchFile:
             if slot >> 62 != NEXT:
                 return None
             target = slot & TARGET_MASK
-            if self._is_at(key, block + SLOT_BYTES * index, target):
+            if self._is_at(key, block + ETCH_SLOT_BYTES * index, target):
                 return target
         return None
 
@@ -237,7 +237,7 @@ class EtchFile:
     @property
     def has_root(self) -> bool:
         """Whether a root was ever set."""
-        return self.root_hash != NO_ROOT
+        return self.root_hash != NO_ETCH_ROOT
 
     # --- everything ---
 
@@ -282,9 +282,11 @@ class EtchFile:
         data = self._read(block, block_bytes(level))
         at = _next_used(data, 0)
         while at >= 0:
-            slot = int.from_bytes(data[at : at + SLOT_BYTES], "big")
-            yield EtchSlot(block, level, at // SLOT_BYTES, slot >> 62, slot & TARGET_MASK, digits)
-            at = _next_used(data, at + SLOT_BYTES)
+            slot = int.from_bytes(data[at : at + ETCH_SLOT_BYTES], "big")
+            yield EtchSlot(
+                block, level, at // ETCH_SLOT_BYTES, slot >> 62, slot & TARGET_MASK, digits
+            )
+            at = _next_used(data, at + ETCH_SLOT_BYTES)
 
     def records(self) -> Iterator[EtchRecord]:
         """Yield every record in the order of the index.
@@ -309,7 +311,7 @@ class EtchFile:
             if skip is not None:
                 position += skip
                 continue
-            found = parse_record(self._file.read(position, RECORD_BYTES_MAX), position)
+            found = parse_record(self._file.read(position, ETCH_RECORD_BYTES_MAX), position)
             if found is None:
                 return
             yield found
@@ -320,7 +322,7 @@ class EtchFile:
 
         A crash, or a writer at work, can leave the root ahead of the length.
         """
-        if self.root_hash in (NO_ROOT, NIL_HASH) or self.find(self.root_hash) is not None:
+        if self.root_hash in (NO_ETCH_ROOT, NIL_HASH) or self.find(self.root_hash) is not None:
             return
         length = self.length
         # "If the root is not found within the data length, whole records after it are looked at"
@@ -357,8 +359,8 @@ def _next_used(data: bytes, start: int) -> int:
     while at < len(data):
         if at % 4_096 == 0 and data[at : at + 4_096] == _EMPTY:
             at += 4_096
-        elif data[at : at + SLOT_BYTES] == _EMPTY[:SLOT_BYTES]:
-            at += SLOT_BYTES
+        elif data[at : at + ETCH_SLOT_BYTES] == _EMPTY[:ETCH_SLOT_BYTES]:
+            at += ETCH_SLOT_BYTES
         else:
             return at
     return -1

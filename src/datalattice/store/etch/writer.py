@@ -22,16 +22,16 @@ from datalattice.store.disk import Disk, write_error
 from datalattice.store.etch.layout import (
     BLOCK,
     DATA_START,
+    ETCH_SLOT_BYTES,
     FIRST,
     FLAGS_AT,
     LENGTH_AT,
     LEVELS,
     NEXT,
-    NO_ROOT,
+    NO_ETCH_ROOT,
     PERSISTED,
-    PLAIN,
     ROOT_BLOCK,
-    SLOT_BYTES,
+    SINGLE,
     STATUS_MASK,
     TARGET_MASK,
     block_bytes,
@@ -57,12 +57,12 @@ ZEROS_READ: Final = 1024 * 1024
 _LABEL_AT: Final = FLAGS_AT
 _LABEL_BYTES: Final = 9
 
-_KINDS: Final = {kind: kind << 62 for kind in (PLAIN, BLOCK, FIRST, NEXT)}
+_KINDS: Final = {kind: kind << 62 for kind in (SINGLE, BLOCK, FIRST, NEXT)}
 
 
 def create_etch(disk: Disk, path: str) -> None:
     """Make a new, empty Etch file at `path` in one durable step, replacing a file there."""
-    header = pack_header(DATA_START, NO_ROOT)
+    header = pack_header(DATA_START, NO_ETCH_ROOT)
     replace_file(disk, path, [header, bytes(DATA_START - len(header))])
 
 
@@ -105,7 +105,7 @@ class EtchWriter(EtchFile):
         return data if len(data) == count else data + self._read(self._written, count - len(data))
 
     def _slot(self, block: int, index: int) -> int:
-        waiting = self._slots.get(block + SLOT_BYTES * index)
+        waiting = self._slots.get(block + ETCH_SLOT_BYTES * index)
         return super()._slot(block, index) if waiting is None else int.from_bytes(waiting, "big")
 
     def _flags_at(self, position: int) -> int:
@@ -113,11 +113,11 @@ class EtchWriter(EtchFile):
         return super()._flags_at(position) if label is None else label[0]
 
     def _set(self, block: int, index: int, kind: int, target: int) -> None:
-        offset = block + SLOT_BYTES * index
-        data = (_KINDS[kind] | target).to_bytes(SLOT_BYTES, "big")
+        offset = block + ETCH_SLOT_BYTES * index
+        data = (_KINDS[kind] | target).to_bytes(ETCH_SLOT_BYTES, "big")
         if offset >= self._written:
             start = offset - self._written
-            self._tail[start : start + SLOT_BYTES] = data
+            self._tail[start : start + ETCH_SLOT_BYTES] = data
         else:
             self._slots[offset] = data
 
@@ -212,12 +212,12 @@ class EtchWriter(EtchFile):
             slot = self._slot(block, index)
             kind, target = slot >> 62, slot & TARGET_MASK
             if slot == 0:
-                self._set(block, index, PLAIN, append())
+                self._set(block, index, SINGLE, append())
                 return
             if kind == BLOCK:
-                block = self._next_block(block + SLOT_BYTES * index, target, level + 1)
+                block = self._next_block(block + ETCH_SLOT_BYTES * index, target, level + 1)
                 continue
-            if kind == PLAIN:
+            if kind == SINGLE:
                 beside = (index + 1) % count
                 # "If slot d+1 (cyclic) is empty: mark d as 10, append the record, slot d+1 =
                 # 11|pos."
@@ -243,7 +243,7 @@ class EtchWriter(EtchFile):
         # "11 (the digit is occupied by another's chain)": that chain moves to a deeper block first.
         if kind == NEXT:
             self._move_chain(block, level, self._chain_start(block, index, count), None)
-            self._set(block, index, PLAIN, append())
+            self._set(block, index, SINGLE, append())
             return
         for step in range(1, count):
             slot = self._slot(block, (index + step) % count)
@@ -262,7 +262,7 @@ class EtchWriter(EtchFile):
                 return before
             if kind != NEXT:
                 break
-        raise self.broken(block + SLOT_BYTES * index, "a chain goes on here and never began")
+        raise self.broken(block + ETCH_SLOT_BYTES * index, "a chain goes on here and never began")
 
     def _move_chain(self, block: int, level: int, first: int, extra: int | None) -> None:
         """Move a chain, and one more record, into a block of the next level."""
@@ -282,7 +282,7 @@ class EtchWriter(EtchFile):
             self._set_plain(deeper, level + 1, target)
         # The chain is now in the deeper block; its other slots become free.
         for index in used[1:]:
-            self._set(block, index, PLAIN, 0)
+            self._set(block, index, SINGLE, 0)
         self._set(block, first, BLOCK, deeper)
 
     def _new_block(self, level: int) -> int:
@@ -297,7 +297,7 @@ class EtchWriter(EtchFile):
             index = digit_of(key, level)
             slot = self._slot(block, index)
             if slot == 0:
-                self._set(block, index, PLAIN, target)
+                self._set(block, index, SINGLE, target)
                 return
             below = slot & TARGET_MASK
             if slot >> 62 != BLOCK:
@@ -357,7 +357,9 @@ class EtchWriter(EtchFile):
         Raises: Corruption: a slot still refers to no record.
         """
         torn = self._is_used_behind(self.length)
-        root_lost = self.root_hash not in (NO_ROOT, NIL_HASH) and self.find(self.root_hash) is None
+        root_lost = (
+            self.root_hash not in (NO_ETCH_ROOT, NIL_HASH) and self.find(self.root_hash) is None
+        )
         # Zeros after the data length, and the root is found: the last flush was complete.
         if not torn and not root_lost:
             return

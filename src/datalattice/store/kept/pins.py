@@ -50,7 +50,7 @@ EXPIRY_MS_MAX: Final = 1 << 53
 LEASE_SECONDS_MAX: Final = 7 * 24 * 60 * 60
 """Longest lease. It can be renewed; a root that must stay longer is pinned instead."""
 
-LOCK_WAIT_S: Final = 30.0
+_LOCK_WAIT_S: Final = 30.0
 """How long a change waits for another process to finish its own."""
 
 RELEASE_WAIT_S: Final = 1.0
@@ -294,7 +294,7 @@ class Pins:
         self._rows = sorted(pins, key=lambda pin: pin.name)
 
     @contextmanager
-    def locked(self, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    def locked(self, wait_s: float = _LOCK_WAIT_S) -> Iterator[None]:
         """Keep every process from changing pins and leases while the block runs.
 
         Raises: StoreLocked: another process did not finish its change in `wait_s`.
@@ -332,7 +332,7 @@ class FolderPins(Pins):
         write_pins(self._folder, pins)
 
     @contextmanager
-    def locked(self, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    def locked(self, wait_s: float = _LOCK_WAIT_S) -> Iterator[None]:
         # Monotonic: a clock that is set back must not make the wait endless.
         deadline_s = time.monotonic() + wait_s
         while True:

@@ -24,7 +24,7 @@ from datalattice.store.log.folder import TURN_FILE
 
 T = TypeVar("T")
 
-POLL_S: Final = 0.001
+_POLL_S: Final = 0.001
 """Pause between two attempts to take a lock."""
 
 SLOW_POLL_S: Final = 0.01
@@ -62,7 +62,7 @@ def wait_for_lock(disk: Disk, folder: str, attempt: Callable[[], T], wait_s: flo
                 except StoreLocked as error:
                     if waited_s >= wait_s:
                         raise StoreLocked(f"waited {wait_s:g} s in vain: {error}") from error
-            time.sleep(POLL_S if waited_s < SLOW_AFTER_S else SLOW_POLL_S)
+            time.sleep(_POLL_S if waited_s < SLOW_AFTER_S else SLOW_POLL_S)
     finally:
         if front is not None:
             front.release()

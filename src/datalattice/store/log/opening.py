@@ -58,7 +58,7 @@ from datalattice.store.records import Damage
 
 T = TypeVar("T")
 
-COPY_BYTES: Final = 1 << 20
+_COPY_BYTES: Final = 1 << 20
 """Bytes of a tail that are written again at a time."""
 
 _REMEDY: Final = (
@@ -446,8 +446,8 @@ def _secure_tail(folder: StoreFolder, segment: int, begin: int, end: int) -> Non
     try:
         if file.size() > end:
             file.truncate(end)
-        for offset in range(begin, end, COPY_BYTES):
-            file.write(offset, file.read(offset, min(COPY_BYTES, end - offset)))
+        for offset in range(begin, end, _COPY_BYTES):
+            file.write(offset, file.read(offset, min(_COPY_BYTES, end - offset)))
         file.sync()
     finally:
         file.close()

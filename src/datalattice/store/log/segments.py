@@ -47,7 +47,7 @@ ROOM_PACK_BYTES_MAX: Final = 32 * 1024
 OPEN_SEGMENTS_MAX: Final = 256
 """Most segments of one reader that are open at a time: each costs a file descriptor."""
 
-RUN_BYTES_MAX: Final = 512 * 1024
+_RUN_BYTES_MAX: Final = 512 * 1024
 """Most bytes that are read at a time for several cells."""
 
 GAP_BYTES_MAX: Final = 2_048
@@ -303,7 +303,7 @@ class SegmentReader:
                     if (
                         following >> 42 != first >> 42
                         or offset > end + GAP_BYTES_MAX
-                        or behind - begin > RUN_BYTES_MAX
+                        or behind - begin > _RUN_BYTES_MAX
                     ):
                         break
                     end = max(end, behind)

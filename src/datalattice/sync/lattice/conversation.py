@@ -70,7 +70,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import MESSAGE_BYTES_MAX
-from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
+from datalattice.sync.conduct import IGNORED, MALFORMED_FRAME, REFUSED, UNASKED
 from datalattice.sync.conversation import CLOSED, NO_ANSWER, PENDING_MAX
 from datalattice.sync.effects import Pace
 from datalattice.sync.lattice.incoming import (
@@ -84,12 +84,12 @@ from datalattice.sync.lattice.incoming import (
     stated,
 )
 from datalattice.sync.lattice.spelling import CompleteValue
-from datalattice.sync.lattice.starts import START, TWIN, NodeStart, read_start
+from datalattice.sync.lattice.starts import START_TAG, TWIN_TAG, NodeStart, read_start
 from datalattice.sync.replica import FETCHES, Offer, Part, Peer, Probe, Reply, Want
 
 PONG: Final = "PONG"
 PING_REPLIES: Final = ("pong", "timestamp")
-PEER: Final = Keyword("PEER")
+_PEER: Final = Keyword("PEER")
 READS_PATCHES: Final = Keyword("LP")
 
 TOKEN_BYTES: Final = 32
@@ -228,7 +228,9 @@ class LatticeConversation(talk.Outbox):
                 self._frames.append(wire.encode_failure(None, wire.ErrorCode.FORMAT, text))
             case talk.TellTwin(start):
                 assert isinstance(start, NodeStart)
-                self._frames.append(wire.encode_ping(self._ask(saying, now_ms), TWIN, start.signed))
+                self._frames.append(
+                    wire.encode_ping(self._ask(saying, now_ms), TWIN_TAG, start.signed)
+                )
         return None
 
     def _ask(self, saying: object, now_ms: int, detail: object = None) -> int:
@@ -263,7 +265,7 @@ class LatticeConversation(talk.Outbox):
         # [:PING id :PEER :LP S]: a plain peer ignores what follows the id.
         start = () if self._node.start is None else (self._node.start.signed,)
         self._frames.append(
-            wire.encode_ping(self._ask(talk.Greet(), now_ms), PEER, READS_PATCHES, *start)
+            wire.encode_ping(self._ask(talk.Greet(), now_ms), _PEER, READS_PATCHES, *start)
         )
 
     def _challenge(self, now_ms: int) -> None:
@@ -317,7 +319,7 @@ class LatticeConversation(talk.Outbox):
             )
         except (BadFormat, LimitExceeded) as error:
             self._frames.append(wire.encode_failure(None, wire.ErrorCode.FORMAT, str(error)))
-            self._blame(MALFORMED, error)
+            self._blame(MALFORMED_FRAME, error)
             return
         # Where the key is pinned "nothing else is said or heard before the proof"
         # (docs/protocol.md, Identity): whoever answers at that address may be anybody.
@@ -327,7 +329,7 @@ class LatticeConversation(talk.Outbox):
             self._fault(IGNORED, "said before the wanted key is proved")
             return
         # With our own key only starts are exchanged: nothing is to be replicated with oneself.
-        is_twin = isinstance(message, wire.Ping) and TWIN in message.extra[:1]
+        is_twin = isinstance(message, wire.Ping) and TWIN_TAG in message.extra[:1]
         if self._is_own and not is_twin and not isinstance(message, wire.Result | wire.Goodbye):
             self._fault(IGNORED, "said with our own key")
             return
@@ -387,18 +389,18 @@ class LatticeConversation(talk.Outbox):
         node, first = self._node, ping.extra[0] if ping.extra else None
         # "timestamp": some clients insist on a clock in the answer.
         reply: Value = node.clock.now_ms() if node.dialect.ping_reply == "timestamp" else PONG
-        is_twin = first == TWIN and len(ping.extra) > 1
-        reads_patches = first == PEER and READS_PATCHES in ping.extra
-        said = ping.extra[2] if first == PEER and len(ping.extra) > 2 else None
+        is_twin = first == TWIN_TAG and len(ping.extra) > 1
+        reads_patches = first == _PEER and READS_PATCHES in ping.extra
+        said = ping.extra[2] if first == _PEER and len(ping.extra) > 2 else None
         fields: list[tuple[Value, Value]] = [(READS_PATCHES, True)] if reads_patches else []
         # A start is answered with our own; other nodes of the protocol get no info.
         if node.start is not None and (is_twin or said is not None):
-            fields.append((START, node.start.signed))
+            fields.append((START_TAG, node.start.signed))
         info = Map.of(fields) if fields else None
         self._frames.append(wire.encode_result(wire.Result(ping.id, reply, info=info)))
         if is_twin:
             self._report_twin(ping.extra[1])
-        if first != PEER:
+        if first != _PEER:
             return
         # A peer that asks for changes fetches what it lacks; whether it reads patches it says
         # itself (docs/protocol.md, What is sent when).
@@ -616,7 +618,7 @@ def _element(value: Vector, position: int) -> Value:
 
 def _start_in(info: Value) -> Value:
     """Return the peer's start in the info of an answer."""
-    return info.get(START) if isinstance(info, Map) else None
+    return info.get(START_TAG) if isinstance(info, Map) else None
 
 
 def _name_of(saying: object) -> str:

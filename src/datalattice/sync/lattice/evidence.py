@@ -64,7 +64,7 @@ from datalattice.sync.lattice.forkrecords import (
     stored_forks,
 )
 
-MINUTE_MS: Final = 60_000
+_MINUTE_MS: Final = 60_000
 COMPARING_TICKS_MAX: Final = 64_000
 """Ticks that one message may have spent when the last comparison of its branches begins."""
 
@@ -278,7 +278,7 @@ class Evidence:
         # "Forks of a slot examined: 60 a minute", of one's own all.
         if self.is_mine(fork.owner):
             return True
-        minute = self._clock.now_ms() // MINUTE_MS
+        minute = self._clock.now_ms() // _MINUTE_MS
         key = _path_hash(fork.path)
         since, count = self._examined.get(key, (minute, 0))
         if since != minute:

@@ -38,7 +38,7 @@ from datalattice.sync.lattice.delta import LoadAll, beyond
 from datalattice.wire import join_cells
 
 PROOF: Final = Keyword("fork-proof")
-VERSION: Final = 1
+_VERSION: Final = 1
 
 FORK: Final = "FORK"
 CHAIN: Final = "CHAIN"
@@ -65,7 +65,7 @@ def write_proof(path: ValuePath, owner: Value, one: Signed, other: Signed, fetch
     Raises: LimitExceeded: their difference does not fit into a message. MissingData: a cell that
             the check needs is gone. UsageError: it would not prove a fork.
     """
-    top = Vector.of((PROOF, VERSION, Vector.of(path), owner, Vector.of((one, other))))
+    top = Vector.of((PROOF, _VERSION, Vector.of(path), owner, Vector.of((one, other))))
     cells: dict[bytes, bytes] = {}
     for known, value in ((one, other), (other, one)):
         found = beyond([known], value, fetch, MESSAGE_BYTES_MAX)
@@ -120,8 +120,8 @@ def _judge(data: bytes) -> ForkVerdict:
     if not isinstance(top, Vector) or len(top) != 5 or not same(top[0], PROOF):
         return ForkVerdict(INVALID, "its top cell is not [:fork-proof 1 path owner cells]")
     # A later version may prove more than this code understands.
-    if top[1] != VERSION:
-        return ForkVerdict(INVALID, f"it has another version than {VERSION}")
+    if top[1] != _VERSION:
+        return ForkVerdict(INVALID, f"it has another version than {_VERSION}")
     path, owner, pair = top[2], top[3], top[4]
     if not isinstance(path, Vector) or not len(path) or not same(path[-1], owner):
         return ForkVerdict(INVALID, "its path does not end with its owner")

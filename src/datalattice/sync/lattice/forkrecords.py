@@ -19,11 +19,11 @@ DROPPED: Final = Keyword("dropped")
 
 PATH: Final = Keyword("path")
 OWNER: Final = Keyword("owner")
-KIND: Final = Keyword("kind")
-CELLS: Final = Keyword("cells")
+_KIND: Final = Keyword("kind")
+_CELLS: Final = Keyword("cells")
 LOGS: Final = Keyword("logs")
 SEEN: Final = Keyword("seen")
-BYTES: Final = Keyword("bytes")
+_BYTES: Final = Keyword("bytes")
 
 LOG_STEPS: Final = 3
 """Keys from a slot's value to a partition: topic, `:partitions`, id."""
@@ -70,11 +70,11 @@ class ForkRecord:
             [
                 (PATH, Vector.of(self.path)),
                 (OWNER, self.owner),
-                (KIND, Keyword(self.branch)),
-                (CELLS, Vector.of((self.winner, loser))),
+                (_KIND, Keyword(self.branch)),
+                (_CELLS, Vector.of((self.winner, loser))),
                 (LOGS, Vector.of(logs)),
                 (SEEN, self.seen_ms),
-                (BYTES, self.bytes),
+                (_BYTES, self.bytes),
             ]
         )
 
@@ -102,8 +102,8 @@ def read_record(id: Value, cell: Value) -> ForkRecord | None:
     """Return a stored record, None if it is malformed."""
     if not isinstance(cell, Map) or not isinstance(id, bytes):
         return None
-    path, cells, kind = cell.get(PATH), cell.get(CELLS), cell.get(KIND)
-    seen, size, logs = as_integer(cell.get(SEEN)), as_integer(cell.get(BYTES)), cell.get(LOGS)
+    path, cells, kind = cell.get(PATH), cell.get(_CELLS), cell.get(_KIND)
+    seen, size, logs = as_integer(cell.get(SEEN)), as_integer(cell.get(_BYTES)), cell.get(LOGS)
     if not (isinstance(path, Vector) and isinstance(cells, Vector) and len(cells) == 2):
         return None
     winner, loser = cells[0], cells[1]

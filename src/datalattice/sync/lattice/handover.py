@@ -28,7 +28,7 @@ from datalattice.errors import MissingData
 from datalattice.lattice import ValuePath, get_in, is_bare_did, public_key_of
 from datalattice.sync.lattice.forkrecords import FORKS_KEY, ForkRecord
 
-HANDED_MAX: Final = 8
+_HANDED_MAX: Final = 8
 """Greatest number of cells in one answer."""
 
 HANDED_BYTES: Final = 4_000
@@ -65,7 +65,7 @@ def handed(
         if record.loser is None or not same(record.owner, owner) or not is_shared(record.path):
             continue
         found.append(Vector.of((Vector.of(record.path), record.loser)))
-        if len(found) == HANDED_MAX:
+        if len(found) == _HANDED_MAX:
             break
     return Vector.of(found) if found else EMPTY_VECTOR
 
@@ -79,7 +79,7 @@ def one_handed(
     """
     # One entry each turn: a second value at one path would replace the first while that still
     # waits for cells.
-    if not isinstance(answer, Vector) or not 0 < len(answer) <= HANDED_MAX:
+    if not isinstance(answer, Vector) or not 0 < len(answer) <= _HANDED_MAX:
         return None
     try:
         entry = answer[turn % len(answer)]

@@ -64,7 +64,7 @@ from datalattice.sync.lattice.policy import Areas, HostingPolicy, HostingTable, 
 from datalattice.sync.lattice.quotas import QuotaCheck, Quotas
 from datalattice.sync.lattice.usage import OwnerSlot, Usage
 
-REFUSALS: Final = (BadFormat, Corruption, MissingData, UsageError, WorkExceeded)
+_REFUSALS: Final = (BadFormat, Corruption, MissingData, UsageError, WorkExceeded)
 """Reasons to refuse a foreign value. That parts do not fit together shows only in a merge."""
 
 
@@ -239,7 +239,7 @@ class LatticeState:
                 other = admitted.value
             # Into the root, never into the live value: unfinished edits of the user stay private.
             merged = self._merge(other, holes, work)
-        except REFUSALS as error:
+        except _REFUSALS as error:
             return JoinResult(other, error)
         else:
             joined = JoinResult(other, in_full=not holes and outcome.dropped_parts == dropped)

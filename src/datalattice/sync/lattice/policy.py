@@ -33,9 +33,9 @@ from datalattice.sync.lattice.usage import OwnerSlot
 SENDERS: Final = ("any", "known", "none")
 OWNERS: Final = ("any", "known")
 
-OWNER_BYTES: Final = 1_000_000_000
+_OWNER_BYTES: Final = 1_000_000_000
 OWNER_CELLS: Final = 1_000_000
-STRANGERS_BYTES: Final = 8_000_000_000
+_STRANGERS_BYTES: Final = 8_000_000_000
 RESERVE_BYTES: Final = 512_000_000
 UNSIGNED_BYTES: Final = 64_000_000
 
@@ -74,9 +74,9 @@ class HostingPolicy:
     owners: str = "any"
     allow: tuple[str, ...] = ()
     refuse: tuple[str, ...] = ()
-    owner_bytes: int = OWNER_BYTES
+    owner_bytes: int = _OWNER_BYTES
     owner_cells: int = OWNER_CELLS
-    strangers_bytes: int = STRANGERS_BYTES
+    strangers_bytes: int = _STRANGERS_BYTES
     reserve_bytes: int = RESERVE_BYTES
     unsigned: Mapping[str, UnsignedPolicy] = field(default_factory=dict)
 
@@ -106,7 +106,7 @@ _UNSIGNED: Final = UnsignedPolicy()
 
 # --- decisions while the node runs ----------------------------------------------------------------
 
-NOTE: Final = "hosting"
+_NOTE: Final = "hosting"
 """The name of the hosting table among the notes of a store."""
 
 
@@ -138,7 +138,7 @@ class HostingTable:
     def __init__(self, notes: Notes, clock: Clock) -> None:
         self._notes = notes
         self._clock = clock
-        self._decisions = _parse(notes.read(NOTE))
+        self._decisions = _parse(notes.read(_NOTE))
         self.version = 0
         """Grows with every decision."""
         self.has_refusals = bool(self.forgotten)
@@ -206,7 +206,7 @@ class HostingTable:
             del after[decision.owner]
         # The note is durable before the decision counts.
         rows = [asdict(after[owner]) for owner in sorted(after)]
-        self._notes.write(NOTE, json.dumps(rows, indent=1) + "\n")
+        self._notes.write(_NOTE, json.dumps(rows, indent=1) + "\n")
         self._decisions = after
         self.version += 1
         self.has_refusals = bool(self.forgotten)
@@ -222,7 +222,7 @@ def _parse(text: str | None) -> dict[str, Decision]:
         found = [Decision(**row | {"refused": tuple(row["refused"])}) for row in rows]
     except (ValueError, TypeError, KeyError) as error:
         raise Corruption(
-            f"the note {NOTE!r} of the store is not a hosting table: {error}"
+            f"the note {_NOTE!r} of the store is not a hosting table: {error}"
         ) from error
     return {one.owner: one for one in found}
 

@@ -26,8 +26,8 @@ from datalattice.cells import Keyword, Signed, Value, Vector
 from datalattice.crypto import KeyPair
 from datalattice.errors import MissingData
 
-START: Final = Keyword("START")
-TWIN: Final = Keyword("TWIN")
+START_TAG: Final = Keyword("START")
+TWIN_TAG: Final = Keyword("TWIN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class NodeStart:
 
 def sign_start(identity: KeyPair, number: int, time_ms: int) -> NodeStart:
     """Return the start of a node with this number, signed."""
-    signed = Signed.sign(identity, Vector.of((START, number, time_ms)))
+    signed = Signed.sign(identity, Vector.of((START_TAG, number, time_ms)))
     return NodeStart(identity.public_key, number, time_ms, signed)
 
 
@@ -57,7 +57,7 @@ def read_start(value: Value) -> NodeStart | None:
         fields = tuple(said) if isinstance(said, Vector) and len(said) == 3 else ()
     except MissingData:
         return None  # a cell of it did not come along
-    if not isinstance(value, Signed) or not fields or fields[0] != START:
+    if not isinstance(value, Signed) or not fields or fields[0] != START_TAG:
         return None
     number, time_ms = fields[1:]
     # `type`, not `isinstance`: True is an int in Python and another value in a cell.

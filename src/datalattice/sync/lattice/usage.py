@@ -32,7 +32,7 @@ RECOUNT_MS: Final = 60_000
 _REMEMBERED_MAX: Final = 65_536
 """Slots of which the time of the last count is remembered."""
 
-UNBOUNDED: Final = 1 << 62
+_UNBOUNDED: Final = 1 << 62
 
 
 class OwnerSlot:
@@ -208,7 +208,7 @@ class Usage:
 
         Cost: reads every cell of it.
         """
-        whole = growth(None, value, self._fetch, UNBOUNDED)
+        whole = growth(None, value, self._fetch, _UNBOUNDED)
         assert whole is not None
         return Count(slot, *whole, value_hash(value))
 

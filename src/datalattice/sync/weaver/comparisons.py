@@ -31,7 +31,7 @@ from datalattice.sync.replica import Offer, Part, Probe, Step
 from datalattice.sync.weaver.conversation import probe_key
 from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse
 from datalattice.weaver import (
-    ZERO,
+    ZERO_HASH,
     ChainEnd,
     Doubt,
     Head,
@@ -132,7 +132,7 @@ class LogComparison:
         self._limit = limit
         self._on_copied = on_copied
         self._on_end = on_end
-        self._chain = ChainEnd(0, ZERO)
+        self._chain = ChainEnd(0, ZERO_HASH)
         self._asked_to = 0
         self._is_copied = False
         # What came and is not verified yet.

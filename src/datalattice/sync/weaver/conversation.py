@@ -35,7 +35,7 @@ import datalattice.sync.conversation as talk
 from datalattice.errors import BadFormat
 from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Field, Message, read_varint, varint
-from datalattice.sync.conduct import IGNORED, MALFORMED, UNASKED
+from datalattice.sync.conduct import IGNORED, MALFORMED_FRAME, UNASKED
 from datalattice.sync.reconcile import RangeMessage, SketchMessage
 from datalattice.sync.replica import FETCHES, REPLICATES, Offer, Part, Peer, Probe, Reply, Want
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
@@ -53,9 +53,9 @@ from datalattice.sync.weaver.messages import (
     ReconcilePayload,
     SyncDone,
 )
-from datalattice.weaver import ZERO, SignedIntention
+from datalattice.weaver import ZERO_HASH, SignedIntention
 
-PROTOCOL: Final = "weaver/1"
+WEAVER_PROTOCOL: Final = "weaver/1"
 """Name of this protocol on a multiplexed connection."""
 
 SKETCHES: Final = "sketches"
@@ -182,7 +182,7 @@ class _Fetch:
         """Expect the predecessor of an intention of the chain next."""
         self.left -= 1
         prev = SignedIntention.decode(part.data).intention.store_prev
-        if self.left and prev not in (self.since, ZERO):
+        if self.left and prev not in (self.since, ZERO_HASH):
             self.wanted[prev] = None
 
 
@@ -267,7 +267,7 @@ class WeaverConversation(talk.Outbox):
             room -= 1
             exchange = self._next_exchange()
             self._fetches[exchange] = _Fetch({hash: None}, deadline_ms, since)
-            chain = FetchChain(self._store_id, hash, b"" if since == ZERO else since)
+            chain = FetchChain(self._store_id, hash, b"" if since == ZERO_HASH else since)
             self._write(exchange, PeerMessage(fetch_chain=chain))
         if single:
             exchange = self._next_exchange()
@@ -372,7 +372,7 @@ class WeaverConversation(talk.Outbox):
             else:
                 self._take(exchange, NodeMessage.decode(payload[at:]), now_ms)
         except BadFormat as error:
-            self._events.append(talk.Fault(MALFORMED, str(error)))
+            self._events.append(talk.Fault(MALFORMED_FRAME, str(error)))
 
     def _refused(self, exchange: int) -> None:
         """Note that the peer refuses an exchange, or has given it up."""
@@ -417,7 +417,7 @@ class WeaverConversation(talk.Outbox):
             try:
                 parts.append(Part(SignedIntention.decode(envelope).hash, envelope))
             except BadFormat as error:
-                self._events.append(talk.Fault(MALFORMED, str(error)))
+                self._events.append(talk.Fault(MALFORMED_FRAME, str(error)))
         return tuple(parts)
 
     def _take(self, exchange: int, message: NodeMessage, now_ms: int) -> None:
@@ -469,7 +469,7 @@ class WeaverConversation(talk.Outbox):
         # "Inside a session each message's store id must equal the session's."
         if self._is_any or store_id == self._store_id:
             return True
-        self._events.append(talk.Fault(MALFORMED, f"a message for store {store_id.hex()}"))
+        self._events.append(talk.Fault(MALFORMED_FRAME, f"a message for store {store_id.hex()}"))
         return False
 
     def _take_ranges(
@@ -488,12 +488,14 @@ class WeaverConversation(talk.Outbox):
                 return
             session = self._sessions[exchange] = _Session(0)
         if not session.of_ranges:
-            self._events.append(talk.Fault(MALFORMED, "ranges where a log or an answer is awaited"))
+            self._events.append(
+                talk.Fault(MALFORMED_FRAME, "ranges where a log or an answer is awaited")
+            )
             self._give_up(exchange, "the peer sent something else")
             return
         if session.heard_done and not _is_done(ranges, sketch):
             # "After that point a payload with a non-done message is a protocol error."
-            self._events.append(talk.Fault(MALFORMED, "ranges behind SyncDone"))
+            self._events.append(talk.Fault(MALFORMED_FRAME, "ranges behind SyncDone"))
             self._give_up(exchange, "the peer went on behind SyncDone")
             return
         session.deadline_ms = now_ms + SILENCE_MS

@@ -13,10 +13,10 @@ from datalattice.weaver import MissingPrev
 CHAIN_MAX: Final = 32
 """Most intentions of a chain that is fetched at once; a longer gap is left to a comparison."""
 
-GAPS_MAX: Final = 4_096
+_GAPS_MAX: Final = 4_096
 """Gaps that are remembered; a predecessor beyond them is fetched by its hash alone."""
 
-REFUSALS_MAX: Final = 2
+_REFUSALS_MAX: Final = 2
 """Peers that may refuse a chain before its last intention is asked for by its hash alone."""
 
 
@@ -32,7 +32,7 @@ class ChainGaps:
         for one in missing:
             self._since.pop(one.prev, None)
             self._since[one.prev] = one.since
-        while len(self._since) > GAPS_MAX:
+        while len(self._since) > _GAPS_MAX:
             self.forget((next(iter(self._since)),))
 
     def since(self, prev: bytes) -> bytes | None:
@@ -45,7 +45,7 @@ class ChainGaps:
     def refused(self, prev: bytes) -> None:
         """Note that a peer does not have the chain, or that it is longer than `CHAIN_MAX`."""
         self._refusals[prev] = self._refusals.get(prev, 0) + 1
-        if self._refusals[prev] >= REFUSALS_MAX:
+        if self._refusals[prev] >= _REFUSALS_MAX:
             self.forget((prev,))
 
     def forget(self, hashes: Iterable[bytes]) -> None:

@@ -19,10 +19,10 @@ from datalattice.wire import Framing
 ALPN: Final = "lattice-sync/1"
 """Name of the protocol in the handshake of a transport."""
 
-FRAME_BYTES_MAX: Final = 8 * 1024 * 1024  # "at most 8 MiB (8 388 608) per frame"
+_FRAME_BYTES_MAX: Final = 8 * 1024 * 1024  # "at most 8 MiB (8 388 608) per frame"
 """Most bytes of a frame; a longer length closes the stream before anything is read."""
 
-FRAMING: Final = Framing(FRAME_BYTES_MAX, is_fixed=True)
+FRAMING: Final = Framing(_FRAME_BYTES_MAX, is_fixed=True)
 
 _TOPIC_PREFIX: Final = "lattice/"
 

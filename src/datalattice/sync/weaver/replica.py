@@ -45,7 +45,7 @@ from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
 from datalattice.sync.weaver.gossip import ANNOUNCED_MAX, GossipOffer, Neighbours
 from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse, FetchChain
 from datalattice.weaver import (
-    ZERO,
+    ZERO_HASH,
     Appended,
     Doubt,
     IntentionRefused,
@@ -385,7 +385,7 @@ class WeaverReplica:
 
     def _serve_chain(self, request: FetchChain) -> Iterator[Reply]:
         # "Empty since means down to the author's first intention."
-        since = request.since_hash or ZERO
+        since = request.since_hash or ZERO_HASH
         try:
             with self._store.read() as log:
                 chain = log.chain(request.target_hash, since, CHAIN_MAX)

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from datalattice.testing.sim.campaign import KINDS, LATTICE_KIND, replay, run_campaign
+from datalattice.testing.sim.campaign import LATTICE_KIND, REPLICA_KINDS, replay, run_campaign
 
 COMMAND = "python -m datalattice.testing.sim"
 
@@ -20,9 +20,9 @@ def _count(text: str) -> int:
 
 def _kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(dict.fromkeys(text.split(",")))
-    unknown = [one for one in kinds if one not in KINDS]
+    unknown = [one for one in kinds if one not in REPLICA_KINDS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(KINDS)}, got {', '.join(unknown)}")
+        raise argparse.ArgumentTypeError(f"{', '.join(REPLICA_KINDS)}, got {', '.join(unknown)}")
     return kinds
 
 
@@ -38,7 +38,7 @@ def main() -> int:
         type=_kinds,
         default=(LATTICE_KIND,),
         metavar="KIND,...",
-        help=f"what the nodes replicate: {', '.join(KINDS)}; the lattice alone if not given",
+        help=f"replicas: {', '.join(REPLICA_KINDS)}; the lattice alone if not given",
     )
     given = parser.parse_args()
     if given.replay is not None:

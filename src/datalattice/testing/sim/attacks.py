@@ -47,7 +47,7 @@ from datalattice.store import MemoryStore
 from datalattice.testing.bombs import database_bomb, drive_bomb, pair_bomb, queue_bombs
 from datalattice.testing.dice import Dice
 from datalattice.testing.malformed import Below, cells_of, mutated, value_of, with_cell
-from datalattice.testing.sim.node import MESSAGE_BYTES_MAX, SimNode
+from datalattice.testing.sim.node import SIM_MESSAGE_BYTES_MAX, SimNode
 from datalattice.testing.sim.timeline import EPOCH_MS, SimClock
 from datalattice.wire import (
     Result,
@@ -63,14 +63,14 @@ from datalattice.wire import (
 )
 
 QUEUE: Final = Keyword("queue")
-P2P: Final = Keyword("p2p")
+_P2P: Final = Keyword("p2p")
 NODES: Final = Keyword("nodes")
-DATA: Final = Keyword("data")
-VALUE: Final = Keyword("value")
+_DATA: Final = Keyword("data")
+_VALUE: Final = Keyword("value")
 KV: Final = Keyword("kv")
 FS: Final = Keyword("fs")
 
-ENTRIES: Final = 36  # one level has 16
+_ENTRIES: Final = 36  # one level has 16
 """Entries of a value that is made malformed: enough for several levels."""
 
 OVERSIZE_BYTES: Final = 36_000
@@ -79,7 +79,7 @@ OVERSIZE_BYTES: Final = 36_000
 KNOWN_MAX: Final = 4_000  # bounded: runs of many attacks stay small
 """Most cells that a hostile peer keeps to serve."""
 
-PEER: Final = Keyword("PEER")
+_PEER: Final = Keyword("PEER")
 """Extra element of a PING that asks to be told of changes."""
 
 _BLOB_TAG: Final = b"\x31"
@@ -103,7 +103,7 @@ class Knowledge:
 
     def hello(self, id: int) -> bytes:
         """Return a greeting after which nodes tell the peer of changes."""
-        return encode_ping(id, PEER)
+        return encode_ping(id, _PEER)
 
     def lie(self, id: Value, dice: Dice) -> bytes:
         """Return an answer to a query for its root."""
@@ -119,7 +119,7 @@ def _said(path: Sequence[Value], value: Value) -> bytes:
 
 def _wrapped(value: Value) -> Index:
     """Return a root that holds a value as content."""
-    return Index.of([(DATA, Index.of([(value_hash(value), value)]))])
+    return Index.of([(_DATA, Index.of([(value_hash(value), value)]))])
 
 
 def forge(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
@@ -140,14 +140,14 @@ def forge(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
         (Signed(owner, signature, value), Signed.sign(knowledge.keys, value), value)
     )
     name: Value = did_of(owner) if dice.chance(0.3) else owner  # by DID, too: both name the owner
-    section = (QUEUE,) if value is topics else (P2P, NODES)
+    section = (QUEUE,) if value is topics else (_P2P, NODES)
     kind = dice.below(4)
     if kind == 0:
         yield _said((*section, name), entry)
     elif kind == 1:
         yield _said(section, Map.of([(name, entry)]))
     elif kind == 2:
-        yield _said((*section, name, VALUE), value)
+        yield _said((*section, name, _VALUE), value)
     else:
         entries = Map.of([(name, entry)])
         below = entries if len(section) == 1 else Index.of([(NODES, entries)])
@@ -199,7 +199,7 @@ def withhold(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Announce a root that does not exist, or some of whose cells do not."""
     if dice.chance(0.5):
         # A cell that was never made.
-        top = Index.of([(DATA, Vector.of([dice.bytes(200), dice.bytes(200)]))])
+        top = Index.of([(_DATA, Vector.of([dice.bytes(200), dice.bytes(200)]))])
         yield encode_frame(encode_announcement((), top, []))
     else:
         yield _incomplete(dice, 3)
@@ -214,7 +214,7 @@ def never_end(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 def _incomplete(dice: Dice, leaves: int) -> bytes:
     """Return the frame of a root with its inner cells and without its leaves."""
     blobs = [dice.bytes(160) for _ in range(leaves)]
-    root = Index.of([(DATA, Index.of([(value_hash(blob), blob) for blob in blobs]))])
+    root = Index.of([(_DATA, Index.of([(value_hash(blob), blob) for blob in blobs]))])
     lost = {value_hash(blob) for blob in blobs}  # inner cells come, leaves never
     cells = [data for hash, data, _ in novelty(root, MemoryStore()) if hash not in lost]
     return encode_frame(encode_announcement((), root, cells))
@@ -235,7 +235,7 @@ def bomb(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
             value = Vector.of([value] * 16)
         yield _said((), _wrapped(value))
     elif kind == 3:  # the longest frame
-        yield _said((), _wrapped(bytes(MESSAGE_BYTES_MAX - 60_000)))
+        yield _said((), _wrapped(bytes(SIM_MESSAGE_BYTES_MAX - 60_000)))
     elif kind == 4:  # the same hashes many times over
         hashes = [dice.bytes(32)] * 254
         yield encode_frame(encode_request(5, hashes))
@@ -276,9 +276,9 @@ def babble(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 def dribble(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Begin a frame that never ends, or one that is too long to begin with."""
     # Just below, just above, far above.
-    length = dice.pick((MESSAGE_BYTES_MAX - 1, MESSAGE_BYTES_MAX + 1, 2**34))
+    length = dice.pick((SIM_MESSAGE_BYTES_MAX - 1, SIM_MESSAGE_BYTES_MAX + 1, 2**34))
     yield encode_length(length) + bytes(100)
-    for _ in range(1 if length < MESSAGE_BYTES_MAX else 6):  # longer than any frame may be
+    for _ in range(1 if length < SIM_MESSAGE_BYTES_MAX else 6):  # longer than any frame may be
         yield bytes(250_000)
 
 
@@ -312,7 +312,7 @@ def _drive(root: RootLattice, clock: SimClock, owner: bytes, dice: Dice, count: 
 
 _Writer = Callable[[RootLattice, SimClock, bytes, Dice, int], None]
 
-SECTIONS: Final[tuple[tuple[Keyword, _Writer], ...]] = (
+_SECTIONS: Final[tuple[tuple[Keyword, _Writer], ...]] = (
     (KV, _database),
     (QUEUE, _queue),
     (FS, _drive),
@@ -361,10 +361,10 @@ def malform(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 def _malformed(knowledge: Knowledge, dice: Dice) -> tuple[tuple[Value, ...], Value]:
     change = blob_as_child if dice.chance(0.5) else lambda value, dice: mutated(value, dice, {})
     if dice.chance(0.25):
-        blobs = [dice.bytes(160) for _ in range(ENTRIES)]
-        return (DATA,), change(Index.of([(value_hash(one), one) for one in blobs]), dice)
-    section, write = dice.pick(SECTIONS)
-    slot = signed(knowledge.keys, knowledge, section, write, dice, ENTRIES)
+        blobs = [dice.bytes(160) for _ in range(_ENTRIES)]
+        return (_DATA,), change(Index.of([(value_hash(one), one) for one in blobs]), dice)
+    section, write = dice.pick(_SECTIONS)
+    slot = signed(knowledge.keys, knowledge, section, write, dice, _ENTRIES)
     # Signed by the attacker: only the shape is wrong.
     bad = Signed.sign(knowledge.keys, change(slot.value, dice))
     return (section,), Map.of([(knowledge.keys.public_key, bad)])
@@ -410,9 +410,9 @@ def overfill(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     keys = knowledge.keys
     if dice.chance(0.3):
         blob = dice.bytes(32) * (OVERSIZE_BYTES // 32)  # cheap to make, and over the quota
-        yield from _announced(knowledge, (DATA,), Index.of([(value_hash(blob), blob)]), dice)
+        yield from _announced(knowledge, (_DATA,), Index.of([(value_hash(blob), blob)]), dice)
         return
-    section, write = dice.pick(SECTIONS[:2])
+    section, write = dice.pick(_SECTIONS[:2])
     slot = signed(keys, knowledge, section, write, dice, OVERSIZE_BYTES // 100)
     yield from _announced(knowledge, (section,), Map.of([(keys.public_key, slot)]), dice)
 
@@ -420,7 +420,7 @@ def overfill(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 def equivocate(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Sign another history of a slot for each peer that is told, or go on with one, or say both."""
     keys = knowledge.keys
-    section, write = dice.pick(SECTIONS)
+    section, write = dice.pick(_SECTIONS)
     branches = knowledge.branches.setdefault(section.name, [])
     for _ in range(2 if dice.chance(0.2) else 1):  # sometimes both branches to one peer
         if branches and dice.chance(0.5):

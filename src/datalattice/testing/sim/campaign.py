@@ -36,7 +36,7 @@ OTHER_KINDS: Final[Mapping[str, Callable[[], list[ReplicaKind]]]] = {
 }
 """Kinds that nodes may host beside the lattice, or alone."""
 
-KINDS: Final = (LATTICE_KIND, *OTHER_KINDS)
+REPLICA_KINDS: Final = (LATTICE_KIND, *OTHER_KINDS)
 
 EXCLUSIONS_MAX: Final = 3
 

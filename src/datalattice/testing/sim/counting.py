@@ -20,7 +20,7 @@ from datalattice.testing.sim.node import KindWatch, ReplicaKind, SimHost, SimNod
 
 COUNTERS: Final[HostName] = ("counters", b"toy")
 
-FOLDER: Final = "counters"
+_FOLDER: Final = "counters"
 
 NAMES_MAX: Final = 20  # few, so that counts are overtaken
 """Names of a node's own that its user counts under."""
@@ -35,7 +35,7 @@ def counters_of(node: SimNode) -> Counters:
 
 def open_counters(node: SimNode) -> Counters:
     """Return the counters that a node's disk has, for the members that its operator admits."""
-    file = CountFile(node.disk, FOLDER) if node.world.disks else None
+    file = CountFile(node.disk, _FOLDER) if node.world.disks else None
     return Counters(file, node.admitted)
 
 
@@ -97,7 +97,7 @@ class CountersHost(SimHost):
     def _on_disk(self) -> dict[str, int]:
         if not self.node.world.disks:
             return self._replica.counts
-        data = self.node.disk.durable(f"{FOLDER}/counts")
+        data = self.node.disk.durable(f"{_FOLDER}/counts")
         if data is not None and data != self._read[0]:  # parsed once for each state of the disk
             self._read = data, json.loads(data)
         return {} if data is None else self._read[1]

@@ -32,13 +32,13 @@ from datalattice.wire import (
     encode_supply,
 )
 
-CAPTURED_MAX: Final = 24
+_CAPTURED_MAX: Final = 24
 """Messages that a hostile peer remembers to send them again."""
 
 LATE_MS: Final = 7_000
 """A late answer comes after the request has timed out."""
 
-STREAM_BYTES_MAX: Final = 2_000_000
+_STREAM_BYTES_MAX: Final = 2_000_000
 
 
 class HostilePeer(ScriptedPeer):
@@ -52,9 +52,9 @@ class HostilePeer(ScriptedPeer):
         victims: Sequence[SimNode],
         dice: Dice,
     ) -> None:
-        super().__init__(name, timeline, network, STREAM_BYTES_MAX)
+        super().__init__(name, timeline, network, _STREAM_BYTES_MAX)
         self._dice = dice
-        self._knowledge = Knowledge(KeyPair(dice.bytes(32)), victims, deque(maxlen=CAPTURED_MAX))
+        self._knowledge = Knowledge(KeyPair(dice.bytes(32)), victims, deque(maxlen=_CAPTURED_MAX))
         # Few arms a peer: each run shows something else.
         self._arms = [dice.pick(ATTACKS), dice.pick(ATTACKS), dice.pick(POISON)]
         self._manner = dice.pick(MANNERS)

@@ -33,9 +33,9 @@ from datalattice.sync import (
     UnsignedPolicy,
     WireProtocol,
 )
-from datalattice.testing.sim.network import LATTICE
+from datalattice.testing.sim.network import LATTICE_HOST
 from datalattice.testing.sim.node import (
-    MESSAGE_BYTES_MAX,
+    SIM_MESSAGE_BYTES_MAX,
     KindWatch,
     ReplicaKind,
     SimHost,
@@ -43,8 +43,8 @@ from datalattice.testing.sim.node import (
     Workload,
 )
 
-FOLDER: Final = "store"
-SEGMENT_BYTES: Final = 65_536
+_FOLDER: Final = "store"
+_SEGMENT_BYTES: Final = 65_536
 RECENT_ENTRIES: Final = 400
 """Small, so that a short run uses every part of the store."""
 
@@ -53,8 +53,8 @@ EVIDENCE_LIMITS: Final = EvidenceLimits(
 )
 """Small, so that equivocating peers reach them."""
 
-OWNER_BYTES: Final = 24_000
-STRANGERS_BYTES: Final = 60_000
+_OWNER_BYTES: Final = 24_000
+_STRANGERS_BYTES: Final = 60_000
 """Quotas of one stranger and of all where hosting is limited. Bombs are smaller."""
 
 WORK: Final = WORK_LIMITS._replace(start=2_000)
@@ -119,10 +119,10 @@ class LatticeHost(SimHost):
             hosting=self.policy,
             clock=node.clock,
             evidence_limits=EVIDENCE_LIMITS,
-            frame_max=MESSAGE_BYTES_MAX,
+            frame_max=SIM_MESSAGE_BYTES_MAX,
             charges=Charges(node.clock, CHARGES, WORK),
         )
-        dialect, pace = Dialect(message_bytes_max=MESSAGE_BYTES_MAX), node.world.pace
+        dialect, pace = Dialect(message_bytes_max=SIM_MESSAGE_BYTES_MAX), node.world.pace
         return replica, LatticeProtocol(node.clock, dialect, pace, node.keys, node.dice)
 
     def _store(self) -> Store:
@@ -130,10 +130,10 @@ class LatticeHost(SimHost):
         if not node.world.disks:
             return self._shared.memory.setdefault(node.name, MemoryStore())
         return CellStore.open(
-            FOLDER,
+            _FOLDER,
             disk=node.disk,
             entropy=node.dice,
-            segment_bytes=SEGMENT_BYTES,
+            segment_bytes=_SEGMENT_BYTES,
             recent_entries=RECENT_ENTRIES,
         )
 
@@ -145,10 +145,10 @@ class LatticeHost(SimHost):
         return HostingPolicy(
             # Honest owners have no quota.
             allow=tuple(sorted(owner.hex() for owner in self.node.world.owners)),
-            owner_bytes=OWNER_BYTES,
-            strangers_bytes=STRANGERS_BYTES,
+            owner_bytes=_OWNER_BYTES,
+            strangers_bytes=_STRANGERS_BYTES,
             reserve_bytes=0,
-            unsigned={"data": UnsignedPolicy(strangers_bytes=STRANGERS_BYTES)},
+            unsigned={"data": UnsignedPolicy(strangers_bytes=_STRANGERS_BYTES)},
         )
 
     def introduce(self, connection: str, peer: str) -> None:
@@ -234,7 +234,7 @@ def lattice_kind(
     hosting: whether nodes limit what strangers may store on them.
     """
     host = partial(LatticeHost, shared=SharedLattice(lattice, hosting=hosting))
-    return ReplicaKind(LATTICE, host, write, checkers, is_plain=True)
+    return ReplicaKind(LATTICE_HOST, host, write, checkers, is_plain=True)
 
 
 def owned_entries(lattice: Lattice, value: Value) -> Iterator[tuple[Value, Value]]:

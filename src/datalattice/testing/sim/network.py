@@ -28,7 +28,7 @@ NOTICE_MS_MAX: Final = 300  # as long as a keep-alive may take
 HostName = tuple[str, bytes]
 """Protocol and store id of a replica, under which peers find it on a node."""
 
-LATTICE: Final[HostName] = ("lattice", b"")
+LATTICE_HOST: Final[HostName] = ("lattice", b"")
 """The lattice of a node, which plain connections speak to."""
 
 _FIRST: Final = -1
@@ -164,7 +164,7 @@ class SimNetwork:
 
     # --- bytes --------------------------------------------------------------------------------
 
-    def send(self, id: str, source: str, data: bytes, name: HostName = LATTICE) -> None:
+    def send(self, id: str, source: str, data: bytes, name: HostName = LATTICE_HOST) -> None:
         """Send a piece to the replica of this name at the other end."""
         connection = self._connections.get(id)
         if connection is None or not connection.flows or source not in connection.knowing:

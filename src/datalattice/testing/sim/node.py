@@ -35,11 +35,11 @@ from datalattice.sync import (
 from datalattice.testing.dice import Dice
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.sim.checkers import SimChecker, Violation
-from datalattice.testing.sim.network import LATTICE, HostName, SimNetwork
+from datalattice.testing.sim.network import LATTICE_HOST, HostName, SimNetwork
 from datalattice.testing.sim.timeline import SimClock, Timeline
 from datalattice.wire import FrameBuffer, encode_frame
 
-MESSAGE_BYTES_MAX: Final = 1_000_000  # small, so that tests meet the limit
+SIM_MESSAGE_BYTES_MAX: Final = 1_000_000  # small, so that tests meet the limit
 """Longest message. Honest data fits; hostile data meets the limit."""
 
 Workload = Callable[["SimNode", Dice], None]
@@ -238,7 +238,7 @@ class SimHost(ABC):
         key = self._world.keys.get(peer) or self._world.attackers.get(peer)
         if not self.kind.is_plain and key is None:  # strangers have no stream of such a kind
             return  # "Any other kind speaks to nodes only, whose keys the transport has proved."
-        self._buffers[connection] = FrameBuffer(MESSAGE_BYTES_MAX)
+        self._buffers[connection] = FrameBuffer(SIM_MESSAGE_BYTES_MAX)
         self.introduce(connection, peer)
         opens = partial(
             self.replicator.open,
@@ -454,7 +454,7 @@ class SimNode:
 
     @property
     def data(self) -> LatticeReplica:
-        replica = self.hosts[LATTICE].replica
+        replica = self.hosts[LATTICE_HOST].replica
         assert isinstance(replica, LatticeReplica)
         return replica
 

@@ -24,15 +24,15 @@ from datalattice.testing.sim.network import HostName, ScriptedPeer, SimNetwork
 from datalattice.testing.sim.timeline import SimClock, Timeline
 
 ROOT_SYNC_MS: Final = 30_000  # as the reference's own interval
-FRAME_BYTES_MAX: Final = 50_000_000
-DATA: Final = Keyword("data")
+_FRAME_BYTES_MAX: Final = 50_000_000
+_DATA: Final = Keyword("data")
 
 
 class SimReference(ScriptedPeer):
     """A `ReferencePeer` in a simulation."""
 
     def __init__(self, name: str, timeline: Timeline, network: SimNetwork, dice: Dice) -> None:
-        super().__init__(name, timeline, network, FRAME_BYTES_MAX)
+        super().__init__(name, timeline, network, _FRAME_BYTES_MAX)
         self.clock: Final = SimClock(timeline)
         self.peer: Final = ReferencePeer(KeyPair(dice.bytes(32)), self.clock.now_ms)
         self._made: dict[str, None] = {}  # connections that it dialled, in order
@@ -58,7 +58,7 @@ class SimReference(ScriptedPeer):
             self._change(lambda topics: topics.partition("r", 0).offer(f"{dice.bits()}"))
         elif kind < 5:
             blob = dice.bytes(20) * dice.pick((1, 15, 450))
-            content = Index.of([(DATA, Index.of([(value_hash(blob), blob)]))])
+            content = Index.of([(_DATA, Index.of([(value_hash(blob), blob)]))])
             self._commit(lambda root: self.peer.lattice.merge(root, content))
         else:
             key = f"key {dice.below(3)}"
@@ -150,7 +150,7 @@ def are_like(
     def comparable(root: Value) -> bytes:
         part = honest_part(node.lattice, root, owners)
         if is_attacked and isinstance(part, Index):
-            part = part.remove(DATA)  # unsigned data of hostile peers is merged differently
+            part = part.remove(_DATA)  # unsigned data of hostile peers is merged differently
         return value_hash(part)
 
     expected = comparable(node.announced)

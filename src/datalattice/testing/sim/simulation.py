@@ -51,10 +51,10 @@ HOP_MS: Final = BROADCAST_DELAY_MS + 60
 VOID_MS: Final = 200
 """Time during which all frames are lost after the faulty time, in half of the runs."""
 
-WRITES: Final = 300  # enough for concurrent writes on every node
+_WRITES: Final = 300  # enough for concurrent writes on every node
 """Writes in a faulty time, divided by the number of nodes and hostile peers."""
 
-EVENTS_MAX: Final = 1_000_000  # a loop of messages must end as a violation, not hang
+_EVENTS_MAX: Final = 1_000_000  # a loop of messages must end as a violation, not hang
 """More events than any run that makes progress has."""
 
 SLICE_MS: Final = 500
@@ -135,7 +135,7 @@ class Simulation:
         events_min: int = 1_001,
         pace: Pace | None = None,
         checkers: Sequence[SimChecker] | None = None,
-        events_max: int = EVENTS_MAX,
+        events_max: int = _EVENTS_MAX,
         keep: int = 0,
     ) -> None:
         self.seed = seed
@@ -164,7 +164,7 @@ class Simulation:
         self._doubles = Doubles(self._world, self.nodes, dice.fork("doubles"), self._ended)
         self._clones = clones
         self._settle = settle
-        self._writes = WRITES // (nodes + hostile) if writes is None else writes
+        self._writes = _WRITES // (nodes + hostile) if writes is None else writes
         self._duration_ms = duration_ms
         self._events_min = events_min
         self._redials = dice.fork("redials")  # its own dice: redials do not move other draws

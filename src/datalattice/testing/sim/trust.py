@@ -52,7 +52,7 @@ from datalattice.testing.sim.neutral_checkers import (
     SentIsDurable,
 )
 
-REFUSALS: Final = frozenset(
+_REFUSALS: Final = frozenset(
     {
         BAD_SIGNATURE,
         ENTRY_DROPPED,
@@ -242,7 +242,7 @@ class Named(SimChecker):
         self._refused[node.name] = {}
 
     def on_note(self, node: LatticeHost, kind: str, peer: str) -> None:
-        if kind in REFUSALS:
+        if kind in _REFUSALS:
             self._remember(node, peer, kind)
 
     def on_close(self, node: LatticeHost, peer: str, reason: str) -> None:

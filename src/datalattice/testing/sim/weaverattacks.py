@@ -31,16 +31,16 @@ from datalattice.sync.weaver import (
 from datalattice.testing.dice import Dice
 from datalattice.testing.sim.network import HostName, ScriptedPeer, SimNetwork
 from datalattice.testing.sim.timeline import Timeline
-from datalattice.weaver import ZERO, Intention, SignedIntention
+from datalattice.weaver import ZERO_HASH, Intention, SignedIntention
 from datalattice.wire import FrameBuffer, encode_frame
 
-CAPTURED_MAX: Final = 24
+_CAPTURED_MAX: Final = 24
 """Frames of nodes that an attacker remembers."""
 
-HASHES_MAX: Final = 200
+_HASHES_MAX: Final = 200
 """Hashes that an attack invents."""
 
-STREAM_BYTES_MAX: Final = 2_000_000
+_STREAM_BYTES_MAX: Final = 2_000_000
 
 
 class StoreKnowledge:
@@ -48,9 +48,9 @@ class StoreKnowledge:
 
     def __init__(self, store_id: bytes, key: KeyPair) -> None:
         self.store_id: Final = store_id
-        self.captured: Final[deque[bytes]] = deque(maxlen=CAPTURED_MAX)
+        self.captured: Final[deque[bytes]] = deque(maxlen=_CAPTURED_MAX)
         self._key = key
-        self._tip = ZERO
+        self._tip = ZERO_HASH
         self._wall = 1
         self._exchange = 0
 
@@ -77,7 +77,7 @@ class StoreKnowledge:
 Arm = Callable[[StoreKnowledge, Dice], Iterable[bytes]]
 
 
-def _invented(dice: Dice, most: int = HASHES_MAX) -> tuple[bytes, ...]:
+def _invented(dice: Dice, most: int = _HASHES_MAX) -> tuple[bytes, ...]:
     return tuple(dice.bytes(32) for _ in range(dice.between(1, most)))
 
 
@@ -99,7 +99,7 @@ def repeat(know: StoreKnowledge, dice: Dice) -> Iterator[bytes]:
 
 def announce(know: StoreKnowledge, dice: Dice) -> Iterator[bytes]:
     """Announce intentions that do not exist, some more than may be."""
-    most = ANNOUNCED_MAX + 10 if dice.chance(0.2) else HASHES_MAX
+    most = ANNOUNCED_MAX + 10 if dice.chance(0.2) else _HASHES_MAX
     yield know.frame(0, NewsMessage(announced=_invented(dice, most)))
     yield know.frame(0, NewsMessage(is_redundant=True))
 
@@ -223,7 +223,7 @@ class WeaverAttacker(ScriptedPeer):
         key: KeyPair,
         stores: Sequence[HostName],
     ) -> None:
-        super().__init__(name, timeline, network, STREAM_BYTES_MAX)
+        super().__init__(name, timeline, network, _STREAM_BYTES_MAX)
         self._dice = dice
         self._stores = {one: StoreKnowledge(one[1], key) for one in stores}
         self._streams: dict[tuple[str, HostName], FrameBuffer] = {}
@@ -253,7 +253,7 @@ class WeaverAttacker(ScriptedPeer):
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
         if connection not in self._buffers or name not in self._stores:
             return
-        buffer = self._streams.setdefault((connection, name), FrameBuffer(STREAM_BYTES_MAX))
+        buffer = self._streams.setdefault((connection, name), FrameBuffer(_STREAM_BYTES_MAX))
         buffer.feed(data)
         while (payload := buffer.next_payload()) is not None:
             self._hear(connection, name, payload)

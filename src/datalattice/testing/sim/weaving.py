@@ -19,7 +19,7 @@ from datalattice.sync import Replica, WireProtocol
 from datalattice.sync.reconcile import HASH_END, HASH_START, SKETCH_LIMITS
 from datalattice.sync.weaver import (
     GRAFT_MS,
-    PROTOCOL,
+    WEAVER_PROTOCOL,
     NewsMessage,
     PeerMessage,
     WeaverProtocol,
@@ -41,11 +41,11 @@ from datalattice.weaver import (
     WeaverStore,
 )
 
-TEAM: Final[HostName] = (PROTOCOL, b"simulated store.")
-CHILD: Final[HostName] = (PROTOCOL, b"a store below it")
+TEAM: Final[HostName] = (WEAVER_PROTOCOL, b"simulated store.")
+CHILD: Final[HostName] = (WEAVER_PROTOCOL, b"a store below it")
 """A store below the other one, whose peers it shares."""
 
-KEYS: Final = 12  # few, so that writes conflict
+_KEYS: Final = 12  # few, so that writes conflict
 """Keys that all users write to, so that many writes are concurrent."""
 
 DELETES: Final = 0.15
@@ -83,7 +83,7 @@ def weave(name: HostName, node: SimNode, dice: Dice) -> None:
     """Plan to put or delete one of the keys of a store."""
     replica = node.hosts[name].replica
     assert isinstance(replica, SimWeaverReplica)
-    key = b"key %d" % dice.below(KEYS)
+    key = b"key %d" % dice.below(_KEYS)
     value = None if dice.chance(DELETES) else b"%s %d" % (node.name.encode(), dice.bits())
     replica.planned.append((key, value))
 

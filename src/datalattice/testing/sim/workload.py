@@ -22,9 +22,9 @@ from datalattice.testing.dice import Dice
 from datalattice.testing.sim.lattice_checkers import LOCAL_MARK
 from datalattice.testing.sim.node import SimNode
 
-DATA = Keyword("data")
+_DATA = Keyword("data")
 INFO_PATH = (Keyword("p2p"), Keyword("nodes"))
-NOTE = Keyword("note")
+_NOTE = Keyword("note")
 
 
 def standard_workload(node: SimNode, dice: Dice) -> None:
@@ -52,7 +52,7 @@ def put_content(node: SimNode, dice: Dice) -> None:
     """Put a blob under its hash, sometimes one of several cells."""
     blob = dice.bytes(20) * dice.pick((1, 15, 15, 450))  # in one cell, in several, or as a tree
     content = Index.of([(value_hash(blob), blob)])
-    node.cursor.path(DATA).merge(content)
+    node.cursor.path(_DATA).merge(content)
 
 
 def announce_info(node: SimNode) -> None:
@@ -70,13 +70,13 @@ def announce_info(node: SimNode) -> None:
 def keep_private(node: SimNode, dice: Dice) -> None:
     """Write to `:local`, which never leaves the node."""
     text = LOCAL_MARK.decode() + f" {node.name} {dice.bits()} ".ljust(dice.pick((10, 200)), ".")
-    last = local_value(node.cursor.get(), node.keys.public_key, NOTE)
+    last = local_value(node.cursor.get(), node.keys.public_key, _NOTE)
     stamp = next_stamp(node.clock.now_ms(), map_timestamp(last))
     note = Map.of([(TIMESTAMP, stamp), ("text", text)])
 
     def put(root: Value) -> Value:
         held = local_value(root, node.keys.public_key)
         fields = held if isinstance(held, Map) else Map()  # the node keeps its evidence there, too
-        return set_local(root, node.keys, fields.put(NOTE, note))
+        return set_local(root, node.keys, fields.put(_NOTE, note))
 
     node.cursor.update(put)

@@ -12,7 +12,7 @@ from tests.unit.service.cases import World
 
 from datalattice.actions import ACTIONS, OfferRecords
 from datalattice.cli.render import use_form
-from datalattice.cli.repl.commands import COMMANDS
+from datalattice.cli.repl.commands import REPL_COMMANDS
 from datalattice.cli.repl.evaluator import Evaluator, Quit
 from datalattice.errors import DataLatticeError, NoSuchPath, UsageError
 from datalattice.service import LocalClient
@@ -258,7 +258,7 @@ def test_a_stream_that_fails_is_told_and_ends(
 
 def test_help_lists_every_command(run: Run) -> None:
     listed = [line.split("\t")[0] for line in run("help").splitlines()]
-    assert listed == [*COMMANDS, *ACTIONS]
+    assert listed == [*REPL_COMMANDS, *ACTIONS]
     run("use notes")
     found = {line.split("\t")[0]: line for line in run("help").splitlines()}
     assert found["put"] == "put\tkey value\tSet a key."
@@ -283,7 +283,7 @@ def test_help_of_one_has_its_words_fields_and_types(run: Run) -> None:
     found = json.loads(run("help queue.range"))
     assert found["kind"] == "query"
     assert {"name": "count", "type": "whole number", "default": "100"} in found["arguments"]
-    for name in [*ACTIONS, *COMMANDS]:
+    for name in [*ACTIONS, *REPL_COMMANDS]:
         assert json.loads(run(f"help {name}"))["doc"], name
 
 

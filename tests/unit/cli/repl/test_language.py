@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from datalattice.actions import (
     ACTIONS,
-    CELL,
+    CELL_FORMAT,
     ActionRequest,
     CreateStore,
     ExecMethod,
@@ -26,7 +26,7 @@ from datalattice.actions import (
 )
 from datalattice.cells import Map, Vector, to_cell
 from datalattice.cli.repl.language import (
-    DEPTH_MAX,
+    COMMAND_DEPTH_MAX,
     BareWord,
     Incomplete,
     JsonPart,
@@ -47,7 +47,7 @@ TEXTS = st.text(max_size=8)
 
 def of_field(field: FieldInfo) -> st.SearchStrategy[Any]:
     one: st.SearchStrategy[Any]
-    if field.codec is CELL:
+    if field.codec is CELL_FORMAT:
         one = values()
     elif isinstance(field.codec, HexFormat):
         size = field.codec._size
@@ -271,7 +271,11 @@ def test_what_no_line_can_mend_is_refused(text: str, said: str) -> None:
 
 
 def test_lists_nest_up_to_a_bound() -> None:
-    for depth, is_read in ((DEPTH_MAX - 1, True), (DEPTH_MAX, True), (DEPTH_MAX + 1, False)):
+    for depth, is_read in (
+        (COMMAND_DEPTH_MAX - 1, True),
+        (COMMAND_DEPTH_MAX, True),
+        (COMMAND_DEPTH_MAX + 1, False),
+    ):
         text = "(" * depth + ")" * depth
         if is_read:
             parse_command(f"a {text}")

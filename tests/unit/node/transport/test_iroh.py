@@ -189,7 +189,7 @@ class FakeConnection:
 
 
 def test_a_connection_ends_when_nothing_comes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iroh_module, "LOOK_S", 0.001)
+    monkeypatch.setattr(iroh_module, "_LOOK_S", 0.001)
     looks = iroh_module.SILENT_LOOKS
 
     async def work() -> None:

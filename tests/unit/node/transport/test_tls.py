@@ -397,10 +397,10 @@ def test_a_plain_listener_and_a_dead_one_are_told_apart(monkeypatch: pytest.Monk
             await end_of(reader, writer)
 
         for serve, match, timeout_s in (
-            (talk, "no TLS handshake", tcp_module.DIAL_TIMEOUT_S),
+            (talk, "no TLS handshake", tcp_module._DIAL_TIMEOUT_S),
             (hush, "no answer", 0.5),
         ):
-            monkeypatch.setattr(tcp_module, "DIAL_TIMEOUT_S", timeout_s)
+            monkeypatch.setattr(tcp_module, "_DIAL_TIMEOUT_S", timeout_s)
             server = await asyncio.start_server(serve, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(OSError, match=match):

@@ -35,7 +35,7 @@ pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from datalattice.pipeline.cells import sink  # noqa: E402 - needs Spark
-from datalattice.pipeline.cells.sink import STORES_MAX  # noqa: E402 - needs Spark
+from datalattice.pipeline.cells.sink import OPEN_STORES_MAX  # noqa: E402 - needs Spark
 from datalattice.pipeline.cells.source import CellsSource  # noqa: E402 - needs Spark
 from datalattice.testing.spark_kit import rows_of, struct_of  # noqa: E402 - needs Spark
 
@@ -183,7 +183,7 @@ class TestWriting:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["to", "to.staging"]
         assert list((tmp_path / "to.staging").iterdir()) == []
 
-    @pytest.mark.parametrize("tasks", [STORES_MAX, STORES_MAX + 1])
+    @pytest.mark.parametrize("tasks", [OPEN_STORES_MAX, OPEN_STORES_MAX + 1])
     def test_what_many_tasks_have_and_some_twice(self, tmp_path: Path, tasks: int) -> None:
         value = value_of(1)
         cells = cells_of(value)
@@ -193,7 +193,7 @@ class TestWriting:
             assert store.check().is_clean
         assert len(read(tmp_path / "to")) == len(cells)
 
-    @pytest.mark.parametrize("tasks", [1, 3, STORES_MAX + 1])
+    @pytest.mark.parametrize("tasks", [1, 3, OPEN_STORES_MAX + 1])
     @pytest.mark.parametrize("copies", [0, 1, 5, 12])
     def test_what_a_copy_left_when_it_ended_is_complete(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int, copies: int

@@ -34,7 +34,7 @@ from datalattice.pipeline.jobs.audit import (  # noqa: E402
     read_facts,
 )
 from datalattice.pipeline.jobs.stores import (  # noqa: E402
-    PARTS_MAX,
+    STORE_PARTS_MAX,
     for_tasks,
     parts_of,
     store_folder,
@@ -372,11 +372,11 @@ def test_parts(whole: Path) -> None:
     assert 5 <= len(parts_of(extent, None)) <= 8
     assert [len(parts_of(extent, None, cores)) for cores in (1, 2)] == [1, 4]
     assert len(parts_of(extent, 1)) == 1
-    assert len(parts_of(extent, PARTS_MAX)) == count
-    for parts in (1, 2, 3, count, PARTS_MAX):
+    assert len(parts_of(extent, STORE_PARTS_MAX)) == count
+    for parts in (1, 2, 3, count, STORE_PARTS_MAX):
         numbers = [n for one in parts_of(extent, parts) for n in range(one.first, one.last + 1)]
         assert numbers == [segment.number for segment in extent.segments]
-    for bad in (0, PARTS_MAX + 1):
+    for bad in (0, STORE_PARTS_MAX + 1):
         with pytest.raises(UsageError, match=f"option parts={bad} is not accepted"):
             parts_of(extent, bad)
 

@@ -80,7 +80,7 @@ def test_random_replicas(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             change(draw, replicas[-1])
     monkeypatch.setattr(module, "run_tasks", run_here)
     monkeypatch.setattr(module, "RANGE_KEYS", draw.choice([5, 1_000]))
-    monkeypatch.setattr(module, "BUCKETS_MAX", draw.choice([1, 3, 64]))
+    monkeypatch.setattr(module, "_BUCKETS_MAX", draw.choice([1, 3, 64]))
     monkeypatch.setattr(module, "SAMPLE_MAX", draw.choice([1, 16]))
     key = draw.choice([None, *OWNERS])
     wanted = value_hash(merged([one.root for one in replicas], key)).hex()

@@ -130,7 +130,7 @@ def test_there_are_no_more_pieces_than_a_plan_may_have(
 ) -> None:
     cells = Indexes()
     index = cells.index(numbered(4_000))
-    monkeypatch.setattr(planning, "PIECES_MAX", 20)
+    monkeypatch.setattr(planning, "_PIECES_MAX", 20)
     tasks = plan([DatabasePair(SHOP, None, index)])
     assert sum(map(len, tasks)) < 20 + 16
     assert sum(len(keys_of(task, cells)) for task in tasks) == 4_000

@@ -402,7 +402,7 @@ def test_what_is_written_is_stored_piece_by_piece(
         put(self, name, entries)
 
     monkeypatch.setattr(upsert._BatchDatabases, "_put", counted)
-    monkeypatch.setattr(upsert, "KEYS_MAX", 100)
+    monkeypatch.setattr(upsert, "_KEYS_MAX", 100)
     monkeypatch.setattr(rows_stage, "RUN_KEYS_MAX", 64)
     rows = [(f"k{i}", "x" * 300) for i in range(450)]
     sink.save(PLAIN, rows)
@@ -419,7 +419,7 @@ def test_what_is_written_is_stored_piece_by_piece(
 def test_a_disk_that_is_full_while_the_driver_joins_takes_nothing_and_later_all(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upsert, "KEYS_MAX", 16)
+    monkeypatch.setattr(upsert, "_KEYS_MAX", 16)
     sink.save(PLAIN, [("a", "before")])
     rows = [(f"k{i}", "x" * 2_000) for i in range(160)]
     writer = sink.writer(PLAIN, batch=3)
@@ -561,7 +561,7 @@ def test_however_rows_are_split_the_database_is_that_of_writes_one_by_one(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, runs: int, keys: int
 ) -> None:
     monkeypatch.setattr(rows_stage, "RUN_KEYS_MAX", 7)
-    monkeypatch.setattr(rows_stage, "ROWS_MAX", 5)
+    monkeypatch.setattr(rows_stage, "_ROWS_MAX", 5)
     monkeypatch.setattr(rows_stage, "ITEMS_BYTES", 100)
     monkeypatch.setattr(upsert, "RUNS_MAX", runs)
     rows = [

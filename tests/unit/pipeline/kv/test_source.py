@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.arrow.batches import row_bytes
-from datalattice.arrow.values import ValueFormat, render
+from datalattice.arrow.values import ValueFormat, to_column_value
 from datalattice.cells import (
     Char,
     Index,
@@ -37,7 +37,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, BadSignature, DataLoss, MissingData, UsageError
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.changes import STAND_MS, ReadPosition
-from datalattice.pipeline.kv.options import COLUMNS, HIDDEN_DATABASE, parse_options
+from datalattice.pipeline.kv.options import HIDDEN_DATABASE, KV_COLUMNS, parse_options
 from datalattice.pipeline.kv.rows import rows
 from datalattice.pipeline.kv.source import KVSource, KVStreamReader
 from datalattice.pipeline.leasing import RootLease
@@ -161,7 +161,7 @@ def test_a_batch_has_a_row_for_each_live_key(stores: Stores, clock: StoppedClock
     stores.commit()
     clock.now += 100
     made = stores.read()
-    assert [tuple(row) for row in made] == [COLUMNS] * 6
+    assert [tuple(row) for row in made] == [KV_COLUMNS] * 6
     assert {row["key"]: (row["type"], json.loads(row["value"])) for row in made} == {
         "a": ("value", {"n": 1}),
         "b": ("value", 2),
@@ -401,7 +401,7 @@ def test_a_database_whose_name_is_not_text_is_shown(stores: Stores) -> None:
     for format in ("cell", "string", "json", "variant"):
         (row,) = stores.read(valueFormat=format, database=to_text(odd))
         assert row["database"] == to_text(odd)
-        assert row["value"] == render(Vector.of([half]), ValueFormat(format))
+        assert row["value"] == to_column_value(Vector.of([half]), ValueFormat(format))
 
 
 def test_two_databases_whose_names_read_the_same_are_refused(stores: Stores) -> None:

@@ -11,8 +11,8 @@ from datalattice.arrow.values import ValueFormat
 from datalattice.errors import UsageError
 from datalattice.pipeline.options import declared, owner_name
 from datalattice.pipeline.queue.options import (
-    COLUMNS,
     DEFAULT_COLUMNS,
+    QUEUE_COLUMNS,
     Edge,
     PartitionFormat,
     Positions,
@@ -78,7 +78,7 @@ def test_the_folder_may_come_from_load() -> None:
 
 
 def test_headers_come_on_demand() -> None:
-    assert parse_options({"store": "s", "includeHeaders": "true"}).columns == COLUMNS
+    assert parse_options({"store": "s", "includeHeaders": "true"}).columns == QUEUE_COLUMNS
     assert parse_options({"store": "s", "includeHeaders": "false"}).columns == DEFAULT_COLUMNS
     chosen = parse_options({"store": "s", "includeHeaders": "true", "columns": "headers,offset"})
     assert chosen.columns == ("headers", "offset")

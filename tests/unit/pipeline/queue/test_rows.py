@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from datalattice.apps.queue import make_entry
 from datalattice.arrow import log
-from datalattice.arrow.values import ValueFormat, render
+from datalattice.arrow.values import ValueFormat, to_column_value
 from datalattice.cells import (
     Blob,
     Char,
@@ -36,7 +36,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import HASH_BYTES
-from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_options
+from datalattice.pipeline.queue.options import QUEUE_COLUMNS, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import PartitionLog, PartitionName, Slice
 from datalattice.pipeline.queue.rows import batches
 from datalattice.store.records import check_hash
@@ -125,7 +125,7 @@ def test_damaged_cells_make_wrong_rows_or_an_error_that_says_so(
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cells[hash] = bytes(damaged[: data.draw(st.integers(1, len(damaged)) | st.just(len(damaged)))])
-    chosen = options(valueFormat=mode.value, columns=",".join(COLUMNS), verify="false")
+    chosen = options(valueFormat=mode.value, columns=",".join(QUEUE_COLUMNS), verify="false")
     top = cells.get(value_hash(vector), encode(vector))
     part = Slice(PartitionName("0xaa", "t", "0"), PartitionLog(0, len(vector), top), 0, len(vector))
 
@@ -168,7 +168,7 @@ def logs(draw: st.DrawFn, values: list[Value]) -> list[Value]:
 def expected(entry: Value, part: int, format: ValueFormat) -> object:
     if not isinstance(entry, Vector) or len(entry) < 4 or not isinstance(entry[2], int):
         return None
-    return render(entry[part], format)
+    return to_column_value(entry[part], format)
 
 
 @pytest.mark.parametrize("format", list(ValueFormat))
@@ -239,7 +239,7 @@ def test_columns_come_in_the_order_asked_for() -> None:
 def test_every_choice_of_columns_has_its_types() -> None:
     for value_format, kind in {"cell": "BINARY", "json": "STRING"}.items():
         types = options(valueFormat=value_format, includeHeaders="true").types
-        assert tuple(types) == COLUMNS
+        assert tuple(types) == QUEUE_COLUMNS
         assert types["key"] == types["value"] == kind
     assert options(keyFormat="bytes", valueFormat="string", columns="key,value").types == {
         "key": "BINARY",

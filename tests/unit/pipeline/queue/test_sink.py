@@ -571,11 +571,11 @@ def test_a_number_of_partitions_that_changed_meanwhile_is_reported(sink: Sink) -
 def test_what_no_task_of_this_version_staged_is_refused(sink: Sink) -> None:
     writer = sink.writer("value bigint")
     for kind, head in (
-        (rows_stage.RECORDS + 1, to_cell(["t", 0, None])),
-        (rows_stage.RECORDS, to_cell(["t", 0])),
-        (rows_stage.RECORDS, to_cell([1, 0, None])),
-        (rows_stage.RECORDS, to_cell(["t", "0", None])),
-        (rows_stage.RECORDS, to_cell(["t", 0, "1"])),
+        (rows_stage.RECORDS_PARCEL + 1, to_cell(["t", 0, None])),
+        (rows_stage.RECORDS_PARCEL, to_cell(["t", 0])),
+        (rows_stage.RECORDS_PARCEL, to_cell([1, 0, None])),
+        (rows_stage.RECORDS_PARCEL, to_cell(["t", "0", None])),
+        (rows_stage.RECORDS_PARCEL, to_cell(["t", 0, "1"])),
     ):
         with writer._job.stage() as stage:
             stage.parcels.put_items(kind, encode_message(head), [])

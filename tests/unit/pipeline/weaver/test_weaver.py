@@ -15,7 +15,7 @@ import datalattice
 from datalattice.engine import open_engine
 from datalattice.errors import BadSignature, DataLoss, NoSuchPath, UsageError
 from datalattice.pipeline.weaver import rows as weaver_rows
-from datalattice.pipeline.weaver.options import COLUMNS, WeaverTable, parse_options
+from datalattice.pipeline.weaver.options import WEAVER_COLUMNS, WeaverTable, parse_options
 from datalattice.testing.stores_kit import envelopes_of
 from datalattice.weaver import STORE_TABLES, Position, PutRequest, StoreView, store_id_text
 
@@ -229,7 +229,7 @@ def test_tasks_divide_the_records_and_read_them_whatever_is_written_meanwhile(ho
 
 def test_a_plan_has_at_least_the_tasks_asked_for_and_none_without_a_record() -> None:
     view = cast("StoreView", Numbers())
-    most = weaver_rows.RECORDS_PER_TASK_MAX
+    most = weaver_rows._RECORDS_PER_TASK_MAX
 
     def sizes(start: int, end: int, tasks: int = 1) -> list[int]:
         positions = Numbers().position(start), Numbers().position(end)
@@ -250,7 +250,7 @@ class Numbers:
 
 
 def test_a_task_of_many_records_takes_several_snapshots(home: Home) -> None:
-    count = weaver_rows.RECORDS_AT_ONCE + 1
+    count = weaver_rows._RECORDS_AT_ONCE + 1
     puts = [PutRequest(b"k%d" % number, b"v") for number in range(count)]
     home.notes.store.execute_all("Put", puts)
     assert len(home.read(columns="seq", verify="false")) == count + SYSTEM_RECORDS
@@ -462,6 +462,6 @@ def test_a_store_is_named_by_folder_and_name(home: Home, tmp_path: Path) -> None
     with pytest.raises(NoSuchPath, match="there are no stores in"):
         parse_options({"store": str(tmp_path / "none"), "name": "notes"})
     by_id = parse_options({"path": str(home.folder), "name": home.id})
-    assert by_id.columns == COLUMNS[WeaverTable.INTENTIONS]["any"]
+    assert by_id.columns == WEAVER_COLUMNS[WeaverTable.INTENTIONS]["any"]
     home.node.store("child", kind="log", parent=home.notes)
     assert parse_options({"store": str(home.folder), "name": "notes/child"}).kind == "core:logstore"

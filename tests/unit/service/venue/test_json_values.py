@@ -10,7 +10,7 @@ import pytest
 from datalattice.errors import UsageError
 from datalattice.service.venue import OperationMetadata
 from datalattice.service.venue.adapters.json_values import (
-    DEPTH_MAX,
+    JSON_VALUE_DEPTH_MAX,
     JsonAdapter,
     assoc,
     cond,
@@ -38,14 +38,14 @@ def test_a_patch_that_is_no_object_replaces_all() -> None:
     assert merge_json({"values": ["text", {"a": 1}]}) == {"a": 1}
 
 
-@pytest.mark.parametrize("depth", [DEPTH_MAX - 1, DEPTH_MAX])
+@pytest.mark.parametrize("depth", [JSON_VALUE_DEPTH_MAX - 1, JSON_VALUE_DEPTH_MAX])
 def test_merge_takes_values_up_to_its_depth(depth: int) -> None:
     assert merge_json({"values": [nested(depth)]}) == nested(depth)
 
 
 def test_merge_refuses_deeper_values() -> None:
-    with pytest.raises(UsageError, match=f"at most {DEPTH_MAX} deep"):
-        merge_json({"values": [nested(DEPTH_MAX + 1)]})
+    with pytest.raises(UsageError, match=f"at most {JSON_VALUE_DEPTH_MAX} deep"):
+        merge_json({"values": [nested(JSON_VALUE_DEPTH_MAX + 1)]})
 
 
 @pytest.mark.parametrize("when", [True, 0, "", [], {}, "false"])
@@ -89,7 +89,7 @@ def test_assoc_replaces_one_position_of_a_list() -> None:
         {"path": [1], "target": [1]},
         {"path": [-1], "target": [1]},
         {"path": ["a", "b"], "target": {"a": "text"}},
-        {"path": ["a"] * (DEPTH_MAX + 1)},
+        {"path": ["a"] * (JSON_VALUE_DEPTH_MAX + 1)},
     ],
 )
 def test_a_path_that_leads_nowhere_is_refused(given: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ def test_a_path_that_leads_nowhere_is_refused(given: dict[str, Any]) -> None:
         assoc({"value": 1, **given})
 
 
-@pytest.mark.parametrize("steps", [DEPTH_MAX - 1, DEPTH_MAX])
+@pytest.mark.parametrize("steps", [JSON_VALUE_DEPTH_MAX - 1, JSON_VALUE_DEPTH_MAX])
 def test_a_path_may_have_so_many_names(steps: int) -> None:
     assert assoc({"path": ["a"] * steps, "value": 1}) == nested(steps)
 

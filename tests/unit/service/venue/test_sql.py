@@ -18,7 +18,7 @@ from datalattice.errors import LimitExceeded, NoSuchPath, Unauthorized, UsageErr
 from datalattice.service.venue import JobCaller, Json, OperationFailed, OperationMetadata
 from datalattice.service.venue.adapters.sql import (
     QUERY_CHARS_MAX,
-    TABLES_MAX,
+    SQL_TABLES_MAX,
     SqlAdapter,
 )
 from datalattice.service.venue.adapters.tables import LatticeTables, TableRows
@@ -248,9 +248,9 @@ def test_an_input_has_its_limits() -> None:
     assert ask(query)["rows"] == [[1]]
     with pytest.raises(UsageError, match=f"at most {QUERY_CHARS_MAX} characters"):
         ask(query + "x")
-    tables: dict[str, Json] = {f"t{n}": {"count": 1} for n in range(TABLES_MAX)}
+    tables: dict[str, Json] = {f"t{n}": {"count": 1} for n in range(SQL_TABLES_MAX)}
     ask("SELECT 1", tables)
-    with pytest.raises(UsageError, match=f"at most {TABLES_MAX} tables"):
+    with pytest.raises(UsageError, match=f"at most {SQL_TABLES_MAX} tables"):
         ask("SELECT 1", {**tables, "more": {"count": 1}})
 
 

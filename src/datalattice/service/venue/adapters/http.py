@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from datalattice.service.venue.adapters.guarded import HttpAnswer, HttpTarget, ResolveHost
 
-METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
+_METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
 
 URL_CHARS_MAX: Final = 8_192
 """Longest URL, with `queryParams`."""
@@ -116,7 +116,7 @@ class HttpAdapter(PlainAdapter):
             "post": ("Posts a JSON body", with_body, True),
             "any": (
                 "Asks with any method",
-                {**with_body, "method": {"enum": list(METHODS)}},
+                {**with_body, "method": {"enum": list(_METHODS)}},
                 True,
             ),
         }
@@ -166,8 +166,8 @@ class HttpAdapter(PlainAdapter):
         kind = sub_operation(meta, ["get", "post", "any"])
         request = members(given, _MEMBERS)
         method = text_member(request, "method", "POST" if kind == "post" else "GET").upper()
-        if method not in METHODS or (kind != "any" and method != kind.upper()):
-            allowed = ", ".join(METHODS) if kind == "any" else kind.upper()
+        if method not in _METHODS or (kind != "any" and method != kind.upper()):
+            allowed = ", ".join(_METHODS) if kind == "any" else kind.upper()
             raise UsageError(f"`method` of http:{kind} is {allowed}, got {method[:20]!r}")
         to = self._target(_with_query(text_member(request, "url"), request.get("queryParams")))
         fields = _fields(request.get("headers"))

@@ -18,18 +18,18 @@ from datalattice.service.venue import (
 )
 from datalattice.service.venue.adapters.inputs import members, sub_operation
 
-DEPTH_MAX: Final = 128
+JSON_VALUE_DEPTH_MAX: Final = 128
 """Deepest nesting of values that `merge` joins, and most steps of a path of `assoc`."""
 
 
 def merge_json(given: Mapping[str, Any]) -> Any:
     """Return `values` merged from left to right by RFC 7396, starting with `{}`.
 
-    Raises: UsageError: `values` is not a list, or nests deeper than `DEPTH_MAX`.
+    Raises: UsageError: `values` is not a list, or nests deeper than `JSON_VALUE_DEPTH_MAX`.
     """
     merged: Any = {}
     for value in _list(given, "values"):
-        merged = _patched(merged, value, DEPTH_MAX)
+        merged = _patched(merged, value, JSON_VALUE_DEPTH_MAX)
     return merged
 
 
@@ -37,7 +37,7 @@ def _patched(target: Any, patch: Any, depth: int) -> Any:
     if not isinstance(patch, dict):  # "the patch replaces the target" (RFC 7396)
         return patch
     if not depth:
-        raise UsageError(f"`values` nest at most {DEPTH_MAX} deep")
+        raise UsageError(f"`values` nest at most {JSON_VALUE_DEPTH_MAX} deep")
     result = dict(target) if isinstance(target, dict) else {}
     for name, value in patch.items():
         if value is None:  # "null values ... are given special meaning: removal" (RFC 7396)
@@ -68,12 +68,15 @@ def assoc(given: Mapping[str, Any]) -> Any:
     """Return `target` (by default `{}`) with `value` at `path`; missing objects are made.
 
     path: one name, or a list of names, and of positions where `target` has a list.
-    Raises: UsageError: the path is empty, longer than `DEPTH_MAX`, or leads through another value.
+    Raises: UsageError: the path is empty, longer than `JSON_VALUE_DEPTH_MAX`, or leads through
+            another value.
     """
     path = given.get("path")
     steps = [path] if isinstance(path, str) else path
-    if not isinstance(steps, list) or not 0 < len(steps) <= DEPTH_MAX:
-        raise UsageError(f"`path` is a name, or a list of 1 to {DEPTH_MAX} names and positions")
+    if not isinstance(steps, list) or not 0 < len(steps) <= JSON_VALUE_DEPTH_MAX:
+        raise UsageError(
+            f"`path` is a name, or a list of 1 to {JSON_VALUE_DEPTH_MAX} names and positions"
+        )
     target = given.get("target")
     return _with({} if target is None else target, steps, 0, given.get("value"))
 

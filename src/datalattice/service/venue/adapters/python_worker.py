@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-ERROR_CHARS_MAX = 4_096
+_ERROR_CHARS_MAX = 4_096
 """Longest text of an error that is passed on."""
 
 
@@ -70,11 +70,11 @@ def _answer(request: dict[str, Any]) -> str:
             function = getattr(function, name)
         result = function(*request["arguments"])
     except BaseException as error:  # noqa: BLE001  # whatever it raises, also SystemExit, is its answer
-        return json.dumps({"error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]})
+        return json.dumps({"error": f"{type(error).__name__}: {error}"[:_ERROR_CHARS_MAX]})
     try:
         return json.dumps({"result": result}, allow_nan=False)
     except (TypeError, ValueError, RecursionError, MemoryError) as error:
-        return json.dumps({"error": f"it returned what is not JSON: {error}"[:ERROR_CHARS_MAX]})
+        return json.dumps({"error": f"it returned what is not JSON: {error}"[:_ERROR_CHARS_MAX]})
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from datalattice.service.venue.adapters.python import checked_result
 if TYPE_CHECKING:
     from datalattice.pipeline import SparkSession
 
-INTERRUPT_S: Final = 0.2
+_INTERRUPT_S: Final = 0.2
 """A cancelled job is interrupted again after this time, as it may be between two stages."""
 
 SPARK_JOBS_AT_ONCE: Final = 2
@@ -153,7 +153,7 @@ class SparkAdapter(PlainAdapter):
             finally:
                 while not call.done():
                     await asyncio.to_thread(run.interrupt)
-                    await asyncio.wait([call], timeout=INTERRUPT_S)
+                    await asyncio.wait([call], timeout=_INTERRUPT_S)
                 call.exception()
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)

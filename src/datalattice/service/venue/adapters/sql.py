@@ -43,10 +43,10 @@ T = TypeVar("T")
 QUERY_CHARS_MAX: Final = 65_536
 """Longest text of a query."""
 
-TABLES_MAX: Final = 16
+SQL_TABLES_MAX: Final = 16
 """Most tables of a query."""
 
-INTERRUPT_S: Final = 0.05
+_INTERRUPT_S: Final = 0.05
 """A query that is stopped is interrupted again after this time, as it may just not run yet."""
 
 _MEMBERS: Final = ("query", "tables", "parameters", "maxRows")
@@ -124,7 +124,7 @@ class SqlAdapter(PlainAdapter):
                 # The database must not be closed under the thread.
                 while not call.done():
                     query.stop()
-                    await asyncio.wait([call], timeout=INTERRUPT_S)
+                    await asyncio.wait([call], timeout=_INTERRUPT_S)
                 call.exception()
                 query.close()
 
@@ -160,8 +160,8 @@ class SqlAdapter(PlainAdapter):
         if len(query) > QUERY_CHARS_MAX:
             raise UsageError(f"`query` has at most {QUERY_CHARS_MAX} characters, got {len(query)}")
         tables = fields.get("tables") or {}
-        if not isinstance(tables, dict) or len(tables) > TABLES_MAX:
-            raise UsageError(f"`tables` is an object of at most {TABLES_MAX} tables by name")
+        if not isinstance(tables, dict) or len(tables) > SQL_TABLES_MAX:
+            raise UsageError(f"`tables` is an object of at most {SQL_TABLES_MAX} tables by name")
         for name, source in tables.items():
             if not _TABLE.fullmatch(name):
                 raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
-from datalattice.actions import OWN, ActionRequest, ReadKeys, ReadRecords
+from datalattice.actions import OWN_NAME, ActionRequest, ReadKeys, ReadRecords
 from datalattice.apps.kv import shown_value
 from datalattice.apps.queue import Topic
 from datalattice.cells import Value, to_json
@@ -16,7 +16,7 @@ from datalattice.service.venue import JobCaller, Json
 from datalattice.service.venue.adapters.inputs import members, text_member
 
 TOPIC_COLUMNS: Final = "partition STRING, offset BIGINT, time TIMESTAMP, key STRING, value STRING"
-DATABASE_COLUMNS: Final = "key STRING, type STRING, value STRING"
+_DATABASE_COLUMNS: Final = "key STRING, type STRING, value STRING"
 
 
 class TableRows(NamedTuple):
@@ -74,7 +74,7 @@ class LatticeTables:
             raise NoSuchPath(f"there is no database {request.database}")
         database = self._node.database(request.database, owner=owner)
         return TableRows(
-            DATABASE_COLUMNS,
+            _DATABASE_COLUMNS,
             ((key, entry.type_name, to_json(shown_value(entry))) for key, entry in database.scan()),
         )
 
@@ -84,7 +84,7 @@ def _request(source: Json) -> ReadRecords | ReadKeys:
     topic, database = text_member(given, "topic", ""), text_member(given, "database", "")
     if bool(topic) == bool(database):
         raise UsageError("a table is of one `topic` or one `database`")
-    owner = text_member(given, "owner", OWN)
+    owner = text_member(given, "owner", OWN_NAME)
     if topic:
         return ReadRecords(topic=topic, owner=owner)
     return ReadKeys(database=database, owner=owner)
