@@ -39,10 +39,10 @@ from datalattice.cells import (
 from datalattice.limits import CHUNK_BYTES, COUNT_MAX
 
 SKIP: Final = 0
-CELL: Final = 1
-_BYTES: Final = 2
-STRING: Final = 3
-_JSON: Final = 4
+CELL_LEAF: Final = 1
+BYTES_LEAF: Final = 2
+STRING_LEAF: Final = 3
+JSON_LEAF: Final = 4
 
 _BLOB_MASK: Final = 0xFE  # the tags of String and Blob differ in the last bit
 _MICROS: Final = 1_000
@@ -187,13 +187,13 @@ class Columns:
             at, end = 0, len(data)
         tag: i64 = data[at]
         # "The encoding with all branches" (docs/spark.md, Values as columns).
-        if mode == CELL:
+        if mode == CELL_LEAF:
             if has_no_branch(data, at, end):
                 self.sheet.add_range(spans, data, at, end)
             else:
                 self.sheet.add(spans, self.cells.message(data[at:end], TEXT_BYTES_MAX))
         elif tag & _BLOB_MASK == TAG_TEXT and (
-            mode == _BYTES or (mode == STRING and tag == TAG_TEXT)
+            mode == BYTES_LEAF or (mode == STRING_LEAF and tag == TAG_TEXT)
         ):
             length: i64 = data[at + 1]
             start: i64 = at + 2
@@ -204,13 +204,13 @@ class Columns:
             else:
                 self.sheet.check_room(length)  # a few cells may claim to hold 2**62 bytes
                 self.sheet.add(spans, self.cells.content(data, at, end))
-        elif mode == _BYTES:
+        elif mode == BYTES_LEAF:
             # "Others are refused" (docs/spark.md, Values as columns).
             raise Unfit(self.first + self.count, spans is self.values)
         else:
             text = self.cells.json(data, at, end)
             # "Strings as they are, everything else as JSON": texts of Chars and Keywords unquoted.
-            if mode == STRING and text[0] == '"':
+            if mode == STRING_LEAF and text[0] == '"':
                 text = json.loads(text)
             self.sheet.add(spans, text.encode())
 

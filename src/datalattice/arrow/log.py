@@ -27,11 +27,11 @@ RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 """The columns of a record; all others have the same value in every row."""
 
 _MODES: Final = {
-    ValueFormat.CELL: leaves.CELL,
-    ValueFormat.BYTES: leaves._BYTES,
-    ValueFormat.STRING: leaves.STRING,
-    ValueFormat.JSON: leaves._JSON,
-    ValueFormat.VARIANT: leaves._JSON,  # Spark's own parser makes a variant of it
+    ValueFormat.CELL: leaves.CELL_LEAF,
+    ValueFormat.BYTES: leaves.BYTES_LEAF,
+    ValueFormat.STRING: leaves.STRING_LEAF,
+    ValueFormat.JSON: leaves.JSON_LEAF,
+    ValueFormat.VARIANT: leaves.JSON_LEAF,  # Spark's own parser makes a variant of it
 }
 
 

@@ -34,7 +34,6 @@ _VISIBLE: Final = {
 Jsonable = object
 """What `json.dumps` takes."""
 
-
 EXIT_FAILED: Final = 1
 """Exit code of a command that ran and found a fault, or failed."""
 

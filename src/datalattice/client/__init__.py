@@ -129,6 +129,7 @@ if TYPE_CHECKING:
         guard_folder as guard_folder,
     )
     from datalattice.client.venues import (
+        COMPLETE as COMPLETE,
         VenueClient as VenueClient,
         has_ended as has_ended,
         output_of as output_of,
@@ -147,7 +148,7 @@ _LATER = {
     **dict.fromkeys(("REST_BASE", "RestClient", "problem_error", "written_request"), "rest"),
     **dict.fromkeys(("IDEMPOTENCY_KEY", "RetryPolicy"), "retrying"),
     "AsyncVenueClient": "asyncvenues",
-    **dict.fromkeys(("VenueClient", "has_ended", "output_of"), "venues"),
+    **dict.fromkeys(("COMPLETE", "VenueClient", "has_ended", "output_of"), "venues"),
     "WeaverFolder": "weaverfolder",
     **dict.fromkeys(("check_format", "guard_folder"), "upgrading"),
 }

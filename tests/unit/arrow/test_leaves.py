@@ -55,7 +55,7 @@ def entry(value: Value, key: Value = None, stamp: Value = 1_000, headers: Value 
 
 def read(
     entries: Sequence[Value],
-    mode: int = leaves.CELL,
+    mode: int = leaves.CELL_LEAF,
     first: int = 0,
     stop: int | None = None,
     key_mode: int | None = None,
@@ -117,7 +117,7 @@ def test_cells_come_back_exactly(parts: list[tuple[Value, Value]]) -> None:
 
 @given(st.lists(strategies.values(), max_size=20))
 def test_json_is_what_to_json_writes(given: list[Value]) -> None:
-    found = read([entry(value) for value in given], leaves._JSON)
+    found = read([entry(value) for value in given], leaves.JSON_LEAF)
     for text, value in zip(texts(values(found)), given, strict=True):
         assert text == (None if value is None else json_in_utf8(value))
 
@@ -141,19 +141,19 @@ WIDE = Map.of((f"field-{i}", [i, i / 2, "x" * i]) for i in range(100))
 )
 def test_json_of_large_and_odd_values(value: object) -> None:
     cell = entry(value)[1]
-    assert texts(values(read([entry(value)], leaves._JSON))) == [json_in_utf8(cell)]
+    assert texts(values(read([entry(value)], leaves.JSON_LEAF))) == [json_in_utf8(cell)]
 
 
 def test_deep_values_are_written_too() -> None:
     value: Value = 1
     for _ in range(300):
         value = Vector.of([value, "x" * 150])
-    assert texts(values(read([entry(value)], leaves._JSON))) == [to_json(value)]
+    assert texts(values(read([entry(value)], leaves.JSON_LEAF))) == [to_json(value)]
 
 
 @given(st.lists(st.binary(max_size=300) | st.text(max_size=200), max_size=40))
 def test_bytes_are_the_content_of_blobs_and_strings(given: list[bytes | str]) -> None:
-    found = read([entry(content, content) for content in given], leaves._BYTES)
+    found = read([entry(content, content) for content in given], leaves.BYTES_LEAF)
     expected = [content.encode() if isinstance(content, str) else content for content in given]
     assert values(found) == expected
     assert keys(found) == expected
@@ -163,9 +163,9 @@ def test_bytes_are_the_content_of_blobs_and_strings(given: list[bytes | str]) ->
 def test_bytes_of_every_length(size: int) -> None:
     data = bytes(i * 7 % 251 for i in range(size))
     text = "é" * (size // 2)
-    found = read([entry(Blob.of(data)), entry(Text.of(text))], leaves._BYTES)
+    found = read([entry(Blob.of(data)), entry(Text.of(text))], leaves.BYTES_LEAF)
     assert values(found) == [data, text.encode()]
-    assert texts(values(read([entry(Text.of(text))], leaves.STRING))) == [text]
+    assert texts(values(read([entry(Text.of(text))], leaves.STRING_LEAF))) == [text]
 
 
 def test_a_blob_whose_chunks_are_wrong_is_refused() -> None:
@@ -176,30 +176,30 @@ def test_a_blob_whose_chunks_are_wrong_is_refused() -> None:
         encoding = fetch(hash)
         return encode(bytes(200)) if encoding[0] == 0x31 and len(encoding) > 200 else encoding
 
-    found = Columns(shorter, 0, leaves.SKIP, leaves._BYTES, stamps=False, headers=False)
+    found = Columns(shorter, 0, leaves.SKIP, leaves.BYTES_LEAF, stamps=False, headers=False)
     (run,) = element_runs(encode(vector), 0, 1, fetch)
     with pytest.raises(BadFormat):
         found.take(run)
 
 
-@pytest.mark.parametrize(("mode", "is_value"), [(leaves.SKIP, True), (leaves._BYTES, False)])
+@pytest.mark.parametrize(("mode", "is_value"), [(leaves.SKIP, True), (leaves.BYTES_LEAF, False)])
 def test_bytes_refuse_other_values_and_say_which(mode: int, is_value: bool) -> None:
     entries = [entry("a", "k"), entry("b", "k"), entry({"x": 1} if is_value else "c", 17)]
     with pytest.raises(Unfit) as caught:
-        read(entries, leaves._BYTES, key_mode=mode)
+        read(entries, leaves.BYTES_LEAF, key_mode=mode)
     assert (caught.value.offset, caught.value.is_value) == (2, is_value)
 
 
 def test_strings_stay_and_all_else_is_json() -> None:
     given = ["text", 'say "x"', Keyword("name"), b"\x01\xff", 12, 1.5, [1, "a"], Char(34), True]
-    found = read([entry(value) for value in given], leaves.STRING)
+    found = read([entry(value) for value in given], leaves.STRING_LEAF)
     expected = ["text", 'say "x"', "name", "0x01ff", "12", "1.5", '[1,"a"]', '"', "true"]
     assert texts(values(found)) == expected
 
 
 def test_strings_that_are_not_utf8_stay_as_they_are() -> None:
     encoded = encode(entry("ab")).replace(b"ab", b"\xff\xfe")
-    found = Columns(cells_of(None), 0, leaves.SKIP, leaves.STRING, stamps=False, headers=False)
+    found = Columns(cells_of(None), 0, leaves.SKIP, leaves.STRING_LEAF, stamps=False, headers=False)
     for run in element_runs(b"\x80\x01" + encoded, 0, 1, cells_of(None)):
         found.take(run)
     assert values(found) == [b"\xff\xfe"]
@@ -243,7 +243,7 @@ def test_times_become_microseconds_where_there_is_such_a_time(
     ],
 )
 def test_what_is_not_a_record_has_no_parts_and_hides_no_other(odd: Value) -> None:
-    found = read([entry("before", "k"), odd, entry("after")], leaves.STRING)
+    found = read([entry("before", "k"), odd, entry("after")], leaves.STRING_LEAF)
     assert found.count == 3
     assert values(found) == [b"before", None, b"after"]
     assert keys(found) == [b"k", None, None]
@@ -255,7 +255,7 @@ def test_what_is_not_a_record_has_no_parts_and_hides_no_other(odd: Value) -> Non
 def test_records_may_have_further_parts(extra: int) -> None:
     for filler in (1, "x" * 30, "x" * 200):
         longer = Vector.of(["key", "value", 5, {"h": "v"}] + [filler] * extra)
-        found = read([longer, entry("next")], leaves.STRING)
+        found = read([longer, entry("next")], leaves.STRING_LEAF)
         assert values(found) == [b"value", b"next"]
         assert keys(found) == [b"key", None]
         assert stamps(found) == [5_000, 1_000_000]
@@ -311,7 +311,7 @@ FULL_MAP = b"\x82\x0f" + b"".join(
 )
 
 
-@pytest.mark.parametrize("mode", [leaves._JSON, leaves.STRING])
+@pytest.mark.parametrize("mode", [leaves.JSON_LEAF, leaves.STRING_LEAF])
 def test_a_text_of_a_few_cells_that_claim_to_be_many_is_refused(mode: int) -> None:
     forge = Forge()
     for cell, head, count in (
@@ -331,19 +331,21 @@ def test_a_text_of_nothing_comes_to_an_end() -> None:
     nothing = b"\x82\x10\x00\xff\xff" + b"\x82\x00" * 16
     full = b"\x82\x10\x00\xff\xff" + nothing * 3 + b"\x82\x00" * 13
     with pytest.raises(BadFormat, match="no entries"):
-        forge.read(forge.levels(full, lambda _: b"\x82\x10\x00\xff\xff", 16, 30), leaves._JSON)
+        forge.read(forge.levels(full, lambda _: b"\x82\x10\x00\xff\xff", 16, 30), leaves.JSON_LEAF)
     with pytest.raises(BadFormat, match="inside its parent"):
-        forge.read(forge.levels(nothing, lambda _: b"\x82\x10\x00\xff\xff", 16, 30), leaves._JSON)
+        forge.read(
+            forge.levels(nothing, lambda _: b"\x82\x10\x00\xff\xff", 16, 30), leaves.JSON_LEAF
+        )
 
 
 def test_a_blob_that_no_column_holds_is_refused_before_it_is_read() -> None:
     forge = Forge()
     blob = forge.levels(FULL_CHUNK, lambda count: b"\x31" + encode_vlq(count), 4_096, 7)
     with pytest.raises(LimitExceeded, match=str(4_096 << 28)):
-        forge.read(blob, leaves._BYTES)
+        forge.read(blob, leaves.BYTES_LEAF)
     with pytest.raises(LimitExceeded, match="100000000 characters"):
-        forge.read(blob, leaves._JSON)
-    assert values(forge.read(blob, leaves.CELL)) != [None]
+        forge.read(blob, leaves.JSON_LEAF)
+    assert values(forge.read(blob, leaves.CELL_LEAF)) != [None]
 
 
 def test_skipped_columns_stay_empty() -> None:
@@ -376,6 +378,6 @@ def test_counts_are_written_as_the_format_has_them(count: int) -> None:
 
 
 def test_json_text_is_json() -> None:
-    (text,) = texts(values(read([entry(WIDE)], leaves._JSON)))
+    (text,) = texts(values(read([entry(WIDE)], leaves.JSON_LEAF)))
     assert isinstance(text, str)
     assert json.loads(text)["field-7"] == [7, 3.5, "x" * 7]

@@ -485,7 +485,8 @@ def _socket_target(path: str | os.PathLike[str]) -> str:
             f"the path of a socket has at most {_SOCKET_PATH_BYTES_MAX} bytes: {found}"
         )
     about = found.parent.stat()
-    # gRPC makes the socket with the modes of the umask and tells nothing of the caller, so the folder has to keep others out.
+    # gRPC makes the socket with the modes of the umask, and does not say who calls: the folder
+    # keeps others out.
     if stat.S_IMODE(about.st_mode) != FOLDER_MODE or about.st_uid != os.getuid():
         raise UsageError(f"{found.parent}: the folder of a socket has the mode 0700 and is ours")
     return f"unix:{found}"

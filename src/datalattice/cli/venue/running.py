@@ -41,8 +41,7 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.units import duration_s
 from datalattice.cli.values import value_json
-from datalattice.client import VenueClient, connect, has_ended, read_keys
-from datalattice.client.venues import COMPLETE
+from datalattice.client import COMPLETE, VenueClient, connect, has_ended, read_keys
 from datalattice.cursors import RootLattice
 from datalattice.errors import NoSuchPath, UsageError
 from datalattice.lattice import did_of, root_lattice
