@@ -59,6 +59,10 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
     return value
 
 
+TOGETHER_BYTES: Final = 1 << 17
+"""How much of a message is cut into cells before these are hashed."""
+
+
 class MessageCells(UncachedLoader):
     """The cells of a message by hash; other cells come from the loader behind."""
 
@@ -135,6 +139,7 @@ def decode_parts(
         raise BadFormat("bytes after a nil message")
     value = read_value(raw, 0, at, parts)
     cells: list[bytes] = []
+    begun: i64 = at
     # [top cell]([VLQ of the length][cell])*, in any order.
     while at < total:
         length, start = read_vlq(raw, at, total)
@@ -154,6 +159,11 @@ def decode_parts(
             )
         cells.append(raw[start:end])
         at = end
+        # Hashed while the caches of the processor have them: in one go it takes a sixth longer.
+        if at - begun >= TOGETHER_BYTES:
+            parts.add(cells)
+            cells = []
+            begun = at
     parts.add(cells)
     return value, parts
 
