@@ -495,11 +495,11 @@ def test_a_segment_that_is_gone_is_one_line(home: Path) -> None:
 def test_a_store_of_a_newer_version_is_one_line(home: Path) -> None:
     fill(home)
     path = home / "store" / "STORE"
-    path.write_text(path.read_text("ascii").replace("version 5", "version 6"), "ascii")
+    path.write_text(path.read_text("ascii").replace("version 6", "version 7"), "ascii")
     for arguments in (["queue", "range", "t"], ["queue", "offer", "t", "a"], ["node", "start"]):
         ran = lattice(home, *arguments)
         assert (ran.returncode, ran.stdout) == (1, "")
-        assert "a store of format version 6; this package reads up to 5" in line(ran)
+        assert "a store of format version 7; this package reads up to 6" in line(ran)
     as_json = lattice(home, "queue", "info", "t", "--json")
     assert json.loads(as_json.stderr)["error"] == "store-version"
 

@@ -7,10 +7,12 @@ import errno
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from datalattice.cells import Map, Value, Vector, missing, novelty, same, value_hash
+from datalattice.cells import Blob, Map, Value, Vector, missing, novelty, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import StoreError
+from datalattice.limits import CHUNK_BYTES
 from datalattice.store import CellStore
+from datalattice.store.log import stagedspans
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
 FOLDER = "store"
@@ -28,11 +30,19 @@ VALUES = st.recursive(
 )
 
 
+BLOBS = st.lists(st.integers(0, 20), min_size=5, max_size=40).map(
+    lambda chunks: Blob.of(b"".join(bytes([chunk]) * CHUNK_BYTES for chunk in chunks) + b"end")
+)
+
+
 class StoreMachine(RuleBasedStateMachine):
     """What was acknowledged is there; what was not is there as a whole or not at all."""
 
     def __init__(self) -> None:
         super().__init__()
+        # So that small blobs are announced by where they are, as large ones.
+        self.bounds = stagedspans.LARGE_BYTES, stagedspans.SPAN_CELLS_MIN
+        stagedspans.LARGE_BYTES, stagedspans.SPAN_CELLS_MIN = 1, 8
         self.disk = SimDisk(1)
         self.root: Value = None
         self.has_root = False
@@ -85,6 +95,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.put(value)
         self.staged[value_hash(value)] = value
 
+    @rule(blob=BLOBS)
+    def put_blob(self, blob: Value) -> None:
+        self.put(blob)
+
+    @rule(blob=BLOBS, other=VALUES)
+    def commit_what_was_put(self, blob: Value, other: Value) -> None:
+        for value in (blob, Vector.of([other, blob])):
+            self.store.put(value)
+        self.commit(Vector.of([*self.staged.values(), blob, other]))
+
     @rule()
     def sync(self) -> None:
         self.store.sync()
@@ -125,6 +145,9 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             self.disk.fail_at = None
             self.committed(value)
+
+    def teardown(self) -> None:
+        stagedspans.LARGE_BYTES, stagedspans.SPAN_CELLS_MIN = self.bounds
 
     def begin_again(self, attempted: Value = None) -> None:
         self.reader = None

@@ -12,20 +12,55 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from mypy_extensions import i64
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
 
-from datalattice.cells.blobs import Blob, make_blob
-from datalattice.cells.cell import Value, broken, deref, kid_hash, same_kid, value_hash
+from datalattice.cells.blobs import TAG_BLOB, Blob, closed_blob, make_blob
+from datalattice.cells.cell import (
+    CHUNK_HEAD,
+    TAG_REF,
+    UncachedLoader,
+    Value,
+    broken,
+    deref,
+    kid_hash,
+    put_vlq,
+    same_kid,
+    value_hash,
+)
+from datalattice.cells.message import decode_trusted
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import chunk_span
-from datalattice.errors import TypeMismatch, UsageError
+from datalattice.crypto import sha3_256_many
+from datalattice.errors import MissingData, TypeMismatch, UsageError
 from datalattice.limits import BLOB_BYTES_MAX, CHUNK_BYTES, FAN_OUT
 
 STAGED_BYTES: Final = FAN_OUT * FAN_OUT * CHUNK_BYTES
 """Finished parts of this size are handed to `stage`, 1 MiB."""
 
+STAGED_LEVEL: Final = 2
+"""The level of such a part, where a chunk has level 0."""
+
 StageValue = Callable[[Value], object]
 """Receives a finished part of a blob and frees its memory, for example `CellStore.put`."""
+
+
+class FreshCells(UncachedLoader):
+    """The cells of a value that was made closed: those below it, children first, then its own."""
+
+    def __init__(self, cells: list[tuple[bytes, bytes]]) -> None:
+        self.cells = cells
+        """Hash and encoding of each; equal cells may come several times."""
+        self._by_hash: dict[bytes, bytes] = {}
+
+    def load(self, hash: bytes) -> Value:
+        """Return the value with this hash. Raises: MissingData: the cell is not among them."""
+        if not self._by_hash:
+            self._by_hash = dict(self.cells)
+        encoding = self._by_hash.get(hash)
+        if encoding is None:
+            raise MissingData([hash])
+        return decode_trusted(encoding, hash, self)
 
 
 def blob_length(value: Value) -> int:
@@ -47,7 +82,7 @@ def _check_length(length: int) -> None:
 
 
 class BlobBuilder:
-    """Makes a blob from a stream of bytes, in a few hundred kilobytes of memory.
+    """Makes a blob from a stream of bytes, in a few megabytes of memory.
 
         builder = BlobBuilder(stage=store.put)
         for piece in pieces:
@@ -65,6 +100,9 @@ class BlobBuilder:
         # Finished parts by level, less than 16 at each: level 0 has chunks.
         self._levels: list[list[object]] = []
         self._tail = b""
+        # Bytes after the tail, which become a part once they fill one.
+        self._held: list[bytes] = []
+        self._held_bytes: int = 0
         self._resume(start)
 
     def _resume(self, start: Value) -> None:
@@ -105,7 +143,41 @@ class BlobBuilder:
         """
         data = _bytes_of(piece)
         _check_length(self._length + len(data))
+        if self._stage is None:
+            self._length += len(data)
+            self._split(data)
+            return
+        room: int = STAGED_BYTES - (self._length - self._held_bytes) % STAGED_BYTES
+        self._held.append(data)
+        self._held_bytes += len(data)
         self._length += len(data)
+        if self._held_bytes < room:
+            return
+        held = data if len(self._held) == 1 else b"".join(self._held)
+        self._held = []
+        at: i64 = 0
+        while len(held) - at >= room:
+            if room == STAGED_BYTES:
+                part = _part_of(held, at)
+                self._stage(part)
+                self._add(STAGED_LEVEL, part)
+            else:  # the blob that this one began with ends inside of a part
+                self._split(held[at : at + room])
+            at += room
+            room = STAGED_BYTES
+        self._held_bytes = len(held) - at
+        if self._held_bytes:
+            self._held.append(held[at:])
+
+    def _split_held(self) -> None:
+        """Make chunks of the bytes that wait for more."""
+        held = b"".join(self._held)
+        self._held = []
+        self._held_bytes = 0
+        self._split(held)
+
+    def _split(self, data: bytes) -> None:
+        """Make chunks of bytes that follow the tail."""
         at: i64 = 0
         size: i64 = len(data)
         # Chunks have exactly 4,096 bytes, so a rest is filled before new ones begin.
@@ -128,9 +200,11 @@ class BlobBuilder:
         Raises: UsageError: the blob would be longer than 2**63 - 1 bytes.
         """
         _check_length(self._length + count)
+        self._split_held()
         # Up to the next chunk; only whole chunks of zeros can be shared.
         room = min(count, -self._length % CHUNK_BYTES)
-        self.write(bytes(room))
+        self._length += room
+        self._split(bytes(room))
         rest = count - room
         zeros: list[object] = [bytes(CHUNK_BYTES)]
         while rest >= CHUNK_BYTES:
@@ -146,10 +220,12 @@ class BlobBuilder:
             self._length += size
             self._add(level, zeros[level])
             rest -= size
-        self.write(bytes(rest))
+        self._length += rest
+        self._split(bytes(rest))
 
     def finish(self) -> Value:
         """Return the value written: bytes up to 4,096, else a blob tree. Writing may continue."""
+        self._split_held()
         node: object = self._tail if self._tail or not self._length else None
         size: int = len(self._tail)
         span: int = CHUNK_BYTES
@@ -185,6 +261,47 @@ class BlobBuilder:
             level += 1
             kids = self._at(level)
             kids.append(made)
+
+
+def _part_of(data: bytes, start: i64) -> Blob:
+    """Return the blob of the 1 MiB of `data` from `start` on, closed: all its cells are encoded.
+
+    All chunks are hashed together, while other threads run.
+    """
+    cells: list[tuple[bytes, bytes]] = []
+    encodings: list[bytes] = []
+    stop: i64 = start + STAGED_BYTES
+    at: i64 = start
+    while at < stop:
+        encodings.append(CHUNK_HEAD + data[at : at + CHUNK_BYTES])
+        at += CHUNK_BYTES
+    size: int = CHUNK_BYTES
+    while True:
+        digests = sha3_256_many(encodings)
+        cells += zip(digests, encodings, strict=True)
+        if size == STAGED_BYTES:
+            break
+        size *= FAN_OUT
+        encodings = [
+            _full_node(digests[first : first + FAN_OUT], size)
+            for first in range(0, len(digests), FAN_OUT)
+        ]
+    digest, encoding = cells[len(cells) - 1]
+    made = closed_blob(encoding, FreshCells(cells))
+    made._hash = digest
+    assert isinstance(made, Blob)
+    return made
+
+
+def _full_node(digests: list[bytes], size: int) -> bytes:
+    """Return the encoding of a blob of `size` bytes in full chunks or nodes with these hashes."""
+    out = BytesWriter()
+    out.append(u8(TAG_BLOB))
+    put_vlq(out, size)
+    for digest in digests:
+        out.append(u8(TAG_REF))
+        out.write(digest)
+    return out.getvalue()
 
 
 def _level_of(span: i64) -> int:

@@ -401,7 +401,7 @@ def text_bytes(text: str) -> bytes:
 
 
 _TEXT_HEADS: Final = [bytes((0x30, length)) for length in range(128)]
-_CHUNK_HEAD: Final = b"\x31\xa0\x00"  # of a blob of 4,096 bytes, the chunk of longer ones
+CHUNK_HEAD: Final = b"\x31\xa0\x00"  # of a blob of 4,096 bytes, the chunk of longer ones
 _NAN_ENCODING: Final = b"\x1d" + NAN_BITS.to_bytes(8, "big")
 
 
@@ -540,7 +540,7 @@ def encode(value: Value) -> bytes:
         if len(raw) < 128:
             return _TEXT_HEADS[len(raw)] + raw
     if isinstance(value, bytes) and len(value) == CHUNK_BYTES:
-        return _CHUNK_HEAD + value
+        return CHUNK_HEAD + value
     out = BytesWriter()
     if isinstance(value, int):
         put_integer(out, check_integer(value))

@@ -13,8 +13,10 @@ from typing import Final, Self, overload
 from mypy_extensions import mypyc_attr
 
 from datalattice.cells import (
+    Cell,
     CellSink,
     EncodedCell,
+    FreshCells,
     Index,
     Keyword,
     Loader,
@@ -465,11 +467,19 @@ class Store(CellSink):
             top = value_hash(value)
             # Before the look-ups: from here on a collection keeps the value and all below it.
             self._touch(top)
+            if isinstance(value, Cell) and isinstance(value._loader, FreshCells):
+                count += self._put_cells(value, value._loader.cells)
+                value._close(self)
+                continue
             parts = novelty(value, self)
             tops = with_top(parts, value, top)
-            count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
+            count += self._put_cells(value, [(hash, encoding) for hash, encoding, _ in tops])
             close_cells(parts, self)
         return count
+
+    def _put_cells(self, value: Value, cells: list[tuple[bytes, bytes]]) -> int:
+        """Stage the cells of a value that this store does not load; return how many were new."""
+        return self.put_encodings(cells)
 
     def _touch(self, hash: bytes) -> None:
         """Note that a value is put, so that a collection keeps it even if its cells are old."""

@@ -23,7 +23,9 @@ from itertools import islice
 from typing import Final
 
 from datalattice.cells import (
+    Blob,
     EncodedCell,
+    FreshCells,
     Value,
     branch_hashes,
     close_cells,
@@ -72,10 +74,11 @@ from datalattice.store.log.opening import (
     open_writer,
     with_readable_index,
 )
-from datalattice.store.log.packing import CELL_ENTRY_BYTES, seed_of
+from datalattice.store.log.packing import CELL_ENTRY_BYTES, LogSpan, seed_of
 from datalattice.store.log.recovery import Pack
 from datalattice.store.log.reopening import is_as_released, note_released, open_again
 from datalattice.store.log.segments import PACK_BYTES_MAX, SEGMENT_BYTES, SegmentWriter
+from datalattice.store.log.stagedspans import StagedSpans
 from datalattice.store.notes import write_collected
 from datalattice.store.placefile import PlaceFile
 from datalattice.store.reader import StoreReader
@@ -83,7 +86,12 @@ from datalattice.store.records import GRACE_MS, Collected, CollectProgress, chec
 
 PENDING_BYTES_MAX: Final = PACK_BYTES_MAX - 2 * CELL_BYTES_MAX
 """When more bytes than this are staged, they are written in one pack, without waiting for a
-commit: with the cell that goes over it they fit. As many more may be written and not yet durable.
+commit: with the cell that goes over it they fit.
+"""
+
+UNSYNCED_PACKS_MAX: Final = 4
+"""When so many packs are written and not durable, the next one of staged cells waits for a sync.
+Their cells stay in memory until then; a sync for each pack would take most of the time.
 """
 
 PUT_TOGETHER: Final = 256
@@ -139,6 +147,7 @@ class CellStore(StoreReader):
         )
         self._pid = os.getpid()
         self._lending = threading.Lock()  # held while the lock is released or taken again
+        self._spans = StagedSpans()
         self._committer: Committer | None = None
         # "Readers in other processes" take no lock and write nothing.
         if opened.writer is not None:
@@ -350,6 +359,7 @@ class CellStore(StoreReader):
         self._damage.update({(item.file, item.offset): item for item in opened.damage})
         self.space.wrote(0, max(0, opened.index.recent_count - known_entries))
         self._begin_writing(opened, opened.writer)
+        self._spans.clear()  # another process may have collected
         waiting = {**self._writing, **self._pending}  # empty, unless a write failed before
         # Cells that other writers stored meanwhile need not be staged again.
         self._pending = {h: cell for h, cell in waiting.items() if self._index.find(h) < 0}
@@ -434,6 +444,13 @@ class CellStore(StoreReader):
         `shown` may have cells that are not in `tops`: the upper cells of the root without its
         private entry. They are not stored.
         """
+        if self._spans.is_waiting:
+            self._write(committer, NO_CELLS, [], None)  # then the log has all cells of these values
+        known = [hash for hash, _, _ in shown if hash in self._spans]
+        if known:
+            is_all = shown is tops
+            tops = [part for part in tops if part[0] not in known]
+            shown = tops if is_all else [part for part in shown if part[0] not in known]
         private: dict[bytes, bytes] = {}
         if shown is not tops:
             public = {hash for hash, _, _ in shown}
@@ -449,12 +466,16 @@ class CellStore(StoreReader):
                 staged += [root] if location & STAGED else []
         promoted = dict.fromkeys(staged)
         # Without staged cells there is nothing to promote, and the value need not be followed.
+        spans: list[LogSpan] = []
         if self._pending or self._writing or self._state.staged:
-            reached = dict.fromkeys(reachable(shown, self._staged_encodings))
+            reached, spans = self._staged_below(shown, known)
             # Children first: a crash may leave the first packs of a commit with several.
             fresh = {h: cell for h, cell in self._pending.items() if h in reached} | fresh
             promoted |= {hash: None for hash in reached if hash not in fresh}
-        has_new = bool(fresh or private or promoted or self._pending)
+        if promoted and self._spans:
+            # A cell is counted once as no longer staged: by its hash, or in a span.
+            self._spans.forget_at(self._index.find_many(list(promoted)))
+        has_new = bool(fresh or private or promoted or spans or self._pending)
         # Nothing to write: the root is the present one, and no cell is new.
         if not has_new and root == committer.head:
             committer.check()
@@ -469,19 +490,40 @@ class CellStore(StoreReader):
         # Private cells are written in the same pack, marked as staged.
         self._pending |= private
         self._pending_bytes += sum(map(len, private.values()))
-        return self._write(committer, cells, list(promoted), root)
+        return self._write(committer, cells, list(promoted), root, spans)
 
-    def _staged_encodings(self, hashes: list[bytes]) -> list[bytes | None]:
+    def _staged_below(
+        self, shown: list[EncodedCell], known: list[bytes]
+    ) -> tuple[dict[bytes, None], list[LogSpan]]:
+        """Return (staged cells that a commit reaches, parts of the log with more of them).
+
+        known: values with spans that it reaches besides those below `shown`.
+        """
+        inside = partial(self._staged_encodings, known)
+        reached = dict.fromkeys(reachable(shown, inside))
+        spans, followed = self._spans.take(known)
+        found = zip(followed, inside(followed), strict=True)
+        below = [(hash, encoding, None) for hash, encoding in found if encoding is not None]
+        reached.update((hash, None) for hash, _, _ in below)
+        reached.update(dict.fromkeys(reachable(below, inside)))
+        return reached, spans
+
+    def _staged_encodings(self, known: list[bytes], hashes: list[bytes]) -> list[bytes | None]:
         """Return the encodings of staged cells, None for all others.
 
-        For a cell without references the result is the encoding of nil: such cells (chunks of
-        blobs, blocks of records) are most of a large value, and need not be verified.
+        Values with spans are added to `known`, and not followed. For a cell without references the
+        result is the encoding of nil: such cells (chunks of blobs, blocks of records) are most of a
+        large value, and need not be verified.
         """
         locations = self._index.find_many(hashes)
         staged = [at if at >= 0 and at & STAGED else NOWHERE for at in locations]
         found = self._segments.read_many(staged)
         for i in range(len(hashes)):
             # In memory: the index has a pack only after it is published.
+            if hashes[i] in self._spans:
+                known.append(hashes[i])
+                found[i] = None
+                continue
             waiting = self._find_pending(hashes[i])
             encoding = found[i] if waiting is None else waiting
             if encoding is not None and not may_refer(encoding):
@@ -514,12 +556,18 @@ class CellStore(StoreReader):
             raise MissingData(absent)
 
     def _write(
-        self, committer: Committer, cells: CellBatch, promoted: list[bytes], root: bytes | None
+        self,
+        committer: Committer,
+        cells: CellBatch,
+        promoted: list[bytes],
+        root: bytes | None,
+        spans: Sequence[LogSpan] = (),
     ) -> CommittedPack:
         """Write a pack with `cells`, followed by everything pending."""
         pending = self._pending
         staged = CellBatch(list(pending), list(pending.values()))
-        written = committer.write(cells, staged, promoted, root)
+        written = committer.write(cells, staged, promoted, root, spans)
+        self._spans.written(committer.newest, len(pending))
         # `_published` removes them from `_writing`.
         self._writing.update(pending)
         self._pending = {}
@@ -538,7 +586,24 @@ class CellStore(StoreReader):
     def _touch(self, hash: bytes) -> None:
         self._collector.touch(hash)
 
+    def _put_cells(self, value: Value, cells: list[tuple[bytes, bytes]]) -> int:
+        # A large value is announced as a whole; it is worth to know where its cells are.
+        if not isinstance(value, Blob) or not self._spans.is_large(len(value)):
+            return self.put_encodings(cells)
+        own = dict(cells)  # equal chunks come several times
+        is_whole = isinstance(value._loader, FreshCells) or all(
+            ref in own
+            for hash, encoding in own.items()
+            if hash not in self._spans
+            for ref in branch_hashes(encoding)
+        )
+        return self._stage(own.items(), value.hash if is_whole else None)
+
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        return self._stage(cells, None)
+
+    def _stage(self, cells: Iterable[tuple[bytes, bytes]], value: bytes | None) -> int:
+        """Stage cells; return how many were new. They are all cells below `value`, if given."""
         committer = self._writer()
         self.space.check()
         count = 0
@@ -551,10 +616,14 @@ class CellStore(StoreReader):
                 new = {hash: encoding for hash, encoding in cells if not self.has(hash)}
                 self._check_below(new)
             rest = iter(cells)
+            first = len(self._pending)
+            shared: dict[bytes, None] = {}  # cells that an earlier value has staged
             while batch := list(islice(rest, PUT_TOGETHER)):
                 locations = self._index.find_many([check_hash(hash) for hash, _ in batch])
                 for (hash, encoding), location in zip(batch, locations, strict=True):
                     if location >= 0 or hash in self._pending or hash in self._writing:
+                        if value is not None and (location < 0 or location & STAGED):
+                            shared[hash] = None
                         continue
                     self._pending[hash] = encoding
                     self._pending_bytes += len(encoding)
@@ -562,9 +631,19 @@ class CellStore(StoreReader):
                     # Bounds the memory of staged cells; they are written without a root.
                     entries = CELL_ENTRY_BYTES * len(self._pending)
                     if self._pending_bytes + entries > self._pending_max:
-                        # The pack before has gone to the disk while this one filled.
-                        committer.flush_durable()
+                        if value is not None:
+                            self._spans.wait(value, first, len(self._pending))
+                        first = 0
+                        if committer.waiting_packs >= UNSYNCED_PACKS_MAX:
+                            # Most of it has gone to the disk while these packs filled.
+                            committer.flush_durable()
                         self._write(committer, NO_CELLS, [], None)
+            if value is not None and count:
+                self._spans.wait(value, first, len(self._pending))
+                if all(hash in self._spans for hash in shared):
+                    self._spans.join(value, shared)
+                else:
+                    self._spans.forget(value)
         return count
 
     def sync(self) -> None:
@@ -595,6 +674,7 @@ class CellStore(StoreReader):
 
     def _take_back(self) -> None:
         """Stage the cells again that were written and not made durable."""
+        self._spans.clear()
         self._segments.forget()
         # "Staged cells stay staged; a commit that failed must be repeated" (docs/store.md).
         self._pending = {**self._writing, **self._pending}
@@ -618,6 +698,7 @@ class CellStore(StoreReader):
             with committer.lock:
                 self._check_open()
                 committer.check()
+                self._spans.clear()  # the copies lie elsewhere
                 written = committer.write(
                     CellBatch.chosen(batch, is_staged, False),
                     CellBatch.chosen(batch, is_staged, True),
@@ -693,6 +774,7 @@ class CellStore(StoreReader):
         """Write what is staged; the caller holds the lock."""
         if self._pending:
             self._write(self._writer(), NO_CELLS, [], None)
+        self._spans.clear()  # a collection, of another process too, may move or remove their cells
 
     @property
     def copy_id(self) -> str:

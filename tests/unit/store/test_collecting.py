@@ -534,6 +534,7 @@ def test_parts_of_no_commit_do_not_stand_in_for_what_was_there() -> None:
         locations=places,
         staged=0,
         promoted=[],
+        spans=[],
         time_ms=1_000,
     )
     state.apply(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from hypothesis import given, strategies as st
 
@@ -14,6 +15,7 @@ from datalattice.store.log.packing import (
     PACK_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     SEGMENTS_MAX,
+    LogSpan,
     body_is_whole,
     build_pack,
     locate,
@@ -29,9 +31,12 @@ from datalattice.store.log.packing import (
 )
 
 SEED = seed_of(b"0123456789abcdef")
+COUNTS = st.integers(0, (1 << 32) - 1)
 
 
-def make(encodings: list[bytes], staged: int, promoted: list[bytes]) -> tuple[bytes, list[int]]:
+def make(
+    encodings: list[bytes], staged: int, promoted: list[bytes], spans: Sequence[LogSpan] = ()
+) -> tuple[bytes, list[int]]:
     return build_pack(
         seed=SEED,
         flags=FLAG_ROOT,
@@ -41,25 +46,31 @@ def make(encodings: list[bytes], staged: int, promoted: list[bytes]) -> tuple[by
         before=77,
         segment=3,
         offset=1_000,
-        length=pack_length(encodings, len(promoted)),
+        length=pack_length(encodings, len(promoted), len(spans)),
         root=b"r" * 32,
         hashes=[hashlib.sha3_256(e).digest() for e in encodings],
         encodings=encodings,
         staged=staged,
         promoted=promoted,
+        spans=list(spans),
     )
 
 
 @given(
     st.lists(st.binary(max_size=300), max_size=20),
     st.lists(st.binary(min_size=32, max_size=32), max_size=5),
+    st.lists(st.tuples(st.integers(0, 1 << 46), st.integers(0, 1 << 27), COUNTS), max_size=5),
     st.data(),
 )
 def test_a_pack_reads_back(
-    encodings: list[bytes], promoted: list[bytes], data: st.DataObject
+    encodings: list[bytes],
+    promoted: list[bytes],
+    begins: list[tuple[int, int, int]],
+    data: st.DataObject,
 ) -> None:
     staged = data.draw(st.integers(0, len(encodings)))
-    pack, places = make(encodings, staged, promoted)
+    spans = [LogSpan(begin, begin + length, cells) for begin, length, cells in begins]
+    pack, places = make(encodings, staged, promoted, spans)
     header = read_pack_header(pack, SEED, 3, 1_000)
     assert header is not None
     assert (header.version, header.sequence, header.durable) == (FORMAT_VERSION, 9, 8)
@@ -67,7 +78,8 @@ def test_a_pack_reads_back(
     assert sizes_fit(header)
     rest = pack[PACK_HEADER_BYTES:]
     assert body_is_whole(header, rest)
-    hashes, read_places, read_promoted = read_entries(header, rest)
+    hashes, read_places, read_promoted, read_spans = read_entries(header, rest)
+    assert read_spans == spans
     assert hashes == [hashlib.sha3_256(e).digest() for e in encodings]
     assert (read_places, read_promoted) == (places, promoted)
     for number, (place, encoding) in enumerate(zip(places, encodings, strict=True)):
@@ -80,7 +92,7 @@ def test_a_pack_reads_back(
 
 @given(st.data())
 def test_no_changed_byte_goes_unnoticed(data: st.DataObject) -> None:
-    pack, _ = make([b"a" * 200, b"b" * 20], 1, [b"p" * 32])
+    pack, _ = make([b"a" * 200, b"b" * 20], 1, [b"p" * 32], [LogSpan(70, 170, 2)])
     position = data.draw(st.integers(0, len(pack) - 1))
     changed = bytearray(pack)
     changed[position] ^= data.draw(st.integers(1, 255))

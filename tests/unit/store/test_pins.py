@@ -175,7 +175,7 @@ def test_a_version_that_was_never_released_is_damage() -> None:
     disk = SimDisk(1)
     open_store(disk).close()
     file = disk.open(f"{FOLDER}/STORE", write=True)
-    file.write(0, file.read(0, 1_000).replace(b"version 5", b"version 1"))
+    file.write(0, file.read(0, 1_000).replace(b"version 6", b"version 1"))
     for read_only in (True, False):
         with pytest.raises(Corruption, match="there is no format version 1"):
             open_store(disk, read_only=read_only)

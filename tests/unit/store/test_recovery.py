@@ -343,10 +343,10 @@ def test_parts_of_a_commit_that_never_ended_are_not_announced(
 def test_a_newer_store_is_named_in_one_line() -> None:
     disk, _, _ = filled()
     file = disk.open(f"{FOLDER}/STORE", write=True)
-    text = file.read(0, 1000).replace(b"version 5", b"version 6")
+    text = file.read(0, 1000).replace(b"version 6", b"version 7")
     file.write(0, text)
     for read_only in (False, True):
-        with pytest.raises(StoreVersion, match="format version 6") as caught:
+        with pytest.raises(StoreVersion, match="format version 7") as caught:
             open_store(disk, read_only=read_only)
         assert "\n" not in str(caught.value)
 

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Blob, Value, blob_from
+from datalattice.cells import (
+    STAGED_BYTES,
+    Blob,
+    BlobBuilder,
+    Value,
+    Vector,
+    blob_from,
+    missing,
+    novelty,
+    value_hash,
+)
 from datalattice.errors import StoreFailed
 from datalattice.store import CellStore, WriteBuffer
+from datalattice.store.log.segments import SegmentReader
 
 MIB = 1 << 20
 
@@ -66,3 +79,87 @@ def test_a_file_through_a_store_is_the_file(tmp_path: Path) -> None:
         assert isinstance(root, Blob)
         assert bytes(root) == b"".join(data) + b"end"
         assert root == blob_from([b"".join(data), b"end"])
+
+
+def parts_of(count: int, seed: int = 1) -> list[bytes]:
+    dice = random.Random(seed)
+    return [dice.randbytes(STAGED_BYTES) for _ in range(count)]
+
+
+def hashes_of(parts: list[bytes]) -> list[bytes]:
+    return [hash for hash, _, _ in novelty(blob_from(parts))]
+
+
+def test_a_large_file_is_announced_without_a_look_at_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = parts_of(18)
+    hashes = hashes_of(parts)
+    with CellStore.open(tmp_path) as store:
+        made = blob_from(parts, store.put)
+        assert not any(map(store.announced, hashes))
+        read, read_many = list[int](), SegmentReader.read_many
+
+        def count(
+            self: SegmentReader, locations: list[int], hashes: list[bytes] | None = None
+        ) -> list[bytes | None]:
+            read.extend(location for location in locations if location >= 0)
+            return read_many(self, locations, hashes)
+
+        monkeypatch.setattr(SegmentReader, "read_many", count)
+        store.commit(Vector.of([made]))
+        monkeypatch.undo()
+        assert len(read) < 20
+        assert all(map(store.announced, hashes))
+        reader = CellStore.open(tmp_path, read_only=True)
+        assert all(map(reader.announced, hashes))
+        assert store.stats().staged == 0
+    reader.close()
+    with CellStore.open(tmp_path) as store:  # the index has it
+        assert all(map(store.announced, hashes))
+        assert store.check().is_clean
+    shutil.rmtree(tmp_path / "index")
+    with CellStore.open(tmp_path) as store:  # and the log
+        assert all(map(store.announced, hashes))
+
+
+def test_files_that_are_written_at_a_time_are_announced_each_by_its_commit(
+    tmp_path: Path,
+) -> None:
+    own, other = parts_of(20, 1), parts_of(20, 2)
+    other[3] = own[3]
+    other[5] = own[5][: STAGED_BYTES // 2] + other[5][STAGED_BYTES // 2 :]
+    with CellStore.open(tmp_path) as store:
+        mine, theirs = BlobBuilder(stage=store.put), BlobBuilder(stage=store.put)
+        for part, another in zip(own, other, strict=True):
+            mine.write(part)
+            theirs.write(another)
+        one = store.commit(Vector.of([mine.finish()]))
+        assert all(map(store.announced, hashes_of(own)))
+        only_theirs = set(hashes_of(other)) - set(hashes_of(own))
+        assert not any(map(store.announced, only_theirs))
+        store.commit(Vector.of([store.load(one.root_hash), theirs.finish()]))
+        assert all(map(store.announced, only_theirs))
+        assert store.check().is_clean
+
+
+def test_a_collection_in_the_middle_of_a_long_write_moves_what_is_kept_of_it(
+    tmp_path: Path,
+) -> None:
+    parts = parts_of(18)
+    with CellStore.open(tmp_path, segment_bytes=1 << 22) as store:
+        builder = BlobBuilder(stage=store.put)
+        for number, part in enumerate(parts):
+            builder.write(part)
+            store.put(*[Vector.of([data]) for data in parts_of(4, 100 + number)])  # garbage between
+        made = builder.finish()
+        store.put(made)
+        with store.lease(value_hash(made), 60):
+            done = store.collect(grace_ms=0)
+        assert done.dropped
+        assert done.copied
+        builder.write(b"more")
+        store.commit(builder.finish())
+        assert missing(store.root()) == []
+        assert all(map(store.announced, hashes_of([*parts, b"more"])))
+        assert store.check().is_clean

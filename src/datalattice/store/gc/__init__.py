@@ -25,7 +25,6 @@ from datalattice.store.gc.partitions import (
     extent_of as extent_of,
     missing_before as missing_before,
     record_damage as record_damage,
-    upper_bits as upper_bits,
 )
 from datalattice.store.gc.sweeping import (
     SweepHead as SweepHead,
@@ -34,4 +33,5 @@ from datalattice.store.gc.sweeping import (
     sweep_head as sweep_head,
     write_sweep_list as write_sweep_list,
 )
+from datalattice.store.log.packing import upper_bits as upper_bits
 from datalattice.store.records import GRACE_MS as GRACE_MS, Collected as Collected

@@ -268,6 +268,7 @@ class CollectionRun:
         sweep_index(self._index, self.is_removed, committer.lock, on_batch)
         with committer.lock:
             committer.check()
+            self._index.forget_spans(self.removed.dropped)
             self._index.flush(self._state.watermark())
             self._index.hide_removed(None)
         # Last: as long as one of these files exists, an opening repeats the steps before.

@@ -21,6 +21,7 @@ from datalattice.store.gc.marking import (
     damaged,
 )
 from datalattice.store.log.hashindex import LogPosition
+from datalattice.store.log.packing import upper_bits
 from datalattice.store.log.recovery import Gap, LogReader, Pack
 from datalattice.store.log.removed import (
     GARBAGE_FILE,
@@ -37,9 +38,6 @@ from datalattice.store.log.segments import (
 )
 from datalattice.store.reader import StoreReader
 from datalattice.store.records import Damage
-
-OFFSET_BITS: Final = 27
-"""Bits of the byte in a location, below those of the segment."""
 
 _WHOLE_HASH: Final = 256
 """First bytes of a hash."""
@@ -126,11 +124,6 @@ class PartitionPlan:
         if at < 0 or segment > self._lasts[at]:
             raise damaged(f"{segment_path(self._folder, segment)}: the segment is gone")
         return at
-
-
-def upper_bits(segment: int, offset: int) -> int:
-    """Return a segment and a byte of it as the upper bits of a location have them."""
-    return (segment << OFFSET_BITS) + offset
 
 
 def extent_of(store: StoreReader) -> Extent:

@@ -37,9 +37,10 @@ from datalattice.errors import Corruption, StoreVersion, UsageError
 from datalattice.store.disk import Disk
 from datalattice.store.files import StoreFolder, replace_file
 from datalattice.store.gc.marking import PriorMark
-from datalattice.store.gc.partitions import Extent, removed_digest, upper_bits
+from datalattice.store.gc.partitions import Extent, removed_digest
 from datalattice.store.log.hashindex import LogPosition
 from datalattice.store.log.opening import why_unreached
+from datalattice.store.log.packing import upper_bits
 from datalattice.store.log.removed import LocationSet
 
 SWEEP_VERSION: Final = 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from datalattice.errors import ReadOnly, StoreError, StoreFailed, StoreFull, UsageError
@@ -32,6 +32,7 @@ from datalattice.store.log.packing import (
     PARTS_MAX,
     PARTS_SHIFT,
     SEGMENT_HEADER_BYTES,
+    LogSpan,
     build_pack,
     pack_length,
     trailer_of,
@@ -118,11 +119,18 @@ class Committer:
         self._epoch = 0
         self.head = state.root
         """Hash of the root that was written last, durable or not."""
+        self.newest: Pack | None = None
+        """The pack that was written last; None: this object wrote none."""
 
     @property
     def written(self) -> CommittedPack:
         """All packs written so far."""
         return CommittedPack(self._sequence, self._epoch)
+
+    @property
+    def waiting_packs(self) -> int:
+        """How many packs are written and not published."""
+        return len(self._waiting)
 
     def check(self) -> None:
         """Check that no write failed before, and that the store has its lock.
@@ -188,10 +196,17 @@ class Committer:
     # --- writing; the caller holds the lock ---
 
     def write(
-        self, fresh: CellBatch, staged: CellBatch, promoted: list[bytes], root: bytes | None
+        self,
+        fresh: CellBatch,
+        staged: CellBatch,
+        promoted: list[bytes],
+        root: bytes | None,
+        spans: Sequence[LogSpan] = (),
     ) -> CommittedPack:
         """Write the packs of one commit, or of staged cells only; `make_durable` takes the result.
 
+        promoted: hashes of staged cells that it announces. spans: parts of the log whose cells it
+        announces.
         Raises: StoreFull, StoreFailed: the disk refused; the committer does too from now on.
         """
         self.check()
@@ -213,9 +228,9 @@ class Committer:
         part_flags = 0 if root is None else FLAG_PART
         try:
             for cells, apart in parts[:-1]:
-                self._append(part_flags, cells, apart, [], NO_ROOT)
+                self._append(part_flags, cells, apart, [], [], NO_ROOT)
             cells, apart = parts[-1]
-            self._append(flags, cells, apart, promoted, root or NO_ROOT)
+            self._append(flags, cells, apart, promoted, list(spans), root or NO_ROOT)
         except OSError as error:
             raise self._fail(write_error(error, self._where)) from error
         except StoreFull as error:
@@ -226,14 +241,20 @@ class Committer:
         return self.written
 
     def _append(
-        self, flags: int, fresh: CellBatch, staged: CellBatch, promoted: list[bytes], root: bytes
+        self,
+        flags: int,
+        fresh: CellBatch,
+        staged: CellBatch,
+        promoted: list[bytes],
+        spans: list[LogSpan],
+        root: bytes,
     ) -> None:
         hashes = fresh.hashes + staged.hashes
         encodings = fresh.encodings + staged.encodings
         sequence = self._sequence + 1
         writer = self._writer
         segment = writer.segment
-        length = pack_length(encodings, len(promoted))
+        length = pack_length(encodings, len(promoted), len(spans))
         # May begin a new segment, which syncs the old one first.
         writer.make_room(length, sequence)
         if writer.segment != segment:
@@ -254,6 +275,7 @@ class Committer:
             encodings=encodings,
             staged=len(staged.hashes),
             promoted=promoted,
+            spans=spans,
         )
         writer.append(pack)
         self._sequence = sequence
@@ -262,9 +284,10 @@ class Committer:
         end = LogPosition(sequence, writer.segment, writer.offset, self._trailer)
         own_root = root if flags & FLAG_ROOT else None
         count = len(staged.hashes)
-        self._waiting.append(
-            Pack(end, length, flags, own_root, hashes, locations, count, promoted, time_ms)
+        self.newest = Pack(
+            end, length, flags, own_root, hashes, locations, count, promoted, spans, time_ms
         )
+        self._waiting.append(self.newest)
 
     def _fail(self, error: StoreError) -> StoreError:
         self._failure = error

@@ -46,7 +46,7 @@ STATE_FILE: Final = "index.state"
 END_FILE: Final = "end"
 LOSS_FILE: Final = "loss"
 
-FOLDER_VERSION: Final = 5
+FOLDER_VERSION: Final = 6
 """Lower numbers were never released."""
 
 _FIRST_LINE: Final = "datalattice cell store"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
@@ -20,7 +21,14 @@ from typing import Final, NamedTuple
 from datalattice.cells import Cell
 from datalattice.engine import Engine
 from datalattice.errors import Corruption
-from datalattice.store.log.packing import FLAG_ROOT
+from datalattice.store.log.packing import (
+    FLAG_ROOT,
+    OFFSET_BITS,
+    SPAN_BYTES,
+    LogSpan,
+    pack_spans,
+    read_spans,
+)
 
 RECENT_ENTRIES_MAX: Final = 65_536
 """Entries kept in memory before they go to the table on disk: about 13 MB. With more, a large table
@@ -35,6 +43,8 @@ STAGED: Final = 1
 NOWHERE: Final = -1
 
 _WATERMARK_KEY: Final = b"watermark"
+_SPANS_KEY: Final = b"announced"
+_EVERYWHERE: Final = 1 << 60  # behind the end of every span
 _ROWS_PREFIX: Final = b"row/"
 _ROWS_BEHIND: Final = b"row0"
 _WATERMARK: Final = struct.Struct(">QIIIQH32s")
@@ -91,6 +101,10 @@ class HashIndex:
         self._lock = threading.Lock()  # the snapshot serves one thread at a time
         self._view = engine.read()
         self._get = self._view.getter("places")
+        self._spans: list[LogSpan] = []  # announced: those on disk, and those since
+        self._spans_since: list[LogSpan] = []
+        self._are_spans_new = False
+        self._read_spans()
 
     def find(self, hash: bytes) -> int:
         """Return the location of a cell, or NOWHERE."""
@@ -103,6 +117,36 @@ class HashIndex:
             location = int.from_bytes(found, "big")
         if self._is_removed is not None and self.is_removed(location):
             return NOWHERE
+        return self._as_announced(location) if location & STAGED else location
+
+    # --- spans of the log whose cells are announced, though their entries say that they are staged
+
+    def announce(self, spans: list[LogSpan]) -> None:
+        """Count the cells in spans of the log as announced; their entries stay as they are."""
+        self._are_spans_new = True
+        self._spans_since += spans
+        self._spans = sorted({*self._spans, *spans})
+
+    def _read_spans(self) -> None:
+        with self._lock:
+            data = self._view.get("meta", _SPANS_KEY) or b""
+        spans = read_spans(data, 0, len(data) // SPAN_BYTES)
+        self._spans = sorted({*spans, *self._spans_since})
+
+    def forget_spans(self, is_dropped: Callable[[int], bool]) -> None:
+        """Forget the spans in dropped segments; the next `flush` writes what is left."""
+        left = [span for span in self._spans if not is_dropped(span.begin >> OFFSET_BITS)]
+        self._are_spans_new = self._are_spans_new or len(left) < len(self._spans)
+        self._spans = left
+
+    def _as_announced(self, location: int) -> int:
+        """Return a location without the bit of staged cells if it is in an announced span."""
+        spans = self._spans
+        if spans and location >= 0:
+            place = location >> 15
+            at = bisect_right(spans, LogSpan(place, _EVERYWHERE, 0)) - 1
+            if at >= 0 and place < spans[at].end:
+                return location & ~STAGED
         return location
 
     def is_removed(self, location: int) -> bool:
@@ -122,6 +166,8 @@ class HashIndex:
                     found = get(hash)
                     location = NOWHERE if found is None else int.from_bytes(found, "big")
                 out.append(location)
+        if self._spans:
+            out = [self._as_announced(at) if at & STAGED else at for at in out]
         if self._is_removed is not None:
             return [NOWHERE if self.is_removed(location) else location for location in out]
         return out
@@ -147,7 +193,7 @@ class HashIndex:
                 found = NOWHERE
             if found is None or found < 0:
                 fresh[hash] = encoding
-            elif found & STAGED:
+            elif found & STAGED and self._as_announced(found) & STAGED:
                 staged.append(hash)
         return fresh, staged
 
@@ -170,11 +216,13 @@ class HashIndex:
         with self._engine.read() as view:
             for hash, packed in view.scan("places", first, behind):
                 location = recent.pop(hash, NOWHERE)
-                yield hash, int.from_bytes(packed, "big") if location < 0 else location
+                if location < 0:
+                    location = int.from_bytes(packed, "big")
+                yield hash, self._as_announced(location)
         # What is not on disk yet follows, in no order.
         for hash, location in recent.items():
             if location >= 0:
-                yield hash, location
+                yield hash, self._as_announced(location)
 
     def count(self) -> int:
         """Return the number of entries, those of forgotten cells among them."""
@@ -215,7 +263,7 @@ class HashIndex:
         out: list[tuple[bytes, int]] = []
         with self._engine.read() as view:
             for hash, packed in view.scan("places", after + b"\0" if after else b""):
-                out.append((hash, int.from_bytes(packed, "big")))
+                out.append((hash, self._as_announced(int.from_bytes(packed, "big"))))
                 if len(out) >= count:
                     break
         return out
@@ -325,6 +373,10 @@ class HashIndex:
         with self._engine.write() as txn:
             # After its entries: a crash in between leaves entries that the log has too.
             txn.put("meta", _WATERMARK_KEY, mark)
+            if self._are_spans_new:
+                txn.put("meta", _SPANS_KEY, pack_spans(self._spans))
+        self._are_spans_new = False
+        self._spans_since = []
         self.refresh()
         # Damaged cells stay hidden in memory; the table on disk still has their entries.
         self._recent = dict.fromkeys(self._forgotten, NOWHERE)
@@ -352,6 +404,7 @@ class HashIndex:
         with self._lock:
             self._view.renew()
             self._get = self._view.getter("places")
+        self._read_spans()
 
     # --- the index of a reader: the tables on disk belong to the writer ---
 
@@ -359,6 +412,8 @@ class HashIndex:
         """Drop all entries in memory: the tables on disk have them, or the log is read again."""
         self._forgotten.clear()
         self._recent = {}
+        self._spans_since = []
+        self._read_spans()
 
     def sync(self) -> None:
         """Return when what was flushed is durable."""

@@ -5,12 +5,12 @@ preallocated space.
 
     segment header, 44 bytes: magic `DLSG`, format version (2 bytes), zero 2, store id 16, segment
         number 4, sequence of its first pack 8, zero 4, CRC-32 of all that 4
-    pack header, 96 bytes: magic `DLPK`, format version (2 bytes), flags 2, sequence 8, last
+    pack header, 100 bytes: magic `DLPK`, format version (2 bytes), flags 2, sequence 8, last
         sequence known durable 8, Unix milliseconds 8, segment number 4, offset 4, length of the
-        whole pack 4, cells 4, staged cells 4, promoted hashes 4, trailer of the pack before 4, root
-        hash 32, CRC-32 of all that 4
+        whole pack 4, cells 4, staged cells 4, promoted hashes 4, promoted spans 4, trailer of the
+        pack before 4, root hash 32, CRC-32 of all that 4
     pack body: the cells' lengths (2 each), their hashes (32 each), the promoted hashes (32 each),
-        the cells' encodings
+        the promoted spans (segment and offset 8, length 4, cells 4 each), the cells' encodings
     pack trailer: CRC-32 of the body, begun with the header's
 
 When a damaged segment is searched for the next pack, bytes that a user stored as a value must not
@@ -32,12 +32,12 @@ from typing import Final, NamedTuple
 
 from mypy_extensions import i64
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 SEGMENT_MAGIC: Final = b"DLSG"
 PACK_MAGIC: Final = b"DLPK"
 SEGMENT_HEADER_BYTES: Final = 44
-PACK_HEADER_BYTES: Final = 96
+PACK_HEADER_BYTES: Final = 100
 PACK_TRAILER_BYTES: Final = 4
 STORE_ID_BYTES: Final = 16
 
@@ -50,7 +50,8 @@ PARTS_SHIFT: Final = 2
 PARTS_MAX: Final = (1 << 14) - 1
 
 SEGMENTS_MAX: Final = 1 << 20
-OFFSET_MAX: Final = 1 << 27
+OFFSET_BITS: Final = 27
+OFFSET_MAX: Final = 1 << OFFSET_BITS
 NO_ROOT: Final = bytes(32)
 
 CELL_ENTRY_BYTES: Final = 34
@@ -60,8 +61,20 @@ LARGE_BYTES: Final = 1_024
 """If cells are longer than this on average, the checksum is computed cell by cell."""
 
 _SEGMENT: Final = struct.Struct(">4sHH16sIQI")
-_PACK: Final = struct.Struct(">4sHHQQQIIIIIII32s")
+_PACK: Final = struct.Struct(">4sHHQQQIIIIIIII32s")
+_SPAN: Final = struct.Struct(">QII")
+SPAN_BYTES: Final = 16
 _CRC: Final = struct.Struct(">I")
+
+
+class LogSpan(NamedTuple):
+    """A part of a segment in which every cell belongs to what is announced."""
+
+    begin: int
+    """Its first byte, as the upper bits of a location: segment and offset."""
+    end: int
+    cells: int
+    """The number of its cells."""
 
 
 class PackHeader(NamedTuple):
@@ -79,6 +92,7 @@ class PackHeader(NamedTuple):
     cells: int
     staged: int
     promoted: int
+    spans: int
     before: int
     root: bytes
     checksum: int
@@ -109,14 +123,21 @@ def read_segment_header(data: bytes) -> tuple[int, bytes, int, int] | None:
     return version, store_id, segment, first
 
 
-def pack_length(encodings: list[bytes], promoted: int) -> int:
-    """Return the length of the pack that these cells make."""
+def pack_length(encodings: list[bytes], promoted: int, spans: int = 0) -> int:
+    """Return the length of the pack that these cells make, with so many promoted hashes and spans.
+
+    A cell takes 34 bytes beside its encoding: length and hash.
+    """
     count = len(encodings)
-    # Header, trailer, 34 bytes a cell (length and hash), 32 a promoted hash, and the encodings.
-    total = PACK_HEADER_BYTES + PACK_TRAILER_BYTES + CELL_ENTRY_BYTES * count + 32 * promoted
+    total = PACK_HEADER_BYTES + PACK_TRAILER_BYTES + CELL_ENTRY_BYTES * count
+    total += _promoted_bytes(promoted, spans)
     for encoding in encodings:
         total += len(encoding)
     return total
+
+
+def _promoted_bytes(promoted: int, spans: int) -> int:
+    return 32 * promoted + SPAN_BYTES * spans
 
 
 def build_pack(
@@ -135,6 +156,7 @@ def build_pack(
     encodings: list[bytes],
     staged: int,
     promoted: list[bytes],
+    spans: list[LogSpan],
 ) -> tuple[bytes, list[int]]:
     """Return (bytes of the pack, locations of its cells); the last `staged` cells are staged."""
     count = len(encodings)
@@ -151,14 +173,15 @@ def build_pack(
         count,
         staged,
         len(promoted),
+        len(spans),
         before,
         root,
     )
     # Begun with the CRC of the secret store id: a value cannot forge a pack (module docstring).
     checksum = zlib.crc32(head, seed)
     lengths = [len(encoding) for encoding in encodings]
-    # Order of the body: lengths (2 bytes each), hashes, promoted hashes, then the encodings.
-    front = b"".join([struct.pack(f">{count}H", *lengths), *hashes, *promoted])
+    # Order of the body: lengths (2 bytes each), hashes, promoted hashes and spans, encodings.
+    front = b"".join([struct.pack(f">{count}H", *lengths), *hashes, *promoted, pack_spans(spans)])
     body = zlib.crc32(front, checksum)
     if length >= count * LARGE_BYTES:
         for encoding in encodings:  # joined only once, below: copying megabytes twice is slow
@@ -166,7 +189,8 @@ def build_pack(
     else:
         body = zlib.crc32(b"".join(encodings), body)
     pack = b"".join([head, _CRC.pack(checksum), front, *encodings, _CRC.pack(body)])
-    return pack, locations_of(segment, offset, lengths, len(promoted), staged)
+    before_cells = _promoted_bytes(len(promoted), len(spans))
+    return pack, locations_of(segment, offset, lengths, before_cells, staged)
 
 
 def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackHeader | None:
@@ -203,11 +227,11 @@ def body_is_whole(header: PackHeader, rest: bytes) -> bool:
 
 
 def locations_of(
-    segment: int, offset: int, lengths: list[int], promoted: int, staged: int
+    segment: int, offset: int, lengths: list[int], promoted_bytes: int, staged: int
 ) -> list[int]:
     """Return the locations of the cells of the pack at `offset`."""
     count = len(lengths)
-    position: i64 = offset + PACK_HEADER_BYTES + CELL_ENTRY_BYTES * count + 32 * promoted
+    position: i64 = offset + PACK_HEADER_BYTES + CELL_ENTRY_BYTES * count + promoted_bytes
     # Location: segment 20 bits, offset 27, length 14, staged 1.
     base: i64 = segment << 42
     fresh: i64 = count - staged
@@ -223,8 +247,13 @@ def locations_of(
     return out
 
 
-def read_entries(header: PackHeader, body: bytes) -> tuple[list[bytes], list[int], list[bytes]]:
-    """Return (hashes, locations, promoted hashes) of a pack; `body` needs `list_bytes` only."""
+def read_entries(
+    header: PackHeader, body: bytes
+) -> tuple[list[bytes], list[int], list[bytes], list[LogSpan]]:
+    """Return (hashes, locations, promoted hashes, promoted spans) of a pack.
+
+    `body` needs `list_bytes` only.
+    """
     count = header.cells
     lengths = list(struct.unpack_from(f">{count}H", body, 0))
     # Lengths of 2 bytes each come first, then hashes of 32.
@@ -232,13 +261,29 @@ def read_entries(header: PackHeader, body: bytes) -> tuple[list[bytes], list[int
     hashes = [body[i : i + 32] for i in range(at, at + 32 * count, 32)]
     at += 32 * count
     promoted = [body[i : i + 32] for i in range(at, at + 32 * header.promoted, 32)]
-    locations = locations_of(header.segment, header.offset, lengths, header.promoted, header.staged)
-    return hashes, locations, promoted
+    spans = read_spans(body, at + 32 * header.promoted, header.spans)
+    before_cells = _promoted_bytes(header.promoted, header.spans)
+    locations = locations_of(header.segment, header.offset, lengths, before_cells, header.staged)
+    return hashes, locations, promoted, spans
+
+
+def pack_spans(spans: list[LogSpan]) -> bytes:
+    """Return the bytes of spans, for `read_spans`."""
+    return b"".join([_SPAN.pack(begin, end - begin, cells) for begin, end, cells in spans])
+
+
+def read_spans(data: bytes, start: int, count: int) -> list[LogSpan]:
+    """Return the spans that stand in `data` from `start` on."""
+    found: list[LogSpan] = []
+    for at in range(start, start + SPAN_BYTES * count, SPAN_BYTES):
+        begin, length, cells = _SPAN.unpack_from(data, at)
+        found.append(LogSpan(begin, begin + length, cells))
+    return found
 
 
 def list_bytes(header: PackHeader) -> int:
     """Return how many bytes of a pack, after its header, list its cells."""
-    return CELL_ENTRY_BYTES * header.cells + 32 * header.promoted
+    return CELL_ENTRY_BYTES * header.cells + _promoted_bytes(header.promoted, header.spans)
 
 
 def sizes_fit(header: PackHeader) -> bool:
@@ -248,6 +293,11 @@ def sizes_fit(header: PackHeader) -> bool:
         and header.staged <= header.cells
         and header.offset + header.length <= OFFSET_MAX
     )
+
+
+def upper_bits(segment: int, offset: int) -> int:
+    """Return a segment and a byte of it as the upper bits of a location have them."""
+    return (segment << OFFSET_BITS) + offset
 
 
 def locate(location: int) -> tuple[int, int, int]:

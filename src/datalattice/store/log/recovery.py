@@ -31,6 +31,7 @@ from datalattice.store.log.packing import (
     PACK_MAGIC,
     PARTS_SHIFT,
     SEGMENT_HEADER_BYTES,
+    LogSpan,
     PackHeader,
     body_is_whole,
     list_bytes,
@@ -62,6 +63,8 @@ class Pack(NamedTuple):
     """The number of staged cells, which are the last ones."""
     promoted: list[bytes]
     """Hashes of staged cells of earlier packs that it announces."""
+    spans: list[LogSpan]
+    """Parts of earlier packs whose cells it announces."""
     time_ms: int
     """When it was written, by the writer's clock."""
 
@@ -77,11 +80,11 @@ class Pack(NamedTuple):
 
 
 def _read_pack(header: PackHeader, rest: bytes, trailer: int | None) -> Pack:
-    hashes, locations, promoted = read_entries(header, rest)
+    hashes, locations, promoted, spans = read_entries(header, rest)
     end = LogPosition(header.sequence, header.segment, header.offset + header.length, trailer)
     root = header.root if header.flags & FLAG_ROOT else None
     length, flags, staged, time_ms = header.length, header.flags, header.staged, header.time_ms
-    return Pack(end, length, flags, root, hashes, locations, staged, promoted, time_ms)
+    return Pack(end, length, flags, root, hashes, locations, staged, promoted, spans, time_ms)
 
 
 class Gap(NamedTuple):
@@ -372,8 +375,11 @@ class LogState:
         }
         if moved:
             self._index.add(list(moved), list(moved.values()))
+        if pack.spans:
+            self._index.announce(pack.spans)
         # An upper bound: a cell that was staged twice is promoted once.
-        self.staged = max(0, self.staged - len(pack.promoted))
+        count = len(pack.promoted) + sum([span.cells for span in pack.spans])
+        self.staged = max(0, self.staged - count)
         if pack.root is not None:
             self.root = pack.root
         self._whole = pack.end

@@ -1,0 +1,145 @@
+"""Staged spans: where in the log the cells of large values are that were put and not committed yet.
+
+A commit that reaches such a value announces these parts of the log, instead of following the value
+and naming its cells. Only this process knows them, and it may forget them at any time: a value that
+is not known is followed cell by cell.
+
+Source: docs/store.md "Segments and packs".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+from datalattice.cells import STAGED_BYTES
+from datalattice.store.log.packing import LogSpan, locate, upper_bits
+from datalattice.store.log.recovery import Pack
+
+LARGE_BYTES = STAGED_BYTES  # not Final: tests have smaller values
+"""From this length on it is worth to know where a value is."""
+
+SPAN_CELLS_MIN = 4_096  # not Final, as above
+"""Spans with fewer cells are not announced: the index keeps each span for good."""
+
+VALUES_MAX: Final = 65_536
+"""Most values that are known; of a large file each part of 1, 16, 256, ... MiB is a value until
+the next larger one contains it."""
+
+
+class StagedSpans:
+    """The spans of values. Any other cell below a value is announced. The caller holds a lock."""
+
+    def __init__(self) -> None:
+        self._spans: dict[bytes, list[LogSpan]] = {}
+        # Values whose cells wait for their pack, and where these begin and end among its cells.
+        self._waiting: list[tuple[bytes, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._spans
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether cells of known values wait for their pack."""
+        return bool(self._waiting)
+
+    @staticmethod
+    def is_large(length: int) -> bool:
+        """Return whether to know where a blob of this length is."""
+        return length >= LARGE_BYTES
+
+    def wait(self, value: bytes, first: int, stop: int) -> None:
+        """Note that the staged cells `first` to before `stop` of the next pack are a value's."""
+        self._spans.setdefault(value, [])
+        if first < stop:
+            self._waiting.append((value, first, stop))
+        if len(self._spans) > VALUES_MAX:
+            self.forget(next(iter(self._spans)))  # known for longest
+
+    def join(self, value: bytes, parts: Iterable[bytes]) -> None:
+        """Note that a known value contains known values, which are known as its parts alone."""
+        below = set(parts) - {value}
+        spans = [span for part in below for span in self._spans.pop(part)]
+        self._spans[value] = _merged([*spans, *self._spans[value]])
+        self._waiting = [
+            (value if one in below else one, first, stop) for one, first, stop in self._waiting
+        ]
+
+    def forget(self, value: bytes) -> None:
+        """Forget a value."""
+        self._spans.pop(value, None)
+        self._waiting = [one for one in self._waiting if one[0] != value]
+
+    def clear(self) -> None:
+        """Forget all values: cells may have moved, or may not be in the log."""
+        self._spans.clear()
+        self._waiting.clear()
+
+    def written(self, pack: Pack | None, count: int) -> None:
+        """Note that `count` cells that waited were written, all as the staged cells of a pack."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        if pack is None or pack.staged != count:
+            self.clear()
+            return
+        locations = pack.locations[len(pack.locations) - count :]
+        pack_end = upper_bits(pack.end.segment, pack.end.offset)
+        is_alone = count == len(pack.locations)
+        for value, first, stop in waiting:
+            begin = locations[first] >> 15
+            end = (locations[stop - 1] >> 15) + locate(locations[stop - 1])[2]
+            # Between packs there are no cells, so the spans of neighbours can be merged.
+            if is_alone and first == 0:
+                begin = pack_end - pack.length
+            if is_alone and stop == count:
+                end = pack_end
+            self._spans[value] = _merged([*self._spans[value], LogSpan(begin, end, stop - first)])
+
+    def take(self, values: Iterable[bytes]) -> tuple[list[LogSpan], list[bytes]]:
+        """Return (spans for a commit to announce, values that it has to follow); forget the values.
+
+        It has to follow those in whose spans, and those beside them, there are too few cells.
+        """
+        taken = {value: self._spans.pop(value) for value in dict.fromkeys(values)}
+        merged = _merged([span for spans in taken.values() for span in spans])
+        short = [span for span in merged if span.cells < SPAN_CELLS_MIN]
+        followed = [
+            value
+            for value, spans in taken.items()
+            if sum(span.cells for span in spans) < SPAN_CELLS_MIN * len(spans)
+            and _overlap(spans, short)
+        ]
+        for value in followed:
+            del taken[value]
+        return _merged([span for spans in taken.values() for span in spans]), followed
+
+    def forget_at(self, locations: Iterable[int]) -> None:
+        """Forget the values of which a cell is at one of these locations; negative: anywhere."""
+        spots = [LogSpan(place >> 15, (place >> 15) + 1, 1) for place in sorted(locations)]
+        for value, spans in list(self._spans.items()):
+            if spots[0].begin < 0 or _overlap(spans, spots):
+                self.forget(value)
+
+
+def _overlap(spans: list[LogSpan], others: list[LogSpan]) -> bool:
+    """Return whether one of `others`, sorted and apart from each other, reaches into a span."""
+    for begin, end, _ in spans:
+        at = bisect_left(others, (end,)) - 1
+        if at >= 0 and others[at].end > begin:
+            return True
+    return False
+
+
+def _merged(spans: list[LogSpan]) -> list[LogSpan]:
+    found: list[LogSpan] = []
+    for span in sorted(spans):
+        if found and found[-1].end == span.begin:
+            found[-1] = LogSpan(found[-1].begin, span.end, found[-1].cells + span.cells)
+        else:
+            found.append(span)
+    return found
