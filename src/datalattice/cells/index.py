@@ -94,12 +94,14 @@ class Index(Cell):
     Keys are bytes, str, Keyword, Symbol, Address or Extension. Get, put and remove touch one path.
     """
 
-    __slots__ = ("_count", "_depth", "_has_entry", "_mask", "_sample")
+    __slots__ = ("_count", "_depth", "_has_entry", "_mask", "_passed", "_sample")
 
     _count: i64
     _depth: i64
     _mask: i64
     _has_entry: bool
+    _passed: i64
+    """The digits under which look-ups have passed through the closed node, like `_mask`."""
     _sample: bytes | None
 
     def __init__(
@@ -110,6 +112,7 @@ class Index(Cell):
         self._depth = 0
         self._mask = 0
         self._has_entry = False
+        self._passed = 0
         self._sample = None
         self._kids = NO_KIDS
         if entries is not None:
@@ -177,7 +180,8 @@ class Index(Cell):
         """Return the child under a digit of the mask; that of a stored node without its siblings.
 
         A look-up thus leaves one object for each node on its way, not one for each of their
-        children: Python's cycle collector visits all of them.
+        children: Python's cycle collector visits all of them. A key that is read again opens the
+        node above its own, and then, each time it is read, the next one above.
         """
         data, loader = self._encoding, self._loader
         if data is not None and loader is not None and self._is_stored():
@@ -185,8 +189,15 @@ class Index(Cell):
             for _ in range(bit_count(self._mask & ((1 << digit) - 1))):
                 at = skip_kid(data, at)
             if data[at] == TAG_REF:
-                return loader.load(data[at + 1 : at + 1 + HASH_BYTES])
-            return read_kids(data, at, 1, loader)[0][0]
+                child: object = loader.load(data[at + 1 : at + 1 + HASH_BYTES])
+            else:
+                child = read_kids(data, at, 1, loader)[0][0]
+            bit: i64 = 1 << digit
+            if not self._passed & bit:
+                self._passed |= bit
+                return child
+            if isinstance(child, Index) and child._count > 1 and child._kids is None:
+                return child  # each time for another key, as far as is known
         return self._open()[self._slot(digit)]
 
     def _held(self) -> Value:
