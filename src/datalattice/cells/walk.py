@@ -74,13 +74,14 @@ def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
 def _wide_kids(cell: Cell, encoding: bytes, home: Loader | None) -> list[object]:
     """Return the kids of a cell that can be or contain a branch which `home` does not load.
 
-    A closed cell without references in its encoding is not opened.
+    A cell without references in its encoding has none, and is not opened.
     """
-    if cell._kids is None:
-        # All that a closed cell refers to is loaded by its own loader.
-        is_stored = home is not None and cell._loader is home
-        if is_stored or not (may_refer(encoding) and branch_places(encoding)):
-            return []
+    is_closed = cell._kids is None
+    # All that a closed cell refers to is loaded by its own loader.
+    if is_closed and home is not None and cell._loader is home:
+        return []
+    if not may_refer(encoding) or (is_closed and not branch_places(encoding)):
+        return []
     return [child for child in cell._children() if _is_wide(child)]
 
 
