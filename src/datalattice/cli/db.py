@@ -421,7 +421,7 @@ def gc(
     call: Call,
     db: DbArgument,
     min_age: Annotated[
-        str, typer.Option("--min-age", help="Only what is at least so old: 90s, 2h, 1d.")
+        str, typer.Option("--min-age", help="Remove only what is at least this old: 90s, 2h, 1d.")
         # Spelled in hours: the default must parse like any other.
     ] = f"{GC_AGE // timedelta(hours=1)}h",
 ) -> CommandResult:

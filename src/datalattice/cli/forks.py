@@ -84,7 +84,9 @@ def resolve(
     ] = False,
     export: Annotated[
         bool,
-        typer.Option("--export", help="Print what the branch has as JSON lines; it stays kept."),
+        typer.Option(
+            "--export", help="Print the contents of the branch as JSON lines; the branch stays."
+        ),
     ] = False,
     drop: Annotated[
         bool, typer.Option("--drop", help="Forget the branch here; it does not come back.")

@@ -82,7 +82,8 @@ def limit(
     size: Annotated[
         str,
         typer.Argument(
-            help='Bytes, or a size such as "64 MB"; "default": as for others.', metavar="SIZE"
+            help='Bytes, or a size such as "64 MB"; "default": the limit of other owners.',
+            metavar="SIZE",
         ),
     ],
 ) -> CommandResult:

@@ -169,7 +169,9 @@ def delegate(
     name: Annotated[str | None, typer.Option("--key", help="The name of the owner's key.")] = None,
     proof: Annotated[
         list[str] | None,
-        typer.Option("--proof", help="A delegation to the owner of what is passed on. Repeatable."),
+        typer.Option(
+            "--proof", help="A delegation to the owner whose rights are passed on. Repeatable."
+        ),
     ] = None,
     life: Annotated[str, typer.Option("--for", help="How long it holds, 30d at most.")] = "1d",
 ) -> CommandResult:

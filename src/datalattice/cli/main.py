@@ -49,7 +49,7 @@ DEBUG_VARIABLE: Final = "DATALATTICE_DEBUG"
 
 _EPILOG: Final = (
     "Exit codes: 0 done, 1 failed, 2 the call was wrong, 70 a fault of this program, 75 not now, "
-    "try again, 77 not allowed, 130 interrupted, 141 closed pipe, 143 told to end. The shared "
+    "try again, 77 not allowed, 130 interrupted, 141 closed pipe, 143 terminated. The shared "
     "options (--dir, --owner, --as-of, --as, --json, --wait, --quiet, --debug) stand before or "
     f"after the command. --debug or {DEBUG_VARIABLE}=1 print where an error came from."
 )

@@ -18,7 +18,7 @@ def mcp(
     call: Call,
     tools: Annotated[
         str,
-        typer.Option("--tools", help="What the model may do: read, or all.", metavar="read|all"),
+        typer.Option("--tools", help="Rights of the model: read, or all.", metavar="read|all"),
     ] = "read",
 ) -> None:
     """Give a language model tools for the folder, over standard input and output.

@@ -24,10 +24,10 @@ def add(
     ref: Annotated[
         str, typer.Argument(help="HEAD, HEAD~2, another pin, a hash, or a time.")
     ] = "HEAD",
-    by: Annotated[str, typer.Option("--by", help="Who wants it.")] = "",
-    label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Who asks for the pin.")] = "",
+    label: Annotated[str, typer.Option("--label", help="Purpose of the pin.")] = "",
     expires: Annotated[
-        str | None, typer.Option("--expires", help="When it ends: a time, or from now on: 30d.")
+        str | None, typer.Option("--expires", help="Expiry: a time, or a duration from now: 30d.")
     ] = None,
     move: Annotated[
         bool, typer.Option("--move", help="Take the name from the root that has it.")

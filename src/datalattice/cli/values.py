@@ -28,7 +28,9 @@ from datalattice.errors import DataLatticeError, UsageError
 InOption = Annotated[
     str,
     typer.Option(
-        "--in", metavar="text|json|hex|lines", help="What values are; lines: JSON, one a line."
+        "--in",
+        metavar="text|json|hex|lines",
+        help="Format of values; lines: one JSON value a line.",
     ),
 ]
 

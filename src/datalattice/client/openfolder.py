@@ -330,7 +330,7 @@ class OpenFolder:
             self.folder.store_path, wait_s=SLICE_S, cache_bytes=self._cache_bytes
         )
         for damage in store.damage:
-            _log.warning("%s; what was there is missing", damage)
+            _log.warning("%s; its cells are missing", damage)
         return store
 
     def _opened_anew(self, _store: CellStore) -> None:

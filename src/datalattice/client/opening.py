@@ -203,7 +203,7 @@ def _check_loss(store: CellStore) -> None:
     # Records that were acknowledged have offsets that peers know: new ones must not take them.
     if loss is not None:
         raise DataLoss(
-            f"{loss}; nothing of your own is written here until that is accepted: "
+            f"{loss}; your own data cannot be written here until you accept that: "
             "lattice disk heal --accept-loss"
         )
 
@@ -239,7 +239,7 @@ def open_reader(folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> CellStore
         _log.warning("%s", error)
     else:
         if loss is not None:
-            _log.warning("%s; what is read here lacks it", loss)
+            _log.warning("%s; readers here lack it", loss)
     return store
 
 

@@ -41,8 +41,8 @@ class Backup:
     """One further store of a node: `open_node(..., backups=[Backup("copy")])`.
 
     store:  a folder, which the backup opens and closes; or an open store, which stays open.
-    filter: removes from each value what the backup must not have. Without it the backup gets all,
-            `:local` too.
+    filter: maps each value to the part that the backup may have. Without it the backup gets
+            everything, also `:local`.
     """
 
     def __init__(self, store: str | os.PathLike[str] | Store, filter: Filter | None = None) -> None:

@@ -1,8 +1,7 @@
 """Bounds: how much one peer may make this node do and hold before it is slowed down or cut.
 
 If a peer sends more than its share, the node reads it later; TCP slows the peer down, and nothing
-is
-lost. It is cut only for what no honest peer does: frames that do not complete, and answers that it
+is lost. The node disconnects it only for breaches: frames that do not complete, and answers that it
 does not read.
 
 Source: docs/protocol.md "Limits".

@@ -1,10 +1,10 @@
 """Connection: reads frames from one link and passes them to lanes, and writes the answers.
 
 A lane gets one frame of a stream at a time (a few from a wanted peer), and the next one after the
-peer has read the answer. A short question may have an answer as long as a frame can be, so this
-bounds what a peer that asks without reading makes the node hold. For all peers together, the node
-cuts the largest holder. A frame that does not complete in time ends the connection. Without an
-incomplete frame, a silent connection stays open without a time limit.
+peer has read the answer. A short question may have an answer of a whole frame, so this bounds the
+memory that a peer takes by asking without reading. If all peers together take too much, the node
+closes the connection that holds most. A frame that does not complete in time ends the connection.
+Without an incomplete frame, a silent connection stays open without a time limit.
 
 Waits use `asyncio.timeout`: before Python 3.12 `asyncio.wait_for` loses a cancellation that arrives
 when its future is done, and a node would then never end.

@@ -303,7 +303,7 @@ class Hosts:
         """
         name = host.protocol, host.store_id
         if self._table.get(name) is not host or host is self.lattice:
-            raise UsageError(f"{host.name} is no replica of this node that can be removed")
+            raise UsageError(f"{host.name} is not a removable replica of this node")
         del self._table[name]
         for talk in self._talks.values():
             talk.refused.discard(host)

@@ -33,11 +33,11 @@ _TIMES_HELP: Final = {
 
 _COUNTERS_HELP: Final = {
     "changes": "Commits of a changed value, local or merged.",
-    "faults": "Times that the node could not do what it should.",
+    "faults": "Internal errors of the node.",
     "unfenced-starts": "Starts after which writes were accepted without having asked a peer.",
     "identity-cloned": "Reports that another node runs with this node's identity.",
     "connections-closed": "Connections that ended.",
-    "connections-cut": "Connections cut because of what they made this node hold.",
+    "connections-cut": "Connections closed because they held too much memory of this node.",
     "connections-refused": "Inbound connections refused because there were too many.",
     "strangers-refused": "Inbound connections refused because strangers came too fast.",
     "banned-refused": "Inbound connections refused because of an earlier breach of the protocol.",
@@ -48,7 +48,7 @@ _COUNTERS_HELP: Final = {
     "unsound-cells": "Cells not stored because they do not fit the cells below them.",
     "unsound-wanted": "Times that a wanted peer had sent too many of them; it stays connected.",
     "closed-unsound": "Peers cut because they sent too many of them.",
-    "streams-refused": "Streams that peers opened for something that this node does not have.",
+    "streams-refused": "Streams that peers opened for replicas that this node does not have.",
     "peers-slowed": "Times that a peer sent more than its share and was read later.",
     "bad-asset": "Asset records left out because their metadata does not match their id.",
     "bad-content": "Contents left out because they do not match their hash.",
@@ -142,7 +142,7 @@ def _state(status: NodeStatus) -> Iterator[MetricFamily]:
     yield _gauge("staged_bytes", "Cells that wait for missing ones.", lane.staged_bytes)
     yield _gauge("store_damage", "Damaged places of the store.", len(status.damage))
     if status.store_bytes is not None:
-        yield _gauge("store_bytes", "What the store takes on the disk.", status.store_bytes)
+        yield _gauge("store_bytes", "Bytes of the store on disk.", status.store_bytes)
     yield from _forks(lane.forks)
 
 
@@ -155,7 +155,7 @@ def _forks(forks: ForkCounts) -> Iterator[MetricFamily]:
     yield MetricFamily(
         _PREFIX + "forks_open", "gauge", "Forks whose other branch is kept.", open_now
     )
-    yield _total("forks_seen", "Values that forked with the one here.", forks.seen)
+    yield _total("forks_seen", "Received values that fork from the value here.", forks.seen)
     yield _total("forks_skipped", "Forks not examined: too many of one slot.", forks.skipped)
     yield _gauge("evidence_bytes", "Cells that only kept branches have.", forks.size_bytes)
 

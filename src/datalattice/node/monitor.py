@@ -148,7 +148,7 @@ class Monitor:
         if not found:
             return None
         first = found[0]
-        more = f"; so it is with {len(found) - 1} more" if len(found) > 1 else ""
+        more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
         since_s = (now_ms - (first.refused_since_ms or now_ms)) // 1_000
         return f"nothing of {first.name} was taken in full for {since_s} s: {first.refusal}{more}"
 

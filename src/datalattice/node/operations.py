@@ -1,9 +1,9 @@
-"""Operations: the actions that a running node does itself, most of them since it alone may write.
+"""Operations: the actions that a running node does itself, mostly because only it may write.
 
 A store has one writer, and while a node runs that is the node. So another process that wants to
 write asks the node. Each action returns when its effect is durable. The actions are declared in
-`datalattice.actions`, where each says what it does; those that are not here are done by the service
-that was given, if any.
+`datalattice.actions`, with a description each; the service given to the node, if any, does those
+that are not here.
 
 `SwapSlots` sets all slots, or none if one of them has another value by now (compare and set). If
 one swap has too many cells, `StageValues` sends some of them first. `AppendRecords` appends to the
@@ -182,9 +182,9 @@ class NodeOperations:
     ) -> Message:
         """Do an action; return its result once it is durable.
 
-        caller: the DID for whom it is asked, "" for the owner of the folder. request_id: one that
-        the service is given; what the node does itself needs none.
-        Raises: what the action raises. UnsupportedOperation: no service was given, which does it.
+        caller: the DID of the caller, "" for the owner of the folder. request_id: passed on to the
+        service; actions of the node itself ignore it.
+        Raises: what the action raises. UnsupportedOperation: it needs a service; none was given.
                 Unavailable: a fault of the node, which is degraded from then on.
         """
         kind = type(request)
@@ -373,7 +373,7 @@ class NodeOperations:
             async with asyncio.timeout(FENCE_WAIT_S):
                 await self._node.fenced()
         except TimeoutError as error:
-            raise Unfenced("peers are being asked for what was written elsewhere") from error
+            raise Unfenced("peers are being asked for writes made elsewhere") from error
 
     # --- the node -----------------------------------------------------------------------------
 

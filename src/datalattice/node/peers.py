@@ -73,9 +73,9 @@ class PeerInfo:
     reason:             the outcome of the last attempt, for people.
     source:             `added`, `p2p` or `mdns` (discovered), or `inbound`: it is not wanted.
     connected_since_ms, last_seen_ms: Unix milliseconds, None for never.
-    refusal:            why its last value was not taken in full, None when it was.
-    refused_since_ms:   since when none was taken in full, Unix milliseconds.
-    suspicion:          what it sent that no honest peer sends; None: nothing.
+    refusal:            why its last value was not merged in full; None: it was.
+    refused_since_ms:   since when no value was merged in full, Unix milliseconds.
+    suspicion:          its breach of the protocol, which no honest peer commits; None: none.
     """
 
     address: str | None
@@ -110,7 +110,7 @@ class PeerInfo:
 class WantedPeer:
     """A wanted peer with what is needed to reach it.
 
-    addresses: the given ones. learnt: the discovered one, claimed at time `stamp`.
+    addresses: given by the operator. learnt: the discovered address, claimed at time `stamp`.
     pinned:    the key was given, so no other is accepted.
     is_expected: it was discovered in a crowd, and a replica names it as a peer.
     turn:      counts the attempts; it selects the address to dial.

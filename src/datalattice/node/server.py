@@ -491,7 +491,7 @@ class NodeServer:
                             async with asyncio.timeout(CONDITION_S):
                                 await self._changed.wait()
         except TimeoutError as error:
-            raise Timeout(f"what was waited for did not happen in {timeout_s} s") from error
+            raise Timeout(f"the condition was not met in {timeout_s} s") from error
 
     def _on_sync(self, value: Value) -> Value:
         began_s = time.perf_counter()

@@ -253,7 +253,7 @@ class Refuse:
 class TellTwin:
     """Tell the peer of another node with its identity.
 
-    next: the connection of that node, which is told in turn once this one has answered.
+    next: the connection of that node, to be told after this one has answered.
     """
 
     start: object

@@ -51,7 +51,7 @@ class Pulls:
             self._waiting.setdefault(key, []).append(waiting)
 
     def failed(self, exchange: Exchange, error: str) -> None:
-        """Note that part of what the pull of a comparison asked for will not come."""
+        """Note that a part which the pull of a comparison needs will not arrive."""
         waiting = self._open.get(exchange)
         if waiting is not None:
             waiting.error = waiting.error or error

@@ -2,8 +2,8 @@
 
 It does no input and no output. Inputs are method calls with the time (a steady clock, in
 milliseconds); outputs collect in `Effects`, which the caller takes after each call. Whatever an
-effect says is already durable in the replica, because the replica's calls return only then. How
-things are said on a connection is up to its `Conversation`, what is compared to the `Replica`.
+effect says is already durable in the replica, because the replica's calls return only then. The
+`Conversation` of a connection decides how messages are encoded, the `Replica` what is compared.
 
 What keeps replicas equal, from fast to sure:
 
@@ -780,10 +780,10 @@ class Replicator:
                 partner.claimed = key
 
     def _started(self, partner: Partner, start: object, now_ms: int) -> None:
-        """Note a peer's start; two live peers with one identity are told of each other."""
+        """Note a peer's start, and tell two live peers with one identity of each other."""
         partner.start = start
-        # The older one is told first, and the newer one once that is answered: the connection of a
-        # node that was killed and restarted may linger, and only an answer shows that it is alive.
+        # Tell the older peer first, and the newer one after the older has answered: the connection
+        # of a node that was killed and restarted may linger, and only an answer proves it alive.
         for twin in partner.twins(self._partners.values()):
             self._say(twin, talk.TellTwin(start, partner.id), now_ms)
 

@@ -3,15 +3,15 @@
 The newest wants are asked first. In a tree that means depth first, which keeps the list short: the
 children of a cell just received are fetched before its neighbours.
 
-Every hash is asked of one peer at a time: first of the peer that made it wanted, after a refusal or
-a time-out of those that stated it since, then of the others. When all were asked a round ends, and
-after a rest the next begins. A part that no peer delivered in `rounds_max` rounds is lost: the
-replica drops what depends on it.
+Every hash is requested from one peer at a time: first from the peer whose offer needs it; after a
+refusal or a time-out from the peers that have stated it since; then from the others. When all were
+asked, the round ends, and after a rest the next begins. A part that no peer delivered in
+`rounds_max` rounds is lost: the replica drops the offers that depend on it.
 
-A peer that states a part has it now, so it is asked even if it lacked the part before, once in each
-round. A peer that makes more and more wanted and answers nothing delays only its own wants: those
-of others leave its line after a while, and what a slow peer was asked for is asked of the next one
-that states it.
+A peer that states a part has it now, so it is asked once in each round, even if it lacked the part
+before. A peer whose offers need more and more parts, and that answers nothing, delays only its own
+offers: wants of others leave its queue after a while, and a part requested from a slow peer is
+requested from the next one that states it.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class WantList:
         self._rest_ms = rest_ms
         self._wants: dict[bytes, _Want] = {}
         self._queues: dict[str, list[bytes]] = {}  # peer -> hashes to ask of it, newest last
-        # Peers that are asked for what others made wanted, in order.
+        # Peers to ask for parts that offers of other peers need, in order.
         self._helpers: dict[str, None] = {}
         self._prompt: set[str] = set()  # peers that delivered and have not timed out since
         self._alarms: list[tuple[int, bytes]] = []  # heap of (end of a rest or of a line, hash)
         self._lost: list[bytes] = []
         self._counts: dict[str, int] = {}  # source -> number of its wants
-        self._asked_of: dict[str, dict[bytes, None]] = {}  # peer -> what is in flight there
+        self._asked_of: dict[str, dict[bytes, None]] = {}  # peer -> hashes in flight there
 
     def __len__(self) -> int:
         return len(self._wants)
@@ -93,10 +93,10 @@ class WantList:
         self._helpers[peer] = None
 
     def remove_peer(self, peer: str, now_ms: int) -> None:
-        """Forget `peer`; its line and what is in flight there go to other peers."""
+        """Forget `peer`; other peers are asked for the hashes queued or in flight there."""
         self._helpers.pop(peer, None)
         self._prompt.discard(peer)
-        # What it was asked for is asked of the next peer at once, without a time-out.
+        # Its hashes in flight are requested from the next peer at once, without a time-out.
         queue = self._queues.pop(peer, [])
         again = [hash for hash in queue if self._is_waiting(hash)]
         again += self._asked_of.pop(peer, ())
@@ -122,7 +122,7 @@ class WantList:
             if source in want.asked and source not in want.again and want.in_flight != source:
                 want.again += (source,)
                 want.asked = tuple([peer for peer in want.asked if peer != source])
-            # A silent peer must not hold up what others can deliver.
+            # A silent peer must not delay parts that others can deliver.
             is_free = want.in_flight is None or want.in_flight not in self._prompt
             if source not in want.asked and is_free:
                 self._end_flight(hash, want)

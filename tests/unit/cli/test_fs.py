@@ -46,7 +46,7 @@ def test_a_tree_goes_in_and_comes_out_as_it_was(
     ran = lattice("fs", "put", "-r", tree, "d:", "--json")
     assert ran.document == {"files": 3, "bytes": 10_248, "to": ["d:/tree"]}
     assert "link: a symbolic link" in ran.err
-    assert "pipe: no file and no directory" in ran.err
+    assert "pipe: neither a file nor a directory" in ran.err
     assert lattice("fs", "get", "-r", "d:/tree", tmp_path / "out").code == 0
     assert contents(tmp_path / "out") == contents(tree)
     lattice("fs", "get", "-r", "d:/tree", tmp_path / "out")  # into the directory that is there now
@@ -103,7 +103,7 @@ def test_large_files_come_out_as_they_are(lattice: Any, tmp_path: Path) -> None:
         (["put", ".", "d:"], "copy it with --recursive"),
         (["cp", "d:dir", "d:other"], "copy it with --recursive"),
         (["cp", "-r", "d:dir", "d:dir/below"], "is inside"),
-        (["cp", "-r", "d:dir/x", "d:dir/x", "d:new"], "d:/new is no directory"),
+        (["cp", "-r", "d:dir/x", "d:dir/x", "d:new"], "d:/new is not a directory"),
         (["get", "d:dir", "."], "copy it with --recursive"),
     ],
 )

@@ -40,4 +40,4 @@ def test_what_is_read_of_a_damaged_log_is_said_to_lack_its_end(
         assert (loss.first, loss.last) == (3, 3)
     (message,) = caplog.messages
     assert "pack 3 was acknowledged and cannot be read any more" in message
-    assert message.endswith("what is read here lacks it")
+    assert message.endswith("readers here lack it")

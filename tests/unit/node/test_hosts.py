@@ -227,7 +227,9 @@ def test_a_replica_that_is_removed_is_silent_and_catches_up_when_it_is_back() ->
             await second.unhost(hosts[1])
             with pytest.raises(StoreClosed, match="counters is not on this node any more"):
                 await counts(hosts[1])
-            with pytest.raises(UsageError, match="counters is no replica of this node"):
+            with pytest.raises(
+                UsageError, match="counters is not a removable replica of this node"
+            ):
                 await second.unhost(hosts[1])
             await count(hosts[0], "n")
             assert kept.counts == {"n": 1}

@@ -201,7 +201,7 @@ class GrpcDoor:
         # `socket_caller` gives all rights of the owner, which the modes of the socket's
         # folder prove. TCP proves nothing.
         if self._authenticate is socket_caller:
-            raise UsageError("a door on TCP needs `authenticate`: anybody can connect to it")
+            raise UsageError("a door on TCP needs `authenticate`: any process can connect to it")
         if key_and_certificate is not None:
             newest = key_and_certificate
 

@@ -280,7 +280,9 @@ class McpTools:
             return ToolResource(None, base64.b64encode(bytes(value)).decode())
         text = _json_text(value, RESOURCE_CHARACTERS_MAX)
         if text is None:
-            raise LimitExceeded("the value is too long for a resource: read what is inside it")
+            raise LimitExceeded(
+                "the value is too long for a resource: read its parts by their paths"
+            )
         return ToolResource(text, None)
 
 
@@ -353,7 +355,7 @@ def _value_answer(result: Any) -> ToolAnswer:
             return ToolAnswer(shown)
     # A long value would fill the memory of a language model: it gets the beginning and a link.
     document["beginning"] = render(result.value)
-    document["note"] = "the value is too long, or too deep: read what is inside it by its path"
+    document["note"] = "the value is too long, or too deep: read its parts by their paths"
     return ToolAnswer(document, link=f"{VALUE_URI}{hash}")
 
 

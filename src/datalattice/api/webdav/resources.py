@@ -163,7 +163,8 @@ class DavResources:
         """Refuse what is not done to the directories above drives, or to a drive itself."""
         if not asked.path.drive or (not is_root and not asked.path.names):
             raise DavError(
-                403, "this is done to what is in a drive, not to drives and their owners"
+                403,
+                "this works on files and directories in a drive, not on drives and their owners",
             )
 
     def need_parent(self, asked: DavAsked, path: DavPath) -> None:

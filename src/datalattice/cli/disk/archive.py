@@ -100,7 +100,7 @@ def import_(
     named, and exit code 1 says so. Works through the running node, or without one.
     """
     if not name and not merge:  # an import without either would be collected
-        raise UsageError("say what becomes of it: --pin NAME, --merge, or both")
+        raise UsageError("choose --pin NAME, --merge, or both")
     folder, pin = call.folder, name or ""
     with _opened(source) as path:
 

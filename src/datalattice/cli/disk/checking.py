@@ -137,7 +137,10 @@ def heal(
 def repair(
     call: Call,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Commit the root that is shown; without it nothing is.")
+        bool,
+        typer.Option(
+            "--apply", help="Commit the root that is shown; otherwise nothing is committed."
+        ),
     ] = False,
 ) -> CommandResult:
     """Leave the malformed parts out of the root, each with its reason; the others stay as they are.
@@ -239,7 +242,7 @@ def _heal_alone(
                 ask_first(folder, store, keys)  # "asked first": a peer may have what is lost here
             store.accept_loss()
     elif loss is not None:
-        print_notice(f"{loss}; if nobody has it, go on without it: --accept-loss")
+        print_notice(f"{loss}; if no peer and no backup has it, go on without it: --accept-loss")
     return healed_store(healing, sources), "" if loss is None else str(loss)
 
 

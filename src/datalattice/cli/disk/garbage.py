@@ -20,10 +20,10 @@ app = typer.Typer()
 
 GRACE: Final = "1h"  # a pause in which a writer may still refer to older cells
 GraceOption = Annotated[
-    str, typer.Option("--grace", help="What is younger stays: 30s, 10m, 1h, 2d; 0: nothing.")
+    str, typer.Option("--grace", help="Keep younger cells: 30s, 10m, 1h, 2d; 0 keeps none.")
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Only report what would be given back.")
+    bool, typer.Option("--dry-run", help="Only report the bytes that would be freed.")
 ]
 
 
@@ -31,7 +31,7 @@ DryRunOption = Annotated[
 def stats(
     call: Call,
     live: Annotated[
-        bool, typer.Option("--live", help="Also count what is alive: reads all of that.")
+        bool, typer.Option("--live", help="Also count live cells, which reads all of them.")
     ] = False,
     grace: GraceOption = GRACE,
 ) -> CommandResult:

@@ -275,7 +275,7 @@ def get(
         list[str],
         typer.Argument(
             metavar="DRIVE:PATH... [LOCAL]",
-            help="What to copy, and where to: a local path, this folder if none is given.",
+            help="Source, then a local path as target; default: this folder.",
         ),
     ],
     recursive: RecursiveOption = False,

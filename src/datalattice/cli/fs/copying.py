@@ -50,7 +50,7 @@ def _uploads(sources: list[DrivePath], recursive: bool) -> Iterator[_Upload]:
         path = Path(source.path)
         if not path.is_dir():
             if not path.is_file():
-                why = "is no file and no directory" if path.exists() else "does not exist"
+                why = "is neither a file nor a directory" if path.exists() else "does not exist"
                 raise NoSuchPath(f"{path} {why}")  # pipes and devices have no end
             yield _Upload(path, (), source, False, path.stat().st_size)
             continue

@@ -59,5 +59,5 @@ def goal_of(
             raise UsageError(f"{source} has no name to have in {target}; name a new directory")
         return target.below(source.name)
     if several or target.path.endswith("/"):  # "a directory that is meant": the trailing slash
-        raise NotADirectory(f"{target} is no directory")
+        raise NotADirectory(f"{target} is not a directory")
     return target

@@ -122,7 +122,7 @@ UnfencedOption = Annotated[
     bool | None,
     typer.Option(
         "--accept-unfenced",
-        help="Write in a copied or restored folder though no peer says what was written since.",
+        help="Write in a copied or restored folder without asking peers for later writes.",
         show_default=False,
     ),
 ]
@@ -309,7 +309,7 @@ def stop(
     found = status_of(client)  # what it had is read before it ends
     client.call(StopNode())
     # A node holds the lock of its store to its end: who gets the lock knows that the node is gone.
-    take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
+    take_turn(str(folder.store_path / LOCK_NAME), wait_s, "stopping node").release()
     document = {"pid": found["pid"], "root_hash": found["root_hash"]}
     return CommandResult(document, [f"process {found['pid']} has ended"])
 
@@ -346,7 +346,7 @@ def _wait_for_writer(folder: Folder) -> None:
 def _ready(running: Running, node: NodeServer) -> CommandResult:
     """Return where a node listens, once it serves."""
     for damage in node.damage:  # damage of the past is known, and the node runs on
-        print_notice(f"{damage}; what was there is missing")
+        print_notice(f"{damage}; its cells are missing")
     document = {
         "address": running.address,
         "doors": running.doors,

@@ -12,7 +12,7 @@ from datalattice.store.kept import Moment
 
 WithLocalOption = Annotated[
     bool,
-    typer.Option("--with-local", help="Also what the node keeps for itself, the section :local."),
+    typer.Option("--with-local", help="Include the node's own data, the section :local."),
 ]
 
 # Copying a large root takes hours; a crash must not hold it for ever.

@@ -158,9 +158,8 @@ class _Reader:
         try:
             document, end = _JSON.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:
-            text = (
-                f"what begins with {self._text[self._at]} is JSON: {error.msg} at {error.pos + 1}"
-            )
+            first = self._text[self._at]
+            text = f"text that begins with {first} is JSON: {error.msg} at {error.pos + 1}"
             # Where the text ends too early, the next line may bring the rest.
             kind = Incomplete if error.pos >= len(self._text.rstrip()) else UsageError
             raise kind(f"{text}; any other text needs quotes") from error

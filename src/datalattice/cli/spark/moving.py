@@ -19,15 +19,17 @@ app = typer.Typer()
 
 SourceOptions = Annotated[
     list[str] | None,
-    typer.Option("--option", help="NAME=VALUE for what is read; may be given several times."),
+    typer.Option("--option", help="Option of the source, NAME=VALUE. Repeatable."),
 ]
 WriteIdOption = Annotated[
     str | None,
-    typer.Option("--write-id", help="A name: what has it happens once, however often it is run."),
+    typer.Option(
+        "--write-id", help="A name; writes of one name are applied once, however often they run."
+    ),
 ]
 FormatOption = Annotated[
     str | None,
-    typer.Option("--format", help="csv, json or parquet. Default: what the names end with."),
+    typer.Option("--format", help="csv, json or parquet. Default: by the extension of the names."),
 ]
 TopicOption = Annotated[str | None, typer.Option("--topic", help="Append to this topic.")]
 DatabaseOption = Annotated[
@@ -53,7 +55,7 @@ def load(
         int | None, typer.Option("--partitions", help="Partitions of a new topic.", min=1)
     ] = None,
     drop_nulls: Annotated[
-        bool, typer.Option("--drop-nulls", help="Leave out what a row does not have.")
+        bool, typer.Option("--drop-nulls", help="Omit fields that are NULL.")
     ] = False,
     write_id: WriteIdOption = None,
 ) -> CommandResult:
@@ -104,7 +106,7 @@ def compact(
         str | None, typer.Option("--node", help="Node to read from, tcp://HOST:PORT.")
     ] = None,
     keyless: Annotated[
-        str, typer.Option("--keyless", help="What becomes of records without key: drop, keep.")
+        str, typer.Option("--keyless", help="Records without key: drop or keep.")
     ] = "drop",
     write_id: WriteIdOption = None,
 ) -> CommandResult:
@@ -140,7 +142,7 @@ def compact(
 def export(
     call: Call,
     source: Annotated[
-        str, typer.Argument(metavar="FORMAT", help="What to read, such as lattice.queue.")
+        str, typer.Argument(metavar="FORMAT", help="Format to read, such as lattice.queue.")
     ],
     target: Annotated[str, typer.Argument(help="Folder to write.")],
     to: Annotated[str, typer.Option("--to", help="parquet or delta.")] = "parquet",

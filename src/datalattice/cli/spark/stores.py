@@ -70,7 +70,7 @@ def merge(
     key: Annotated[
         Path | None,
         typer.Option(
-            "--key", help="Key file that signs what its owner wrote apart. A node has its own."
+            "--key", help="Key file that signs merged writes of its owner. A node has its own."
         ),
     ] = None,
     staging: Annotated[

@@ -37,7 +37,7 @@ StoreArgument = Annotated[
         metavar="STORE", help="The store: its name, TEAM/NAME for a child, or digits of its id."
     ),
 ]
-InBytes = Annotated[str, typer.Option("--in", metavar="text|hex", help="What values are.")]
+InBytes = Annotated[str, typer.Option("--in", metavar="text|hex", help="Format of values.")]
 ForOption = Annotated[
     str | None, typer.Option("--for", help="End after so long: 90s, 2h.", show_default=False)
 ]

@@ -129,7 +129,7 @@ def status_of_store(call: Call, store: StoreArgument) -> CommandResult:
             "forks": status.forks,
         }
     )
-    notices = [] if is_running else ["no node runs in this folder, so nobody is online"]
+    notices = [] if is_running else ["no node runs in this folder, so no peer is online"]
     listing = Listing(PEER_COLUMNS, [_shown(row) for row in peers])
     return CommandResult(document, [*lines, listing], notices=notices)
 

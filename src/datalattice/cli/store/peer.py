@@ -90,7 +90,7 @@ def revoke(
     ]
     if len(found) != 1:  # shutting out the wrong peer stops its work
         known = ", ".join(one.public_key.hex()[:8] for one in found or peers)
-        what = "are several peers" if found else "is no peer of the store; its peers are"
+        what = "are several peers" if found else "is not a peer of the store; its peers are"
         raise UsageError(f"{peer!r} {what}: {known}")
     held.revoke(found[0].public_key)
     document = {"key": found[0].public_key.hex(), "status": "revoked"}

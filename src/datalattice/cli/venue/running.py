@@ -126,7 +126,7 @@ def invoke(
         bool, typer.Option("--wait", help="Wait for the end, and print the output.")
     ] = False,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", help="After which the job ends, such as 30s.")
+        str | None, typer.Option("--timeout", help="Time limit of the job, such as 30s.")
     ] = None,
     request_id: Annotated[
         str | None,

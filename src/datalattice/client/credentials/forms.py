@@ -116,7 +116,7 @@ def decode_part(text: str) -> bytes:
     except (binascii.Error, ValueError) as error:
         raise BadFormat("not base64url") from error
     if encode_part(data) != text:  # stray bits at the end would give one token several texts
-        raise BadFormat("base64url with bits that mean nothing")
+        raise BadFormat("base64url with surplus bits that are not zero")
     return data
 
 
@@ -278,5 +278,5 @@ def _base64(text: str) -> bytes:
     except (binascii.Error, ValueError) as error:
         raise BadFormat("not base64") from error
     if base64.b64encode(data).decode() != text:
-        raise BadFormat("base64 with bits that mean nothing")
+        raise BadFormat("base64 with surplus bits that are not zero")
     return data

@@ -103,7 +103,7 @@ class Sync:
         told: Told | None = None,
     ) -> None:
         if not local.is_dir() and (local.exists() or direction == Direction.TO_DRIVE):
-            raise UsageError(f"{local} is no directory")
+            raise UsageError(f"{local} is not a directory")
         self._drives = drives
         self._drive = drive
         self._path = path

@@ -84,7 +84,7 @@ def _unfit(entry: os.DirEntry[str]) -> str | None:
     if entry.name.startswith(_UNFINISHED[0]) and entry.name.endswith(_UNFINISHED[1]):
         return "left by a download that was cut short, or is going on"
     mode = entry.stat(follow_symlinks=False).st_mode
-    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "no file and no directory"
+    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "neither a file nor a directory"
 
 
 def pieces(file: IO[bytes], told: Told | None = None) -> Iterator[bytes]:

@@ -29,17 +29,17 @@ from datalattice.sync import NodeStart, sign_start
 
 WITHOUT_ASKING: Final = "writing without having asked a peer"
 MOVED: Final = (
-    "this folder was copied, restored or moved, and no peer has said what was written since; let a "
-    "peer be reached, or accept that: a node with --accept-unfenced (accept_unfenced = true), a "
-    "command with --offline"
+    "this folder was copied, restored or moved, and no peer has reported later writes; connect a "
+    "peer, or accept that: a node with --accept-unfenced (accept_unfenced = true), a command with "
+    "--offline"
 )
 TWIN_TEXT: Final = (
     "another node runs with the identity {key} of this one, so writes below owners are refused; "
     "stop one of them and run `lattice key identity new` in its folder, then start both again"
 )
 LOST: Final = (
-    "{loss}; what owners write next would take the offsets of what is lost, so a peer has to be "
-    "reached first; without one: lattice disk heal --accept-loss --offline"
+    "{loss}; new records would take the offsets of lost ones, so a peer has to be reached first; "
+    "without one: lattice disk heal --accept-loss --offline"
 )
 
 FENCED_PATHS_MAX: Final = 32

@@ -98,7 +98,7 @@ def proven_key(
     found = key.public_bytes_raw()
     # Everybody can sign as the authority, so its key proves no one.
     if found == AUTHORITY.public_key().public_bytes_raw():
-        raise HandshakeFailed(f"{remote} shows the key that everybody has")
+        raise HandshakeFailed(f"{remote} shows the public default key")
     if expected is not None and found != expected:
         raise HandshakeFailed(f"{remote} proved the key {found.hex()}, not {expected.hex()}")
     return found

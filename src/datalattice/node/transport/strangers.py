@@ -1,8 +1,8 @@
 """Strangers: inbound streams that have not shown yet who they are.
 
 A stranger is a new stream until its kind is known and, where needed, its key is proved. Strangers
-cost little memory for a short time: their number is bounded, and the one that has waited longest
-makes room for the next.
+cost little memory for a short time: their number is bounded, and the longest waiting one is closed
+to admit the next.
 
 Source: docs/protocol.md "Limits".
 """

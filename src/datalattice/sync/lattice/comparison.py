@@ -39,12 +39,12 @@ FIRST_BYTES_MAX: Final = 32_000_000
 class PlainPeer:
     """What this node assumes that one plain peer has. A *round* asks for its state once.
 
-    heard:    the states, or parts of its state, that it answered with; together its state.
-    told:     what it was sent since.
+    heard:    states, or parts of a state, from its answers; together they are its state.
+    told:     the values sent to it since.
     open:     unanswered questions of the present round.
     fresh:    its answers in this round.
-    failed:   something of the present round was not answered in full.
-    is_asked: a first round is over, so that it is known what it lacks.
+    failed:   a question of the present round was not answered in full.
+    is_asked: a first round is over, so this node knows what the peer lacks.
     level:    the key of our state, if its last answers have all of it.
     """
 

@@ -1,8 +1,8 @@
-"""Fork proof: two signed values of one slot in one message, which anybody can check.
+"""Fork proof: two signed values of one slot in one message, checkable without further data.
 
 The top cell is `[:fork-proof 1 path owner [one other]]`. The other cells are those that only one of
-the two has; what both have stays a reference, which a check never reads. So a check needs neither a
-store nor a network.
+the two values has; cells of both stay references, which a check never reads. So a check needs
+neither a store nor a network.
 
 Source: docs/design/forks.md "Portable proof".
 """

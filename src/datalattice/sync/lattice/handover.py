@@ -38,8 +38,8 @@ OWNERS_ASKED_MAX: Final = 8
 """Owners that one peer is asked about in one round; the next round goes on with the others."""
 
 DIDS_MAX: Final = 64
-"""DIDs that are named at a time, and judged anew each time: anybody may add any number of them, and
-may name a key of this node in a document."""
+"""Most DIDs named at a time; each is checked again every time. Any peer may add any number of them,
+and may name a key of this node in a document."""
 
 
 def is_fork_query(path: ValuePath) -> bool:

@@ -186,7 +186,7 @@ def unpatched(offer: Offer, load: LoadEncoding, outcome: Absorbed) -> Offer:
     """Return the value that a patch makes, or its hash alone where that is known or unreadable.
 
     load:    returns a cell of the store.
-    outcome: is told when it was unreadable.
+    outcome: records that the patch was unreadable.
     Raises: Undecodable: the patch is malformed.
     """
     patched = None if offer.probe is None else offer.probe.data

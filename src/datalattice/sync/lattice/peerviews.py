@@ -71,8 +71,8 @@ class Views:
     def restrict(self, peer: str, paths: Iterable[Sequence[object]] | None) -> None:
         """Replicate with `peer` only what lies at `paths`, in both directions; None: everything.
 
-        This saves bandwidth and is no access control: a peer that knows the hash of another
-        announced cell is served it.
+        This saves bandwidth; it is not access control: a peer that knows the hash of another
+        announced cell can fetch it.
         Raises: UsageError: a path that the lattice does not have, or that enters a signed value.
         """
         self._views.pop(peer, None)

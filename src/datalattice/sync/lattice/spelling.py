@@ -65,10 +65,10 @@ class CompleteValue:
 class Spelling:
     """Values to send to a peer now.
 
-    told:      all that was sent so far, as a root with nothing else, these pieces included.
-    is_all:    the peer lacks nothing more then.
+    told:      a root with all values sent so far, including these pieces, and nothing else.
+    is_all:    after these pieces the peer has everything.
     too_large: paths of entries that do not fit into one frame; they count as sent.
-    missing:   cells of what it lacks that are not here.
+    missing:   cells that the peer lacks and this store does not have.
     """
 
     told: Value

@@ -145,11 +145,11 @@ class _Session:
 class _Fetch:
     """A request of ours for intentions: those that have not come.
 
-    since: of a chain, the intention behind which it ends; None: it is no chain. A chain comes the
-           newest first: `wanted` is the next one.
-    left:  how many more of a chain may come.
-    held:  what has come and waits until it is a lot.
-    end_ms: until when more has to come, however often the peer says something.
+    since: of a chain, the intention after which it ends; None: not a chain. A chain arrives newest
+           first: `wanted` is the next intention.
+    left:  how many more intentions of the chain may arrive.
+    held:  received intentions that wait for a full batch.
+    end_ms: deadline for more intentions; other messages of the peer do not extend it.
     """
 
     wanted: dict[bytes, None]

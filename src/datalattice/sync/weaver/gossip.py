@@ -1,11 +1,11 @@
 """Gossip: to which connections a store pushes, and which of them get hashes in place of intentions.
 
-Every neighbour gets what is new here, so in a dense network each intention would come as often as a
-node has neighbours. A connection on which something arrived that was here already is *redundant*:
-its sender is told, and announces hashes on it from then on. What is left is a tree, on which an
-intention reaches each node once. A hash that was announced and has not come within `GRAFT_MS` is
-fetched from the announcer, whose connection belongs to the tree again; so a broken tree is mended.
-Nodes that are no neighbours find out by a comparison.
+Every neighbour gets each new intention, so in a dense network a node would receive one as often as
+it has neighbours. A connection that delivers an intention already stored here is *redundant*: this
+node tells its sender, which from then on announces only hashes there. The other connections form a
+tree, on which an intention reaches each node once. If an announced intention does not arrive within
+`GRAFT_MS`, it is fetched from the announcer, whose connection joins the tree again; this repairs a
+broken tree. Nodes that are not neighbours find missing intentions by a comparison.
 
 Source: Weaver specification "Gossip"; Leitão, Pereira, Rodrigues: Epidemic Broadcast Trees (2007).
 """
@@ -96,7 +96,7 @@ class Neighbours:
         self._redundant.add(connection)
 
     def take_redundant(self, connection: str) -> bool:
-        """Return whether a peer is to be told that its intentions are redundant, once."""
+        """Return whether to tell a peer that its intentions are redundant; true once."""
         if connection in self._redundant:
             self._redundant.remove(connection)
             return True

@@ -1,11 +1,10 @@
-"""Replica: a Weaver store as something that replicates.
+"""Replica: replicates a Weaver store.
 
-Its parts are signed intentions, its state is the set of witnessed ones: XOR and count of their
-hashes. News are pushed as they are accepted; what was missed is found by comparing ranges of
-hashes; dependencies that an intention names are fetched by hash, and missing predecessors as a
-chain.
+Its parts are signed intentions; its state is the set of witnessed ones: XOR and count of their
+hashes. News are pushed as they are accepted. Comparing ranges of hashes finds missed intentions.
+Dependencies that an intention names are fetched by hash, and missing predecessors as a chain.
 
-Length: what is taken in, pushed and answered are one count of arrivals, so they are read together.
+Length: accepting, pushing and answering share one count of arrivals, so they are read together.
 Source: Weaver specification "Gossip", "Reconciliation"; docs/design/conversation.md section 3.
 """
 
@@ -328,7 +327,7 @@ class WeaverReplica:
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
         """Return what arrived since the peer was last equal or pushed to, from others than it.
 
-        Where there is nothing, the peer is told our state, so that it knows how far we are.
+        Without news, send our state, so that the peer knows how far we are.
         """
         places = [probe.data for probe in known if isinstance(probe.data, int)]
         if peer.connection in self._copied:
@@ -337,8 +336,8 @@ class WeaverReplica:
         if not places:
             return None  # it has not been compared yet
         if peer.connection not in self._neighbours:
-            # It is left to comparisons, but may have this node for a neighbour. No probe: it is
-            # not told what arrived.
+            # Comparisons serve it, but this node may be its neighbour. No probe: it does not learn
+            # what arrived.
             is_redundant = self._neighbours.take_redundant(peer.connection)
             notice = GossipOffer(is_redundant=True)
             return News((notice,), is_whole=False) if is_redundant else None

@@ -242,9 +242,9 @@ def test_numbers_words_and_ids_are_checked() -> None:
         ('a "b', 'a text without its closing ", from character 3'),
         ("a 'b", "a text without its closing '"),
         ('a "b\\"', "a text without"),
-        ("a {", "what begins with { is JSON"),
-        ('a {"x":', "what begins with { is JSON"),
-        ("a [1,", "what begins with"),
+        ("a {", "text that begins with { is JSON"),
+        ('a {"x":', "text that begins with { is JSON"),
+        ("a [1,", "begins with"),
         ("a ((b)", r"without its '\)'"),
     ],
 )
@@ -258,7 +258,7 @@ def test_what_may_go_on_is_incomplete(text: str, said: str) -> None:
     [
         ("a )", r"a '\)' without its '\(' at character 3"),
         ('a "b"c', "a blank is missing at character 6"),
-        ("a {x}", "what begins with { is JSON: .* at 4; any other text needs quotes"),
+        ("a {x}", "text that begins with { is JSON: .* at 4; any other text needs quotes"),
         ('a "\\q"', "the text from character 3"),
         ("a :b", "a value follows :b"),
         ("(a :b)", "a value follows :b"),
