@@ -238,8 +238,8 @@ MUTATIONS: Final = (
     Mutation(
         "wait for the first cell below another alone",
         "sync/lattice/incomplete.py",
-        "            hash: _Cell(encoding, references(encoding), sender)\n",
-        "            hash: _Cell(encoding, references(encoding)[:1], sender)\n",
+        "_Cell(encoding, references(encoding), sender)",
+        "_Cell(encoding, references(encoding)[:1], sender)",
         (UNIT + "sync/test_incomplete.py::test_cells_may_come_in_any_order_and_portions",),
         simulated=True,
     ),
@@ -261,8 +261,8 @@ MUTATIONS: Final = (
     Mutation(
         "store cells without checking that they are sound",
         "sync/lattice/incomplete.py",
-        "            sound = learn_cells(together, self._facts)\n",
-        "            sound = len(together)\n",
+        "            sound = learn_cells(cells, self._facts)\n",
+        "            sound = len(cells)\n",
         (
             UNIT + "sync/test_holes.py"
             "::test_a_foreign_value_is_sound_or_has_holes_and_nothing_else_is_stored",
