@@ -213,7 +213,7 @@ def prepared(function: Callable[..., Any]) -> Callable[..., int]:
 
 @dataclass(slots=True)
 class Call:
-    """One run of a command. What it opens is closed after its result is printed."""
+    """One run of a command. Everything it opens is closed after its result is printed."""
 
     resources: ExitStack
     dir: Path | None = None

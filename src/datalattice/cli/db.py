@@ -118,7 +118,7 @@ def _left(left: timedelta | None) -> int | None:
 
 @command(app, "get", READS)
 def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
-    """Print what a key holds: a value, fields, members, members with scores, elements, a total.
+    """Print the value of a key, or its fields, members, members with scores, elements or total.
 
     Exit code 1 when there is no such key.
     """
@@ -133,7 +133,7 @@ def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
 
 
 def _held(database: Database, key: str, kind: str) -> tuple[object, list[str | Listing]]:
-    """Return what a key holds, for JSON and for people."""
+    """Return the contents of a key, for JSON and for people."""
     if kind == "hash":
         pairs = [(value_text(name), value) for name, value in database.hgetall(key).entries()]
         document: object = {name: value_json(value) for name, value in pairs}

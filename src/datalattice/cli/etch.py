@@ -60,7 +60,7 @@ CellsOption = Annotated[
 
 @contextmanager
 def _redirected(path: Path | None) -> Iterator[None]:
-    """Send what is printed to a file."""
+    """Send the output to a file."""
     if path is None:
         yield
         return
@@ -92,7 +92,7 @@ def _open(path: Path) -> EtchStore:
 
 @command(app, "info")
 def info(call: Call, file: FileArgument, output: EtchOutputOption = None) -> CommandResult:
-    """Print what the file is: version, data length, and its root."""
+    """Print version, data length and root of the file."""
     call.enter(_redirected(output))
     return CommandResult(_info(call.enter(_open(file))))
 
@@ -270,7 +270,7 @@ def gc(
         list[str] | None, typer.Option("--pin", help="A cell to keep beside the root, by hash.")
     ] = None,
 ) -> CommandResult:
-    """Copy what the root and the pins reach to a new file, which replaces the old one."""
+    """Copy the cells that the root and the pins reach to a new file, which replaces the old one."""
     pins = [_hash(text) for text in pin or []]
     before, after = collect_etch(file, pins, progress=call.bar(f"collect {file}").to)
     document = {"before": before, "after": after, "freed": before - after}

@@ -52,7 +52,7 @@ ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
 @command(app, "show", ANY)
 def hosting(call: Call) -> CommandResult:
-    """Show the policy, what was decided about owners, and what they use.
+    """Show the policy, the decisions about owners, and their usage.
 
     The policy is the table `[hosting]` of node.toml; decisions are kept with the store and take
     effect at once. Works through the running node, or without one.
@@ -71,7 +71,7 @@ def allow(call: Call, owner: OwnerArgument) -> CommandResult:
 
 @command(app, "refuse", ANY)
 def refuse(call: Call, owner: OwnerArgument, reason: ReasonOption = "") -> CommandResult:
-    """Take nothing more of an owner; what is here leaves the root with `lattice forget`."""
+    """Accept no more data of an owner; `lattice forget` removes the present data from the root."""
     return _decide(call, "refuse", owner, reason=reason)
 
 
@@ -128,7 +128,7 @@ def forget(
 
     def alone(replica: LatticeReplica) -> ForgottenOwner:
         gone = refuse_for_good(replica, request)
-        replica.state.drop_refused()  # what is over a limit leaves at once, too
+        replica.state.drop_refused()  # data over a limit leaves at once, too
         return gone
 
     document = whole_document(call.on_replica(request, alone))
@@ -207,7 +207,7 @@ def _forgotten(document: dict[str, Any]) -> dict[str, object]:
         "forgotten": document["owner"],
         "sections": ", ".join(document["sections"]) or "nothing was here",
     }
-    if document["pins"]:  # pins and leases hold what the root no longer has
+    if document["pins"]:  # pins and leases keep data that the root no longer has
         pairs["still pinned"] = ", ".join(document["pins"])
     if document["leases"]:
         pairs["still leased"] = document["leases"]

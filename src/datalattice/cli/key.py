@@ -205,7 +205,7 @@ def delegate(
 
 @command(identity_app, "show", ANY)
 def show_identity(call: Call) -> CommandResult:
-    """Print the public key that this node proves to others: what they list in `allow`."""
+    """Print the public key that this node proves to others, which they list in `allow`."""
     return _public(call.folder.identity_path, "")
 
 
@@ -213,7 +213,7 @@ def show_identity(call: Call) -> CommandResult:
 def new_identity(call: Call) -> CommandResult:
     """Make this folder another node, which writes for the same owners as before.
 
-    For a copy of a folder whose original goes on running. What is the node's own is signed anew;
+    For a copy of a folder whose original goes on running. The node's own data is signed anew;
     a key that was identity and owner's key stays as `keys/owner.key`.
     """
     return _both(renew_identity(call.folder))

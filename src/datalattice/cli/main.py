@@ -104,7 +104,7 @@ DEFAULTS: Final[Mapping[tuple[str, ...], str]] = {
     ("node", "peers"): "list",
     ("forks",): "list",
 }
-"""What a group does without a command."""
+"""Help text of a group without a command."""
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -369,7 +369,7 @@ class _Failed:
 
 
 class _Notices(logging.Handler):
-    """Prints what a package warns of as a notice of the command."""
+    """Prints warnings of packages as notices of the command."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print_notice(record.getMessage())
@@ -419,7 +419,7 @@ def main(command: Any = None, name: str = "lattice") -> None:
     try:
         sys.stdout.flush()
     except OSError as error:  # a full disk shows only here
-        # What is still in the buffer would be tried again at the end, with a traceback.
+        # Python would write the rest of the buffer again at exit, and fail with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             sys.exit(EXIT_PIPE_CLOSED)

@@ -92,7 +92,7 @@ def json_text(document: Jsonable, indent: int | None = None) -> str:
     """Return JSON text that is valid UTF-8 and fits standard output, escaped where it must be."""
     # Readable first, ASCII where it must be.
     text = json.dumps(document, ensure_ascii=False, indent=indent)
-    # Lone surrogates, and what the output cannot encode, are escaped by four hex digits.
+    # Lone surrogates, and characters that the output cannot encode, become four hex digits.
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8", "strict")
     except UnicodeEncodeError:
@@ -150,7 +150,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command did.
+    """The result of a command.
 
     document: what JSON has.
     text:     lines and listings for people; None: the names and values of the document.
@@ -203,7 +203,7 @@ def is_json() -> bool:
 
 
 def show(result: object) -> int:
-    """Print what a command returned, None for nothing; return its exit code."""
+    """Print the result of a command, None for nothing; return its exit code."""
     if result is None:
         return 0
     if isinstance(result, Records):

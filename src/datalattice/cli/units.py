@@ -16,7 +16,7 @@ _UNITS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
-# Nine digits: more would overflow what it is added to.
+# Nine digits: more would overflow the time to which it is added.
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d|w)?")
 
 

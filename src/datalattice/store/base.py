@@ -265,7 +265,7 @@ class Store(CellSink):
         None, the default: any value may replace any other.
         """
         self.notes = Notes()
-        """What is kept beside the cells for the operator."""
+        """Local records for the operator."""
 
     @property
     def path(self) -> str | None:

@@ -771,7 +771,7 @@ class CellStore(StoreReader):
         return done
 
     def _write_pending(self) -> None:
-        """Write what is staged; the caller holds the lock."""
+        """Write staged cells; the caller holds the lock."""
         if self._pending:
             self._write(self._writer(), NO_CELLS, [], None)
         self._spans.clear()  # a collection, of another process too, may move or remove their cells

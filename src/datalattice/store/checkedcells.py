@@ -83,7 +83,7 @@ class CheckedCells:
                 if apart is None:
                     raise BadFormat(f"the cell 0x{hash.hex()} is not sound: {error}") from error
                 self._keep_apart(hash, encoding)
-        # Bounds the memory of what is known about earlier cells.
+        # Bounds the memory for facts about earlier cells.
         self._facts.trim()
 
     def _keep_apart(self, hash: bytes, encoding: bytes) -> None:

@@ -314,7 +314,7 @@ class StoreChecker:
             self._unsound[hash] = str(error)
         except MissingData:
             return True  # reported as missing
-        # Bounds the memory of what is known about earlier cells.
+        # Bounds the memory for facts about earlier cells.
         self._facts.trim()
         return True
 

@@ -50,7 +50,7 @@ def check_hash(hash: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection found and did."""
+    """The result of a collection."""
 
     cells_live: int = 0
     """Cells that stay."""
@@ -76,7 +76,7 @@ class Collected:
     """Leases that were removed because their time was over."""
     seconds: float = 0.0
     is_dry: bool = False
-    """Whether nothing was changed: the figures say what a collection would do."""
+    """Whether this was a dry run: the figures of a collection, but nothing was changed."""
 
     def followed_by(self, other: Collected) -> Collected:
         """Return the result of this round and a later one together."""

@@ -2,7 +2,7 @@ r"""S-expressions: how operations and messages are shown.
 
 An expression is a `SymbolWord`, a string, bytes, a number or a tuple of expressions:
 
-    render((SymbolWord("put"), "k", b"\x00\xff"))     # (put "k" 00ff)
+    sexpr_text((SymbolWord("put"), "k", b"\x00\xff")) # (put "k" 00ff)
 
 `message_to_sexpr` shows a protobuf message. Source: docs/design/weaver.md "S-expressions".
 """

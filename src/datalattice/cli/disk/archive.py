@@ -95,9 +95,9 @@ def import_(
 ) -> CommandResult:
     """Read an exported file: verify every cell, then pin the root or merge it.
 
-    Nothing is visible until all of it is here. What is merged passes the same gate as what a peer
-    sends: one part that is malformed, not signed, not hosted or over a quota is left out and
-    named, and exit code 1 says so. Works through the running node, or without one.
+    Nothing is visible until all of it is here. A merged value passes the same gate as one from a
+    peer: a part that is malformed, not signed, not hosted or over a quota is left out and named,
+    and exit code 1 says so. Works through the running node, or without one.
     """
     if not name and not merge:  # an import without either would be collected
         raise UsageError("choose --pin NAME, --merge, or both")

@@ -1,4 +1,4 @@
-"""Commands `lattice disk check`, `heal` and `repair`: what is damaged or malformed in a store."""
+"""Commands `lattice disk check`, `heal` and `repair`: find and mend damaged or malformed data."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _MALFORMED: Final = "the store holds malformed data, accepted by an earlier vers
 
 
 def _loss_of(store: CellStore) -> str:
-    """Return what is known to be lost and not accepted, in words."""
+    """Describe a known loss that was not accepted."""
     try:
         loss = store.loss
     except Corruption as error:
@@ -107,7 +107,7 @@ def heal(
     """
     folder = call.existing
     other = None if store is None else str(_store_in(store))
-    # The node would go on with what it believes to have.
+    # The node would go on with the damaged data in its memory.
     if accept_loss and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before a loss is accepted")
 
@@ -155,7 +155,7 @@ def repair(
     # Read only unless it is applied.
     store = call.enter(CellStore.open(folder.store_path) if apply else open_reader(folder))
     report = store.check(call.bar(f"check {folder.store_path}").to)
-    # What is damaged can be fetched again, so it is not left out.
+    # Damaged cells can be fetched again, so they are not left out.
     if not report.is_clean:
         raise StoreFailed("the store is damaged; `lattice disk heal` comes before a repair")
     found = without_malformed(store, dict(report.unsound))

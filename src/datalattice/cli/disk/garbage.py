@@ -1,4 +1,4 @@
-"""Commands `lattice disk stats`, `gc`, `sweep`, `forget`: what a store holds, giving it back."""
+"""Commands `lattice disk stats`, `gc`, `sweep`, `forget`: the size of a store, and freeing it."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def sweep(
     ],
     dry_run: DryRunOption = False,
 ) -> CommandResult:
-    """Give back the room of what a sweep list says nothing reaches, as `disk gc` does.
+    """Free the cells of a sweep list, which nothing reaches, as `disk gc` does.
 
-    What is needed again since stays. A list of another store, or made before another collection,
-    is refused. Works through the running node, which goes on meanwhile, or without one.
+    Cells that are needed again since stay. A list of another store, or from before another
+    collection, is refused. Works through the running node, which goes on meanwhile, or without one.
     """
     return _told(collected(call, plan=str(plan.absolute()), dry_run=dry_run))
 

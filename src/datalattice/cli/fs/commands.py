@@ -1,6 +1,6 @@
 """Commands `lattice fs ...`: the files of drives, and their way from and to local folders.
 
-A path in a drive is DRIVE:PATH; what has no colon before its first slash is local.
+A path in a drive is DRIVE:PATH; a path without a colon before its first slash is local.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def mkdir(
     call: Call,
     paths: Annotated[list[str], typer.Argument(help="DRIVE:PATH each; DRIVE: makes a drive.")],
     parents: Annotated[
-        bool, typer.Option("--parents", "-p", help="Make what is missing above, too.")
+        bool, typer.Option("--parents", "-p", help="Make missing parent directories, too.")
     ] = False,
 ) -> CommandResult:
     """Make directories, or drives."""
@@ -314,7 +314,7 @@ def sync(
     target = parse_drive_path(path)
     assert target.drive is not None
     owner = drive_owner(call)
-    # Only what may write to the drive makes a key.
+    # Only commands that may write to the drive make a key.
     folder = call.folder if direction is Direction.TO_LOCAL else call.writable()
     with closing(Drives(folder, owner)) as all_drives:
         outcome = Sync(

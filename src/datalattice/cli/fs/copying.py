@@ -191,7 +191,7 @@ class _Download:
         self._skipped = skipped
 
     def files(self, path: str, target: Path) -> Iterator[Stat]:
-        """Write what is at a path; yield what is known about each file."""
+        """Write the files at a path; yield the facts of each."""
         drive = self._drive
         stat = drive.stat(path)
         if not stat.is_dir:
@@ -230,7 +230,7 @@ _IMPOSSIBLE = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
 
 
 def _impossible(name: str) -> str | None:
-    if "\0" in name:  # a drive's name may hold what no file system takes
+    if "\0" in name:  # names in a drive may have characters that file systems refuse
         return "a local name has no NUL"
     return f"a local name has no {os.sep}" if os.sep in name else None
 

@@ -1,4 +1,4 @@
-"""Paths: what the arguments of `lattice fs` point to, in a drive or in a local folder."""
+"""Paths: resolves arguments of `lattice fs` to paths in a drive or a local folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DrivePath:
 
 
 def parse_path(text: str) -> DrivePath:
-    """Return what an argument of `cp` means."""
+    """Return the path that an argument of `cp` names."""
     drive, colon, path = text.partition(":")
     if colon and drive and "/" not in drive:  # a slash before the colon: a local path such as ./a:b
         return DrivePath(drive, "/" + path.lstrip("/"))  # a drive's paths begin at its root

@@ -68,7 +68,7 @@ command(app, "ticket", ANY)(peers_commands.ticket)
 STANDARD_INPUT: Final = 0
 
 STATUS_FIRST: Final = ("running", "health", "address", "root_hash", "public_key", "connections")
-"""What a status begins with; the rest is in order of names."""
+"""Fields that come first in a status; the others follow by name."""
 
 LOCK_NAME: Final = "lock"
 """The file of a store that its writer holds."""
@@ -170,7 +170,7 @@ def start(
 ) -> None:
     """Run a node in the foreground until Ctrl-C or SIGTERM.
 
-    What is not given comes from the environment (LATTICE_NODE_PORT and so on), then
+    Options that are not given come from the environment (LATTICE_NODE_PORT and so on), then
     from `node.toml` in the folder; `lattice node config` shows all settings.
     Makes a key in a folder that has none. Prints where it listens once it serves.
     """
@@ -249,7 +249,7 @@ def run_node(
 
 
 def collect_seldom() -> None:
-    """Leave what a node has once it serves out of the passes of Python's collector, now rarer."""
+    """Exclude objects of a started node from Python's garbage collections, and make these rarer."""
     gc.collect()  # freeze() would keep present garbage for good
     gc.freeze()
     gc.set_threshold(*COLLECTOR_STEPS)

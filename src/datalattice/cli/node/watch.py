@@ -37,7 +37,7 @@ COUNTERS_MAX: Final = 12  # a screen has few lines
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A node at one moment, and what is other than at the sight before."""
+    """A node at one moment, and the differences from the previous sample."""
 
     status: Mapping[str, Any]
     at_s: float
@@ -97,7 +97,7 @@ def watch_node(
 
 
 def _sights(client: ControlClient, end_s: float | None, count: int | None) -> Iterator[Sight]:
-    """Yield what is seen, at each change and at least each second, until the time is over."""
+    """Yield samples at each change and at least each second, until the time is over."""
     status, at_s = status_of(client), time.monotonic()
     yield Sight(status, at_s, 0.0, (), {}, 0, 0)
     seen = 1
@@ -166,7 +166,7 @@ def _rates(sight: Sight) -> str:
 
 
 class _Screen:
-    """What a terminal shows: the present state, and the changes that came last."""
+    """The terminal view: the present state and the latest changes."""
 
     def __init__(self) -> None:
         self._began_s: float | None = None
@@ -198,7 +198,7 @@ class _Screen:
             ),
         ]
         counters = status["counters"]
-        # What moved last is what a person looks for.
+        # People look for the latest change.
         latest = sorted(counters, key=lambda name: (-self._moved_at.get(name, 0.0), name))
         rows = [(name, counters[name], sight.moved.get(name)) for name in latest[:COUNTERS_MAX]]
         parts: list[object] = [*lines]

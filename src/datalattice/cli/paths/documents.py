@@ -109,7 +109,7 @@ def _stream(value: Value, file: TextIO, label: str, *, marked: bool = True) -> N
 def read_document(source: Path | None, layout: str, stage: Callable[[Value], object]) -> Value:
     """Return the value in a file, or in standard input.
 
-    What is large is handed to `stage` part by part.
+    Parts of a large value go to `stage`.
     Raises: UsageError: it does not have this layout.
     """
     name = "standard input" if source is None or source == _PIPE else str(source)

@@ -82,7 +82,7 @@ def get(
 def value_result(
     root: Value, keys: Sequence[Value], *, full: bool, about: Mapping[str, object] | None = None
 ) -> CommandResult | None:
-    """Return what is printed of the value at a canonical path; `about` comes before it.
+    """Return the printed form of the value at a canonical path; `about` comes before it.
 
     With JSON a whole value, which may be of any size, is printed at once.
     """
@@ -142,7 +142,7 @@ def _entries(value: Value) -> Iterator[tuple[str, str]]:
 
 
 def brief_text(value: Value) -> str:
-    """Return a value in a few words: what it is and how many entries it has, or itself."""
+    """Describe a value in a few words: its type and number of entries, or the value itself."""
     count = count_of(value)
     if count is not None and isinstance(value, Cell) and count > 0:
         # Short vectors say more than their length.

@@ -245,7 +245,7 @@ def checkout(
     `lattice disk import FOLDER --merge` brings it back, or `lattice node pull` from a node on it.
     """
     target = folder_of(into)
-    # A checkout is a new store: what is in another one would be lost.
+    # A checkout is a new store: data in an existing one would be lost.
     if target.store_path.exists():
         raise UsageError(f"{target.path} has a store already; name a new folder with --into")
     # A missing key is found before the copy.

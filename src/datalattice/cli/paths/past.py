@@ -45,7 +45,7 @@ def names_of(store: CellStore) -> dict[bytes, list[str]]:
 
 
 def about_root(store: CellStore, hash: bytes) -> dict[str, object]:
-    """Return what is known of a root: its hash, names, and when it was the root."""
+    """Describe a root: its hash, its names, and when it was the root."""
     times = [time_text(one.time_ms) for one in store.history.entries() if one.root_hash == hash]
     return {
         "root": hash.hex(),

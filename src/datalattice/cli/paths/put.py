@@ -22,7 +22,7 @@ from datalattice.errors import UsageError
 from datalattice.lattice import DATA_KEY, MergeContext, OwnerLattice, root_lattice
 
 OWNER_PATH_KEYS: Final = 3
-"""Section, owner, :value: what is above it cannot be written."""
+"""Section, owner, :value: shorter paths cannot be written."""
 
 KV_PATH_KEYS: Final = 5
 """Section, owner, :value, database, key."""
@@ -148,7 +148,7 @@ def _write(cursor: RootLattice, keys: list[Value], new: Value) -> list[Value]:
         data = cursor.path(DATA_KEY)
         present = data.get()
         whole = present if isinstance(present, Index) else EMPTY_INDEX
-        data.set(whole.put(hash, new))  # beside what is there: values of others stay
+        data.set(whole.put(hash, new))  # merged with the present values, so those of others stay
         return [section, hash]
     if section == KV_SECTION:
         name, key = keys[3], keys[4]

@@ -198,7 +198,7 @@ def offer(
                 bar.advance(len(batch))
         except DataLatticeError as error:
             if offsets:
-                # What is on disk is told: those records must not be offered again.
+                # Report the records on disk: they must not be offered again.
                 error.args = (f"{error}; on disk: {offsets_text(offsets)}",)
             raise
     if not offsets:  # an empty pipe is an error, not an empty commit
@@ -335,7 +335,7 @@ def tail(
     """Print the last records of a topic, of all its partitions by time; with -f also new ones.
 
     With `--owner all` the records of all owners of the topic. `-f` waits for a topic that is not
-    there yet. A consumer begins with the oldest record, and remembers what was printed.
+    there yet. A consumer begins with the oldest record and stores the position of the last printed.
     """
     end_s = None if span is None else time.monotonic() + duration_s(span)
     # `-f` and `--consumer` wait for new records, and a former root gets none.

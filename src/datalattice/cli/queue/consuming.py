@@ -53,7 +53,7 @@ def taken(
     seen = 0
     while count is None or seen < count:
         left_s = _WAIT_S if end_s is None else min(_WAIT_S, max(0.0, end_s - time.monotonic()))
-        # One by one: what was not written out when the reader goes away comes again.
+        # One by one: records that were not written when the reader goes away are delivered again.
         entries = consumer.take(1, timeout=left_s if follow else 0.0)
         if not entries and (not follow or left_s == 0.0):
             return

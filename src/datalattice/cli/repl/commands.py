@@ -18,7 +18,7 @@ GRAPH_MAX: Final = 10_000
 
 
 class ShowHelp(Message, name="repl.help"):
-    """Show all commands, or one: what it does, and its arguments with their types."""
+    """List all commands, or show one with its arguments and their types."""
 
     topic: Annotated[str, Field(1)] = ""
 

@@ -1,6 +1,6 @@
-"""Completing: what may follow what is typed: names of commands, fields and things of the node.
+"""Completing: suggests the next word: names of commands, fields and data of the node.
 
-A key that is typed asks the node once at most; what it answered is taken again for some seconds.
+Each key press asks the node at most once; answers are reused for some seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _KEYS_MAX: Final = 50
 
 
 class Candidate(NamedTuple):
-    """A text that may stand for what is being typed. about: what it is, for people."""
+    """A suggested completion. about: a description for people."""
 
     text: str
     about: str = ""
@@ -73,7 +73,7 @@ class Candidates:
         self._answers: Final[dict[bytes, tuple[int, Any]]] = {}
 
     def of(self, text: str) -> tuple[str, list[Candidate]]:
-        """Return the word that is being typed, the end of `text`, and what may stand for it.
+        """Return the unfinished word at the end of `text`, and its completions.
 
         Nothing for an unknown command, or if the node does not answer: the user types on.
         """
@@ -143,7 +143,7 @@ class Candidates:
             yield from (Candidate(write_word(one)) for one in self._things(field.name, word, said))
 
     def _things(self, name: str, word: str, said: dict[str, Any]) -> Iterable[str]:
-        """Return names of things of the node."""
+        """Return names of data of the node."""
         owner = {"owner": said["owner"]} if "owner" in said else {}
         if name == "topic":
             return [one.topic for one in self._ask(ListTopics(**owner)).topics]

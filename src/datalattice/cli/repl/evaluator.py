@@ -113,7 +113,7 @@ class BackgroundStream(threading.Thread):
 
 
 class Evaluator:
-    """Commands with what they share: the store in use, whose data is read, the streams.
+    """Commands and their shared state: the store in use, the owner whose data is read, the streams.
 
     failed: prints why a stream in the background ended.
     """

@@ -1,4 +1,4 @@
-"""Help: what commands there are and what they take, from their declarations and descriptions."""
+"""Help: the commands and their arguments, from their declarations and descriptions."""
 
 from __future__ import annotations
 

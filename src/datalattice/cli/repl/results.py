@@ -27,7 +27,7 @@ _UNSET: Final = (None, "", b"", ())
 _RESUME: Final = ("resume", RESUME_NUMBER)
 
 _OK: Final = "ok"
-"""What is printed of an answer without fields."""
+"""Printed for an answer without fields."""
 
 
 def result_of(message: Message) -> CommandResult:
@@ -89,7 +89,7 @@ def _result(
     pairs = {
         one.name: _shown(one, values[one.name])
         for one in fields
-        # Beside a list, what is 0 or false says nothing.
+        # Beside a list, fields that are 0 or false are omitted.
         if one not in lists and (values[one.name] if lists else values[one.name] not in _UNSET)
     }
     for one in lists:

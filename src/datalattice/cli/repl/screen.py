@@ -25,7 +25,7 @@ HISTORY_BYTES_MAX: Final = 1 << 20
 
 
 class KeptHistory(FileHistory):
-    """What was typed, in a file that only our user reads; `keeps` says what goes into it."""
+    """Typed lines, in a file that only our user can read; `keeps` chooses the lines to store."""
 
     def __init__(self, path: Path, keeps: Callable[[str], bool]) -> None:
         self._keeps: Final = keeps
@@ -60,7 +60,7 @@ class _PromptCompleter(Completer):
 
 
 class Screen:
-    """A prompt. history: the file of what was typed; None: it is kept in memory."""
+    """A prompt. history: the file of typed lines; None: they are kept in memory."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Screen:
         self._session: Final[PromptSession[str]] = PromptSession(
             history=kept,
             completer=_PromptCompleter(candidates),
-            # A node far away must not hold up what is typed.
+            # A distant node must not delay typing.
             complete_in_thread=True,
             input=input,
             output=output,
@@ -113,7 +113,7 @@ class Screen:
         return False
 
     def _ask(self) -> str:
-        """Return what is typed; meanwhile streams print above it."""
+        """Return the typed line; meanwhile streams print above it."""
         # Held so that no stream is just printing when the output changes.
         patch: Any = patch_stdout(raw=True)
         with self._evaluator.printing:

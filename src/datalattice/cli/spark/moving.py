@@ -151,7 +151,7 @@ def export(
         str, typer.Option("--mode", help="If it is there already: error, append, overwrite.")
     ] = "error",
 ) -> CommandResult:
-    """Write what a format reads to files of Parquet or a table of Delta Lake.
+    """Write the rows of a format to files of Parquet or a table of Delta Lake.
 
     Reads the folder (--dir), unless --option store=... or node=... names another place.
     """

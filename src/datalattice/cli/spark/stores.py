@@ -86,7 +86,7 @@ def merge(
     """Merge replicas in their order, as one process would, by many tasks.
 
     The result goes into a node's folder (through the node, if it runs), a new store, or a new file.
-    What is malformed in an input is left out and named, with exit code 1.
+    Malformed parts of an input are left out and named, with exit code 1.
     """
     from datalattice.pipeline import jobs
 
@@ -233,7 +233,7 @@ def gc(
     grace: GraceOption = GRACE,
     parts: PartsOption = None,
 ) -> CommandResult:
-    """Mark what a store needs, and write the list of what may go; removes nothing.
+    """Mark the cells that a store needs, and write the list of the others; removes nothing.
 
     `lattice disk sweep LIST` applies it. Works beside a running node.
     """

@@ -1,4 +1,4 @@
-"""Access: how the commands on weaver stores find one, and show what is in it."""
+"""Access: how the commands on weaver stores find a store and show its contents."""
 
 from __future__ import annotations
 

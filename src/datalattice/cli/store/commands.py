@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Weaver stores: replicated operations with history. `lattice kv`, `log` and `weave` "
-    "work on what is in them."
+    "work on their contents."
 )
 
 
@@ -95,7 +95,7 @@ def _tree(stores: Stores, parent: bytes | None, depth: int) -> Iterator[dict[str
 
 @command(app, "open", ANY)
 def open_(call: Call, store: StoreArgument) -> CommandResult:
-    """Show what a store is: kind, intentions, authors, state, forks and peers."""
+    """Show kind, intentions, authors, state, forks and peers of a store."""
     stores = reader(call).weaver
     info = found(stores, store)
     with stores.view(info.id) as view:  # by view: also a kind that this program does not know

@@ -165,7 +165,7 @@ def watch_store(
         int | None, typer.Option("--count", help="End after so many sights.", min=1)
     ] = None,
 ) -> Records:
-    """Print who is online, equal or behind, and who has seen what of whom, at each change.
+    """Print the peers (online, equal or behind) and what each has seen of others, at each change.
 
     The first sight is the present state; with --json each is a document on one line, with the
     matrix `seen` of observers and authors.

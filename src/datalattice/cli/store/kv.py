@@ -119,7 +119,7 @@ def list_(
 
 @command(app, "history", ANY)
 def history(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResult:
-    """List what was written to a key, the newest first."""
+    """List the writes of a key, the newest first."""
     return _versions(_read(call, store).history(key))
 
 
@@ -173,7 +173,7 @@ def watch(
         int | None, typer.Option("--count", help="End after so many changes.", min=1)
     ] = None,
 ) -> Records:
-    """Print each key that is written to, and what it holds then, until Ctrl-C."""
+    """Print each key that is written to, with its new value, until Ctrl-C."""
     stream = _read(call, store).watch(prefix, pattern)
 
     def document(change: KeyUpdate[bytes]) -> dict[str, object]:

@@ -82,7 +82,7 @@ def revoke(
     store: StoreArgument,
     peer: Annotated[str, typer.Argument(help="The first digits of the peer's key, or its name.")],
 ) -> CommandResult:
-    """Shut a peer out: it gets nothing new. What it wrote before stays."""
+    """Shut a peer out: it gets nothing new. Its earlier writes stay."""
     held = handle_of(call.node_handle(), store)
     peers = held.peers()
     found = [

@@ -94,7 +94,7 @@ def upload(
     asset: AssetArgument,
     file: Annotated[str, typer.Argument(help="File with the content; - for standard input.")],
 ) -> CommandResult:
-    """Store the content of an asset, if it is what the metadata declares. Prints its hash."""
+    """Store the content of an asset if the metadata declares its hash. Prints the hash."""
     door = _door(call)
     if door is not None:
         # The daemon takes it piece by piece, into its own storage.
@@ -234,7 +234,7 @@ def verify(
 
 
 def _verified_asset(venue: Venue, given: str) -> CommandResult:
-    """Hash the metadata and the content of an asset; say what was found."""
+    """Hash the metadata and the content of an asset; report the result."""
     asset = _asset_of(venue, given)
     document: dict[str, Any] = {"asset": asset.hex()}
     try:

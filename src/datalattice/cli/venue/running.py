@@ -176,7 +176,7 @@ def job(
 
 @command(app, "message", ANY)
 def message(call: Call, id: JobArgument, values: ValuesArgument) -> CommandResult:
-    """Give a job a message: the answer to what it asks, or for later."""
+    """Send a job a message: the answer to its question, or one for later."""
     client, wanted = _steered(call, id)
     depth = client.message(wanted, _given(values or []))
     return CommandResult({"id": wanted.hex(), "queueDepth": depth}, [f"{depth} waiting"])
@@ -285,7 +285,7 @@ def _given(words: list[str]) -> object:
 
 
 def _followed(client: VenueClient, record: JobRecord) -> JobRecord:
-    """Wait until a job has ended, or asks for something; say what it tells meanwhile."""
+    """Wait until a job has ended or asks a question; print its messages meanwhile."""
     told = ""
     with client.watch(record.id) as records:
         for record in records:  # noqa: PLR1704 - the newest is the result
@@ -318,7 +318,7 @@ def _status(record: JobRecord) -> CommandResult:
 
 
 def _document(record: JobRecord) -> dict[str, Any]:
-    """Return a record as JSON, without what it does not have."""
+    """Return a record as JSON, without absent fields."""
     found = whole_document(record)
     found.pop("resume")
     # Any JSON is an output, null too.

@@ -160,13 +160,13 @@ class Committer:
         return self._failure is not None
 
     def restart(self, taken_back: Callable[[], None]) -> None:
-        """Go back to what is durable, and allow writes again from there.
+        """Go back to the durable position, and allow writes again from there.
 
         `taken_back` is called before any new write.
         Raises: StoreFull, StoreFailed: the disk still refuses.
         """
         with self._turn:
-            # A sync under way may still succeed: then what it covers is durable.
+            # A sync under way may still succeed: then its packs are durable.
             while self._syncing:
                 self._turn.wait()
             if self._failure is None:
@@ -296,7 +296,7 @@ class Committer:
     # --- durability; the caller does not hold the lock ---
 
     def make_durable(self, written: CommittedPack) -> None:
-        """Return when what was written is durable and published.
+        """Wait until all writes are durable and published.
 
         Raises: StoreFull, StoreFailed: it cannot be made durable.
         """
@@ -401,14 +401,14 @@ class Committer:
             try:
                 self._index.flush(self._state.watermark())
             except StoreError as error:
-                # What was published is durable; only later commits must be refused.
+                # Published writes are durable; only later commits must be refused.
                 self._fail(error)
 
     def _reached(self) -> LogEnd:
         return LogEnd(self._state.position, self._state.root)
 
     def record_end(self) -> None:
-        """Record durably that what was published was acknowledged.
+        """Record durably that published writes were acknowledged.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """

@@ -75,7 +75,7 @@ class Loss:
     root: bytes | None
     """The root that the last lost pack committed; None: not known."""
     reason: str
-    """What was found at `offset` instead of the pack."""
+    """What the log has at `offset` instead of the pack."""
     is_given_up: bool = False
     """Whether the log continues without the lost packs; False: they may still be healed."""
     is_certain: bool = True
@@ -132,7 +132,7 @@ class EndRecord:
         self._noted = -1
 
     def note(self, end: LogEnd) -> None:
-        """Record what is durable in a way that outlives the process, not the machine.
+        """Record the durable position so that it survives the process, but not the machine.
 
         Raises: OSError: it cannot be written.
         """
@@ -144,7 +144,7 @@ class EndRecord:
             self._write(_SYNCED_SLOTS, end)
 
     def sync(self, end: LogEnd) -> None:
-        """Record durably what is durable.
+        """Record the durable position durably.
 
         Raises: OSError: it cannot be written.
         """
@@ -266,7 +266,7 @@ def _slots_of(data: bytes) -> list[bytes]:
 
 
 def _read_slot(data: bytes, seed: int, path: str) -> LogEnd | None:
-    """Return what a slot says; None: never written, or its checksum differs."""
+    """Read a slot; None: never written, or its checksum differs."""
     body = data[: _SLOT.size]
     if len(data) < _SLOT_BYTES or _CRC.pack(zlib.crc32(body, seed)) != data[_SLOT.size :]:
         return None
