@@ -190,11 +190,6 @@ def handle_text(
         return f"<{kind} {name}: {type(error).__name__}>"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun: `1 key`, `2 keys`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def _owner_text(owner: Value, binding: Binding | None) -> str:
     if owner is None:
         return ""
@@ -207,4 +202,4 @@ def _owner_text(owner: Value, binding: Binding | None) -> str:
     return " of own" if is_own else f" of {binding.owner(owner)}"
 
 
-__all__ = ["Binding", "Owner", "Tabular", "bound", "counted", "handle_text", "owner_cell"]
+__all__ = ["Binding", "Owner", "Tabular", "bound", "handle_text", "owner_cell"]

@@ -105,7 +105,7 @@ from datalattice.cells.message import (
     encode_message as encode_message,
     references as references,
 )
-from datalattice.cells.rendering import render as render
+from datalattice.cells.rendering import counted as counted, render as render
 from datalattice.cells.runs import (
     REF_BYTES as REF_BYTES,
     ElementRun as ElementRun,

@@ -218,3 +218,8 @@ def render(value: object) -> str:
 
 
 repr_hook[0] = render
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun: `1 key`, `2,000 keys`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -16,7 +16,7 @@ from datalattice.cli.render import (
     CommandResult,
     Listing,
     Records,
-    counted,
+    count_text,
     is_json,
     json_text,
     pair_lines,
@@ -203,7 +203,7 @@ def _lost_text(row: dict[str, Any]) -> str:
         more = "+" if row["entries"] == FORK_ENTRIES_MAX else ""  # counted up to the bound only
         return f"{row['entries']}{more} entries differ"
     return ", ".join(
-        f"{_name(log)}: {counted(log['records'], 'record')} from {log['first']}"
+        f"{_name(log)}: {count_text(log['records'], 'record')} from {log['first']}"
         for log in row["logs"]
     )
 
@@ -242,7 +242,7 @@ def _resolved_lines(document: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: they were appended before"
             continue
         last = one["offset"] + one["count"] - 1
-        records = counted(one["count"], "record")
+        records = count_text(one["count"], "record")
         offsets = f"offset {last}" if one["count"] == 1 else f"offsets {one['offset']} to {last}"
         yield f"{name}: appended {records} at {offsets}"
     yield "evidence removed" if document["removed"] else "the evidence is still kept"

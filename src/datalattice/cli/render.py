@@ -303,7 +303,7 @@ def cell_text(cell: object) -> str:
     return f"{cell:,.2f}" if isinstance(cell, float) else str(cell)
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def count_text(count: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun: `1 file`, `2 files`."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 

@@ -391,8 +391,3 @@ class MachineStore(StoreHandle):
 
     def __repr__(self) -> str:
         return f"<MachineStore {self.name!r} of {self.machine.kind}>"
-
-
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number of things as text."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

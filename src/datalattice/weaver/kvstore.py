@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from datalattice.cells import counted
 from datalattice.clock import Hlc
 from datalattice.cursors import Stream
 from datalattice.engine import successor
@@ -25,7 +26,6 @@ from datalattice.weaver.handles import (
     StoreHandle,
     StoreSource,
     WrittenValue,
-    counted,
     text_bytes,
 )
 from datalattice.weaver.heads import HeadReader

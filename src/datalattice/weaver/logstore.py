@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, Self, TypeVar, overload
 
+from datalattice.cells import counted
 from datalattice.cursors import Stream, Taken
 from datalattice.errors import ConsumerBusy, StoreLocked, UsageError
 from datalattice.weaver.appendlog import AppendRequest, entries
@@ -27,7 +28,6 @@ from datalattice.weaver.handles import (
     StoreHandle,
     StoreSource,
     WrittenValue,
-    counted,
 )
 from datalattice.weaver.intention import ZERO_HASH
 from datalattice.weaver.log import WitnessEntry

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, BinaryIO, Final, Self, TextIO, overload
 
-from datalattice.apps.binding import Binding, bound, counted, handle_text, owner_cell
+from datalattice.apps.binding import Binding, bound, handle_text, owner_cell
 from datalattice.apps.dlfs import tree
 from datalattice.apps.dlfs.files import BinaryMode, TextMode, open_file
 from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
@@ -38,6 +38,7 @@ from datalattice.cells import (
     blob_from,
     blob_overwrite,
     blob_truncate,
+    counted,
     to_cell,
 )
 from datalattice.clock import Clock, SystemClock, present_ms

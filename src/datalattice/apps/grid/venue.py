@@ -21,7 +21,6 @@ from datalattice.apps.binding import (
     Owner,
     Tabular,
     bound,
-    counted,
     handle_text,
     owner_cell,
 )
@@ -72,7 +71,17 @@ from datalattice.apps.grid.storage import (
     LatticeBackend,
     Storage,
 )
-from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Value,
+    counted,
+    to_cell,
+)
 from datalattice.clock import Clock, SystemClock, next_stamp, present_ms
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import LatticeCursor, RootLattice, SignedCursor

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self
 
-from datalattice.apps.binding import Binding, Tabular, bound, counted, handle_text, owner_cell
+from datalattice.apps.binding import Binding, Tabular, bound, handle_text, owner_cell
 from datalattice.apps.kv.keys import checked_text
 from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
 from datalattice.apps.kv.operations import Operations, R, TableEdit
@@ -29,6 +29,7 @@ from datalattice.cells import (
     Map,
     Signed,
     Value,
+    counted,
     html_table,
     html_words,
     same,

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from datalattice.apps.binding import Binding, Owner, counted, handle_text, owner_cell
+from datalattice.apps.binding import Binding, Owner, handle_text, owner_cell
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.following import OnLoss, PartitionCursors, PartitionSet, changed_keys
 from datalattice.apps.queue.lattice import QUEUE_SECTION
 from datalattice.apps.queue.queue import checked_topic
 from datalattice.apps.queue.topic import Topic
 from datalattice.apps.valuetypes import T, ValueType, value_type
-from datalattice.cells import Value, render
+from datalattice.cells import Value, counted, render
 from datalattice.clock import Clock, SystemClock
 from datalattice.cursors import LatticeCursor
 

@@ -12,7 +12,7 @@ from itertools import islice
 from operator import index
 from typing import Final, Self, overload
 
-from datalattice.apps.binding import Binding, bound, counted, handle_text, owner_cell
+from datalattice.apps.binding import Binding, bound, handle_text, owner_cell
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import (
@@ -38,7 +38,17 @@ from datalattice.apps.queue.lattice import (
 from datalattice.apps.queue.metadata import checked_meta_key
 from datalattice.apps.queue.state import QueueState, checked_offset, held_offsets, read_state
 from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
-from datalattice.cells import EMPTY_VECTOR, Index, Map, Value, Vector, html_table, render, to_cell
+from datalattice.cells import (
+    EMPTY_VECTOR,
+    Index,
+    Map,
+    Value,
+    Vector,
+    counted,
+    html_table,
+    render,
+    to_cell,
+)
 from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UnsupportedOperation, UsageError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
-from datalattice.apps.binding import Binding, bound, counted, handle_text, owner_cell
+from datalattice.apps.binding import Binding, bound, handle_text, owner_cell
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import NewRecords, listed, row_of
@@ -40,6 +40,7 @@ from datalattice.cells import (
     Map,
     Value,
     brief,
+    counted,
     encode,
     html_table,
     references,

@@ -17,7 +17,7 @@ import typer
 from datalattice.actions import ImportedRoot, ImportRoot, StartTask
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.paths.past import HOLD_SECONDS, WithLocalOption, leaving, short
-from datalattice.cli.render import CommandResult, counted, pair_lines
+from datalattice.cli.render import CommandResult, count_text, pair_lines
 from datalattice.cli.units import size_text
 from datalattice.client import Progress
 from datalattice.client.replicas import import_into, taking
@@ -128,11 +128,11 @@ def imported(document: dict[str, Any]) -> CommandResult:
     notices = []
     if document["forked"]:
         notices.append(
-            f"{counted(document['forked'], 'slot')} forked: one of two branches stands; "
+            f"{count_text(document['forked'], 'slot')} forked: one of two branches stands; "
             "`lattice forks list` has the others that are kept"
         )
     if document["dropped"]:
-        notices.append(f"not taken: {counted(document['dropped'], 'part')}; the rest is merged")
+        notices.append(f"not taken: {count_text(document['dropped'], 'part')}; the rest is merged")
     # Exit code 1: a script must notice.
     return CommandResult(document, lines, EXIT_INCOMPLETE if document["dropped"] else 0, notices)
 

@@ -27,7 +27,7 @@ from datalattice.cli.fs.paths import DrivePath, goal_of, parse_drive_path, parse
 from datalattice.cli.render import (
     CommandResult,
     Listing,
-    counted,
+    count_text,
     is_json,
     listed,
     print_notice,
@@ -144,9 +144,9 @@ def du(call: Call, path: DrivePathArgument) -> CommandResult:
     usage = drive.du(at)
     words = ", ".join(
         (
-            counted(usage.bytes, "byte"),
-            counted(usage.files, "file"),
-            counted(usage.directories, "directory", "directories"),
+            count_text(usage.bytes, "byte"),
+            count_text(usage.files, "file"),
+            count_text(usage.directories, "directory", "directories"),
         )
     )
     done = {"bytes": usage.bytes, "files": usage.files, "directories": usage.directories}

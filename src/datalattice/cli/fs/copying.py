@@ -13,7 +13,7 @@ from pathlib import Path
 from datalattice.apps.dlfs import FS_SECTION, Drive, FileContent, Stat, drive_names
 from datalattice.cli.command import Call
 from datalattice.cli.fs.paths import DrivePath, goal_of
-from datalattice.cli.render import CommandResult, ProgressBar, counted, print_notice
+from datalattice.cli.render import CommandResult, ProgressBar, count_text, print_notice
 from datalattice.client.drives import DriveOf, Drives, copy_tree, fetch, pieces, walk_local
 from datalattice.errors import IsADirectory, NoSuchPath
 
@@ -88,7 +88,7 @@ def put_files(
 
 
 def _counts(files: int, size: int) -> str:
-    return f"{counted(files, 'file')}, {counted(size, 'byte')}"
+    return f"{count_text(files, 'file')}, {count_text(size, 'byte')}"
 
 
 def _written(
@@ -172,7 +172,7 @@ def get_files(
     lines = [f"{_counts(files, size)} to {', '.join(went)}"]
     if not skipped:
         return CommandResult(done, lines)
-    notice = f"{counted(len(skipped), 'name')} passed over: no local file can have them"
+    notice = f"{count_text(len(skipped), 'name')} passed over: no local file can have them"
     # Exit code 1: not everything was copied.
     return CommandResult(done, lines, EXIT_SKIPPED, [notice])
 

@@ -25,7 +25,7 @@ from datalattice.apps.grid import (
 from datalattice.cells import Index, Keyword, Map, Value
 from datalattice.cli.command import PAST, WRITES, Call, command
 from datalattice.cli.node.commands import settings_of
-from datalattice.cli.render import EXIT_FAILED, CommandResult, counted, listed
+from datalattice.cli.render import EXIT_FAILED, CommandResult, count_text, listed
 from datalattice.cli.values import listed_json, value_json, value_text
 from datalattice.cli.venue import running
 from datalattice.client import RestClient, running as running_in
@@ -229,7 +229,7 @@ def verify(
     lines = [f"{one['reason']}  {' '.join(map(str, one['path']))}" for one in found]
     document = {"venues": venues, "bad": found}
     if not found:
-        return CommandResult(document, [f"{counted(venues, 'venue')}, all good"])
+        return CommandResult(document, [f"{count_text(venues, 'venue')}, all good"])
     return CommandResult(document, lines, EXIT_FAILED)
 
 
@@ -257,7 +257,7 @@ def _verified_asset(venue: Venue, given: str) -> CommandResult:
         return CommandResult(document, [*said, "content: it is not here"])
     # All of it was hashed before the first piece came.
     document |= {"content": "sound", "bytes": sum(map(len, pieces))}
-    size = counted(document["bytes"], "byte")
+    size = count_text(document["bytes"], "byte")
     return CommandResult(document, [*said, f"content: {size} with the declared SHA-256"])
 
 

@@ -24,6 +24,7 @@ import iroh
 from iroh import iroh_ffi
 
 from datalattice.client import IROH, PeerAddress, parse_address, system_reason
+from datalattice.client.settings import split_listen
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.node.transport.base import Accept, Link, Listener, OnRefused, listen_error
@@ -114,10 +115,10 @@ class IrohListener:
     def __init__(
         self, endpoint: iroh.Endpoint, bind: str, public_key: bytes, refused: OnRefused | None
     ) -> None:
-        bound = [_host_and_port(one) for one in endpoint.bound_sockets()]
+        bound = [split_listen(one) for one in endpoint.bound_sockets()]
         self.port = next(port for host, port in bound if host == bind)
         # For a wildcard, iroh names the addresses of the network interfaces.
-        reached = [_host_and_port(one) for one in endpoint.addr().direct_addresses()]
+        reached = [split_listen(one) for one in endpoint.addr().direct_addresses()]
         self.addresses = tuple(
             str(PeerAddress(IROH, host, port, public_key))
             for host, port in reached
@@ -381,11 +382,6 @@ def _is_local(host: str) -> bool:
 
 def _text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _host_and_port(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _remote(address: iroh.IncomingAddr) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.clock import SystemClock
 from datalattice.crypto import SystemEntropy
 from datalattice.errors import UsageError
-from datalattice.pipeline.jobs.report import JobReport, counted
+from datalattice.pipeline.jobs.report import JobReport, with_count
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 
@@ -80,7 +80,7 @@ def export(
         if to == "delta":
             rows = write_delta(frame, target, mode)
         else:
-            frame, count = counted(frame)
+            frame, count = with_count(frame)
             # Spark writes Parquet itself; its commit makes the files visible together.
             frame.write.mode(mode).parquet(target)
             rows = count()

@@ -33,7 +33,7 @@ from datalattice.cells import (
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.pipeline.arrow_rows import MapPlan, maps_of, values_of
 from datalattice.pipeline.columns import checked_texts
-from datalattice.pipeline.jobs.report import JobReport, counted
+from datalattice.pipeline.jobs.report import JobReport, with_count
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 
@@ -118,7 +118,7 @@ def load(
             columns += ", key STRING" if plan.text_key else ", key BINARY"
             sink |= {} if plan.text_key else {"keyFormat": "cell"}
         frame = frame.mapInArrow(partial(made_rows, plan), columns)
-    rows, count = counted(frame)
+    rows, count = with_count(frame)
     writer = rows.write.format("lattice.queue" if database is None else "lattice.kv")
     with watching_tasks(spark, "load", progress):
         writer.options(**sink).mode("append").save()

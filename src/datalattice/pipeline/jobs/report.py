@@ -19,7 +19,7 @@ class JobReport:
         return asdict(self)
 
 
-def counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+def with_count(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
     """Return a frame that counts its rows as it is written, and a function for the count.
 
     Call the function only after writing the frame; the rows are not read again.
