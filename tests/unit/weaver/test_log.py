@@ -708,7 +708,7 @@ def _pages(engine: LmdbEngine) -> int:
     total = 0
     with engine.write() as txn:
         for table in LOG_TABLES:
-            stat = txn._raw.stat(engine.handle(table))  # type: ignore[attr-defined]
+            stat = txn._raw.stat(engine.handle(table))
             pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
             total += pages * stat["psize"]
     return total
