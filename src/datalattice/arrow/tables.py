@@ -441,8 +441,9 @@ def loaded_rows(
 
     if not hasattr(table, "__arrow_c_stream__"):
         raise UsageError(
-            "`table` is a pyarrow table or reader, a data frame, or another source of an Arrow "
-            f"stream, got {type(table).__name__}"
+            "`table` is a pyarrow table or reader, a data frame, a result of DuckDB "
+            "(duckdb.read_csv for a file), or another source of an Arrow stream, got "
+            f"{type(table).__name__}; a list goes to offer_many, a dict to update"
         )
     try:
         reader = pa.RecordBatchReader.from_stream(table)

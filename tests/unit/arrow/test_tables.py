@@ -393,7 +393,7 @@ def test_a_table_is_loaded_and_read_back(node: Node, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        ([1, 2], "`table` is a pyarrow table or reader, a data frame, .* got list"),
+        ([1, 2], "`table` is a pyarrow table or reader, a data frame, .* got list; a list goes to"),
         ("columns", "there is no column 'id'; the table has: n"),
     ],
 )
