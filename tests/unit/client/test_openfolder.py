@@ -213,7 +213,7 @@ def test_a_forked_child_writes_with_an_editor_of_its_own(folder: Folder, data: O
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("count", [2, 4, 8])
 def test_processes_append_to_one_queue(folder: Folder, data: OpenFolder, count: int) -> None:
     each = 48 // count
     writers = []
