@@ -27,6 +27,8 @@ import datalattice.apps  # noqa: F401 - registers the sections of the root latti
 from datalattice.actions import ActionRequest, AppendRecords, StageValues, SwapSlots
 from datalattice.apps.queue import Topics
 from datalattice.cells import (
+    STAGED_BYTES,
+    Blob,
     EncodedCell,
     Loader,
     Value,
@@ -435,6 +437,15 @@ class ServedEditor(NodeEditor):
     def _commit(self, before: Value, after: Value) -> bool:
         """Have the node set the changed slots; return whether they had not moved."""
         return self._node.swap(changed_slots(root_lattice(), before, after))
+
+    def stage(self, value: Value) -> object:
+        """Put the cells of a value into the node's store, and free their memory."""
+        if not isinstance(value, Blob) or len(value) < STAGED_BYTES:
+            return super().stage(value)
+        # The store notes where a large one lies, so that the commit need not follow it.
+        count = self._store.put(value)
+        self._keep([(value.hash, value.encoding, value)])
+        return count
 
     def _bring(self, parts: list[EncodedCell]) -> bool:
         self._store.put_encodings((hash, encoding) for hash, encoding, _ in parts)

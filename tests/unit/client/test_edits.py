@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,6 +15,8 @@ import pytest
 from datalattice.apps.queue import Queue, Topics
 from datalattice.cells import (
     EMPTY_MAP,
+    STAGED_BYTES,
+    Blob,
     Keyword,
     Map,
     Signed,
@@ -366,6 +369,32 @@ def test_staged_values_are_there_for_a_later_edit(folder: Folder, run: Any) -> N
             editor.edit(offer)
 
     run(folder, work)
+
+
+def test_parts_of_a_large_file_are_leased_and_announced_by_where_they_lie(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = [random.Random(number).randbytes(STAGED_BYTES) for number in range(17)]
+
+    def work(node: NodeServer) -> None:
+        monkeypatch.setattr(edits, "KEEP_EVERY_S", 0)
+        assert isinstance(node.store, CellStore)
+        with editing(folder) as editor:
+            part = blob_from(pieces[:16])
+            assert isinstance(part, Blob)
+            made = blob_from(pieces, editor.stage)
+            assert part.hash in node.store._spans
+            assert node.store.pins.leases()
+            node.store.collect(grace_ms=0)
+
+            def offer(cursor: RootLattice, keys: KeyPair) -> None:
+                Topics.at(cursor, keys.public_key).partition("t", 0).offer(made)
+
+            editor.edit(offer)
+        assert node.store.announced(part.hash)
+        assert node.store.check().is_clean
+
+    within_a_node(folder, work)
 
 
 def test_staged_values_outlive_collections_of_the_node(
