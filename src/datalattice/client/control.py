@@ -33,7 +33,7 @@ from datalattice.errors import (
 )
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.protobuf import Field, Message
-from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame, join_cells
+from datalattice.wire import FRAME_READ_BYTES, FrameBuffer, encode_frame, join_cells
 
 R = TypeVar("R", bound=Message)
 
@@ -162,7 +162,7 @@ class ControlClient(Client):
 
     def _receive(self) -> bytes:
         while (payload := self._buffer.next_payload()) is None:
-            data = self._socket.recv(READ_BYTES)
+            data = self._socket.recv(FRAME_READ_BYTES)
             if not data:
                 raise ConnectionResetError("end of stream")
             self._buffer.feed(data)

@@ -3,6 +3,7 @@
 from datalattice.lattice.base import (
     LONG_MAX as LONG_MAX,
     LONG_MIN as LONG_MIN,
+    NO_TIME as NO_TIME,
     ChildOrder as ChildOrder,
     Lattice as Lattice,
     as_integer as as_integer,

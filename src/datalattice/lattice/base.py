@@ -39,6 +39,9 @@ from datalattice.lattice.order import (
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
 
+NO_TIME: Final = -1
+"""Less than every time; stands for an absent time or base."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lattice:

@@ -28,7 +28,7 @@ from datalattice.cursors import EventRing, Wake
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerError, UsageError
 from datalattice.node.systemd import take_socket
 from datalattice.protobuf import Message
-from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame
+from datalattice.wire import FRAME_READ_BYTES, FrameBuffer, encode_frame
 
 SOCKET_NAME: Final = "control.sock"
 SOCKET_PATH_BYTES_MAX: Final = 100  # sun_path has 104 bytes on macOS and BSD, 108 on Linux
@@ -195,7 +195,7 @@ class ControlServer:
         control = cls(path, owned_folder, acting, is_given=given is not None)
         try:
             control._server = await asyncio.start_unix_server(
-                control._accept, sock=listening, limit=READ_BYTES
+                control._accept, sock=listening, limit=FRAME_READ_BYTES
             )
         except BaseException:
             listening.close()
@@ -291,7 +291,7 @@ async def _serve(
     """Answer one client, request by request."""
     buffer = FrameBuffer()
     try:
-        while data := await reader.read(READ_BYTES):
+        while data := await reader.read(FRAME_READ_BYTES):
             buffer.feed(data)
             # One request at a time, so answers come in the order of the requests.
             while (payload := buffer.next_payload()) is not None:

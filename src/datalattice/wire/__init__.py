@@ -2,7 +2,7 @@
 
 from datalattice.wire.answers import encode_answer as encode_answer, encode_supply as encode_supply
 from datalattice.wire.framing import (
-    READ_BYTES as READ_BYTES,
+    FRAME_READ_BYTES as FRAME_READ_BYTES,
     FrameBuffer as FrameBuffer,
     Framing as Framing,
     encode_frame as encode_frame,
@@ -44,7 +44,7 @@ from datalattice.wire.lattice import (
 )
 from datalattice.wire.mux import (
     CREDIT_BYTES_MIN as CREDIT_BYTES_MIN,
-    LARGE_BYTES as LARGE_BYTES,
+    LARGE_FRAME_BYTES as LARGE_FRAME_BYTES,
     STREAM_BYTES as STREAM_BYTES,
     STREAMS_MAX as STREAMS_MAX,
     WINDOW_BYTES as WINDOW_BYTES,

@@ -26,7 +26,7 @@ LENGTH_OCTETS_MAX: Final = 5
 FIXED_OCTETS: Final = 4
 """Octets of a length in a protocol with fixed lengths."""
 
-READ_BYTES: Final = 1 << 18
+FRAME_READ_BYTES: Final = 1 << 18
 """Most bytes read from a stream at once."""
 
 _MORE: Final = 0x80

@@ -66,7 +66,7 @@ CREDIT_BYTES_MIN: Final = 1 << 16
 """Least credit in one frame. Credit is only given for bytes that were sent, so a side that sends
 little receives few CREDIT frames."""
 
-LARGE_BYTES: Final = 1 << 17
+LARGE_FRAME_BYTES: Final = 1 << 17
 """A longer payload is *large*: it may not fit into the window while credit is kept back."""
 
 STREAMS_MAX: Final = 512
@@ -84,7 +84,7 @@ answer and does not read the answers."""
 
 # A frame that is not large must fit into the window, even if less than the least credit is kept
 # back.
-assert LARGE_BYTES + LENGTH_OCTETS_MAX + CREDIT_BYTES_MIN <= WINDOW_BYTES
+assert LARGE_FRAME_BYTES + LENGTH_OCTETS_MAX + CREDIT_BYTES_MIN <= WINDOW_BYTES
 assert 2 * (DATA_BYTES_MAX + HEADER_BYTES) <= JOIN_BYTES
 
 
@@ -396,7 +396,7 @@ class Mux:
     def _admit(self, stream: _MuxStream) -> None:
         """Admit the next frame of a stream if it is large, or queue it for admission."""
         length = stream.buffer.expected_bytes
-        if length is None or length <= LARGE_BYTES:
+        if length is None or length <= LARGE_FRAME_BYTES:
             return  # the window is enough for it
         if stream.unhandled_count or stream.large or stream.waits_for_admission:
             return

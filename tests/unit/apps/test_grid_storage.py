@@ -21,7 +21,7 @@ from datalattice.apps.grid import (
     MemoryBackend,
     Storage,
 )
-from datalattice.apps.grid.files import UNFINISHED
+from datalattice.apps.grid.files import PART_SUFFIX
 from datalattice.cells import Index
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -226,13 +226,13 @@ def test_states_in_the_lattice_join_and_bring_back_what_was_deleted() -> None:
 def test_files_are_named_by_hash_and_other_names_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("mine")
     (tmp_path / sha(b"x").hex().upper()).write_text("upper case is no name of ours")
-    (tmp_path / f"{sha(b'y').hex()}.00{UNFINISHED}").write_text("half")
+    (tmp_path / f"{sha(b'y').hex()}.00{PART_SUFFIX}").write_text("half")
     with Storage(FileBackend(str(tmp_path))) as storage:
         assert storage.is_empty
         storage.put(b"one")
         assert (tmp_path / sha(b"one").hex()).read_bytes() == b"one"
         assert len(storage) == 1
-    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == UNFINISHED) == []
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == PART_SUFFIX) == []
 
 
 @pytest.mark.parametrize("name", ["absent", "file"])

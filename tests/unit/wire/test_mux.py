@@ -12,7 +12,7 @@ from datalattice.wire import (
     DATA_BYTES_MAX,
     FRAME_BYTES,
     JOIN_BYTES,
-    LARGE_BYTES,
+    LARGE_FRAME_BYTES,
     LATTICE,
     MAIN_STREAM,
     NONCE_BYTES,
@@ -495,14 +495,14 @@ def test_little_credit_is_kept_until_there_is_more() -> None:
         assert len(said) in {0, 13}
 
 
-@pytest.mark.parametrize("size", [LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1])
+@pytest.mark.parametrize("size", [LARGE_FRAME_BYTES - 1, LARGE_FRAME_BYTES, LARGE_FRAME_BYTES + 1])
 def test_only_a_large_frame_gets_its_credit_back_while_it_is_under_way(size: int) -> None:
     end = greeted()
     part = (encode_length(size) + bytes(size))[: CREDIT_BYTES_MIN + 10]
     for at in range(0, len(part), DATA_BYTES_MAX):
         end.receive(encode_mux_frame(DATA, 0, part[at : at + DATA_BYTES_MAX]))
     assert end.next() is None
-    assert bool(end.take()[1]) == (size > LARGE_BYTES)
+    assert bool(end.take()[1]) == (size > LARGE_FRAME_BYTES)
     assert list(end.begun) == [MAIN_STREAM]
 
 

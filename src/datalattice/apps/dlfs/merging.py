@@ -20,7 +20,6 @@ from typing import Final
 from datalattice.apps.dlfs.node import (
     DRIVE_DEPTH_MAX,
     ENTRIES_AT,
-    NO_TIME,
     DriveNode,
     deletions_of,
     is_name,
@@ -33,6 +32,7 @@ from datalattice.apps.dlfs.node import (
 from datalattice.apps.dlfs.times import DirectoryTimes, directory_ticks, directory_time
 from datalattice.cells import ABSENT, Index, Value, Vector, Work, same, value_hash
 from datalattice.lattice import (
+    NO_TIME,
     OTHER,
     OWN,
     EntryDropped,

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from datalattice.cells import EMPTY_INDEX, Blob, Index, Text, Value, Vector, same
 from datalattice.errors import UsageError
-from datalattice.lattice import as_integer, is_long, name_of
+from datalattice.lattice import NO_TIME, as_integer, is_long, name_of
 
 ENTRIES_AT: Final = 0
 DATA_AT: Final = 1
@@ -33,8 +33,6 @@ DRIVE_DEPTH_MAX: Final = 100
 """Most names in a path; deeper nodes are neither written nor accepted from others."""
 
 BASE_KEY: Final = ""  # no file can have the empty name
-NO_TIME: Final = -1
-"""Less than every time; the base of a directory without one."""
 
 FileContent = bytes | Blob
 """The data of a file."""

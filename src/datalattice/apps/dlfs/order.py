@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.dlfs.merging import entries_of, is_well_formed
-from datalattice.apps.dlfs.node import DRIVE_DEPTH_MAX, NO_TIME, DriveNode, is_name, read_node
+from datalattice.apps.dlfs.node import DRIVE_DEPTH_MAX, DriveNode, is_name, read_node
 from datalattice.cells import Index, Value, Vector, value_hash
 from datalattice.lattice import (
+    NO_TIME,
     Element,
     EntryOrder,
     Latest,

@@ -23,7 +23,6 @@ from datalattice.apps.dlfs.node import (
     ABOVE,
     DRIVE_DEPTH_MAX,
     HERE,
-    NO_TIME,
     ZERO_NODE,
     DriveNode,
     is_name,
@@ -54,7 +53,7 @@ from datalattice.errors import (
     TypeMismatch,
     UsageError,
 )
-from datalattice.lattice import EXACT_NAME_BYTES_MAX, ExactKeys, name_of, named
+from datalattice.lattice import EXACT_NAME_BYTES_MAX, NO_TIME, ExactKeys, name_of, named
 
 PathNames = tuple[str, ...]
 Stamp = Callable[[], int]

@@ -37,7 +37,7 @@ from datalattice.errors import (
 )
 from datalattice.store import Disk, FileView, RealDisk
 
-UNFINISHED: Final = ".part"
+PART_SUFFIX: Final = ".part"
 """Suffix of a file that is being written, or was when the machine stopped."""
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -66,7 +66,7 @@ class FileBackend:
             reason = error.strerror or str(error)
             raise UsageError(f"{self.folder}: not a folder for content ({reason})") from None
         for name in names:  # what the machine was writing when it stopped
-            if name.endswith(UNFINISHED):
+            if name.endswith(PART_SUFFIX):
                 with suppress(OSError):  # a file that cannot be removed harms nothing
                     self._disk.remove(self._path(name))
 
@@ -76,7 +76,7 @@ class FileBackend:
     def begin(self, digest: bytes) -> ContentSink:
         """Return what takes a content. Raises: StoreFull, StoreFailed: it cannot be written."""
         # A name of its own: two writers of one content do not share a file.
-        part = f"{digest.hex()}.{self._entropy.bytes(4).hex()}{UNFINISHED}"
+        part = f"{digest.hex()}.{self._entropy.bytes(4).hex()}{PART_SUFFIX}"
         return _PartFile(self._disk, self.folder, part, digest.hex())
 
     def size(self, digest: bytes) -> int | None:

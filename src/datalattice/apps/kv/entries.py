@@ -16,7 +16,7 @@ from typing import Final
 from datalattice.apps.kv.kinds import STRUCTURE_KINDS, StructureKind
 from datalattice.cells import EMPTY_INDEX, Index, Value, Vector, Work
 from datalattice.clock import checked_stamp
-from datalattice.lattice import as_integer, is_long
+from datalattice.lattice import NO_TIME, as_integer, is_long
 
 VALUE_TAG: Final = 0
 LIST_TAG: Final = 4
@@ -33,8 +33,6 @@ ENTRY_COUNT_MAX: Final = 5
 REGISTER_RANK: Final = 9  # a register wins over a structure of the same time
 """Rank of registers. If two entries have equal times, the greater rank wins."""
 
-NO_TIME: Final = -1
-"""Less than every time; stands for an absent base."""
 
 _TOMBSTONE: Final = "tombstone"
 _REGISTER_NAMES: Final = {VALUE_TAG: "value", LIST_TAG: "list"}

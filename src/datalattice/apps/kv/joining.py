@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.kv.entries import NO_TIME, ZERO_ENTRY, Entry, read_entry, structure
+from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, read_entry, structure
 from datalattice.apps.kv.kinds import HASH, NEVER, MemberTimes, StructureKind
 from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, Work, same, value_hash
 from datalattice.lattice import (
     EMPTY_CONTEXT,
+    NO_TIME,
     OTHER,
     OWN,
     EntryDropped,

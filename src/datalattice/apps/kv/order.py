@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.kv.entries import NO_TIME, Entry, read_entry
+from datalattice.apps.kv.entries import Entry, read_entry
 from datalattice.apps.kv.kinds import COUNTER_TAG, SET_TAG, STRUCTURE_KINDS, ZSET_TAG, StructureKind
 from datalattice.cells import Value, Vector, Work, value_hash
 from datalattice.lattice import (
     NO_LATEST,
+    NO_TIME,
     UNTIMED,
     Element,
     EntryOrder,

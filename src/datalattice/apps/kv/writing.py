@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 
 from datalattice.apps.kv.entries import (
     LIST_TAG,
-    NO_TIME,
     VALUE,
     VALUE_TAG,
     Entry,
@@ -27,7 +26,7 @@ from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, Structur
 from datalattice.cells import EMPTY_INDEX, EMPTY_VECTOR, Index, Value, Vector, same, value_hash
 from datalattice.clock import checked_stamp
 from datalattice.errors import UsageError, WrongType
-from datalattice.lattice import LONG_MAX, LONG_MIN
+from datalattice.lattice import LONG_MAX, LONG_MIN, NO_TIME
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from datalattice.errors import PeerError
 from datalattice.lattice import ValuePath, root_lattice
 from datalattice.store import CellStore
 from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, NodeStart, Pull, Replicator
-from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame
+from datalattice.wire import FRAME_READ_BYTES, FrameBuffer, encode_frame
 
 _DIAL_TIMEOUT_S: Final = 10.0
 """Limit of a connection with its handshake."""
@@ -252,7 +252,7 @@ class _Asker:
         self._carry_out()
 
     def _take_dialled(self) -> None:
-        self._woken.recv(READ_BYTES)
+        self._woken.recv(FRAME_READ_BYTES)
         with self._lock:
             dialled, self._dialled = self._dialled, []
         for peer, found in dialled:
@@ -267,9 +267,9 @@ class _Asker:
         if stream is None:
             return
         try:
-            data = stream.recv(READ_BYTES)
+            data = stream.recv(FRAME_READ_BYTES)
             while isinstance(stream, ssl.SSLSocket) and stream.pending():
-                data += stream.recv(READ_BYTES)
+                data += stream.recv(FRAME_READ_BYTES)
             peer.buffer.feed(data)
             while peer.stream is not None and (payload := peer.buffer.next_payload()) is not None:
                 with collector_paused:

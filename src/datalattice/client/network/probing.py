@@ -13,7 +13,7 @@ from datalattice.client.network.tls import open_stream
 from datalattice.crypto import KeyPair
 from datalattice.errors import PeerError, PeerUnavailable, ProtocolViolation
 from datalattice.wire import (
-    READ_BYTES,
+    FRAME_READ_BYTES,
     FrameBuffer,
     Result,
     decode_payload,
@@ -98,7 +98,7 @@ def receive_result(
         while (payload := buffer.next_payload()) is None:
             if time.monotonic() > give_up_s:  # each byte restarts the socket's own limit
                 raise ProtocolViolation(f"it sends, but no whole answer within {within_s:g} s")
-            data = stream.recv(READ_BYTES)
+            data = stream.recv(FRAME_READ_BYTES)
             if not data:  # TLS or `allow`: it closes without a word
                 raise HungUp("it closed the connection")
             buffer.feed(data)

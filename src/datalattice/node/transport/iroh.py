@@ -29,7 +29,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.node.transport.base import Accept, Link, Listener, OnRefused, listen_error
 from datalattice.node.transport.strangers import HANDSHAKE_TIMEOUT_S, Strangers
-from datalattice.wire import MUX_PROTOCOL, READ_BYTES
+from datalattice.wire import FRAME_READ_BYTES, MUX_PROTOCOL
 
 _DIAL_TIMEOUT_S: Final = 10.0
 """For a connection and its handshake: iroh itself tries for 30 s and more."""
@@ -83,7 +83,7 @@ class IrohLink:
     async def read(self) -> bytes:
         """Return some bytes, none at the end of the stream or when it broke."""
         try:
-            data: bytes = await self._receiving.read(READ_BYTES)
+            data: bytes = await self._receiving.read(FRAME_READ_BYTES)
         except iroh.IrohError:
             return b""
         return data

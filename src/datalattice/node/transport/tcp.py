@@ -27,7 +27,7 @@ from datalattice.node.transport.base import (
 )
 from datalattice.node.transport.strangers import HANDSHAKE_TIMEOUT_S, Strangers
 from datalattice.node.transport.tls import RECORD_START, TlsLink
-from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
+from datalattice.wire import FRAME_READ_BYTES, PLAIN_PROTOCOL
 
 _BACKLOG: Final = 128
 _DIAL_TIMEOUT_S: Final = 10.0  # for a connection and its handshake
@@ -64,7 +64,7 @@ class TcpLink:
             data, self._unread = self._unread, b""
             return data
         try:
-            return await self._reader.read(READ_BYTES)
+            return await self._reader.read(FRAME_READ_BYTES)
         except OSError:
             return b""
 
@@ -202,7 +202,7 @@ class TcpTransport:
 
         try:
             server = await asyncio.start_server(
-                accepted, bind, port, limit=READ_BYTES, backlog=_BACKLOG
+                accepted, bind, port, limit=FRAME_READ_BYTES, backlog=_BACKLOG
             )
         except OSError as error:
             raise listen_error(error, bind, port) from error
@@ -221,6 +221,6 @@ def _target(address: str) -> PeerAddress:
 
 async def _connected(target: PeerAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
-        return await asyncio.open_connection(target.host, target.port, limit=READ_BYTES)
+        return await asyncio.open_connection(target.host, target.port, limit=FRAME_READ_BYTES)
     except OSError as error:
         raise OSError(error.errno or errno.EHOSTUNREACH, system_reason(error)) from error

@@ -12,7 +12,7 @@ from typing import Final
 from datalattice.client.network import HandshakeFailed, TlsIdentity, explain, proven_key
 from datalattice.errors import LimitExceeded
 from datalattice.node.transport.base import Link
-from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
+from datalattice.wire import FRAME_READ_BYTES, PLAIN_PROTOCOL
 
 # A TLS stream begins with a handshake record of version 3. As a plain frame, 0x16 would be a length
 # of 22 bytes and 0x03 the tag of its cell, but no cell has this tag.
@@ -74,9 +74,9 @@ class TlsLink:
         """
         pieces: list[bytes] = []
         size = silent = 0
-        while size < READ_BYTES:
+        while size < FRAME_READ_BYTES:
             try:
-                piece = self._tls.read(READ_BYTES - size)
+                piece = self._tls.read(FRAME_READ_BYTES - size)
             except ssl.SSLWantReadError:
                 if pieces:
                     break

@@ -18,7 +18,7 @@ from datalattice.errors import UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline.arrow_rows import MapPlan, column_of as map_column, maps_of
 from datalattice.pipeline.columns import cell, column_of, listed_column, stamps_ms
-from datalattice.pipeline.queue.splice import ENTRY_HEAD, NIL, encoded_records, records
+from datalattice.pipeline.queue.splice import ENCODED_NIL, ENTRY_HEAD, encoded_records, records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,7 +113,7 @@ def _joined(
     if stamps is None or value_heads is None:
         return None
     if key_column is None:
-        start = [pa.scalar(ENTRY_HEAD + NIL, pa.binary())]
+        start = [pa.scalar(ENTRY_HEAD + ENCODED_NIL, pa.binary())]
     elif keys is None or key_heads is None:
         return None
     else:
@@ -123,7 +123,7 @@ def _joined(
         value_heads,
         values,
         stamps,
-        pa.scalar(NIL, pa.binary()),
+        pa.scalar(ENCODED_NIL, pa.binary()),
         pa.scalar(b"", pa.binary()),
     )
     longest = pc.max(pc.binary_length(made)).as_py()
@@ -158,7 +158,7 @@ def _heads(column: pa.Array, format: ValueFormat | None) -> pa.Array | None:
     heads = [
         encode(blank * size)[:-size] if size else encode(blank[:0]) for size in range(longest + 1)
     ]
-    table = pa.array([*heads, NIL], pa.binary())
+    table = pa.array([*heads, ENCODED_NIL], pa.binary())
     return table.take(pc.fill_null(sizes, longest + 1))
 
 

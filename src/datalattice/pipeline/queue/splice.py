@@ -14,8 +14,8 @@ from typing import Final
 from datalattice.cells import CellList, Vector, as_kid, cell_as_kid, encode, to_cell
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
 
-NIL: Final = encode(None)
-ENTRY_HEAD: Final = encode(Vector.of([None] * 4))[: -4 * len(NIL)]
+ENCODED_NIL: Final = encode(None)
+ENTRY_HEAD: Final = encode(Vector.of([None] * 4))[: -4 * len(ENCODED_NIL)]
 """The bytes before the four elements of a record."""
 
 _PLAIN: Final = frozenset({int, float, bool})
@@ -36,8 +36,8 @@ def records(
     """
     rows: list[bytes] = []
     for position in range(len(values)):
-        key = NIL if keys is None else _kid(keys[position], cells)
-        tail = NIL if headers is None else _kid(headers[position], cells)
+        key = ENCODED_NIL if keys is None else _kid(keys[position], cells)
+        tail = ENCODED_NIL if headers is None else _kid(headers[position], cells)
         value = _kid(values[position], cells)
         row: bytes = ENTRY_HEAD + key + value + encode(stamps[position]) + tail
         rows.append(cell_as_kid(row, cells))
@@ -50,7 +50,7 @@ def _kid(given: object, cells: CellList) -> bytes:
     Cells below it are appended to `cells`, and its own cell if it is referenced.
     """
     if given is None:
-        return NIL
+        return ENCODED_NIL
     kind = type(given)
     if kind in _PLAIN:
         value = to_cell(given)
@@ -74,10 +74,10 @@ def encoded_records(
 
     keys: in the form that a record contains. Cells below keys and values are already in `cells`.
     """
-    tail: bytes = encode(stamp_ms) + NIL
+    tail: bytes = encode(stamp_ms) + ENCODED_NIL
     rows: list[bytes] = []
     for position in range(len(values)):
-        key = NIL if keys is None else keys[position]
+        key = ENCODED_NIL if keys is None else keys[position]
         rows.append(
             cell_as_kid(ENTRY_HEAD + key + cell_as_kid(values[position], cells) + tail, cells)
         )

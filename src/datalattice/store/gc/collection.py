@@ -58,7 +58,7 @@ from datalattice.store.log.packing import (
     SEGMENT_HEADER_BYTES,
 )
 from datalattice.store.log.removed import (
-    OFFSET_BITS,
+    OFFSET_MASK,
     SWEEP_ENTRIES,
     DroppedRun,
     RemovedRecord,
@@ -347,7 +347,7 @@ class CollectionRun:
                 # The record keeps the staged bit of cells whose packs stay.
                 if location & STAGED and segment not in work.chosen:
                     work.staged.setdefault(segment, array("I")).append(
-                        (location >> 15) & OFFSET_BITS
+                        (location >> 15) & OFFSET_MASK
                     )
                 if not self._marker.marks.has(location):
                     work.dead += 1

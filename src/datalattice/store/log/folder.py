@@ -35,7 +35,7 @@ from datalattice.crypto import Entropy
 from datalattice.errors import Corruption, StoreVersion, UsageError
 from datalattice.store.files import StoreFolder
 from datalattice.store.kept.pins import PINS_FILE, PINS_LOCK, write_pins
-from datalattice.store.log.packing import STORE_ID_BYTES
+from datalattice.store.log.packing import LOG_STORE_ID_BYTES
 from datalattice.store.log.segments import FOLDER as SEGMENTS
 
 STORE_FILE: Final = "STORE"
@@ -93,7 +93,7 @@ def make_store(folder: StoreFolder, entropy: Entropy) -> None:
     folder.disk.create_folder(f"{folder}/{SEGMENTS}")
     write_pins(folder, [])
     # Last: a folder with this file is a complete store.
-    folder.replace(STORE_FILE, _description(entropy.bytes(STORE_ID_BYTES)).encode())
+    folder.replace(STORE_FILE, _description(entropy.bytes(LOG_STORE_ID_BYTES)).encode())
 
 
 def _description(store_id: bytes) -> str:
@@ -122,7 +122,7 @@ def read_store_id(folder: StoreFolder) -> bytes:
     except ValueError:
         store_id = b""
     # Compared as a whole: a flipped bit anywhere in the file is noticed.
-    if len(store_id) != STORE_ID_BYTES or text != _description(store_id):
+    if len(store_id) != LOG_STORE_ID_BYTES or text != _description(store_id):
         raise Corruption(f"{folder}/{STORE_FILE}: the description, or the id in it, is damaged")
     return store_id
 

@@ -39,7 +39,7 @@ PACK_MAGIC: Final = b"DLPK"
 SEGMENT_HEADER_BYTES: Final = 44
 PACK_HEADER_BYTES: Final = 100
 PACK_TRAILER_BYTES: Final = 4
-STORE_ID_BYTES: Final = 16
+LOG_STORE_ID_BYTES: Final = 16
 
 FLAG_ROOT: Final = 1
 """The pack sets the root to the hash in its header."""

@@ -51,7 +51,7 @@ GARBAGE_VERSION: Final = 1
 DAMAGED_RECORD: Final = "the record of removed cells is damaged"
 
 GRANULE_BITS: Final = 5
-SHORT_MAX: Final = 1 << GRANULE_BITS
+SHORT_CELL_BYTES: Final = 1 << GRANULE_BITS
 """Cells longer than this never begin in the same 32 bytes, so one bit for 32 bytes is exact.
 Shorter
 cells are listed; they are few, because short values are embedded in their parents."""
@@ -65,7 +65,7 @@ _SEGMENT: Final = struct.Struct(">II")
 _SIZES: Final = struct.Struct(">III")
 _CRC: Final = struct.Struct(">I")
 _MAGIC: Final = b"DLGB"
-OFFSET_BITS: Final = 0x7FFFFFF
+OFFSET_MASK: Final = 0x7FFFFFF
 
 
 class DroppedRun(NamedTuple):
@@ -89,9 +89,9 @@ class LocationSet:
     def add(self, location: i64) -> bool:
         """Add a location; return whether it was new."""
         segment: i64 = location >> 42
-        offset: i64 = (location >> 15) & OFFSET_BITS
+        offset: i64 = (location >> 15) & OFFSET_MASK
         # Two cells of at most 32 bytes may begin in the same granule, so these are listed.
-        if (location >> 1) & 0x3FFF <= SHORT_MAX:
+        if (location >> 1) & 0x3FFF <= SHORT_CELL_BYTES:
             short = self._short.setdefault(segment, set())
             if offset in short:
                 return False
@@ -124,8 +124,8 @@ class LocationSet:
         if not self.has(location):
             return False
         segment: i64 = location >> 42
-        offset: i64 = (location >> 15) & OFFSET_BITS
-        if (location >> 1) & 0x3FFF <= SHORT_MAX:
+        offset: i64 = (location >> 15) & OFFSET_MASK
+        if (location >> 1) & 0x3FFF <= SHORT_CELL_BYTES:
             self._short[segment].discard(offset)
         else:
             bit: i64 = 1 << ((offset >> GRANULE_BITS) & 7)
@@ -135,8 +135,8 @@ class LocationSet:
     def has(self, location: i64) -> bool:
         """Return whether a location was added."""
         segment: i64 = location >> 42
-        offset: i64 = (location >> 15) & OFFSET_BITS
-        if (location >> 1) & 0x3FFF <= SHORT_MAX:
+        offset: i64 = (location >> 15) & OFFSET_MASK
+        if (location >> 1) & 0x3FFF <= SHORT_CELL_BYTES:
             return offset in self._short.get(segment, ())
         page = self._pages.get(segment)
         at: i64 = offset >> (GRANULE_BITS + 3)
@@ -273,7 +273,7 @@ class RemovedFilter:
         staged = self._staged[locations[0] >> 42]
         for hash, location in zip(hashes, locations, strict=True):
             if self._marks.has(location):
-                offset = (location >> 15) & OFFSET_BITS
+                offset = (location >> 15) & OFFSET_MASK
                 at = bisect_left(staged, offset)
                 is_staged = at < len(staged) and staged[at] == offset
                 staged_count += is_staged
