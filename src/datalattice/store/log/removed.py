@@ -47,7 +47,7 @@ from datalattice.store.log.segments import (
 )
 
 GARBAGE_FILE: Final = "garbage"
-GARBAGE_VERSION: Final = 1
+GARBAGE_VERSION = 1  # not Final, which is compiled in: a test writes another
 DAMAGED_RECORD: Final = "the record of removed cells is damaged"
 
 GRANULE_BITS: Final = 5
