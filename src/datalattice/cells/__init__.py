@@ -172,6 +172,7 @@ from datalattice.cells.vectors import (
 )
 from datalattice.cells.walk import (
     EncodedCell as EncodedCell,
+    OpenCells as OpenCells,
     close_cells as close_cells,
     difference as difference,
     inline_signed as inline_signed,

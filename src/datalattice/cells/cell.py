@@ -114,7 +114,10 @@ class Ref:
         Raises: MissingData: there is no loader, or it does not have the cell.
         """
         if self.present:
-            return self.value
+            held = self.value
+            # Another thread may have called `drop` meanwhile.
+            if self.present:
+                return held
         loader = self.loader
         if loader is None:
             raise MissingData([self.hash])
@@ -125,6 +128,11 @@ class Ref:
             self.value = value
             self.present = True
         return value
+
+    def drop(self) -> None:
+        """Let go of the value; it is loaded again when it is looked at."""
+        self.present = False
+        self.value = None
 
 
 class Cell:
@@ -302,8 +310,9 @@ def deref_many(kids: list[object]) -> list[Value]:
     Raises: MissingData: cells are missing.
     """
     unread: list[bytes] = []
+    places: list[int] = []
     home: CellSink | None = None
-    for kid in kids:
+    for place, kid in enumerate(kids):
         if isinstance(kid, Ref) and not kid.present:
             loader = kid.loader
             if not isinstance(loader, CellSink) or (home is not None and loader is not home):
@@ -311,21 +320,14 @@ def deref_many(kids: list[object]) -> list[Value]:
                 break
             home = loader
             unread.append(kid.hash)
+            places.append(place)
     # One alone gains nothing, and may be in the cache of its loader.
     if home is None or len(unread) < 2:
         return [deref(kid) for kid in kids]
-    found = home.get_many(unread)
-    values: list[Value] = []
-    taken = 0
-    for kid in kids:
-        if not isinstance(kid, Ref):
-            values.append(kid)
-        elif kid.present:
-            values.append(kid.value)
-        else:
-            values.append(found[taken])
-            taken += 1
-    return values
+    values = kids[:]
+    for place, value in zip(places, home.get_many(unread), strict=True):
+        values[place] = value
+    return [deref(kid) for kid in values]
 
 
 # --- writing -------------------------------------------------------------------------------

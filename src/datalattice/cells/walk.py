@@ -10,11 +10,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
+from datalattice.cells.index import Index
+from datalattice.cells.maps import Map
 from datalattice.cells.message import branch_kids, cell_children, references
+from datalattice.cells.parse import read_value
 from datalattice.cells.scan import branch_places, may_refer
 from datalattice.cells.tagged import Signed
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
+
+OPEN_MAX: Final = 64
+"""Most cells of a commit that stay open until the next one."""
 
 _SHORT: Final = EMBEDDED_BYTES_MAX - 3  # most bytes of an embedded string
 EncodedCell = tuple[bytes, bytes, Value]
@@ -99,6 +105,69 @@ def close_cells(parts: list[EncodedCell], home: Loader) -> None:
     for _digest, _encoding, cell in parts:
         if isinstance(cell, Cell):
             cell._close(home)
+
+
+class OpenCells:
+    """The cells of the last commit to `home`. They stay open for the next one, if they are few.
+
+    A small write opens the same path each time, from the root to nearly the same leaf. One thread
+    at a time uses it.
+    """
+
+    def __init__(self, home: Loader) -> None:
+        self._home: Final = home
+        self._cells: list[Cell] = []
+        self._refs: list[Ref] = []
+
+    def follow(self, parts: list[EncodedCell]) -> None:
+        """Close the cells of the commit before; leave those of this one open, or close them."""
+        for cell in self._cells:
+            if cell._loader is self._home:  # else another store has it, too, and keeps it
+                cell._close(self._home)
+        for ref in self._refs:
+            ref.drop()
+        self._cells, self._refs = [], []
+        if len(parts) > OPEN_MAX:
+            close_cells(parts, self._home)
+            return
+        for _digest, _encoding, value in parts:
+            if isinstance(value, Cell):
+                self._keep(value)
+
+    def _keep(self, cell: Cell) -> None:
+        kids = cell._kids
+        if kids is None or not isinstance(cell, (Index, Map, Signed)):
+            cell._close(self._home)
+            return
+        cell._loader = self._home
+        cell._kids = self._kept(kids)
+        self._cells.append(cell)
+
+    def _kept(self, kids: list[object]) -> list[object]:
+        """Return the kids of a stored cell, all of which load what they refer to from `home`."""
+        kept = kids[:]
+        for place, kid in enumerate(kids):
+            if isinstance(kid, Cell):
+                if len(kid.encoding) > EMBEDDED_BYTES_MAX:
+                    ref = Ref(kid.hash, self._home, kid, present=True)
+                    self._refs.append(ref)
+                    kept[place] = ref
+                elif kid._kids is not None or kid._loader is not self._home:
+                    kept[place] = self._copy(kid)
+            elif isinstance(kid, Ref) and kid.loader is not self._home:
+                kept[place] = Ref(kid.hash, self._home)  # a long text or blob
+        return kept
+
+    def _copy(self, cell: Cell) -> Value:
+        """Return a copy of an embedded cell: whoever made it may hold it longer than the store."""
+        encoding, kids = cell.encoding, cell._kids
+        made = read_value(encoding, 0, len(encoding), self._home)
+        if kids is not None and isinstance(made, (Index, Map, Signed)):
+            made._kids = self._kept(kids)
+            self._cells.append(made)
+            if isinstance(made, Index) and isinstance(cell, Index):
+                made._sample = cell._sample  # else the next put reads one from far below
+        return made
 
 
 def missing(value: Value, limit: int | None = None) -> list[bytes]:
@@ -214,6 +283,7 @@ def memory_size(value: Value) -> int:
 
 __all__ = [
     "EncodedCell",
+    "OpenCells",
     "close_cells",
     "difference",
     "inline_signed",

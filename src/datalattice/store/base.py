@@ -5,6 +5,7 @@ Length: everything that a store of any kind can do, in one object.
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from datalattice.cells import (
     Index,
     Keyword,
     Loader,
+    OpenCells,
     Value,
     branch_hashes,
     close_cells,
@@ -250,6 +252,8 @@ class Store(CellSink):
 
     def __init__(self, cache_bytes: int = CACHE_BYTES_MAX, clock: Clock | None = None) -> None:
         self._cache = CellCache(cache_bytes)
+        self._open_cells = OpenCells(self)
+        self._settling = threading.Lock()
         # Bounded: a clock that jumps far into the future would end every pin and lease.
         self.clock: Clock = BoundedClock(clock or SystemClock())
         """The time of history entries, and of the ends of pins and leases."""
@@ -480,6 +484,11 @@ class Store(CellSink):
     def _put_cells(self, value: Value, cells: list[tuple[bytes, bytes]]) -> int:
         """Stage the cells of a value that this store does not load; return how many were new."""
         return self.put_encodings(cells)
+
+    def _settle(self, parts: list[EncodedCell]) -> None:
+        """Have the cells of a commit, which are stored, load their children through this store."""
+        with self._settling:
+            self._open_cells.follow(parts)
 
     def _touch(self, hash: bytes) -> None:
         """Note that a value is put, so that a collection keeps it even if its cells are old."""

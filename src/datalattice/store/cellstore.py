@@ -28,7 +28,6 @@ from datalattice.cells import (
     FreshCells,
     Value,
     branch_hashes,
-    close_cells,
     may_refer,
     novelty,
     value_hash,
@@ -430,9 +429,8 @@ class CellStore(StoreReader):
             written = self._write_commit(committer, tops, shown, root)
         committer.make_durable(written)
         self.history.flush()
-        # The cells are durable: they drop their children from memory and load them through the
-        # store.
-        close_cells(parts, self)
+        # The cells are durable: they load their children through the store.
+        self._settle(parts)
         self._cache.add_many(parts)
         return Commit(root, parts, written.sequence)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from datalattice.cells import Value, branch_hashes, close_cells, novelty, value_hash
+from datalattice.cells import Value, branch_hashes, novelty, value_hash
 from datalattice.clock import Clock
 from datalattice.errors import MissingData, StoreClosed, UsageError
 from datalattice.store.base import (
@@ -103,7 +103,7 @@ class MemoryStore(Store):
             if root != self._root:
                 self._sequence += 1
             self._root = root
-            close_cells(parts, self)
+            self._settle(parts)
             now_ms = self.clock.now_ms()
             self._touched[root] = now_ms
             self.history.note(root, now_ms)

@@ -16,6 +16,7 @@ from datalattice.cells import (
     Blob,
     Index,
     Map,
+    OpenCells,
     Set,
     Signed,
     Text,
@@ -38,6 +39,7 @@ from datalattice.cells import (
     value_hash,
     vector_fork_offset,
 )
+from datalattice.cells.walk import OPEN_MAX
 from datalattice.crypto import SIGNATURE_BYTES, KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CHUNK_BYTES
@@ -229,6 +231,63 @@ def test_settling_lets_go_of_memory_and_changes_nothing(vector: Vector) -> None:
     assert value_hash(fresh) == before
     grown = fresh.append("new")
     assert len(novelty(grown, shelf)) < 10
+
+
+def commit(value: Value, shelf: Shelf, path: OpenCells) -> int:
+    """Keep what `shelf` lacks of a value as a store does; return how many cells that was."""
+    parts = novelty(value, shelf)
+    for digest, encoding, _ in parts:
+        shelf.cells[digest] = encoding
+    path.follow(parts)
+    return len(parts)
+
+
+def test_the_path_of_the_last_commit_stays_open(shelf: Shelf) -> None:
+    shelf.cells.clear()
+    path = OpenCells(shelf)
+    key = KeyPair(b"k" * 32)
+    value = Index.of([(f"key {n:04}", f"{n} " * 40) for n in range(2_000)])
+    commit(Map.of([("slot", Signed.sign(key, value))]), shelf, path)
+    kept = as_map(shelf.open(Map.of([("slot", Signed.sign(key, value))])))
+    for n in (5, 6, 7, 1_999, 9):
+        signed = kept["slot"]
+        assert isinstance(signed, Signed)
+        assert isinstance(signed.value, Index)
+        grown = signed.value.put(f"key {n:04}", f"other {n}")
+        kept = Map.of([("slot", Signed.sign(key, grown))])
+        assert commit(kept, shelf, path) <= 6
+        shelf.loads = 0
+        signed = kept["slot"]
+        assert isinstance(signed, Signed)
+        assert isinstance(signed.value, Index)
+        assert signed.value[f"key {n:04}"] == f"other {n}"
+        assert signed.value.put(f"key {n:04}", "next")[f"key {n:04}"] == "next"
+        assert shelf.loads == 0
+    assert value_hash(kept) == value_hash(decode_message(encode_message(kept)))
+
+
+def test_a_commit_closes_the_path_of_the_one_before(shelf: Shelf) -> None:
+    path = OpenCells(shelf)
+    below = [Index.of([(f"{n} {m}", "text") for m in range(16)]) for n in range(3)]
+    first = Index.of([("a", below[0]), ("b", below[1]), ("c", "x" * 120)])
+    commit(first, shelf, path)
+    assert first["a"] is below[0]
+    second = first.put("b", below[2])
+    commit(second, shelf, path)
+    assert below[0]._kids is None
+    assert second["b"] is below[2]
+    assert second["a"] == below[0]
+    assert second["a"] is not below[0]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_commit_of_many_cells_closes_them_all(shelf: Shelf, more: int) -> None:
+    path = OpenCells(shelf)
+    below = Index.of([(f"{n:02}", "text") for n in range(16)])
+    texts = [f"{n}" * 150 for n in range(OPEN_MAX - 6 + more)]
+    value = Vector.of([below, *[Vector.of(texts[n : n + 15]) for n in (0, 15, 30, 45)]])
+    assert commit(value, shelf, path) == OPEN_MAX + more
+    assert (below._kids is None) == bool(more)
 
 
 def test_novelty_stops_at_what_home_already_has(mapping: Map, shelf: Shelf) -> None:
