@@ -50,7 +50,7 @@ class Migration(NamedTuple):
 
 
 MIGRATIONS: Final[tuple[Migration, ...]] = ()
-"""All steps there are, by version. No format before the noted ones has been released."""
+"""All steps there are, by version. A store of version 5 gets version 6 from its next writer."""
 
 
 def check_format(folder: Path, parts: Mapping[str, int] = PARTS) -> dict[str, int]:

@@ -16,6 +16,7 @@ from datalattice.client.upgrading import (
     FORMAT_FILE,
     MIGRATIONS,
     PARTS,
+    UNNOTED,
     Migration,
     check_format,
     guard_folder,
@@ -117,7 +118,7 @@ def test_a_folder_without_a_note_has_the_first_versions(tmp_path: Path) -> None:
     assert check_format(tmp_path, NEXT) == NEXT  # it is new: nothing is to be migrated
     (tmp_path / "store").mkdir()
     (tmp_path / "names.json").write_text("ab")
-    assert check_format(tmp_path, NEXT) == PARTS
+    assert check_format(tmp_path, NEXT) == UNNOTED
     assert guard_folder(tmp_path, NEXT, STEPS) == list(STEPS)
 
 

@@ -125,6 +125,7 @@ def test_a_segment_header_reads_back() -> None:
 
 def test_the_largest_place_fits_in_62_bits() -> None:
     offset = OFFSET_MAX - CELL_BYTES_MAX - PACK_HEADER_BYTES - 34 - 1
-    (place,) = locations_of(SEGMENTS_MAX - 1, offset, [CELL_BYTES_MAX], 0, 1)
+    begin = offset + PACK_HEADER_BYTES
+    (place,) = locations_of(SEGMENTS_MAX - 1, begin, [CELL_BYTES_MAX], 0, 1)
     assert place < 1 << 62
     assert locate(place) == (SEGMENTS_MAX - 1, offset + PACK_HEADER_BYTES + 34, CELL_BYTES_MAX)

@@ -47,7 +47,10 @@ END_FILE: Final = "end"
 LOSS_FILE: Final = "loss"
 
 FOLDER_VERSION: Final = 6
-"""Lower numbers were never released."""
+"""What this package writes: the log may have packs with spans."""
+
+FOLDER_VERSION_MIN: Final = 5
+"""The oldest that it reads: a log without spans. Lower numbers were never released."""
 
 _FIRST_LINE: Final = "datalattice cell store"
 _UNFINISHED: Final = {LOCK_FILE, TURN_FILE, SEGMENTS, INDEX, STATE_FILE, PINS_FILE, PINS_LOCK}
@@ -93,11 +96,22 @@ def make_store(folder: StoreFolder, entropy: Entropy) -> None:
     folder.disk.create_folder(f"{folder}/{SEGMENTS}")
     write_pins(folder, [])
     # Last: a folder with this file is a complete store.
-    folder.replace(STORE_FILE, _description(entropy.bytes(LOG_STORE_ID_BYTES)).encode())
+    store_id = entropy.bytes(LOG_STORE_ID_BYTES)
+    folder.replace(STORE_FILE, _description(store_id, FOLDER_VERSION).encode())
 
 
-def _description(store_id: bytes) -> str:
-    return f"{_FIRST_LINE}\nversion {FOLDER_VERSION}\nid {store_id.hex()}\n"
+def raise_version(folder: StoreFolder, store_id: bytes) -> None:
+    """Give a store of an earlier version ours: its log may have what this package writes.
+
+    Raises: StoreFull, StoreFailed: the description cannot be written.
+    """
+    text = _description(store_id, FOLDER_VERSION)
+    if folder.read_text(STORE_FILE) != text:
+        folder.replace(STORE_FILE, text.encode())
+
+
+def _description(store_id: bytes, version: int) -> str:
+    return f"{_FIRST_LINE}\nversion {version}\nid {store_id.hex()}\n"
 
 
 def read_store_id(folder: StoreFolder) -> bytes:
@@ -115,14 +129,14 @@ def read_store_id(folder: StoreFolder) -> bytes:
             f"{folder}: a store of format version {version}; "
             f"this package reads up to {FOLDER_VERSION}, so use a newer one"
         )
-    if int(version) < FOLDER_VERSION:
+    if int(version) < FOLDER_VERSION_MIN:
         raise Corruption(f"{folder}/{STORE_FILE}: there is no format version {version}")
     try:
         store_id = bytes.fromhex(fields.get("id", ""))
     except ValueError:
         store_id = b""
     # Compared as a whole: a flipped bit anywhere in the file is noticed.
-    if len(store_id) != LOG_STORE_ID_BYTES or text != _description(store_id):
+    if len(store_id) != LOG_STORE_ID_BYTES or text != _description(store_id, int(version)):
         raise Corruption(f"{folder}/{STORE_FILE}: the description, or the id in it, is damaged")
     return store_id
 

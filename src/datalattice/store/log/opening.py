@@ -23,6 +23,7 @@ from datalattice.store.log.folder import (
     invalidate_index,
     make_store,
     mark_index,
+    raise_version,
     read_store_id,
 )
 from datalattice.store.log.freespace import FreeSpace
@@ -184,6 +185,7 @@ def open_locked(
     # Before anything is written: on a full disk the start itself needs the reserved space.
     settings.space.begin()
     store_id = read_store_id(folder)
+    raise_version(folder, store_id)
     try:
         index = _open_index(settings, is_usable=keep_root or not repair)
     except (Corruption, StoreVersion):

@@ -13,6 +13,8 @@ preallocated space.
         the promoted spans (segment and offset 8, length 4, cells 4 each), the cells' encodings
     pack trailer: CRC-32 of the body, begun with the header's
 
+A pack of version 1 has no spans, and its header, of 96 bytes, no number of them.
+
 When a damaged segment is searched for the next pack, bytes that a user stored as a value must not
 be
 taken for one. So the checksum of a pack header starts from the checksum of the store id, which is
@@ -62,6 +64,8 @@ LARGE_BYTES: Final = 1_024
 
 _SEGMENT: Final = struct.Struct(">4sHH16sIQI")
 _PACK: Final = struct.Struct(">4sHHQQQIIIIIIII32s")
+_PACK_1: Final = struct.Struct(">4sHHQQQIIIIIII32s")
+_SPANS_AT: Final = 12  # the field of the spans' number, which a header of version 1 lacks
 _SPAN: Final = struct.Struct(">QII")
 SPAN_BYTES: Final = 16
 _CRC: Final = struct.Struct(">I")
@@ -96,6 +100,16 @@ class PackHeader(NamedTuple):
     before: int
     root: bytes
     checksum: int
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that it takes itself."""
+        return header_bytes(self.version)
+
+
+def header_bytes(version: int) -> int:
+    """Return the length of a pack header of a format version."""
+    return PACK_HEADER_BYTES - 4 if version == 1 else PACK_HEADER_BYTES
 
 
 def seed_of(store_id: bytes) -> int:
@@ -190,19 +204,26 @@ def build_pack(
         body = zlib.crc32(b"".join(encodings), body)
     pack = b"".join([head, _CRC.pack(checksum), front, *encodings, _CRC.pack(body)])
     before_cells = _promoted_bytes(len(promoted), len(spans))
-    return pack, locations_of(segment, offset, lengths, before_cells, staged)
+    begin = offset + PACK_HEADER_BYTES
+    return pack, locations_of(segment, begin, lengths, before_cells, staged)
 
 
 def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackHeader | None:
     """Return the header at the front of `data`, or None when it is not one for this location."""
     # Anything else at this offset is a torn write, damage, or preallocated zeros.
-    if len(data) < PACK_HEADER_BYTES or data[:4] != PACK_MAGIC:
+    version = int.from_bytes(data[4:6], "big")
+    size = header_bytes(version)
+    if len(data) < size or data[:4] != PACK_MAGIC:
         return None
-    head = data[: PACK_HEADER_BYTES - 4]
-    checksum: int = _CRC.unpack_from(data, PACK_HEADER_BYTES - 4)[0]
+    head = data[: size - 4]
+    checksum: int = _CRC.unpack_from(data, size - 4)[0]
     if checksum != zlib.crc32(head, seed):
         return None
-    header = PackHeader._make((*_PACK.unpack(head), checksum))
+    if version == 1:
+        fields = _PACK_1.unpack(head)
+        header = PackHeader._make((*fields[:_SPANS_AT], 0, *fields[_SPANS_AT:], checksum))
+    else:
+        header = PackHeader._make((*_PACK.unpack(head), checksum))
     # "The header repeats its own position": a copy at another offset, or a leftover of an older
     # log, is not a pack here.
     if header.segment != segment or header.offset != offset:
@@ -219,7 +240,7 @@ def trailer_of(rest: bytes) -> int:
 def body_is_whole(header: PackHeader, rest: bytes) -> bool:
     """Return whether `rest`, the bytes after a header, are its body and trailer."""
     # The end of the file has cut the pack.
-    if len(rest) != header.length - PACK_HEADER_BYTES or len(rest) < PACK_TRAILER_BYTES:
+    if len(rest) != header.length - header.bytes or len(rest) < PACK_TRAILER_BYTES:
         return False
     body = memoryview(rest)[: len(rest) - PACK_TRAILER_BYTES]
     checksum: int = _CRC.unpack_from(rest, len(rest) - PACK_TRAILER_BYTES)[0]
@@ -227,11 +248,11 @@ def body_is_whole(header: PackHeader, rest: bytes) -> bool:
 
 
 def locations_of(
-    segment: int, offset: int, lengths: list[int], promoted_bytes: int, staged: int
+    segment: int, begin: int, lengths: list[int], promoted_bytes: int, staged: int
 ) -> list[int]:
-    """Return the locations of the cells of the pack at `offset`."""
+    """Return the locations of the cells of a pack whose body begins at the byte `begin`."""
     count = len(lengths)
-    position: i64 = offset + PACK_HEADER_BYTES + CELL_ENTRY_BYTES * count + promoted_bytes
+    position: i64 = begin + CELL_ENTRY_BYTES * count + promoted_bytes
     # Location: segment 20 bits, offset 27, length 14, staged 1.
     base: i64 = segment << 42
     fresh: i64 = count - staged
@@ -263,7 +284,8 @@ def read_entries(
     promoted = [body[i : i + 32] for i in range(at, at + 32 * header.promoted, 32)]
     spans = read_spans(body, at + 32 * header.promoted, header.spans)
     before_cells = _promoted_bytes(header.promoted, header.spans)
-    locations = locations_of(header.segment, header.offset, lengths, before_cells, header.staged)
+    begin = header.offset + header.bytes
+    locations = locations_of(header.segment, begin, lengths, before_cells, header.staged)
     return hashes, locations, promoted, spans
 
 
@@ -289,7 +311,7 @@ def list_bytes(header: PackHeader) -> int:
 def sizes_fit(header: PackHeader) -> bool:
     """Return whether the counts of a header can belong to a pack of its length."""
     return (
-        header.length >= PACK_HEADER_BYTES + PACK_TRAILER_BYTES + list_bytes(header)
+        header.length >= header.bytes + PACK_TRAILER_BYTES + list_bytes(header)
         and header.staged <= header.cells
         and header.offset + header.length <= OFFSET_MAX
     )

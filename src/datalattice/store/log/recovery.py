@@ -176,8 +176,8 @@ class LogReader:
             header = read_pack_header(head, self._seed, segment, offset)
             reason = self._why_not(header, size)
             if header is not None and not reason:
-                size_read = header.length - PACK_HEADER_BYTES if self._whole else list_bytes(header)
-                rest = file.read(offset + PACK_HEADER_BYTES, size_read)
+                size_read = header.length - header.bytes if self._whole else list_bytes(header)
+                rest = file.read(offset + header.bytes, size_read)
                 if body_is_whole(header, rest) if self._whole else len(rest) == size_read:
                     pack = _read_pack(header, rest, trailer_of(rest) if self._whole else None)
                     # A header states up to which pack the log was synced when it was written.
