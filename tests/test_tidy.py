@@ -332,6 +332,16 @@ def test_packages_are_imported_by_their_name_not_by_their_modules() -> None:
     fail_with(faults)
 
 
+def test_each_class_name_occurs_once() -> None:
+    """Private names, too: a reader who searches for one finds one class."""
+    found: dict[str, list[str]] = {}
+    for path in source_modules():
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
+    fail_with([f"class {name}: {', '.join(at)}" for name, at in found.items() if len(at) > 1])
+
+
 def test_every_module_is_used() -> None:
     used = {
         module_path(dotted)

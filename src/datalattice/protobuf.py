@@ -119,7 +119,7 @@ class Message:
     """
 
     full_name: ClassVar[str]
-    _layout: ClassVar[_Layout | None] = None
+    _layout: ClassVar[_MessageLayout | None] = None
 
     def __init_subclass__(cls, *, name: str, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -198,7 +198,7 @@ class RpcMethod(NamedTuple):
     is_upload: bool = False
 
 
-class _Layout:
+class _MessageLayout:
     """The fields of a message class, by number and in order."""
 
     __slots__ = ("by_number", "fields", "members")
@@ -212,7 +212,7 @@ class _Layout:
                 self.members[field.oneof] = (*self.members.get(field.oneof, ()), field.name)
 
 
-def _layout_of(cls: type[Message]) -> _Layout:
+def _layout_of(cls: type[Message]) -> _MessageLayout:
     found = cls._layout
     if found is None:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -225,7 +225,7 @@ def _layout_of(cls: type[Message]) -> _Layout:
         # The second would overwrite the first when read.
         if len({field.number for field in fields}) != len(fields):
             raise UsageError(f"{cls.full_name}: two fields have the same number")
-        found = cls._layout = _Layout(tuple(fields))
+        found = cls._layout = _MessageLayout(tuple(fields))
     return found
 
 

@@ -202,7 +202,7 @@ def to_cells(values: Iterable[object]) -> list[Value]:
     return admit_all(values)
 
 
-class _Plain:
+class _Conversion:
     """A value during conversion to a Python container."""
 
     __slots__ = ("items", "made", "value")
@@ -240,13 +240,13 @@ def to_python(value: Value) -> object:
     value = _unsigned(value)
     if not isinstance(value, (Vector, List, Record, Map, Index)):
         return _python_leaf(value)
-    opened = [_Plain(value)]
+    opened = [_Conversion(value)]
     while True:
         top = opened[-1]
         for item in top.items:
             inner = _unsigned(item)
             if isinstance(inner, (Vector, List, Record, Map, Index)):
-                opened.append(_Plain(inner))
+                opened.append(_Conversion(inner))
                 break
             top.made.append(_python_leaf(inner))
         else:

@@ -136,19 +136,19 @@ def _rows(value: object) -> Iterator[TableRow]:
         for place in range(len(value)):
             yield (place, value[place])
     elif isinstance(value, Signed):
-        yield (_Plain("public key"), value.public_key)
+        yield (_Unquoted("public key"), value.public_key)
         # Verified here: a page that shows a signature says whether it holds.
-        yield (_Plain("signature"), _Plain("valid" if value.verify() else "not valid"))
-        yield (_Plain("value"), value.value)
+        yield (_Unquoted("signature"), _Unquoted("valid" if value.verify() else "not valid"))
+        yield (_Unquoted("value"), value.value)
     elif isinstance(value, Coded):
-        yield (_Plain("code"), value.code)
-        yield (_Plain("value"), value.value)
+        yield (_Unquoted("code"), value.code)
+        yield (_Unquoted("value"), value.value)
     elif isinstance(value, Syntax):
-        yield (_Plain("value"), value.value)
-        yield (_Plain("meta"), value.meta)
+        yield (_Unquoted("value"), value.value)
+        yield (_Unquoted("meta"), value.meta)
 
 
-class _Plain:
+class _Unquoted:
     """A text to be shown without quotes."""
 
     __slots__ = ("text",)
@@ -159,7 +159,7 @@ class _Plain:
 
 def leaf_text(value: object) -> str:
     """Return the text of a value without children: its printed form, cut."""
-    if isinstance(value, _Plain):
+    if isinstance(value, _Unquoted):
         return value.text
     if isinstance(value, (str, Text)):
         # Only the first chunk is loaded, whatever the length.
@@ -198,7 +198,7 @@ def html_table(
 
 def html_words(text: str) -> object:
     """Return a text that a table shows without the quotes of a String."""
-    return _Plain(text)
+    return _Unquoted(text)
 
 
 html_hook[0] = to_html

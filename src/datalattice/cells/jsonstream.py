@@ -129,10 +129,10 @@ def read_json(
             LimitExceeded: a string of more than 100,000,000 characters.
     Cost:   without `stage`, memory by the size of the value.
     """
-    return _Reader(_Text(file, progress), marked, stage).read(lines)
+    return _JSONReader(_BufferedText(file, progress), marked, stage).read(lines)
 
 
-class _Text:
+class _BufferedText:
     """The text of a source, buffered."""
 
     def __init__(self, file: TextSource, progress: OnCharacters | None) -> None:
@@ -250,7 +250,7 @@ class _Text:
             count *= 2
 
 
-class _Level:
+class _OpenContainer:
     """An unfinished array or object."""
 
     __slots__ = ("count", "entries", "items", "key", "made", "mark", "name")
@@ -296,13 +296,13 @@ class _Level:
         return marked_value(self.mark, self.made.get(self.mark))
 
 
-class _Reader:
-    def __init__(self, text: _Text, marked: bool, stage: StageValue | None) -> None:
+class _JSONReader:
+    def __init__(self, text: _BufferedText, marked: bool, stage: StageValue | None) -> None:
         self._text = text
         self._marked = marked
         self._stage = stage
         self._staged_at = 0
-        self._levels: list[_Level] = []
+        self._levels: list[_OpenContainer] = []
         self._depth_max = MARKED_DEPTH_MAX if marked else TEXT_DEPTH_MAX
         self._trees = Trees(_parse_key if marked else None)
 
@@ -313,7 +313,7 @@ class _Reader:
             if self._text.next():
                 raise self._text.broken("something follows the value")
             return value
-        whole = _Level(False)
+        whole = _OpenContainer(False)
         self._levels.append(whole)
         while self._text.next():
             whole.add(self._value())
@@ -348,7 +348,7 @@ class _Reader:
             else:
                 return value
 
-    def _goes_on(self, level: _Level) -> bool:
+    def _goes_on(self, level: _OpenContainer) -> bool:
         """Take what follows an element: a comma and maybe a name, or the end of the container."""
         is_object = isinstance(level.made, Map)
         char = self._text.take()
@@ -365,7 +365,7 @@ class _Reader:
             raise self._text.broken(f"a comma or {closing} should be here, got {char or 'the end'}")
         return False
 
-    def _closed(self, level: _Level) -> Value:
+    def _closed(self, level: _OpenContainer) -> Value:
         try:
             return level.value()
         except BadFormat as error:
@@ -376,7 +376,7 @@ class _Reader:
         # "Limits").
         if len(self._levels) >= self._depth_max:
             raise BadFormat(f"JSON is read down to {self._depth_max} levels")
-        self._levels.append(_Level(is_object))
+        self._levels.append(_OpenContainer(is_object))
 
     def _name(self) -> None:
         """Take the name of a member and its colon."""

@@ -217,11 +217,11 @@ class KidColumn(Column):
         out.write(self._kids[row])
 
 
-class _Part:
+class _MapPart:
     """A node or leaf of a map; a leaf has the column of each key."""
 
     def __init__(
-        self, head: bytes, keys: list[bytes], columns: list[int], below: list[_Part]
+        self, head: bytes, keys: list[bytes], columns: list[int], below: list[_MapPart]
     ) -> None:
         self.head: Final = head
         self.keys: Final = keys
@@ -232,7 +232,7 @@ class _Part:
 class Shape:
     """The layout of maps with certain names. See `shape_of`."""
 
-    def __init__(self, top: _Part) -> None:
+    def __init__(self, top: _MapPart) -> None:
         self._top: Final = top
 
     @property
@@ -267,7 +267,7 @@ def shape_of(names: Sequence[str]) -> Shape | None:
     return Shape(_part(Map.of({name: place for place, name in enumerate(names)})))
 
 
-def _part(node: Map) -> _Part:
+def _part(node: Map) -> _MapPart:
     out = BytesWriter()
     out.append(u8(TAG_MAP))
     put_vlq(out, node._count)
@@ -277,19 +277,19 @@ def _part(node: Map) -> _Part:
         keys = [encode(kids[i]) for i in range(0, len(kids), 2)]
         places = [kids[i] for i in range(1, len(kids), 2)]
         columns = [place for place in places if isinstance(place, int)]
-        return _Part(out.getvalue(), keys, columns, [])
+        return _MapPart(out.getvalue(), keys, columns, [])
     out.append(u8(node._shift))
     out.append(u8(node._mask >> 8))
     out.append(u8(node._mask & 0xFF))
-    below: list[_Part] = []
+    below: list[_MapPart] = []
     for kid in kids:
         child = trie_of(kid, TAG_MAP, node._count, node._shift)
         assert isinstance(child, Map)
         below.append(_part(child))
-    return _Part(out.getvalue(), [], [], below)
+    return _MapPart(out.getvalue(), [], [], below)
 
 
-def _row(part: _Part, columns: list[Column], row: i64, cells: CellList) -> bytes:
+def _row(part: _MapPart, columns: list[Column], row: i64, cells: CellList) -> bytes:
     out = BytesWriter()
     out.write(part.head)
     for below in part.below:
@@ -300,7 +300,7 @@ def _row(part: _Part, columns: list[Column], row: i64, cells: CellList) -> bytes
     return out.getvalue()
 
 
-def _sparse(part: _Part, columns: list[Column], row: i64, cells: CellList) -> bytes:
+def _sparse(part: _MapPart, columns: list[Column], row: i64, cells: CellList) -> bytes:
     count: i64 = 0
     for column in columns:
         if column.has(row):

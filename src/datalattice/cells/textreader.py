@@ -53,10 +53,10 @@ def from_text(text: str) -> Value:
     Raises: BadFormat: not a printed form; the text names the character.
     """
     need(text, str, "a printed form is a str")
-    return _Reader(text).read()
+    return _TextReader(text).read()
 
 
-class _Form:
+class _OpenForm:
     """A container that is not closed yet."""
 
     __slots__ = ("items", "opening")
@@ -66,11 +66,11 @@ class _Form:
         self.items: list[Value] = []
 
 
-class _Reader:
+class _TextReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._forms: list[_Form] = []
+        self._forms: list[_OpenForm] = []
 
     def _broken(self, reason: str) -> BadFormat:
         return BadFormat(f"not a printed value at character {self._at + 1}: {reason}")
@@ -90,7 +90,7 @@ class _Reader:
                 # The bound of `to_text`, so that printed values read back.
                 if len(self._forms) >= TEXT_DEPTH_MAX:
                     raise self._broken(f"text is read down to {TEXT_DEPTH_MAX} levels")
-                self._forms.append(_Form("".join(opening.group().split())))
+                self._forms.append(_OpenForm("".join(opening.group().split())))
                 continue
             if self._forms and self._closes(self._forms[-1]):
                 value = self._finished(self._forms.pop())
@@ -109,14 +109,14 @@ class _Reader:
                     raise self._broken("something follows the value")
                 return value
 
-    def _closes(self, form: _Form) -> bool:
+    def _closes(self, form: _OpenForm) -> bool:
         closing = _CLOSING.get(form.opening)
         if closing is None or not self._text.startswith(closing, self._at):
             return False
         self._at += 1
         return True
 
-    def _finished(self, form: _Form) -> Value:
+    def _finished(self, form: _OpenForm) -> Value:
         try:
             return _made(form.opening, form.items)
         except (DataLatticeError, ValueError) as error:

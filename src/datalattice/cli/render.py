@@ -178,13 +178,13 @@ def listed(
 
 
 @dataclass(slots=True)
-class _Form:
+class _OutputForm:
     name: str | None = None
     is_quiet: bool = False
 
 
 _FORMS: Final = ("text", "table", "json", "lines")
-_form: Final = _Form()
+_form: Final = _OutputForm()
 """How the command that runs in this process prints; `use_form` sets it."""
 
 

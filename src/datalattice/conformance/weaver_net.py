@@ -91,7 +91,7 @@ def _kind(message: RangeMessage) -> str:
     return "range_items_reply" if message.items_reply is not None else "done"
 
 
-class _Side:
+class _TranscriptSide:
     """One side of a transcript: its set, its session, and what it has learned to need."""
 
     def __init__(self, fields: Fields, name: str) -> None:
@@ -115,7 +115,7 @@ def _run_reconcile(fields: Fields) -> None:
     sides = ("a", "b", "fingerprint_a", "fingerprint_b", "a_needs", "b_needs")
     fields.only("name", "store_id", "transcript", "stats", *sides)
     store_id = fields.hex("store_id")
-    sender, receiver = _Side(fields, "a"), _Side(fields, "b")
+    sender, receiver = _TranscriptSide(fields, "a"), _TranscriptSide(fields, "b")
     transcript = fields.array("transcript")
     payload = sender.session.start()  # the first side starts
     kinds: list[str] = []

@@ -29,7 +29,7 @@ class Judge:
         return other if own is None else own
 
 
-class _Joining:
+class _ExactMerge:
     """One merge of two indexes."""
 
     def __init__(self, judge: Judge) -> None:
@@ -63,5 +63,5 @@ def merge_judged(own: Index, other: Index, judge: Judge, work: Work | None = Non
 
     Cost:   entries that differ, charged to `work`.
     """
-    joining = _Joining(judge)
-    return own.merge_with(other, joining.entry, rival=joining.contend, work=work)
+    merge = _ExactMerge(judge)
+    return own.merge_with(other, merge.entry, rival=merge.contend, work=work)

@@ -181,7 +181,7 @@ def _mergeable(own: Value, other: Value) -> bool:
     )
 
 
-class _Level:
+class _MergeLevel:
     """A pair of containers of one type being merged; `pending` has its unmerged child pairs."""
 
     def __init__(
@@ -241,7 +241,7 @@ def _merge_trees(lattice: JSONLattice, own: Value, other: Value, context: MergeC
     "Equal pairs of JSON containers are merged once" (docs/design/decisions.md "Bounded merges"): a
     few shared cells can hold more pairs than can be visited.
     """
-    top = _Level(lattice, own, other, context)
+    top = _MergeLevel(lattice, own, other, context)
     top.start()
     stack = [top]
     joined: dict[tuple[bytes, bytes], Value] = {}
@@ -255,7 +255,7 @@ def _merge_trees(lattice: JSONLattice, own: Value, other: Value, context: MergeC
                 level.pending.pop()
                 level.put(key, joined[pair])
                 continue
-            below = _Level(lattice, mine, theirs, context)
+            below = _MergeLevel(lattice, mine, theirs, context)
             below.start()
             stack.append(below)
             continue

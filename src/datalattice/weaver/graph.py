@@ -68,7 +68,7 @@ def draw_graph(
     if not nodes:  # a text, not an empty output
         yield EMPTY_TEXT
         return
-    layout = _Layout(nodes)
+    layout = _GraphLayout(nodes)
     margin = 2 * layout.width + 1
     for row, hash in enumerate(layout.order):
         node = nodes[hash]
@@ -137,7 +137,7 @@ class _Lanes:
         return len(self.busy_until) - 1
 
 
-class _Layout:
+class _GraphLayout:
     """Rows, columns and the lines between them."""
 
     def __init__(self, nodes: Mapping[bytes, GraphNode]) -> None:

@@ -112,7 +112,7 @@ def text_bytes(text: str, what: str) -> bytes:
         ) from None
 
 
-class _Text:
+class _TextCodec:
     """Values as text: UTF-8. Bytes that are not come back as they were written (PEP 383)."""
 
     def encode(self, value: str) -> bytes:
@@ -128,7 +128,7 @@ class _Text:
         return data.decode(errors="surrogateescape")
 
 
-class _Raw:
+class _RawCodec:
     """Values as bytes."""
 
     def encode(self, value: bytes) -> bytes:
@@ -140,8 +140,8 @@ class _Raw:
         return data
 
 
-TEXT_CODEC: Final[Codec[Any]] = _Text()
-RAW_CODEC: Final[Codec[Any]] = _Raw()
+TEXT_CODEC: Final[Codec[Any]] = _TextCodec()
+RAW_CODEC: Final[Codec[Any]] = _RawCodec()
 
 
 def time_of(stamp: Hlc) -> datetime:

@@ -119,7 +119,7 @@ def rest_app(
         f"{BASE_PATH}/openapi.json": (json.dumps(document).encode(), JSON),
         f"{BASE_PATH}/": (page_of(document).encode(), "text/html; charset=utf-8"),
     }
-    return _Front(door, routes, pages, hosts, mounts), door
+    return _RestApplication(door, routes, pages, hosts, mounts), door
 
 
 class _Routes:
@@ -169,7 +169,7 @@ class _Routes:
         return found
 
 
-class _Front:
+class _RestApplication:
     """The application: finds who answers, by the path as it was written."""
 
     def __init__(

@@ -58,7 +58,7 @@ def read_xml(body: bytes) -> XMLElement:
     """
     if len(body) > XML_BYTES_MAX:
         raise LimitExceeded(f"an XML body has at most {XML_BYTES_MAX} bytes, got {len(body)}")
-    reader = _Reader()
+    reader = _XMLTreeBuilder()
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
     parser.StartElementHandler = reader.start
@@ -78,7 +78,7 @@ def _refuse_doctype(*_: object) -> None:
     raise BadFormat("the body has a DOCTYPE, which is not taken here")
 
 
-class _Reader:
+class _XMLTreeBuilder:
     """Builds the tree from what the parser reports."""
 
     def __init__(self) -> None:

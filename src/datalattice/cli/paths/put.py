@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -89,20 +90,12 @@ def _given(text: str, layout: str) -> Value:
     from datalattice.cells import from_text, read_json
     from datalattice.errors import BadFormat
 
-    class Once:
-        def __init__(self) -> None:
-            self.rest = text
-
-        def read(self, count: int) -> str:  # in pieces, as a file is read
-            got, self.rest = self.rest[:count], self.rest[count:]
-            return got
-
     if layout == "cells":
         raise UsageError("cells are bytes: give them with --from")
     try:
         if layout == "text":
             return from_text(text)
-        return read_json(Once(), marked=layout == "json", lines=layout == "lines")
+        return read_json(StringIO(text), marked=layout == "json", lines=layout == "lines")
     except BadFormat as error:
         raise UsageError(f"--value: {error}") from error
 

@@ -74,14 +74,14 @@ def parse_command(text: str) -> tuple[CommandPart, ...]:
     """
     if text.lstrip().startswith("#"):
         return ()
-    reader = _Reader(text)
+    reader = _CommandReader(text)
     parts = reader.parts(0)
     if len(parts) == 1 and isinstance(parts[0], tuple):  # "(queue.offer ...)"
         return parts[0]
     return parts
 
 
-class _Reader:
+class _CommandReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0

@@ -48,12 +48,12 @@ class Chain(NamedTuple):
     ids: tuple[tuple[str, str], ...]
 
 
-class _Part(NamedTuple):
+class _DelegatedPart(NamedTuple):
     owner: str
     path: tuple[str, ...]
     abilities: frozenset[str]
 
-    def covers(self, other: _Part) -> bool:
+    def covers(self, other: _DelegatedPart) -> bool:
         return (
             self.owner == other.owner
             and other.path[: len(self.path)] == self.path
@@ -78,7 +78,7 @@ class ChainReader:
 
     def _link(
         self, text: str, audience: str | None, now_ms: int
-    ) -> tuple[list[_Part], int, int, list[tuple[str, str]]]:
+    ) -> tuple[list[_DelegatedPart], int, int, list[tuple[str, str]]]:
         self._links += 1
         if self._links > LINKS_MAX:
             raise BadCredential("links")
@@ -95,7 +95,7 @@ class ChainReader:
         if ends_ms - now_ms > _LIFE_MS_MAX:  # a revocation would be forgotten before
             raise BadCredential("life")
         ids = [(issuer, id_in(claims, "nnc"))]
-        held: list[_Part] = []
+        held: list[_DelegatedPart] = []
         begins_ms, ends_ms = begins_ms - _SKEW_MS, ends_ms + _SKEW_MS
         for proof in _proofs(claims):
             parts, begins, ends, above = self._link(proof, issuer, now_ms)
@@ -116,7 +116,7 @@ def _proofs(claims: Mapping[str, Any]) -> list[str]:
     return proofs
 
 
-def _given(claims: Mapping[str, Any]) -> list[_Part]:
+def _given(claims: Mapping[str, Any]) -> list[_DelegatedPart]:
     """Return what a delegation lists. Abilities that other services know give nothing here."""
     listed = claims.get("att")
     # Bounded before anything is read: the text comes from whoever shows it.
@@ -133,7 +133,7 @@ def _given(claims: Mapping[str, Any]) -> list[_Part]:
                 # "Unknown abilities give nothing, since tokens for other services may carry them"
                 # (docs/design/access.md).
                 if ability in _PARTS:
-                    found.append(_Part(owner, segments, _PARTS[ability]))
+                    found.append(_DelegatedPart(owner, segments, _PARTS[ability]))
             case _:
                 raise BadCredential("resources")
     return found

@@ -29,10 +29,10 @@ def beyond(
 
     Cost: cell reads in proportion to the cells returned, and at most `bytes_max` bytes of `known`.
     """
-    front = _Front(known, fetch, bytes_max)
+    peer = _PeerCells(known, fetch, bytes_max)
     hash, top = value_hash(value), encode(value)
     # The other side holds exactly this value.
-    if hash in front.have:
+    if hash in peer.have:
         return {}
     found: dict[bytes, bytes] = {} if is_embedded(value) else {hash: top}
     level = [top]
@@ -41,8 +41,8 @@ def beyond(
         names: dict[bytes, None] = {}
         for cell in level:
             names.update(dict.fromkeys(references(cell)))
-        front.meet(names)
-        fresh = [name for name in names if name not in front.have and name not in found]
+        peer.meet(names)
+        fresh = [name for name in names if name not in peer.have and name not in found]
         # A referenced cell is longer than an embedded one can be: a bound before anything is read.
         if size + len(fresh) * EMBEDDED_BYTES_MAX > bytes_max:
             return None
@@ -68,17 +68,17 @@ def growth(
     Cost: as `beyond`; memory for the hashes. Paid from `work`, when given.
     Raises: WorkExceeded: `work` is used up.
     """
-    front = _Front([] if known is None else [known], fetch, bytes_max, work)
+    peer = _PeerCells([] if known is None else [known], fetch, bytes_max, work)
     hash, top = value_hash(value), encode(value)
-    if hash in front.have:
+    if hash in peer.have:
         return 0, 0
     seen = {hash}
     size, count = (0, 0) if is_embedded(value) else (len(top), 1)
     names = dict.fromkeys(references(top))
     while names:
         # Both sides go down one level at a time, so that shared subtrees are met at their tops.
-        front.meet(names)
-        fresh = [name for name in names if name not in front.have and name not in seen]
+        peer.meet(names)
+        fresh = [name for name in names if name not in peer.have and name not in seen]
         seen.update(fresh)
         names = {}
         for name, encoding in _fetched(fresh, fetch, work):
@@ -94,7 +94,7 @@ def growth(
     return (size, count) if size <= bytes_max else None
 
 
-class _Front:
+class _PeerCells:
     """What the other side holds, read one level at a time.
 
     have: hashes read so far.

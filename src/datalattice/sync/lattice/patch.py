@@ -184,7 +184,7 @@ def read_patch(
             below the top, or one of them stays as it was.
     Cost:   a load, a scan and a hash for each cell; memory for `bytes_max` bytes at most.
     """
-    reader = _Reader(patch, load, bytes_max, cells_max)
+    reader = _PatchReader(patch, load, bytes_max, cells_max)
     cells: dict[bytes, bytes] = {}
     frames = [reader.frame(None, base)]
     while True:
@@ -204,7 +204,7 @@ def read_patch(
         frames[-1].draft[place : place + HASH_BYTES] = hash
 
 
-class _Reader:
+class _PatchReader:
     """A patch and how far it is read."""
 
     def __init__(self, patch: bytes, load: LoadEncoding, bytes_max: int, cells_max: int) -> None:

@@ -141,7 +141,7 @@ class _Sides:
         ) == self.peer_xor ^ _xor(theirs)
 
 
-class _Side:
+class _SketchSession:
     """What both sides keep of a session."""
 
     def __init__(self, own: ScannedSet, nonce: bytes, limits: SketchLimits) -> None:
@@ -188,7 +188,7 @@ class _Side:
         return b"".join(prints)
 
 
-class SketchSender(_Side):
+class SketchSender(_SketchSession):
     """The side that opens and sends cells: `start`, then `receive`."""
 
     def __init__(self, own: ScannedSet, nonce: bytes, limits: SketchLimits = SKETCH_LIMITS) -> None:
@@ -310,7 +310,7 @@ class SketchSender(_Side):
         return SketchStep((SketchMessage(hashes=b"".join(ours)),), given, is_done=True)
 
 
-class SketchReceiver(_Side):
+class SketchReceiver(_SketchSession):
     """The side that answers an opening and recovers the difference: `start`, then `receive`."""
 
     def __init__(

@@ -79,13 +79,13 @@ class JoinReplica:
 
     # --- what a replicator needs --------------------------------------------------------------
 
-    def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> _Joining | None:
+    def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> _JoinRequest | None:
         """Ask, if there is something to ask of this peer; it compares nothing with this node."""
         if why is Why.ASKED:  # strangers ask; they are asked nothing
             return None
         # Asked once: the secret may be used up by the attempt.
         application = self._applications.pop(peer.public_key or b"", None)
-        return None if application is None else _Joining(self._policy.node, application)
+        return None if application is None else _JoinRequest(self._policy.node, application)
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
         """Answer whoever asks to join."""
@@ -134,7 +134,7 @@ class JoinReplica:
         """Forget nothing."""
 
 
-class _Joining:
+class _JoinRequest:
     """One request to join, as a comparison of one round."""
 
     probe: Final = None
