@@ -173,8 +173,9 @@ def _complete(cls: type[Message]) -> None:
     # A command imports hundreds of messages and makes a few; to make a class a dataclass takes
     # longer than to import it. Threads may come here at once, and a process may fork meanwhile: a
     # twin is made a dataclass, and gives what it got, its `__init__` last.
-    own = {name: value for name, value in vars(cls).items() if name in cls.__annotations__}
-    own |= {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
+    annotations = cls.__annotations__  # made now if the class has no fields: `vars` grows
+    own = {name: value for name, value in vars(cls).items() if name in annotations}
+    own |= {"__annotations__": annotations, "__module__": cls.__module__}
     twin = type(cls.__name__, (), own)
     before = set(vars(twin))
     dataclasses.dataclass(frozen=True)(twin)
