@@ -493,6 +493,7 @@ class JournaledEngine:
         self._lock = threading.RLock()
         self._recent = _Recent(_NO_GENERATION)
         self._records = 0  # as the header says, for the next one
+        self._has_looked = False  # behind the records that the header knows
         self._is_damaged = False
         self._closed = False
         if base.read_only:
@@ -565,6 +566,7 @@ class JournaledEngine:
     def begin_write(self, raw: WriteTxn) -> _Recent:
         """Return the records in front of the tables, for the one who writes."""
         with self._lock:
+            self._move_header()  # a process of an earlier version may write meanwhile
             return self._follow(raw, is_writer=True)[0]
 
     def commit(
@@ -700,8 +702,9 @@ class JournaledEngine:
         is_published = header.generation == generation
         published = header.end if is_published else _START
         # In another boot all that checks was read from the disk, so it is durable, and counts: the
-        # header may be older. In this boot it says what was acknowledged, and no more counts.
-        is_bounded = header.boot == self._boot
+        # header may be older. In this boot it says what was acknowledged, and no more counts; but a
+        # volume that was taken off, and copies of it, have an older one, so a writer looks once.
+        is_bounded = header.boot == self._boot and (self._has_looked or not is_writer)
         if is_bounded and recent.end >= published:
             return recent, is_published or is_writer
         while not is_bounded or recent.end < published:
@@ -711,8 +714,10 @@ class JournaledEngine:
             recent.apply(changes, size, check)
         if recent.end < published:
             raise Corruption(f"the journal has no record at byte {recent.end}")
-        if not is_bounded and is_writer:
-            self._adopt(recent)
+        if is_writer:
+            if recent.end > published or header.boot != self._boot:
+                self._adopt(recent)
+            self._has_looked = True
         elif not is_bounded and self._header().boot == self._boot:
             # A writer came meanwhile, so not all that checks is durable.
             self._recent = _Recent(_NO_GENERATION)
@@ -733,7 +738,7 @@ class JournaledEngine:
         return {}, 0, b""
 
     def _adopt(self, recent: _Recent) -> None:
-        """Go on, as the first writer of this boot, behind the records that are there."""
+        """Go on behind the records that are there, though the header does not know them."""
         file = self._file
         assert file is not None, "a writer has made the file"
         try:

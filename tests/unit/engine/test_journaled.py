@@ -269,6 +269,30 @@ def test_records_of_an_earlier_version_that_came_later_count(tmp_path: Path) -> 
     assert numbers_in(tmp_path, read_only=True) == list(range(9))
 
 
+def test_a_process_of_an_earlier_version_may_write_meanwhile(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path, ("one",))
+    with engine.write() as txn:
+        txn.put("one", b"\0", b"x")
+    before = (tmp_path / JOURNAL_END_FILE).read_bytes()
+    numbered(tmp_path, range(1, 3))
+    make_earlier(tmp_path)
+    with (tmp_path / JOURNAL_END_FILE).open("rb+") as file:  # the earlier version does not know it
+        file.write(before)
+    with engine.write() as txn:
+        txn.put("one", b"\3", b"x")
+    engine.close()
+    assert numbers_in(tmp_path, read_only=True) == list(range(4))
+
+
+def test_a_header_of_an_earlier_moment_of_this_boot_takes_no_record_with_it(tmp_path: Path) -> None:
+    numbered(tmp_path, range(3))
+    before = (tmp_path / JOURNAL_END_FILE).read_bytes()
+    numbered(tmp_path, range(3, 6))
+    (tmp_path / JOURNAL_END_FILE).write_bytes(before)  # as on a volume that was taken off
+    numbered(tmp_path, range(6, 9))
+    assert numbers_in(tmp_path, read_only=True) == list(range(9))
+
+
 @pytest.mark.parametrize("left", [b"", bytes(52), b"x" * 52])
 def test_a_header_that_is_lost_takes_no_record_with_it(tmp_path: Path, left: bytes) -> None:
     numbered(tmp_path, range(3))

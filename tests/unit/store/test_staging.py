@@ -143,6 +143,28 @@ def test_files_that_are_written_at_a_time_are_announced_each_by_its_commit(
         assert store.check().is_clean
 
 
+def test_a_part_of_two_files_of_a_commit_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datalattice.store.log.stagedspans.SPAN_CELLS_MIN", 1_000)
+    shared, *parts = parts_of(11)
+    waits = Vector.of([bytes([number]) * 1_000 for number in range(99)])
+    with CellStore.open(tmp_path) as store:
+        store.put(waits)  # fewer cells than a part has
+        one = blob_from([shared, *parts[:5]], store.put)
+        two = blob_from([*parts[5:], shared], store.put)
+        store.put(one, two)
+        store.commit(Vector.of([one, two]))
+        own = [hash for hash, _, _ in novelty(blob_from([shared])) + novelty(Vector.of([*waits]))]
+        assert store.stats().staged >= 99
+        store.sync()
+        store.commit(Vector.of([waits]))
+        assert all(map(store.announced, own))
+    shutil.rmtree(tmp_path / "index")
+    with CellStore.open(tmp_path) as store:
+        assert all(map(store.announced, own))
+
+
 def test_a_collection_in_the_middle_of_a_long_write_moves_what_is_kept_of_it(
     tmp_path: Path,
 ) -> None:

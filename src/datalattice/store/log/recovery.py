@@ -367,6 +367,8 @@ class LogState:
                 self._index_cells(part)
         self._index_cells(pack)
         self._parts.clear()
+        if pack.spans:
+            self._index.announce(pack.spans)
         locations = self._index.find_many(pack.promoted)
         moved = {
             hash: location & ~STAGED
@@ -375,10 +377,9 @@ class LogState:
         }
         if moved:
             self._index.add(list(moved), list(moved.values()))
-        if pack.spans:
-            self._index.announce(pack.spans)
-        # An upper bound: a cell that was staged twice is promoted once.
-        count = len(pack.promoted) + sum([span.cells for span in pack.spans])
+        # An upper bound: a cell is counted once, by its hash or in a span, though it may have been
+        # staged twice.
+        count = len(moved) + sum([span.cells for span in pack.spans])
         self.staged = max(0, self.staged - count)
         if pack.root is not None:
             self.root = pack.root
