@@ -136,6 +136,17 @@ class Message:
         _complete(type(self))
         type(self).__init__(self, *args, **fields)
 
+    # Not those of a frozen dataclass, which name the class that was made one: the twin.
+    def __setattr__(self, name: str, value: typing.Never) -> typing.Never:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> typing.Never:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields; without any, too, so that `__setstate__` sees every copy."""
+        return self.__dict__
+
     def __setstate__(self, state: dict[str, object]) -> None:
         """Take the fields of a copied or unpickled message, of which no other was made yet."""
         if "__init__" not in vars(type(self)):
@@ -172,17 +183,22 @@ def _complete(cls: type[Message]) -> None:
     """Make a message class a frozen dataclass."""
     # A command imports hundreds of messages and makes a few; to make a class a dataclass takes
     # longer than to import it. Threads may come here at once, and a process may fork meanwhile: a
-    # twin is made a dataclass, and gives what it got, its `__init__` last.
-    annotations = cls.__annotations__  # made now if the class has no fields: `vars` grows
-    own = {name: value for name, value in vars(cls).items() if name in annotations}
-    own |= {"__annotations__": annotations, "__module__": cls.__module__}
+    # twin is made a dataclass, and gives what it got, its `__init__` last. It has the methods that
+    # a dataclass leaves as they are, such as a `__repr__` that shows no secret.
+    # From a copy, since another thread may be giving the class what it got.
+    own = {
+        name: value
+        for name, value in vars(cls).copy().items()
+        if name in cls.__annotations__ or (name.startswith("__") and name not in _OF_INSTANCES)
+    }
     twin = type(cls.__name__, (), own)
-    before = set(vars(twin))
+    before = {*vars(twin), "__setattr__", "__delattr__"}
     dataclasses.dataclass(frozen=True)(twin)
     for name in sorted(vars(twin).keys() - before, key="__init__".__eq__):
         setattr(cls, name, vars(twin)[name])
 
 
+_OF_INSTANCES: Final = ("__dict__", "__weakref__")
 _M = TypeVar("_M", bound=Message)
 
 

@@ -13,6 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, strategies as st
 
 from datalattice.actions import ACTIONS, LOCAL_ACTIONS, Action
+from datalattice.actions.access import IssuedToken
 from datalattice.errors import BadFormat, UsageError
 from datalattice.protobuf import (
     MESSAGE_DEPTH_MAX,
@@ -202,6 +203,38 @@ class Shared(Message, name="demo.Shared"):
     """One whose first messages several threads make at once."""
 
     text: Annotated[str, Field(1)] = ""
+
+
+class Guarded(Message, name="demo.Guarded"):
+    """One that shows itself in its own way."""
+
+    text: Annotated[str, Field(1)] = ""
+
+    def __repr__(self) -> str:
+        return "Guarded()"
+
+
+class Fieldless(Message, name="demo.Fieldless"):
+    """One without fields."""
+
+
+def test_a_message_keeps_its_own_methods_and_no_repr_shows_a_token() -> None:
+    assert repr(Guarded("a")) == "Guarded()"
+    assert "a secret" not in repr(IssuedToken(token="a secret"))
+
+
+def test_a_message_takes_no_attribute_that_it_does_not_declare() -> None:
+    name = "note"
+    for message in (Guarded("a"), Guarded.__new__(Guarded)):
+        with pytest.raises(FrozenInstanceError, match="'note'"):
+            setattr(message, name, "b")
+        with pytest.raises(FrozenInstanceError, match="'note'"):
+            delattr(message, name)
+
+
+def test_a_message_without_fields_is_like_any_other_also_as_a_copy() -> None:
+    made = copy(Fieldless.__new__(Fieldless))
+    assert (made, hash(made), repr(made)) == (Fieldless(), hash(Fieldless()), "Fieldless()")
 
 
 def test_a_message_is_a_frozen_dataclass_from_the_first_on() -> None:

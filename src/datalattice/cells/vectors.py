@@ -93,6 +93,7 @@ class Vector(Cell):
             self._count = built._count
             self._prefix = built._prefix
             self._kids = built._kids
+            self._encoding = built._encoding  # 256 small elements are closed
 
     @classmethod
     def of(cls, items: Iterable[object]) -> Vector:
@@ -580,7 +581,9 @@ def _with_leaf(kid: object, count: i64, leaf: object) -> Vector:
     if number < 15:
         return _vector(count + 16, None, apart)
     blocks: i64 = count & ~255
-    return _push(node_of(apart.blocks, blocks), apart.blocks, _block(256, apart.leaves), 256, 256)
+    # A part of the list: another thread may be about to add to it.
+    block = _block(256, apart.leaves[:16])
+    return _push(node_of(apart.blocks, blocks), apart.blocks, block, 256, 256)
 
 
 def _joined(apart: _Apart, count: i64) -> list[object]:

@@ -44,3 +44,21 @@ def test_the_vector_that_was_grown_stays_as_it_was() -> None:
     assert same(grown[:20], begun)
     assert same(other[20], elements(100, 1)[0])
     assert same(grown.append("x")[:60], grown)
+
+
+def test_a_vector_is_made_of_elements_that_fill_one_closed_block() -> None:
+    made = Vector(range(256))
+    assert encode(made) == encode(Vector.of(range(256)))
+    assert made.append(256).to_list() == list(range(257))
+
+
+def test_a_finished_block_keeps_its_leaves_if_a_late_thread_adds_to_their_list() -> None:
+    texts = [f"{i:40}" for i in range(512)]
+    begun = Vector.of(texts[:256])
+    for text in texts[256:496]:
+        begun = begun.append(text)
+    leaves = begun._prefix.leaves  # type: ignore[attr-defined]
+    grown = begun.extend(texts[496:])
+    leaves.append(Vector.of(texts[:16]))  # by a thread that saw 15 leaves
+    assert encode(grown) == encode(Vector.of(texts))
+    assert grown.drop(272).to_list() == texts[272:]
