@@ -14,7 +14,7 @@ from datalattice.apps.kv import GC_AGE, KV_SECTION, Database, KeyChange
 from datalattice.cells import Index, Map, Signed, Value
 from datalattice.cli.command import READS, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Listing, Records, listed
-from datalattice.cli.units import duration_s
+from datalattice.cli.units import duration_s, duration_text
 from datalattice.cli.values import InOption, parse_value, value_json, value_text
 from datalattice.client import open_reader
 from datalattice.cursors import RootLattice
@@ -109,11 +109,16 @@ def keys(
     ]  # a snapshot: the store may change while it is listed
     if not long:
         return CommandResult(rows, [row["key"] for row in rows])
-    return listed(rows, ("key", "type", "ttl_ms"))
+    shown = [(row["key"], row["type"], _ttl_text(row["ttl_ms"])) for row in rows]
+    return CommandResult(rows, [Listing(("key", "type", "ttl"), shown)])
 
 
 def _left(left: timedelta | None) -> int | None:
     return None if left is None else left // timedelta(milliseconds=1)
+
+
+def _ttl_text(ttl_ms: int | None) -> str:
+    return "never" if ttl_ms is None else duration_text(ttl_ms)
 
 
 @command(app, "get", READS)
@@ -123,13 +128,19 @@ def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
     Exit code 1 when there is no such key.
     """
     database = _read(call, db)
-    kind = database.type(key)
-    # "Or absent: a key, a record, a path" (docs/cli.md "Exit codes").
-    if kind is None:
-        raise NoSuchPath(f"database {db} has no key {key!r}; `lattice db keys {db}` lists them")
+    kind = _live_type(database, db, key)
     document, text = _held(database, key, kind)
     ttl_ms = _left(database.ttl(key))
     return CommandResult({"key": key, "type": kind, "value": document, "ttl_ms": ttl_ms}, text)
+
+
+def _live_type(database: Database, name: str, key: str) -> str:
+    """Return the type of a key. Raises: NoSuchPath: there is no such key."""
+    kind = database.type(key)
+    # "Or absent: a key, a record, a path" (docs/cli.md "Exit codes").
+    if kind is None:
+        raise NoSuchPath(f"database {name} has no key {key!r}; `lattice db keys {name}` lists them")
+    return kind
 
 
 def _held(database: Database, key: str, kind: str) -> tuple[object, list[str | Listing]]:
@@ -173,11 +184,11 @@ def type_(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
 
 @command(app, "ttl", READS)
 def ttl(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
-    """Print the milliseconds until a key expires: -1 never, -2 there is no key."""
+    """Print how long until a key expires, or never. Exit code 1 when there is no such key."""
     database = _read(call, db)
+    _live_type(database, db, key)
     left = _left(database.ttl(key))
-    absent = -1 if key in database else -2  # "-1 never, -2 there is no key", as in Redis
-    return _said(key, "ttl_ms", absent if left is None else left)
+    return CommandResult({"key": key, "ttl_ms": left}, [_ttl_text(left)])
 
 
 @command(app, "hget", READS)

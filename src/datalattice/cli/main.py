@@ -319,7 +319,7 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
         # "2 wrong call": a group alone does nothing.
         if not text:  # no command given: the help is printed, and says all there is to say
             return EXIT_WRONG_CALL
-        return failed(text + _dash_hint(text), "usage", EXIT_WRONG_CALL)
+        return failed(text + _option_hint(text), "usage", EXIT_WRONG_CALL)
     except Exception as error:  # noqa: BLE001 - the last door: no error leaves as a traceback
         return failed(*explained(error))
     return code if isinstance(code, int) else EXIT_DONE
@@ -340,11 +340,15 @@ def explained(error: Exception) -> tuple[str, str, int]:
     return text, "fault", code
 
 
-def _dash_hint(text: str) -> str:
-    """Return what to do about a value that was taken for an option, such as -5."""
-    if re.match(r"No such option: -[0-9.]", text) is None:  # values such as -5 look like options
-        return ""
-    return "; a value that begins with - comes last, after --"
+def _option_hint(text: str) -> str:
+    """Return what to do about an unknown option: a value such as -5, or the owner of a write."""
+    if (
+        re.match(r"No such option: -[0-9.]", text) is not None
+    ):  # values such as -5 look like options
+        return "; a value that begins with - comes last, after --"
+    if re.match(r"No such option: (-o|--owner)\b", text) is not None:
+        return "; it is for commands that read an owner's data: writes take the folder's own key"
+    return ""
 
 
 def _os_text(error: OSError) -> str:

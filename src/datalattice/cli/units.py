@@ -39,6 +39,13 @@ def duration_s(text: str) -> float:
     return duration_ms(text) / 1_000
 
 
+def duration_text(span_ms: int) -> str:
+    """Return a duration as options take it, three digits or more and a unit: `88.7s`, `5.5m`."""
+    unit = next((name for name in ("d", "h", "m", "s") if span_ms >= 2 * _UNITS[name]), "ms")
+    count = span_ms / _UNITS[unit]
+    return f"{count:.3g}{unit}" if count < 999.5 else f"{count:.0f}{unit}"
+
+
 def time_ms(text: str, now_ms: int) -> int:
     """Return the Unix milliseconds of a time: ISO 8601, or how long ago: `2h ago` or `2h`.
 

@@ -64,11 +64,15 @@ def test_expiry(lattice: Any) -> None:
     lattice("db", "set", "d", "k", "v", "--ttl", "1h")
     left = lattice("db", "ttl", "d", "k", "--json").document["ttl_ms"]
     assert 3_500_000 < left <= 3_600_000
+    assert lattice("db", "ttl", "d", "k").out in ("60m\n", "59.9m\n", "59.8m\n")
     assert lattice("db", "persist", "d", "k").out == "true\n"
-    assert lattice("db", "ttl", "d", "k").out == "-1\n"
+    assert lattice("db", "ttl", "d", "k").out == "never\n"
+    assert lattice("db", "ttl", "d", "k", "--json").document == {"key": "k", "ttl_ms": None}
+    assert lattice("db", "keys", "d", "--long").out == "k\tvalue\tnever\n"
     assert lattice("db", "expire", "d", "k", "1h", "--json").document["done"]
     assert lattice("db", "expire", "d", "none", 5).out == "false\n"
-    assert lattice("db", "ttl", "d", "none").out == "-2\n"
+    absent = lattice("db", "ttl", "d", "none")
+    assert (absent.code, "has no key 'none'" in absent.line()) == (1, True)
 
 
 def test_databases_and_owners(lattice: Any, owner: str) -> None:

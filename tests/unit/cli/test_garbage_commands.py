@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from datalattice.cells import Map, missing
-from datalattice.cli.units import duration_ms
+from datalattice.cli.units import duration_ms, duration_text
 from datalattice.errors import UsageError
 from datalattice.store import CellStore
 from datalattice.store.kept import KEEP_NOTHING
@@ -162,6 +162,25 @@ def test_sweep_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
 )
 def test_durations(text: str, wanted: int) -> None:
     assert duration_ms(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "text"),
+    [
+        (0, "0ms"),
+        (1_999, "1999ms"),
+        (2_000, "2s"),
+        (88_712, "88.7s"),
+        (119_999, "120s"),
+        (120_000, "2m"),
+        (7_200_000, "2h"),
+        (172_800_000, "2d"),
+        (86_400_000 * 12_345, "12345d"),
+    ],
+)
+def test_a_duration_is_printed_as_an_option_takes_it(span_ms: int, text: str) -> None:
+    assert duration_text(span_ms) == text
+    assert abs(duration_ms(text) - span_ms) <= span_ms / 200  # "three digits"
 
 
 @pytest.mark.parametrize("text", ["", "m", "-1s", "1.h", "1 h", "1y", "1" * 10])

@@ -22,6 +22,7 @@ TABLE: list[tuple[str, str]] = [
     ("db get d a b c", r"unexpected extra argument\(s\) \(b c\)"),
     ("db get d a --bogus", "No such option: --bogus"),
     ("db set d a", "Missing argument 'value'"),
+    ("db set d a 1 -o own", "No such option: -o; .* writes take the folder's own key"),
     ("db expire d a -5", "No such option: -5; a value that begins with - comes last, after --"),
     ("db incr d c x", "'amount': Input should be a valid integer"),
     ("checkout HEAD", "Missing option '--into'"),

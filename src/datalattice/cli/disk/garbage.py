@@ -39,7 +39,8 @@ def stats(
 
     The last figures are those of the weaver stores, which share one file.
 
-    With --live also how much a collection with that grace would find alive and dead.
+    With --live, also count the cells that `disk gc` with the same --grace would find live or dead.
+    Dead cells younger than the grace count as live.
     """
     from datalattice.client.backups import weaver_figures
 

@@ -275,7 +275,7 @@ def get(
         list[str],
         typer.Argument(
             metavar="DRIVE:PATH... [LOCAL]",
-            help="Source, then a local path as target; default: this folder.",
+            help="Sources, then a local path as target; default: this folder.",
         ),
     ],
     recursive: RecursiveOption = False,

@@ -33,7 +33,7 @@ from datalattice.cli.render import (
     progress_bars,
     show,
 )
-from datalattice.cli.units import duration_s, moment_text, size_text
+from datalattice.cli.units import duration_s, duration_text, moment_text, size_text
 from datalattice.cli.values import value_json
 from datalattice.client import (
     Folder,
@@ -443,7 +443,7 @@ def _shown(name: str, value: object) -> object:
     if name == "started_ms":
         return moment_text(value)
     if name.endswith("_ms"):
-        return f"{value / 1_000:,.1f} s"
+        return duration_text(value)
     return size_text(value) if name.startswith("bytes") or name.endswith("bytes") else str(value)
 
 
