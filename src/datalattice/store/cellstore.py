@@ -472,7 +472,12 @@ class CellStore(StoreReader):
             promoted |= {hash: None for hash in reached if hash not in fresh}
         if promoted and self._spans:
             # A cell is counted once as no longer staged: by its hash, or in a span.
-            self._spans.forget_at(self._index.find_many(list(promoted)))
+            locations = self._index.find_many(list(promoted))
+            if min(locations) < 0:
+                written = committer.waiting_locations()
+                known_at = zip(promoted, locations, strict=True)
+                locations = [written.get(hash, at) if at < 0 else at for hash, at in known_at]
+            self._spans.forget_at(locations)
         has_new = bool(fresh or private or promoted or spans or self._pending)
         # Nothing to write: the root is the present one, and no cell is new.
         if not has_new and root == committer.head:

@@ -90,6 +90,20 @@ def hashes_of(parts: list[bytes]) -> list[bytes]:
     return [hash for hash, _, _ in novelty(blob_from(parts))]
 
 
+def locations_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the locations of cells that are read from now on."""
+    read, read_many = list[int](), SegmentReader.read_many
+
+    def count(
+        self: SegmentReader, locations: list[int], hashes: list[bytes] | None = None
+    ) -> list[bytes | None]:
+        read.extend(location for location in locations if location >= 0)
+        return read_many(self, locations, hashes)
+
+    monkeypatch.setattr(SegmentReader, "read_many", count)
+    return read
+
+
 def test_a_large_file_is_announced_without_a_look_at_its_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,15 +112,7 @@ def test_a_large_file_is_announced_without_a_look_at_its_cells(
     with CellStore.open(tmp_path) as store:
         made = blob_from(parts, store.put)
         assert not any(map(store.announced, hashes))
-        read, read_many = list[int](), SegmentReader.read_many
-
-        def count(
-            self: SegmentReader, locations: list[int], hashes: list[bytes] | None = None
-        ) -> list[bytes | None]:
-            read.extend(location for location in locations if location >= 0)
-            return read_many(self, locations, hashes)
-
-        monkeypatch.setattr(SegmentReader, "read_many", count)
+        read = locations_read(monkeypatch)
         store.commit(Vector.of([made]))
         monkeypatch.undo()
         assert len(read) < 20
@@ -121,6 +127,26 @@ def test_a_large_file_is_announced_without_a_look_at_its_cells(
     shutil.rmtree(tmp_path / "index")
     with CellStore.open(tmp_path) as store:  # and the log
         assert all(map(store.announced, hashes))
+
+
+def test_commits_in_the_middle_of_a_long_write_do_not_make_its_own_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datalattice.store.log.stagedspans.SPAN_CELLS_MIN", 200)
+    parts = parts_of(18)
+    with CellStore.open(tmp_path) as store:
+        builder = BlobBuilder(stage=store.put)
+        for number, part in enumerate(parts):
+            builder.write(part)
+            value = Vector.of([bytes([number, other]) * 300 for other in range(8)])
+            store.put(value)
+            store.commit(Vector.of([value]))
+        made = builder.finish()
+        read = locations_read(monkeypatch)
+        store.commit(Vector.of([made]))
+        assert len(read) < 100
+        assert all(map(store.announced, hashes_of(parts)))
+        assert store.check().is_clean
 
 
 def test_files_that_are_written_at_a_time_are_announced_each_by_its_commit(

@@ -132,6 +132,14 @@ class Committer:
         """How many packs are written and not published."""
         return len(self._waiting)
 
+    def waiting_locations(self) -> dict[bytes, int]:
+        """Return the locations of cells that are written and not published; the lock is held."""
+        return {
+            hash: location
+            for pack in self._waiting
+            for hash, location in zip(pack.hashes, pack.locations, strict=True)
+        }
+
     def check(self) -> None:
         """Check that no write failed before, and that the store has its lock.
 
