@@ -3,7 +3,7 @@
 A vector of n elements is a leaf (n <= 16), a tail before a prefix whose length is a multiple of 16,
 or a tree of full blocks. Appending shares everything but the tail. Vectors made one after another
 by appending share even the tail's Python list, of which each uses only its own first part, and that
-of the leaves after the last block of 256 elements (`_Apart`).
+of the leaves after the last block of 256 elements (`_UnjoinedLeaves`).
 
 Length: one structure with all its operations; they share the tree's private shape.
 
@@ -56,7 +56,7 @@ OVERLAP_ELEMENTS: Final = 4096  # elements in memory at a time while two ranges 
 PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed leaf
 
 
-class _Apart:
+class _UnjoinedLeaves:
     """The leaves after the last block of 256 elements, and the blocks before, as a kid.
 
     Stands in a vector of 256 * n + 16 * k elements that grew by appending and was not opened since,
@@ -133,7 +133,7 @@ class Vector(Cell):
 
     def _parse(self) -> list[object]:
         prefix = self._prefix
-        if isinstance(prefix, _Apart):
+        if isinstance(prefix, _UnjoinedLeaves):
             kids = _joined(prefix, self._count)
             self._kids = kids
             self._prefix = None
@@ -564,34 +564,34 @@ def _with_leaf(kid: object, count: i64, leaf: object) -> Vector:
     `count` is a positive multiple of 16.
     """
     body = node_of(kid, count)
-    apart = body._prefix
+    unjoined = body._prefix
     number: i64 = (count & 255) >> 4
-    if isinstance(apart, _Apart):
-        leaves = apart.leaves
+    if isinstance(unjoined, _UnjoinedLeaves):
+        leaves = unjoined.leaves
         # As with the list of a tail: the list ends with this vector's own part, or is copied.
         if len(leaves) == number:
             leaves.append(leaf)
         if leaves[number] is not leaf:
-            apart = _Apart(apart.blocks, [*leaves[:number], leaf])
+            unjoined = _UnjoinedLeaves(unjoined.blocks, [*leaves[:number], leaf])
     elif number:
         return _push(body, kid, leaf, 16, 16)
     else:
         _push(body, kid, leaf, 16, 256)  # raises MissingData now, not when the vector is opened
-        apart = _Apart(kid, [leaf])
+        unjoined = _UnjoinedLeaves(kid, [leaf])
     if number < 15:
-        return _vector(count + 16, None, apart)
+        return _vector(count + 16, None, unjoined)
     blocks: i64 = count & ~255
     # A part of the list: another thread may be about to add to it.
-    block = _block(256, apart.leaves[:16])
-    return _push(node_of(apart.blocks, blocks), apart.blocks, block, 256, 256)
+    block = _block(256, unjoined.leaves[:16])
+    return _push(node_of(unjoined.blocks, blocks), unjoined.blocks, block, 256, 256)
 
 
-def _joined(apart: _Apart, count: i64) -> list[object]:
+def _joined(unjoined: _UnjoinedLeaves, count: i64) -> list[object]:
     """Return the kids of the vector of `count` elements."""
     last: i64 = count & 255
-    leaves = apart.leaves[: last >> 4]
+    leaves = unjoined.leaves[: last >> 4]
     block = leaves[0] if last == 16 else _vector(last, leaves, None)
-    return _push(node_of(apart.blocks, count - last), apart.blocks, block, last, 256)._open()
+    return _push(node_of(unjoined.blocks, count - last), unjoined.blocks, block, last, 256)._open()
 
 
 def _push(body: Vector, kid: object, part: object, size: i64, unit: i64) -> Vector:

@@ -109,7 +109,7 @@ class Entry:
         """Return the greatest of `utime` and all times inside."""
         if self.kind is None:
             return self.utime
-        return max(self.utime, self.kind.span(self.members, work).last)
+        return max(self.utime, self.kind.times(self.members, work).last)
 
 
 def read_entry(cell: Value) -> Entry | None:

@@ -97,7 +97,7 @@ def cut_index(
     # its columns have no times.
     if kind.untimed:
         return EMPTY_INDEX if at > own_base else index
-    if kind.span(index, work).first > at:  # every write is later: nothing to cut
+    if kind.times(index, work).first > at:  # every write is later: nothing to cut
         return index
     made = index
     for key, member in index.entries(work):
@@ -168,7 +168,7 @@ def _join(kind: StructureKind, a: Entry, b: Entry, context: MergeContext) -> Val
     # arrives" (docs/kv.md "Stamps").
     base = max(a.base, b.base)
     work = context.work
-    span = kind.span(a.members, work)
+    times = kind.times(a.members, work)
     mine = cut_index(kind, a.members, a.base, base, work)
     if mine is not a.members:
         _tell_cut(kind, a.members, mine, OWN, context)
@@ -177,9 +177,9 @@ def _join(kind: StructureKind, a: Entry, b: Entry, context: MergeContext) -> Val
     # Members named by their hash have one valid key; a rival with the same key bytes is malformed.
     rival = exact_merge(members.join, context).rival if kind is HASH else None
     index = mine.merge_with(b.members, members.join, own_keys=kind.hashed, rival=rival, work=work)
-    first = min(span.first if mine is a.members else kind.span(mine, work).first, members.first)
-    kind.remember(index, MemberTimes(first, max(span.last, members.last)))
-    a_time, b_least = max(a.utime, span.last), max(b.utime, members.last)
+    first = min(times.first if mine is a.members else kind.times(mine, work).first, members.first)
+    kind.remember(index, MemberTimes(first, max(times.last, members.last)))
+    a_time, b_least = max(a.utime, times.last), max(b.utime, members.last)
     expire = _expiry(kind, a, b, a_time, b_least, work)
     return structure(kind, index, max(a_time, b_least), expire, base)
 
@@ -196,7 +196,7 @@ def _expiry(
         return a.expire
     b_time = b_least
     if b_time < a_time:
-        b_time = max(b_time, kind.span(b.members, work).last)
+        b_time = max(b_time, kind.times(b.members, work).last)
     if a_time != b_time:
         return a.expire if a_time > b_time else b.expire
     # "At equal times nil if one is nil, else the later expiry" (docs/kv.md "Merge").

@@ -26,10 +26,10 @@ COUNTER_TAG: Final = 5
 NEVER: Final = LONG_MAX + 1
 """First time of a structure from which no cut removes anything."""
 
-SPAN_WALK_MAX: Final = 64
+TIMES_WALK_MAX: Final = 64
 """Most members of a structure whose times are not cached."""
 
-SPAN_CACHE_MAX: Final = 8_192
+TIMES_CACHE_MAX: Final = 8_192
 """Most structures in the cache of times."""
 
 
@@ -43,8 +43,8 @@ class MemberTimes(NamedTuple):
     last: int
 
 
-EMPTY_SPAN: Final = MemberTimes(NEVER, -1)
-_spans: dict[tuple[int, bytes], MemberTimes] = {}
+NO_TIMES: Final = MemberTimes(NEVER, -1)
+_times: dict[tuple[int, bytes], MemberTimes] = {}
 
 
 def _is_time(value: Value) -> bool:
@@ -104,26 +104,26 @@ class StructureKind:
         """Return whether readers see something in `member` that `joined`, or None, lacks."""
         return self.shows(member) and (joined is None or not self.shows(joined))
 
-    def span(self, index: Index, work: Work | None = None) -> MemberTimes:
+    def times(self, index: Index, work: Work | None = None) -> MemberTimes:
         """Return the times in a structure; those of large structures are cached.
 
         Cost:   reads all members, once for a large structure.
         """
         # "The times inside structures of more than 64 members are remembered" (docs/kv.md "Merge").
-        if len(index) <= SPAN_WALK_MAX:
+        if len(index) <= TIMES_WALK_MAX:
             return self._walk(index, work)
-        known = _spans.get((self.tag, value_hash(index)))
+        known = _times.get((self.tag, value_hash(index)))
         if known is None:
             known = self._walk(index, work)
             self.remember(index, known)
         return known
 
-    def remember(self, index: Index, span: MemberTimes) -> None:
+    def remember(self, index: Index, times: MemberTimes) -> None:
         """Cache the times of a structure."""
-        if len(index) > SPAN_WALK_MAX:
-            if len(_spans) >= SPAN_CACHE_MAX:
-                _spans.clear()  # all at once: a cache of times needs no order of use
-            _spans[self.tag, value_hash(index)] = span
+        if len(index) > TIMES_WALK_MAX:
+            if len(_times) >= TIMES_CACHE_MAX:
+                _times.clear()  # all at once: a cache of times needs no order of use
+            _times[self.tag, value_hash(index)] = times
 
     def _walk(self, index: Index, work: Work | None) -> MemberTimes:
         first, last = NEVER, -1
@@ -340,9 +340,9 @@ class CounterKind(StructureKind):
             and _is_time(member[1])
         )
 
-    def span(self, index: Index, work: Work | None = None) -> MemberTimes:
-        """Return an empty span: counters carry no times."""
-        return EMPTY_SPAN
+    def times(self, index: Index, work: Work | None = None) -> MemberTimes:
+        """Return no times: counters carry none."""
+        return NO_TIMES
 
     def shows(self, member: Value) -> bool:
         """Return whether the replica counted anything."""

@@ -390,7 +390,7 @@ class Topic(Followable[T]):
         return handle_text("Topic", name, context.owner, self._binding, self._summary)
 
     def _summary(self) -> str:
-        # Partitions that no record has come to yet count, too, where their number is stored.
+        # Partitions without records count, too, where their number is stored.
         return counted(max(self.num_partitions, len(self.partitions())), "partition")
 
     def _repr_html_(self) -> str:

@@ -31,10 +31,10 @@ from datalattice.client.addresses import parse_key
 from datalattice.client.drives.drives import DriveOf, Drives, DriveWriter, OneDrive
 from datalattice.client.drives.openfiles import (
     DLFSFile,
+    DriveOperation,
     OneCommit,
     ResolvedPath,
     ResolvePath,
-    Revision,
     directory_info,
     file_info,
     os_errors,
@@ -234,7 +234,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             finally:
                 self._batch.writer = None  # also after an error
 
-    def _commit(self, writer: DriveWriter, operations: Iterable[Revision]) -> None:
+    def _commit(self, writer: DriveWriter, operations: Iterable[DriveOperation]) -> None:
         def change(drive_of: DriveOf) -> None:
             resolve = partial(self._locate, drive_of)
             for operation in operations:
@@ -242,9 +242,9 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
         writer.edit(change)
 
-    def _apply(self, path: str, *operations: Revision) -> None:
+    def _apply(self, path: str, *operations: DriveOperation) -> None:
         """Do these in one commit, now or at the end of this thread's batch."""
-        waiting: list[Revision] | None = getattr(self._batch, "waiting", None)
+        waiting: list[DriveOperation] | None = getattr(self._batch, "waiting", None)
         with os_errors(path):
             if waiting is not None:
                 waiting.extend(operations)
@@ -277,7 +277,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
                 above.drive.ensure()
                 above.drive.makedirs(above.path)
 
-    def _write(self, path: str, value: Any, mode: str) -> Revision:
+    def _write(self, path: str, value: Any, mode: str) -> DriveOperation:
         """Return the operation that gives a file a content that is stored already."""
 
         def write(resolve: ResolvePath) -> None:
@@ -352,7 +352,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         with os_errors(files[0].path), self._writing() as writer:
             self._apply(files[0].path, *[one.operation(writer) for one in files])
 
-    def append_pieces(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> Revision:
+    def append_pieces(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> DriveOperation:
         """Return the operation that adds bytes to the end of a file."""
 
         def append(resolve: ResolvePath) -> None:
@@ -423,7 +423,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             with self._batched("a removal"):
                 super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
-        operations: list[Revision] = []
+        operations: list[DriveOperation] = []
         for one in self.expand_path(path):
             if self.isdir(one) and not recursive:  # refused before the first is deleted
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), one)

@@ -39,7 +39,7 @@ class ResolvedPath(NamedTuple):
 ResolvePath = Callable[[str], ResolvedPath | None]
 """From a path of the file system to one in a drive; None for the directory of all drives."""
 
-Revision = Callable[[ResolvePath], None]
+DriveOperation = Callable[[ResolvePath], None]
 """A part of an edit."""
 
 SPOOL_BYTES: Final = 8 << 20  # most files fit
@@ -128,9 +128,9 @@ class DLFSFile(AbstractBufferedFile):
             self.commit()
         return True
 
-    def operation(self, writer: DriveWriter) -> Revision:
+    def operation(self, writer: DriveWriter) -> DriveOperation:
         """Return the part of an edit that writes the file; its content is stored already."""
-        made: Revision
+        made: DriveOperation
         if self.mode == "ab":
             made = self.fs.append_pieces(self.path, self._written)
         else:

@@ -86,10 +86,10 @@ def split_door(text: str) -> tuple[str | None, str]:
     did, at, rest = text.rpartition("@")
     if not at or not did.startswith("did:"):
         return None, text
-    return pinnable_did(did), rest
+    return did_with_key(did), rest
 
 
-def pinnable_did(did: str) -> str:
+def did_with_key(did: str) -> str:
     """Return a DID that contains its key. Raises: UsageError: another one."""
     if public_key_of(did) is None:
         raise UsageError(f"a door is pinned by a did:key of Ed25519, got {did!r:.100}")
@@ -111,7 +111,7 @@ class DoorPin:
     """What a client takes for the node of a DID. Raises: UsageError: the DID has no key in it."""
 
     def __init__(self, did: str, clock: Clock | None = None) -> None:
-        self.did: Final = pinnable_did(did)
+        self.did: Final = did_with_key(did)
         self._key: Final = public_key_of(did) or b""
         self._clock: Final = clock or SystemClock()
         self._known: dict[bytes, int] = {}

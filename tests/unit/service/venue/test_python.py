@@ -135,7 +135,7 @@ def test_what_it_raises_is_the_error() -> None:
 
 @pytest.mark.parametrize("kind", ["object", "nan", "key", "set"])
 def test_what_is_not_json_is_an_error(kind: str) -> None:
-    with pytest.raises(OperationFailed, match="returned what is not JSON"):
+    with pytest.raises(OperationFailed, match="its result is not JSON"):
         call("not_json", kind)
 
 

@@ -146,7 +146,7 @@ def checked_result(result: Any) -> Json:
     try:
         text = json.dumps(result, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OperationFailed(f"it returned what is not JSON: {error}") from None
+        raise OperationFailed(f"its result is not JSON: {error}") from None
     if len(text) > PIPE_BYTES_MAX:
         raise LimitExceeded(f"the result of a function has at most {PIPE_BYTES_MAX} bytes of JSON")
     checked: Json = json.loads(text)  # tuples become lists, as from a process

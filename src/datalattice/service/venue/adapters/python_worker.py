@@ -74,7 +74,7 @@ def _answer(request: dict[str, Any]) -> str:
     try:
         return json.dumps({"result": result}, allow_nan=False)
     except (TypeError, ValueError, RecursionError, MemoryError) as error:
-        return json.dumps({"error": f"it returned what is not JSON: {error}"[:_ERROR_CHARS_MAX]})
+        return json.dumps({"error": f"its result is not JSON: {error}"[:_ERROR_CHARS_MAX]})
 
 
 if __name__ == "__main__":
