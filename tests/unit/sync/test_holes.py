@@ -262,6 +262,7 @@ def test_a_stored_child_that_cannot_be_read_is_missing_and_makes_nothing_unsound
         progress = home.keep(waiting.add({child: below[child]}))
         assert progress.complete == ["claim"]
         assert progress.holes == {}
+        assert waiting.size_bytes == 0
         assert home.cells.items() >= whole.items()
 
 

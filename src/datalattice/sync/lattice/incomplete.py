@@ -356,8 +356,9 @@ class IncompleteCells:
         wanted = list(dict.fromkeys(hashes))
         if isinstance(key, bytes):
             cell = self._cells[key]
-            cell.below.extend(hash for hash in wanted if hash not in cell.below)
-            self.size_bytes += REFERENCE_BYTES * len(wanted)
+            deeper = [hash for hash in wanted if hash not in cell.below]
+            cell.below.extend(deeper)
+            self.size_bytes += REFERENCE_BYTES * len(deeper)
         else:
             hashes = self._claims[key].hashes
             hashes.extend(hash for hash in wanted if hash not in hashes)
