@@ -623,7 +623,9 @@ class CellStore(StoreReader):
             shared: dict[bytes, None] = {}  # cells that an earlier value has staged
             while batch := list(islice(rest, PUT_TOGETHER)):
                 locations = self._index.find_many([check_hash(hash) for hash, _ in batch])
-                for (hash, encoding), location in zip(batch, locations, strict=True):
+                has_published = False
+                for (hash, encoding), found in zip(batch, locations, strict=True):
+                    location = self._index.find(hash) if has_published and found < 0 else found
                     if location >= 0 or hash in self._pending or hash in self._writing:
                         if value is not None and (location < 0 or location & STAGED):
                             shared[hash] = None
@@ -640,6 +642,7 @@ class CellStore(StoreReader):
                         if committer.waiting_packs >= UNSYNCED_PACKS_MAX:
                             # Most of it has gone to the disk while these packs filled.
                             committer.flush_durable()
+                            has_published = True  # cells that were in `_writing` are in the index
                         self._write(committer, NO_CELLS, [], None)
             if value is not None and count:
                 self._spans.wait(value, first, len(self._pending))

@@ -16,6 +16,7 @@ from datalattice.cells import (
     Value,
     Vector,
     blob_from,
+    make_blob,
     missing,
     novelty,
     value_hash,
@@ -189,6 +190,18 @@ def test_a_part_of_two_files_of_a_commit_is_counted_once(
     shutil.rmtree(tmp_path / "index")
     with CellStore.open(tmp_path) as store:
         assert all(map(store.announced, own))
+
+
+def test_a_cell_that_is_published_in_the_middle_of_a_put_is_not_stored_again(
+    tmp_path: Path,
+) -> None:
+    dice = random.Random(1)
+    first, other = dice.randbytes(12 * 4_096), dice.randbytes(20 * 4_096)
+    with CellStore.open(tmp_path, pending_bytes=20_000) as store:
+        assert store.put(make_blob(first)) == 13
+        assert store.put(make_blob(first + other)) == 20 + 3
+        store.sync()
+        assert store.stats().staged == store.stats().cells == 36
 
 
 def test_a_collection_in_the_middle_of_a_long_write_moves_what_is_kept_of_it(
