@@ -295,7 +295,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
 
 
 def cell_text(cell: object) -> str:
-    """Return a table cell as text: thousands separated, decimals rounded to two."""
+    """Return a table cell as text: thousands separated, decimals rounded to two, JSON for more."""
+    if isinstance(cell, (dict, list)):
+        return json_text(cell)
     if isinstance(cell, bool) or cell is None:
         return "" if cell is None else str(cell).lower()
     if isinstance(cell, int):

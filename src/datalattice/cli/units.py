@@ -41,7 +41,9 @@ def duration_s(text: str) -> float:
 
 def duration_text(span_ms: int) -> str:
     """Return a duration as options take it, three digits or more and a unit: `88.7s`, `5.5m`."""
-    unit = next((name for name in ("d", "h", "m", "s") if span_ms >= 2 * _UNITS[name]), "ms")
+    # From two on: 90s, not 1.5m; and 1.45s, not 1450ms.
+    least = (("d", 2), ("h", 2), ("m", 2), ("s", 1), ("ms", 0))
+    unit = next(name for name, count in least if span_ms >= count * _UNITS[name])
     count = span_ms / _UNITS[unit]
     return f"{count:.3g}{unit}" if count < 999.5 else f"{count:.0f}{unit}"
 

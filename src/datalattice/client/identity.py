@@ -25,7 +25,7 @@ from datalattice.client.folder import (
 from datalattice.client.opening import LOCK_WAIT_S, explaining_missing, node_or_store
 from datalattice.client.upgrading import check_format
 from datalattice.crypto import Entropy, KeyPair, KeyRing
-from datalattice.errors import UsageError
+from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import (
     LOCAL_KEY,
     NODES_KEY,
@@ -94,7 +94,11 @@ def keys_of(
     else:
         text = os.fspath(key)
         is_path = os.sep in text or not isinstance(key, str)
-        owner = read_key(Path(text) if is_path else folder.named_key_path(text))
+        path = Path(text) if is_path else folder.named_key_path(text)
+        if not is_path and not path.exists():
+            how = f"make one with `lattice key new {text} -d {folder.path}`"
+            raise NoSigningKey(f"the folder has no key {text!r}; {how}")
+        owner = read_key(path)
     if keys is None:
         return OwnKeys.of(owner)
     return OwnKeys(keys.identity, owner, KeyRing(*keys.ring, owner))

@@ -30,6 +30,7 @@ def test_a_handle_prints_its_name_owner_and_size(binding: MemoryBinding) -> None
     assert repr(shop) == "<Database 'shop' of own: 0 keys>"
     shop["a"] = 1
     assert str(shop) == repr(shop) == "<Database 'shop' of own: 1 key>"
+    assert repr(list(shop.scan())) == "[('a', <Entry: value>)]"
     shop.update({f"k{number}": number for number in range(20_000)})
     assert repr(shop) == "<Database 'shop' of own: up to 20,001 keys>"
     others = Database.at(binding.root, OTHER.public_key, "shop", binding=binding)

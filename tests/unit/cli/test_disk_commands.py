@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,8 @@ def test_a_running_node_is_checked_and_heals_itself(lattice: Any, tmp_path: Path
         ran = lattice("disk", "heal", "--from-store", tmp_path / "whole")
         assert ran.code == 0, ran.err
         assert lattice("node", "status", "--json").document["health"] == "ok"
+        shown = dict(line.split(maxsplit=1) for line in lattice("node", "status").out.splitlines())
+        assert re.fullmatch(r"[0-9.]+m?s", shown["unchanged"]), "a duration, as options take it"
         assert lattice("disk", "check").code == 0
     assert lattice("disk", "check").code == 0
     flip(home, 30_000)

@@ -276,6 +276,12 @@ def test_commands_of_a_running_node_print_json(lattice: Lattice, words: dict[str
 # --- forms --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("owner")
+def test_a_table_shows_nested_values_as_json(lattice: Lattice) -> None:
+    lattice("queue", "offer", "log", '{"a": [true, null]}', "--in", "json")
+    assert '{"a": [true, null]}' in lattice("queue", "tail", "log", "--as", "table").out
+
+
 def test_lists_are_tab_separated_in_a_pipe_and_tables_on_demand(
     lattice: Lattice, owner: str
 ) -> None:

@@ -355,8 +355,10 @@ def test_keys_are_named_by_name_path_or_pair(node: Node, path: Path) -> None:
         with datalattice.open(path, key=key) as other:
             assert other.owner.key == OTHER.public_key
     assert node.owner.key != OTHER.public_key
-    with pytest.raises(NoSigningKey, match="no key at"):
+    with pytest.raises(NoSigningKey, match=r"no key 'missing'; .* `lattice key new missing -d "):
         datalattice.open(path, key="missing")
+    with pytest.raises(NoSigningKey, match="no key at"):
+        datalattice.open(path, key=path / "missing.key")
 
 
 def test_a_folder_that_is_missing_is_made_only_to_be_written(path: Path) -> None:

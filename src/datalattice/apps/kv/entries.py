@@ -66,6 +66,9 @@ class Entry:
         self.expire: Final = expire
         self.base: Final = base
 
+    def __repr__(self) -> str:
+        return f"<Entry: {self.type_name}>"
+
     @property
     def rank(self) -> int:
         """The rank that decides between entries with equal times."""

@@ -427,7 +427,9 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str | Listing]:
     found.pop("sections", None)  # hashes of sections: for `watch`
     if reasons:
         found["health"] = "degraded"  # the reasons follow, each with its key
-    yield from pair_lines({name: _shown(name, value) for name, value in found.items()})
+    yield from pair_lines(
+        {name.removesuffix("_ms"): _shown(name, value) for name, value in found.items()}
+    )
     yield from (f"damaged: {one}" for one in damage or ())
     yield from (f"over quota: {one}" for one in over_quota or ())
     yield from (f"degraded ({key}): {text}" for key, text in (reasons or {}).items())
