@@ -50,9 +50,11 @@ def test_pieces_make_the_blob_of_their_bytes(pieces: list[bytes], staged: bool) 
     assert (value if isinstance(value, bytes) else value.read(0, len(wanted))) == wanted  # type: ignore[attr-defined]
 
 
-@given(contents(), contents(), st.integers(0, 40 * CHUNK))
-def test_a_builder_goes_on_from_any_blob(start: bytes, more: bytes, zeros: int) -> None:
-    builder = BlobBuilder(make_blob(start))
+@given(contents(), contents(), st.integers(0, 40 * CHUNK), st.booleans())
+def test_a_builder_goes_on_from_any_blob(
+    start: bytes, more: bytes, zeros: int, plain: bool
+) -> None:
+    builder = BlobBuilder(start if plain else make_blob(start))
     builder.write_zeros(zeros)
     builder.write(more)
     agree(builder.finish(), start + bytes(zeros) + more)

@@ -108,7 +108,7 @@ class BlobBuilder:
     def _resume(self, start: Value) -> None:
         length = blob_length(start)
         self._length = length
-        node: Value = start
+        node: Value = make_blob(start) if isinstance(start, bytes) else start
         while isinstance(node, Blob):
             span: i64 = chunk_span(node._length)
             level = _level_of(span)
