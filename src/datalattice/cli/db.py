@@ -117,6 +117,13 @@ def _left(left: timedelta | None) -> int | None:
     return None if left is None else left // timedelta(milliseconds=1)
 
 
+def _ttl_s(text: str) -> float:
+    # "A duration is a number and `ms`, `s`, `m`, `h`, `d` or `w`" (docs/cli.md).
+    if duration_s(text) < 0.001:
+        raise UsageError(f"a key expires after 1ms or more, such as 90s; got {text!r}")
+    return duration_s(text)
+
+
 def _ttl_text(ttl_ms: int | None) -> str:
     return "never" if ttl_ms is None else duration_text(ttl_ms)
 
@@ -275,8 +282,7 @@ def set_(
 ) -> CommandResult:
     """Set a value; it replaces anything under the key. The first write makes the database."""
     cell = parse_value(value, form)  # before the store is opened: a wrong value changes nothing
-    # "A duration is a number and `ms`, `s`, `m`, `h`, `d` or `w`" (docs/cli.md).
-    ttl_s = None if ttl is None else duration_s(ttl)
+    ttl_s = None if ttl is None else _ttl_s(ttl)
     _edit(call, db, lambda database: database.set(key, cell, ttl_s))
     return CommandResult({"key": key, "value": value_json(cell)}, [])
 
@@ -305,7 +311,7 @@ def expire(
     span: Annotated[str, typer.Argument(metavar="IN", help="How long until then: 90s, 2h, 1d.")],
 ) -> CommandResult:
     """Let a key expire; print whether there is one."""
-    ttl_s = duration_s(span)
+    ttl_s = _ttl_s(span)
     return _said(key, "done", _edit(call, db, lambda database: database.expire(key, ttl_s)))
 
 

@@ -64,13 +64,16 @@ def new(call: Call, name: NameArgument = None) -> CommandResult:
     """Make a key pair. A key that is there already is never replaced.
 
     Without a name it proves the node and owns its data; one with a name joins the keys of owners
-    that the node writes for.
+    that the node writes for. Commands write under the one named `owner` as soon as there is one.
     """
     path = call.folder.identity_path if name is None else _key_file(call.folder, name)
     key_pair = KeyPair.generate()
     write_key(path, key_pair)  # fails if the file exists: "never replaced"
     made = _describe(path, name or "", key_pair)
-    return CommandResult(made, [f"public key  {made['public_key']}", f"file        {path}"])
+    text = [f"public key  {made['public_key']}", f"file        {path}"]
+    is_owner = name is not None and path == call.folder.key_path  # named `owner`
+    notices = ["commands in this folder write under this key from now on"] if is_owner else ()
+    return CommandResult(made, text, notices=notices)
 
 
 @command(app, "show", ANY)

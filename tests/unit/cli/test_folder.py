@@ -44,6 +44,13 @@ def test_further_keys_have_names(lattice: Any, owner: str) -> None:
     assert "alice" in lattice("key", "list").out
 
 
+@pytest.mark.usefixtures("owner")
+def test_commands_write_under_the_key_named_owner(lattice: Any) -> None:
+    made = lattice("key", "new", "owner")
+    assert "commands in this folder write under this key" in made.err
+    assert lattice("key", "show").out.strip() in made.out
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "x" * 65, "a b", "ü"])
 def test_a_name_that_is_no_name_is_refused(lattice: Any, name: str, tmp_path: Path) -> None:
     ran = lattice("key", "new", name)
