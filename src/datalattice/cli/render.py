@@ -140,12 +140,14 @@ class Records:
     """Items that are printed one by one as they are read, more than memory may hold.
 
     is_live: the items come as they happen, so each is printed at once, and a document a line.
+    row:     the columns of a table; None: the fields of the document.
     """
 
     items: Iterable[Any]
     document: Callable[[Any], Jsonable]
     text: Callable[[Any], str]
     is_live: bool = False
+    row: Callable[[Any], dict[str, object]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ def _show_records(records: Records) -> None:
         for item in records.items:
             print_json_line(records.document(item))
     elif _form.name == "table" and not records.is_live:
-        rows = [*map(records.document, records.items)]
+        rows = [*map(records.row or records.document, records.items)]
         _show_text(
             CommandResult([one if isinstance(one, dict) else {"value": one} for one in rows])
         )

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from datalattice.cli.render import pair_lines, print_json_list, print_lines
+from datalattice.cli.render import cell_text, pair_lines, print_json_list, print_lines
 
 
 class Terminal(io.StringIO):
@@ -34,6 +34,10 @@ def test_a_list_printed_member_by_member_is_one_document(
 ) -> None:
     print_json_list(iter(members))
     assert json.loads(capsys.readouterr().out) == members
+
+
+def test_a_table_shows_nested_values_as_json() -> None:
+    assert cell_text({"a": [True, None]}) == '{"a": [true, null]}'
 
 
 def test_pairs_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:

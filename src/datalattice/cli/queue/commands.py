@@ -117,6 +117,17 @@ def _document(entry: _ValueEntry) -> dict[str, object]:
     }
 
 
+def _row(entry: _ValueEntry) -> dict[str, object]:
+    return {
+        "owner": str(entry.owner),
+        "partition": value_text(entry.partition),
+        "offset": entry.offset,
+        "time": moment_text(entry_stamp_ms(entry.cell)),
+        "key": "" if entry.key is None else value_text(entry.key),
+        "value": _short(entry),
+    }
+
+
 def _short(entry: _ValueEntry) -> str:
     return value_text(entry.value)
 
@@ -128,7 +139,7 @@ def _long(entry: _ValueEntry) -> str:
 
 
 def _printed(entries: Iterable[_ValueEntry], *, long: bool, is_live: bool = False) -> Records:
-    return Records(entries, _document, _long if long else _short, is_live)
+    return Records(entries, _document, _long if long else _short, is_live, _row)
 
 
 # --- writing --------------------------------------------------------------------------------------
