@@ -165,6 +165,14 @@ def test_8_two_sites(tmp_path: Path) -> None:
             )
 
 
+def test_what_a_peer_had_is_here_when_the_wait_ends(tmp_path: Path) -> None:
+    with serve(tmp_path / "a") as north, serve(tmp_path / "b", peers=[north.address]) as south:
+        for number in range(10):
+            north.queue("log").offer(number)
+            south.wait_equal()
+            assert list(south.feed("log")) == list(range(number + 1))
+
+
 def test_9_live_in_an_event_loop(folder: Path) -> None:
     async def story() -> list[object]:
         found: list[object] = []

@@ -11,6 +11,7 @@ Length: one method for each thing a node has, most of them documentation.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +34,7 @@ from datalattice.actions import (
     AddPeer,
     GetNodeHealth,
     JoinStore,
+    PullPeers,
     ReloadSettings,
     RemovePeer,
     whole_document,
@@ -604,14 +606,23 @@ class Node:
     def wait_equal(self, timeout: float = 30.0) -> None:
         """Return when the running node and all its peers have the same data.
 
+        What a peer had when this is called is here when it returns.
+
         Raises: PeerUnavailable: no node runs in the folder. Timeout: they differ still.
         """
         give_up_s = time.monotonic() + timeout
+        is_asked = False
         while True:
             peers = self.peers()
             # A node without peers has nothing to be equal to: it waits for the first.
             if peers and all(peer.get("equal") is True for peer in peers):
-                return
+                if is_asked:
+                    return
+                # What a peer stated last may be older than what it has by now.
+                with contextlib.suppress(PeerUnavailable, Timeout):
+                    self.ask(PullPeers())
+                    is_asked = True
+                    continue
             if time.monotonic() >= give_up_s:
                 behind = [
                     str(peer.get("address")) for peer in peers if peer.get("equal") is not True
