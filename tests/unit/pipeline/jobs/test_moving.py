@@ -243,7 +243,7 @@ def test_a_task_writes_files_of_bounded_groups_and_sizes(
     (two,) = written()
     assert pq.ParquetFile(tmp_path / two["path"]).metadata.num_row_groups == 5
     monkeypatch.setitem(
-        _write_files.__globals__, "FILE_BYTES_MAX", 5
+        _write_files.__globals__, "_FILE_BYTES_MAX", 5
     )  # more than the head of a file
     several = written()
     assert [row["rows"] for row in several] == [20] * 5
