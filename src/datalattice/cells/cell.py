@@ -130,7 +130,7 @@ class Ref:
         return value
 
     def drop(self) -> None:
-        """Let go of the value; it is loaded again when it is looked at."""
+        """Release the value; the next read loads it again."""
         self.present = False
         self.value = None
 

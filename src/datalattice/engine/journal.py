@@ -564,7 +564,7 @@ class JournaledEngine:
         return JournalWriteTxn(self, self._base.write())
 
     def begin_write(self, raw: WriteTxn) -> _Recent:
-        """Return the records in front of the tables, for the one who writes."""
+        """Return the records that the tables do not have yet, for the writer."""
         with self._lock:
             self._move_header()  # a process of an earlier version may write meanwhile
             return self._follow(raw, is_writer=True)[0]
@@ -576,7 +576,7 @@ class JournaledEngine:
         changes: dict[str, dict[bytes, bytes | None]],
         size: int,
     ) -> None:
-        """Make the changes of a transaction durable, or part of that of the tables."""
+        """Write the changes of a transaction as a record, or into the tables where none fits."""
         if size <= RECORD_BYTES_MAX and recent.end + size <= self._full_bytes:
             self._append(recent, changes)
         else:
@@ -640,7 +640,7 @@ class JournaledEngine:
                 file.close()
 
     def _move_header(self) -> None:
-        """Take over from an earlier version, which has its header in the journal."""
+        """Take the header out of a journal of an earlier version."""
         file = self._file
         assert file is not None, "a writer has made the file"
         try:
@@ -738,7 +738,7 @@ class JournaledEngine:
         return {}, 0, b""
 
     def _adopt(self, recent: _Recent) -> None:
-        """Go on behind the records that are there, though the header does not know them."""
+        """Acknowledge records that are in the journal and that its header does not count yet."""
         file = self._file
         assert file is not None, "a writer has made the file"
         try:

@@ -384,7 +384,7 @@ def parts(
 
 
 def _with_longer(index: Index, near: Index, limit: bytes) -> list[Index]:
-    """Return `near`, and the names with made keys that share the first eight bytes of `limit`."""
+    """Return `near`, and the longer names that share the first eight bytes of `limit`."""
     # A short limit divides both kinds of keys alike.
     if len(limit) <= HEAD_BYTES:
         return [near]

@@ -55,7 +55,7 @@ class StopJobs(Message, name="repl.stop"):
 
 
 class DrawGraph(Message, name="repl.graph"):
-    """Draw which operation of a store followed on which, the oldest on top.
+    """Draw the operations of a store as a graph, each below those that it follows.
 
     chains: also what each author wrote one after the other.
     """

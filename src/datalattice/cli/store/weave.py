@@ -152,7 +152,7 @@ def graph(
         bool, typer.Option("--chains", help="Draw the chain of each author too.")
     ] = False,
 ) -> CommandResult:
-    """Draw which operation followed on which, the oldest on top.
+    """Draw the operations of a store as a graph, each below those that it follows.
 
     A line is a dependency: a write that replaced another. A circle with a point depends on none,
     an open one joins several.
