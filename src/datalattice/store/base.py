@@ -509,7 +509,10 @@ class Store(CellSink):
         Raises: MissingData: it is not here. Corruption: its bytes are damaged.
         """
         found = self._cache.get(hash)
-        if found is not None:
+        if isinstance(found, Cell) and found._loader is not None and found._loader is not self:
+            # Committed to another store since, and loads through that one, which may be closed.
+            self._cache.forget(hash)
+        elif found is not None:
             return found
         encoding = self.get_encoding(hash)
         if encoding is None:

@@ -62,6 +62,15 @@ def test_a_path_below_a_file(tmp_path: Path) -> None:
             CellStore.open(path)
 
 
+def test_a_value_of_two_stores_is_read_from_the_one_that_is_open(tmp_path: Path) -> None:
+    with CellStore.open(tmp_path / "one") as one:
+        one.commit(value(1, 100))
+        with CellStore.open(tmp_path / "two") as two:
+            two.commit(one.root())
+        assert same(one.root(), value(1, 100))
+        assert missing(one.root()) == []
+
+
 def test_values_of_a_closed_store_say_what_to_do(tmp_path: Path) -> None:
     with CellStore.open(tmp_path / "one") as one:
         one.commit(value(1, 100))
