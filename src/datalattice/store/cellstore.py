@@ -474,9 +474,9 @@ class CellStore(StoreReader):
             # A cell is counted once as no longer staged: by its hash, or in a span.
             locations = self._index.find_many(list(promoted))
             if min(locations) < 0:
-                written = committer.waiting_locations()
+                waiting_at = committer.waiting_locations()
                 known_at = zip(promoted, locations, strict=True)
-                locations = [written.get(hash, at) if at < 0 else at for hash, at in known_at]
+                locations = [waiting_at.get(hash, at) if at < 0 else at for hash, at in known_at]
             self._spans.forget_at(locations)
         has_new = bool(fresh or private or promoted or spans or self._pending)
         # Nothing to write: the root is the present one, and no cell is new.
@@ -493,7 +493,10 @@ class CellStore(StoreReader):
         # Private cells are written in the same pack, marked as staged.
         self._pending |= private
         self._pending_bytes += sum(map(len, private.values()))
-        return self._write(committer, cells, list(promoted), root, spans)
+        written = self._write(committer, cells, list(promoted), root, spans)
+        # Until they are durable nobody stages them: a staged copy would hide an announced one.
+        self._writing.update(fresh)
+        return written
 
     def _staged_below(
         self, shown: list[EncodedCell], known: list[bytes]

@@ -302,6 +302,24 @@ def test_commits_that_wait_together_share_one_sync(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_put_beside_a_commit_does_not_stage_cells_that_this_announces(tmp_path: Path) -> None:
+    disk: Disk = CountingDisk()
+    assert isinstance(disk, CountingDisk)
+    shared = [hash for hash, _, _ in novelty(value(1))]
+    with CellStore.open(tmp_path, disk=disk) as store:
+        store.commit(value(0))
+        disk.gate.clear()
+        disk.begun.clear()
+        thread = threading.Thread(target=store.commit, args=(value(1),))
+        thread.start()
+        assert disk.begun.wait(30)
+        store.put(Vector.of([value(1), "a" * 200]))
+        disk.gate.set()
+        thread.join()
+        store.sync()
+        assert all(map(store.announced, shared))
+
+
 def test_large_commits_are_split_and_still_all_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
