@@ -499,9 +499,13 @@ class JournaledEngine:
         if base.read_only:
             return  # the files are opened once they are there
         try:
-            with base.write():  # alone: files are filled with zeros
+            with base.write() as raw:  # alone: files are filled with zeros
                 self._open_files()
                 self._move_header()
+                # What a killed writer has left counts from now on or never: a caller decides by
+                # what it reads before it writes. Whoever reads or writes gets the damage raised.
+                with contextlib.suppress(Corruption):
+                    self._follow(raw, is_writer=True)
         except BaseException:
             self._close_files()
             raise

@@ -396,22 +396,28 @@ for number in range(int(sys.argv[3])):
 
 
 def test_a_thread_that_reads_while_a_record_is_published_does_not_take_it_twice() -> None:
+    readers: list[threading.Thread] = []
+    engines: list[JournaledEngine] = []
+
     class Published(MemoryFile):
         def write(self, offset: int, data: bytes) -> None:
             super().write(offset, data)
-            reader = threading.Thread(target=lambda: engine.read().close())
+            if not engines:
+                return
+            reader = threading.Thread(target=lambda: engines[0].read().close())
             readers.append(reader)
             reader.start()
             reader.join(0.2)  # it has read the record by then, or waits for the writer
 
-    readers: list[threading.Thread] = []
     files = MemoryFiles()
     files.end = Published()
     base = MemoryEngine((*KIT_TABLES, JOURNAL_TABLE))
     engine = JournaledEngine(base, files, b"boot")
+    engines.append(engine)
     for number in range(3):
         with engine.write() as txn:
             txn.put("one", bytes([number]), b"x")
+    assert len(readers) == 3
     for reader in readers:
         reader.join()
     other = JournaledEngine(base, files, b"boot")
