@@ -279,6 +279,10 @@ def test_whatever_was_signed_is_in_the_order_too(name: str, data: st.DataObject)
     check_order(LAWFUL[name][0], data.draw(SEVERAL_FOREIGN[name]))
 
 
+def test_malformed_integers_are_in_the_order_of_their_merge() -> None:
+    check_order(MaxLattice(0), [Set.of([]), *(-number for number in range(1, 100)), 3])
+
+
 @given(st.lists(TIMED_JSON, min_size=2, max_size=3))
 def test_last_write_preferred_json_is_commutative_and_idempotent(states: list[Value]) -> None:
     # One time stands for parts of different age: associativity is outside its laws.

@@ -124,8 +124,11 @@ class MaxLattice(Register):
 
     def _element(self, value: Value) -> Element:
         number = as_integer(value)
-        if number is None or not self.check_foreign(value):
+        if number is None:
             return malformed(value)
+        if not self.check_foreign(value):
+            # A merge of two integers below the zero keeps the larger, so the smaller is the worse.
+            return (*malformed(value)[:3], number_tail(-number))
         return element(UNTIMED, number_tail(number))
 
     def check_foreign(self, value: Value) -> bool:
