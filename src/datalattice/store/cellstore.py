@@ -494,7 +494,7 @@ class CellStore(StoreReader):
         self._pending |= private
         self._pending_bytes += sum(map(len, private.values()))
         written = self._write(committer, cells, list(promoted), root, spans)
-        # Until they are durable nobody stages them: a staged copy would hide an announced one.
+        # Other puts find them here until they are durable: a staged copy hides an announced cell.
         self._writing.update(fresh)
         return written
 
