@@ -83,7 +83,7 @@ class Drive(DriveReader):
         self._binding: Final = binding
         self._clock: Final = clock or SystemClock()
         self._stage: Final = stage
-        # Of this object: two drives on one cursor are ordered by the stamps in the tree.
+        # One per object: the stamps in the tree order the writes of two drives on one cursor.
         self._last_ms = 0
 
     @classmethod
@@ -144,7 +144,7 @@ class Drive(DriveReader):
         def change(root: Value, now_ms: int) -> Value:
             made = root
             for length in range(1, len(names)):
-                part = names[:length]  # the parents and the directory in one update
+                part = names[:length]
                 if not tree.is_live(made, part):
                     made = tree.edit(made, part, now_ms, tree.new_directory(part))
             if names:
@@ -210,8 +210,9 @@ class Drive(DriveReader):
     def set_properties(self, path: PathLike, changes: Mapping[str, str | None]) -> None:
         """Set texts under names at a file or directory, or remove them where the text is None.
 
-        Raises: NoSuchPath: nothing is at `path`. LimitExceeded: there would be too many.
-                UsageError: a name is empty, or the metadata is not a Map.
+        Raises: NoSuchPath: nothing is at `path`. LimitExceeded: more than `PROPERTIES_MAX`
+                properties, or more than `PROPERTIES_BYTES_MAX` bytes of them. UsageError: a name is
+                empty, or the metadata is not a Map.
         """
         names = split_path(path)
 
@@ -243,7 +244,7 @@ class Drive(DriveReader):
         Raises: NoSuchPath: the parent directory is missing. IsADirectory: `path` is a directory.
         """
         names = split_path(path)
-        # Refused before the content is read, which may be long.
+        # Checked before the content is read, which may be long.
         tree.check_file(self._cursor.get(), names)
         if isinstance(data, Blob):
             content: Value = data  # shared, not copied: its chunks are in the store already
@@ -401,7 +402,7 @@ class Drive(DriveReader):
         def change(held: DriveNode | None) -> Value:
             if held is None and must_exist:
                 raise NoSuchPath(f"there is nothing at {join_path(names)}")
-            # A missing file is written from nothing.
+            # A missing file starts empty.
             return content(b"" if held is None or held.data is None else held.data)
 
         self._edit(names, tree.new_content(names, change, exclusive=False))

@@ -28,7 +28,7 @@ TextMode = Literal[
 ]
 
 _MODES: Final[tuple[str, ...]] = (*get_args(BinaryMode)[:8], *get_args(TextMode)[:8])
-"""The modes of files, without other spellings of the same ones."""
+"""The accepted modes, each in one spelling."""
 
 
 class FileOperations(Protocol):
@@ -190,7 +190,7 @@ def open_file(
             f"`buffering` is not 0 (binary files), -1 or a size of 2 or more: {buffering}"
         )
     if not is_text and (encoding or errors or newline):
-        raise UsageError(f"`encoding`, `errors` and `newline` are those of text, not of {mode!r}")
+        raise UsageError(f"`encoding`, `errors` and `newline` need a text mode, got {mode!r}")
     binary = _open_binary(drive, path, known[0], both="+" in known, buffering=buffering)
     if not is_text:
         return binary

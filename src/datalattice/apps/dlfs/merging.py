@@ -60,8 +60,9 @@ def time_of(value: Value) -> int:
     Cost:   walks each distinct directory once.
     """
     node = read_node(value)
-    if node is None:  # of a directory its entries may be later than it
+    if node is None:
         return NO_TIME
+    # The entries of a directory may be later than its own utime.
     return directory_time(value, node) if node.is_directory else node.utime
 
 
@@ -146,7 +147,7 @@ class Merging:
     def __init__(
         self, context: MergeContext | None, memos: _Memos | None = None, work: Work | None = None
     ) -> None:
-        # Nobody listens: paths need not be built.
+        # Without a listener, no report is made.
         silent = context is None or context.report is discard
         if context is not None:
             work = context.work
@@ -193,9 +194,9 @@ class Merging:
     # --- foreign trees ---
 
     def clean(self, value: Value, path: ValuePath, depth: int) -> Value:
-        """Return a well-formed foreign node without malformed entries; report each of these.
+        """Return a well-formed foreign node without its malformed entries; report each of these.
 
-        Returns the same object if there are none.
+        Returns the same object if every entry is well formed.
         """
         node = read_node(value)
         if node is None or node.entries is None:
@@ -249,16 +250,16 @@ class Merging:
             return own
         a, b = read_node(own), read_node(other)
         assert b is not None
-        if a is None or is_zero(own):  # the zero node is what a new drive is
+        # A drive is the zero node, an empty directory of time 0, until its first write.
+        if a is None or is_zero(own):
             return self.clean(other, path, depth)
-        # The zero, an empty directory of time 0, is what a drive is before its first write.
         if is_zero(other):
             return own
         if a.is_directory and b.is_directory:
             return self._once(
                 self._memos.joins,
                 (value_hash(own), value_hash(other)),
-                a if a.entries else b,  # of an empty pair the other one's entries are read
+                a if a.entries else b,  # the work is charged for the side that has entries
                 depth,
                 lambda: self._directories(own, a, other, b, path, depth),
             )
@@ -297,7 +298,7 @@ class Merging:
         # "Where a directory meets a file or a tombstone, time decides, and the directory keeps only
         # what is newer" (docs/dlfs.md "Merge").
         if not self._is_newer(directory, node, register.utime):
-            self._report(WriteSuperseded(path, side))  # the directory loses whole
+            self._report(WriteSuperseded(path, side))  # the directory loses with all its entries
             return register_value
         if register.is_file:
             self._report(WriteSuperseded(path, OTHER if side == OWN else OWN))
@@ -373,12 +374,11 @@ class Merging:
     def _cut(self, value: Value, at: int, side: str, path: ValuePath, depth: int) -> Value:
         """Return the part of a node that is newer than `at`, ABSENT if there is none.
 
-        Returns the same object if everything is newer. Own's side may contain malformed or too deep
-        nodes from its signer; these are dropped.
+        Returns the same object if everything is newer. Malformed and too deep nodes are dropped.
         """
         self._deepest = max(self._deepest, depth)
         node = read_node(value)
-        # Own's side may hold what its signer wrote.
+        # The signer of own may have written any value: no merge has checked it.
         if node is None or depth > DRIVE_DEPTH_MAX or not self._is_sound(value):
             return ABSENT
         if node.entries is None:
@@ -412,7 +412,7 @@ class Merging:
         stays = node.utime > at
         if not stays and not entries:
             return ABSENT  # every newer node is too deep
-        # A base at or below the cut says nothing more.
+        # A base at or below the cut clears nothing that the cut has kept.
         base = node.base if node.base > at else NO_TIME
         is_folded = next(deletions_of(node), None) is None
         if is_folded and entries is full and stays and base == node.base:
@@ -446,8 +446,8 @@ class _Names:
         return self._own.merge_with(self._other, self._join, rival=self._rival, work=work)
 
     def _rival(self, held: Value, own: Value, key: Value, other: Value) -> tuple[Value, object]:
-        """Return the entry that stays, of two whose keys share their first 32 bytes."""
-        if not is_name(key):  # of two keys with equal first bytes one may be no name
+        """Return the entry to keep of two entries whose keys share their first 32 bytes."""
+        if not is_name(key):  # a foreign key may share the first bytes of a name and not be one
             self._lost(key, False)
             return held, own
         if is_name(held):
@@ -475,7 +475,7 @@ class _Names:
 
 
 def _rank(node: DriveNode) -> tuple[int, bool, bytes]:
-    """Return the rank of a directory; time, metadata and other fields come from the greater."""
+    """Return the rank of a directory; the greater one gives time, metadata and further fields."""
     plain = node.metadata is None and not node.further
     shown = b"" if plain else value_hash(Vector.of([node.metadata, *node.further]))
     return node.utime, not plain, shown

@@ -1,9 +1,9 @@
 """Node: the value of a directory, a file or a tombstone, and the paths that lead to it.
 
 A node is the Vector `[entries, data, metadata, utime]`: a directory has entries, a file has data, a
-tombstone has neither. An optional fifth element maps names to times: that of the empty name is the
-directory's base, and everything in the directory is newer than its base. Other names there are
-deletions in the layout of CAD028 and read as tombstones.
+tombstone has neither. An optional fifth element maps names to times. The time of the empty name is
+the directory's base: everything in the directory is newer. The times of other names are deletions
+in the layout of CAD028 and read as tombstones.
 
 Source: CAD028 "Node", "Names", "Tombstones", "Paths"; docs/dlfs.md "Nodes", "Names and paths",
     "Merge"; docs/design/decisions.md "D-FS1".
@@ -27,10 +27,11 @@ DELETIONS_AT: Final = 4
 NODE_FIELDS: Final = 4
 
 NODE_FIELDS_MAX: Final = 256
-"""Most elements of a node. A dozen cells can encode any number, and a merge keeps them all."""
+"""Most elements of a node. A dozen cells can encode a Vector of any length, and a merge keeps all
+elements."""
 
 DRIVE_DEPTH_MAX: Final = 100
-"""Most names in a path; deeper nodes are neither written nor accepted from others."""
+"""Most names in a path; deeper nodes are refused when written and dropped when merged."""
 
 BASE_KEY: Final = ""  # no file can have the empty name
 
@@ -93,7 +94,7 @@ def read_node(value: Value) -> DriveNode | None:
 
     Cost:   reads only the top of the value.
     """
-    # A foreign value may be any cell.
+    # A peer may send any cell as a node.
     if not isinstance(value, Vector) or not NODE_FIELDS <= len(value) <= NODE_FIELDS_MAX:
         return None
     entries, data, metadata, utime, *rest = value
@@ -134,7 +135,7 @@ def make_directory(
     further: tuple[Value, ...] = (),
 ) -> Vector:
     """Return a directory: four elements, five with a base, more with further fields."""
-    # Four fields unless there is more: equal nodes are equal bytes.
+    # Equal nodes must have equal bytes, so the fifth field is written only if it is needed.
     fields: list[Value] = [entries, None, metadata, utime]
     if base > NO_TIME:
         fields.append(Index.of([(BASE_KEY, base)]))

@@ -17,17 +17,17 @@ from datalattice.errors import LimitExceeded, UsageError
 PROPERTIES_KEY: Final = Keyword("properties")
 
 PROPERTIES_MAX: Final = 128
-"""Properties of one file."""
+"""Most properties of one file or directory."""
 
 PROPERTIES_BYTES_MAX: Final = 65_536
-"""Bytes of UTF-8 of all names and texts of one file."""
+"""Most bytes of UTF-8 in all names and texts of one file or directory."""
 
 
 def properties_of(metadata: Value) -> dict[str, str]:
     """Return the properties in a node's metadata, in the order of the Map.
 
-    What others stored may be anything: entries that are not texts, and those beyond the limits,
-    are left out.
+    Another program may have stored any value: entries that are not texts, and those beyond the
+    limits, are left out.
     """
     held = metadata.get(PROPERTIES_KEY) if isinstance(metadata, Map) else None
     found: dict[str, str] = {}
@@ -35,7 +35,7 @@ def properties_of(metadata: Value) -> dict[str, str]:
     for name, value in held.entries() if isinstance(held, Map) else ():
         if not isinstance(name, str | Text) or not isinstance(value, str | Text):
             continue
-        # Before they are read: a few cells can name a huge text.
+        # Measured before they are read: a few cells can encode a text of any size.
         size += sum(
             one.byte_length() if isinstance(one, Text) else len(one) for one in (name, value)
         )
@@ -48,8 +48,8 @@ def properties_of(metadata: Value) -> dict[str, str]:
 def with_properties(metadata: Value, changes: Mapping[str, str | None]) -> Value:
     """Return the metadata with properties set, or removed where the text is None.
 
-    Raises: UsageError: a name is empty, or the metadata is not a Map. LimitExceeded: there would be
-            too many of them.
+    Raises: UsageError: a name is empty, or the metadata is not a Map. LimitExceeded: more than
+            `PROPERTIES_MAX` properties, or more than `PROPERTIES_BYTES_MAX` bytes of them.
     """
     held = Map.of({}) if metadata is None else metadata
     if not isinstance(held, Map):
@@ -62,7 +62,7 @@ def with_properties(metadata: Value, changes: Mapping[str, str | None]) -> Value
             found.pop(name, None)
         else:
             found[name] = value
-    # A text of an owner may have bytes that are not UTF-8, which stand as surrogates.
+    # Bytes of a stored text that are not UTF-8 read as surrogates.
     size = sum(len(one.encode("utf-8", "surrogatepass")) for pair in found.items() for one in pair)
     if len(found) > PROPERTIES_MAX or size > PROPERTIES_BYTES_MAX:
         raise LimitExceeded(

@@ -97,7 +97,7 @@ def _usage(value: Value, depth: int, known: dict[tuple[bytes, int], DriveUsage])
                 total += below.bytes
                 files += below.files
                 directories += below.directories
-        # Shared subtrees are counted at each place, and read once.
+        # A shared subtree counts wherever it appears, and is read once.
         found = known[key] = DriveUsage(total, files, directories)
     return found
 
@@ -106,7 +106,7 @@ def walked(names: PathNames, value: Value) -> Iterator[tuple[str, list[str], lis
     """Yield (path, directories, files) of the directory `value` at `names` and of all below it."""
     waiting = [(names, value)]
     while waiting:
-        place, directory = waiting.pop()  # a stack of its own: depth is not Python's
+        place, directory = waiting.pop()  # an explicit stack: Python's recursion is limited
         found = listed(directory)
         below = [(name, child) for name, child, node in found if node.is_directory]
         yield (
@@ -114,7 +114,7 @@ def walked(names: PathNames, value: Value) -> Iterator[tuple[str, list[str], lis
             [name for name, _ in below],
             [name for name, _, node in found if node.is_file],
         )
-        # Reversed: the stack gives them in order.
+        # Reversed, because the stack returns the last one first.
         waiting.extend(((*place, name), child) for name, child in reversed(below))
 
 
@@ -142,10 +142,9 @@ class DriveWatch(Stream[FileChange]):
 
 
 def _differing(names: PathNames, before: Value, after: Value) -> Iterator[FileChange]:
-    """Yield what differs in two directories, or None, and in all directories below them."""
-    if (
-        same(before, after) or len(names) > DRIVE_DEPTH_MAX
-    ):  # equal subtrees are skipped by their hash
+    """Yield the changes between two versions of a directory, None if absent, and all below it."""
+    # Equal subtrees have equal hashes and are skipped.
+    if same(before, after) or len(names) > DRIVE_DEPTH_MAX:
         return
     old, new = ({name: child for name, child, _ in listed(one)} for one in (before, after))
     for name in sorted({*old, *new}):
@@ -153,8 +152,8 @@ def _differing(names: PathNames, before: Value, after: Value) -> Iterator[FileCh
         if was is not None and now is not None and same(was, now):
             continue
         was_directory, is_directory = _is_directory(was), _is_directory(now)
-        # "Every directory above gets the stamp as its utime": a directory that stays one only
-        # passes on what changed in it.
+        # "Every directory above gets the stamp as its utime": so a directory on both sides always
+        # differs, and only the changes below it are reported.
         if not (was_directory and is_directory):
             yield FileChange(join_path(path), None if now is None else stat_of(path, now))
         if was_directory or is_directory:
@@ -292,7 +291,7 @@ class DriveReader:
         try:
             return tree.find(self._cursor.get(), split_path(path))
         except NoSuchPath:
-            return None  # a file in the way, too
+            return None  # also if a file stands in the way: NotADirectory is a NoSuchPath
 
     def _directory(self, path: PathLike) -> Value:
         names = split_path(path)

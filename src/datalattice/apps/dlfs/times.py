@@ -120,10 +120,8 @@ class _Walked:
                 self.time = max(self.time, child.utime)
 
     def take(self, base: int, time: int) -> None:
-        """Count the time of a directory in it; one that is not newer than its base is malformed.
-
-        A merge drops what is malformed, and the time of what is left must not be less.
-        """
-        # A merge drops a directory that is not newer than its base, and its entries with it.
+        """Include the time of a directory below, unless that directory is malformed."""
+        # A directory that is not newer than its base is malformed. A merge drops it with all its
+        # entries, and the time of the rest must stay the same.
         if time > base:
             self.time = max(self.time, time)

@@ -1,7 +1,8 @@
-"""Tree: reading and writing places in a tree of nodes. Pure functions from root to root.
+"""Tree: reading and writing the nodes of a tree by path. Pure functions from root to root.
 
-Every write has one stamp: not before the present, later than what it replaces and than the base of
-every directory above. Every directory above gets it as its time, unless that is later already.
+Every write has one stamp: at least the present, later than the node that it replaces and than the
+base of every directory above. Every directory above gets the stamp as its utime, unless its own
+is later.
 
 Source: CAD028 "Drives", "Paths"; docs/dlfs.md "Drives", "Operations", "Names and paths", "Writes";
     docs/design/decisions.md "Base", "D-FS1".
@@ -58,9 +59,9 @@ from datalattice.lattice import EXACT_NAME_BYTES_MAX, NO_TIME, ExactKeys, name_o
 PathNames = tuple[str, ...]
 Stamp = Callable[[], int]
 NodeEdit = Callable[[Value, Stamp], Value]
-"""Maps what stands under a name (nil for nothing) and the stamp of the write to what replaces it.
-Returning the value itself changes nothing. The stamp is a call, because computing it may walk a
-directory."""
+"""Returns the next node of a name from its present node, or None, and the stamp of the write.
+Returning the present node itself changes nothing. The stamp is a call, because computing it may
+walk a directory."""
 
 _HIDDEN: Final = (HERE, ABOVE)
 """Names that another implementation may store and no path can reach."""
@@ -142,7 +143,7 @@ def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, V
     Names of up to 32 bytes come in the order of their bytes, longer ones after those that share
     their first eight.
 
-    of: all entries of the directory, if the value has only a part of them.
+    of: all entries of the directory, if `value` is a directory with a part of them.
     """
     node = read_node(value)
     if node is None or node.entries is None:
@@ -155,7 +156,7 @@ def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, V
 def live_page(value: Value, start: bytes, count: int) -> tuple[list[tuple[str, Value]], bytes]:
     """Return up to `count` live entries from the key `start` on, as (name, node), in key order.
 
-    The second result is where the next page starts; b"" behind the last entry.
+    The second result is the key at which the next page starts; b"" after the last entry.
     """
     node = read_node(value)
     if node is None or node.entries is None:
@@ -226,14 +227,14 @@ def edit(root: Value, names: PathNames, now_ms: int, change: NodeEdit) -> Value:
     chain = _directories(root, names[:-1])
     name = names[-1]
     node = chain[-1]
-    _need_name(name)  # too long a name would be refused by every reader
+    _need_name(name)  # every reader would refuse a longer name
     present = stored(node, name)
 
     found: list[int] = []
 
     def stamp() -> int:
         # "Later than what it replaces (a tombstone too) and than the base of every directory above
-        # it" (docs/dlfs.md "Writes"). Once a write: computing it may walk a directory.
+        # it" (docs/dlfs.md "Writes"). Computed once per write, as it may walk a directory.
         if not found:
             latest = max([above.base for above in chain])
             found.append(next_stamp(now_ms, max(latest, time_of(present))))
@@ -373,7 +374,7 @@ def _with_metadata(
 
 
 def deletion(names: PathNames, *, tree: bool) -> NodeEdit:
-    """Return the change that deletes a file or an empty directory; with `tree` a full one too."""
+    """Return the change that deletes a file or an empty directory; with `tree`, any directory."""
 
     def change(present: Value, stamp: Stamp) -> Value:
         node = read_node(present)

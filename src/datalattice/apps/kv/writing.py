@@ -53,7 +53,7 @@ def read_slot(stored: Value, now_ms: int) -> KeyState:
         return KeyState(None, False, False)
     expired = entry.expire is not None and now_ms >= entry.expire
     # "A structure without any member reads as absent" (docs/kv.md "Structures").
-    # Of an emptied structure the times count on.
+    # An emptied structure keeps its times, which a later write has to exceed.
     there = not entry.is_tombstone() if entry.kind is None else len(entry.members) > 0
     return KeyState(entry, expired, there and not expired)
 
@@ -241,7 +241,7 @@ def put_fields(
 
 def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Value, int]:
     """Return the entry of a hash without these fields, and how many were present."""
-    # Absent: no structure is made by a removal.
+    # A removal from an absent structure makes none.
     if not read_structure(stored, HASH, "HDEL", now_ms):
         return stored, 0
     draft = StructureWrite(stored, HASH, "HDEL", now_ms)
@@ -272,7 +272,7 @@ def add_members(stored: Value, members: Iterable[Value], now_ms: int) -> tuple[V
         # "Adding a member again makes it outlive an earlier removal elsewhere" (docs/kv.md "Sets").
         stamp = max(draft.stamp, add, remove + 1)
         fresh += add <= remove
-        if stamp != add:  # the same stamp already: nothing to write
+        if stamp != add:  # an equal stamp would write the same member
             draft.put(key, Vector.of((old[0], stamp, remove)), stamp)
     return draft.entry(), fresh
 
@@ -293,7 +293,7 @@ def remove_members(
         parts = old.to_list()
         add = parts[-2]
         assert type(add) is int
-        # Not later than the add: "add and remove in the same ms = absent"
+        # A stamp equal to the add suffices: "add and remove in the same ms = absent"
         stamp = max(draft.stamp, add)
         draft.put(key, Vector.of((*parts[:-1], stamp)), stamp)
         gone += 1
@@ -340,7 +340,7 @@ def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Val
         raise UsageError(
             f"{operation} by {amount}: the count of replica {replica!r} would exceed 64 bits"
         )
-    # 0 is written, too: the reference makes the entry.
+    # An amount of 0 is written, too, as the reference does.
     draft.put(replica, Vector.of((positive, negative)), draft.stamp)
     total = total_of(draft.index)
     # Counts of separate replicas may sum beyond 64 bits; changes towards the range are allowed.
