@@ -155,7 +155,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when it is asked for: most programs use the lattices alone.
+    # Imported on first use: most programs need none of these modules.
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -13,14 +13,14 @@ from datalattice.errors import UsageError
 
 PORT_MAX: Final = 65_535
 HOST_CHARS_MAX: Final = 253
-"""Longest host name there can be (RFC 1035)."""
+"""Longest host name, in characters (RFC 1035)."""
 
 TLS: Final = "tls"
 PLAIN_SCHEME: Final = "tcp"
 IROH: Final = "iroh"
 SCHEMES: Final = (TLS, PLAIN_SCHEME, IROH)
 TICKET_ADDRESSES_MAX: Final = 16
-"""Addresses of one node in a ticket."""
+"""Most addresses of one node in a ticket."""
 
 _SYSTEM_ERROR: Final = re.compile(r"\[Errno (\d+)\]")
 
@@ -39,7 +39,7 @@ class PeerAddress:
 
     def with_key(self, public_key: bytes | None) -> PeerAddress:
         """Return this address with another expected key, or none."""
-        # A key that is looked up is the address itself.
+        # Without a host, the key is all that finds the node, so it is never removed.
         return replace(self, public_key=public_key) if self.host or public_key else self
 
     def __str__(self) -> str:
@@ -55,30 +55,29 @@ class PeerAddress:
 def parse_address(text: str) -> PeerAddress:
     """Return the address that a text names.
 
-    `host:port` and `tls://host:port` are encrypted and prove keys, `tcp://host:port` is plain,
-    `iroh://KEY@host:port` is QUIC and `iroh://KEY` that, too, where the host is looked up. The
-    key that is expected may stand before the host: `KEY@host:port`, in 64 hex digits. IPv6 hosts
-    stand in brackets.
-    Raises: UsageError: anything else.
+    `host:port` and `tls://host:port` are encrypted and prove keys; `tcp://host:port` is plain;
+    `iroh://KEY@host:port` is QUIC; `iroh://KEY` is QUIC to a host that is looked up. The expected
+    key may stand before any host, in 64 hex digits: `KEY@host:port`. IPv6 hosts stand in brackets.
+    Raises: UsageError: `text` has another form.
     """
     scheme, found, rest = text.rpartition("://")
-    scheme = scheme.lower() if found else TLS  # encrypted unless it says otherwise
+    scheme = scheme.lower() if found else TLS  # encrypted by default
     if scheme not in SCHEMES:
         raise _no_address(text)
     if scheme == IROH and not set(rest) & set("@:"):
         return PeerAddress(scheme, "", 0, parse_key(rest))
     key, has_key, rest = rest.rpartition("@")
-    if ":" in key:  # a user and a password: no key, and not to be shown
+    if ":" in key:  # a user and a password in place of a key
         raise _no_address(text)
     public_key = parse_key(key) if has_key else None
     if scheme == IROH and public_key is None:
         raise UsageError(
-            f"an iroh address names the key of the node: iroh://KEY@host:port; {_shown(text)!r}"
+            f"an iroh address names the node's key: iroh://KEY@host:port; got {_shown(text)!r}"
         )
     host, colon, port = rest.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]  # brackets keep the colons of IPv6 apart from the port's
-    # Nothing that is a part of a URL may be in a host.
+    # A host has none of the characters that separate the parts of a URL.
     elif not host.isprintable() or set(host) & set(":/[]?#% "):
         host = ""
     if not colon or not 0 < len(host) <= HOST_CHARS_MAX:
@@ -91,9 +90,9 @@ def parse_address(text: str) -> PeerAddress:
 
 
 def parse_key(text: str) -> bytes:
-    """Return the public key that is written in hex digits.
+    """Return the public key that `text` gives in hex digits, with or without `0x`.
 
-    Raises: UsageError: these are not 64 hex digits.
+    Raises: UsageError: `text` is not 64 hex digits.
     """
     digits = text.removeprefix("0x")
     if len(digits) != 2 * PUBLIC_KEY_BYTES or not set(digits) <= set(string.hexdigits):
@@ -104,10 +103,11 @@ def parse_key(text: str) -> bytes:
 def system_reason(error: OSError) -> str:
     """Return why the system refused, in its own words and without the address.
 
-    What asyncio raises repeats the address; for a name with several addresses it has no number.
+    The text of an asyncio error repeats the address. If the name has several addresses, the error
+    has no errno, and its text has one for each.
     """
     numbers = [error.errno] if error.errno else map(int, _SYSTEM_ERROR.findall(str(error)))
-    # An address family each: both reasons, once.
+    # IPv4 and IPv6 may fail for one reason: it is given once.
     texts = dict.fromkeys(os.strerror(number) for number in numbers if number > 0)
     return "; ".join(texts) or error.strerror or str(error) or type(error).__name__
 
@@ -115,8 +115,8 @@ def system_reason(error: OSError) -> str:
 def parse_ticket(text: str) -> list[PeerAddress]:
     """Return the addresses of one node that a ticket names, separated by commas.
 
-    Several addresses name the key of the node, each the same one.
-    Raises: UsageError: anything else.
+    If there are several, each names the node's key.
+    Raises: UsageError: an address is malformed, there are too many, or they name different keys.
     """
     texts = text.split(",")
     if len(texts) > TICKET_ADDRESSES_MAX:
@@ -138,7 +138,7 @@ def _no_address(text: str) -> UsageError:
 
 
 def _shown(text: str) -> str:
-    """Return an address as an error shows it: a password that stands in it is in no log."""
+    """Return an address as errors show it, so that a password in it reaches no log."""
     head, at, rest = text.rpartition("@")
     scheme, slashes, info = head.rpartition("://")
     name, colon, _ = info.partition(":")

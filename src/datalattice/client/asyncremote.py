@@ -1,4 +1,4 @@
-"""Async remote: what the clients of the doors with an event loop have in common.
+"""Async remote: how the door clients for an event loop repeat a call.
 
 Source: docs/clients.md.
 """
@@ -23,10 +23,10 @@ class AsyncRemoteClient(CallPolicy, AsyncClient, ABC):
 
     @abstractmethod
     async def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
-        """Have an action done by one request."""
+        """Send one request; return its result."""
 
     async def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
-        """Have an action done; as `Client.call`."""
+        """Perform an action; as `Client.call`."""
         attempts = self._attempts(request, request_id)
         if attempts is None:
             return await self._call(request)

@@ -17,7 +17,7 @@ try:
     import httpx
 except ImportError as missing:
     raise ImportError(
-        f"REST with an event loop is not usable ({missing}): pip install 'datalattice[doors]'",
+        f"AsyncRestClient is not usable ({missing}): pip install 'datalattice[doors]'",
         name=missing.name,
     ) from missing
 
@@ -58,7 +58,7 @@ HTTPS_PORT: Final = 443
 
 
 class AsyncRestClient(AsyncRemoteClient):
-    """As `RestClient`, for one event loop; calls may go on side by side."""
+    """As `RestClient`, for one event loop; calls may run concurrently."""
 
     def __init__(
         self,
@@ -84,16 +84,16 @@ class AsyncRestClient(AsyncRemoteClient):
 
     def _made(self, verify: ssl.SSLContext | bool) -> httpx.AsyncClient:
         transport = httpx.AsyncHTTPTransport(verify=verify, uds=self._place.path or None)
-        # No proxy of the environment: the service is named by its address.
+        # Proxies of the environment are ignored: the caller gave the service's own address.
         return httpx.AsyncClient(transport=transport, timeout=self._timeout_s, trust_env=False)
 
     async def _open(self) -> httpx.AsyncClient:
-        """Return the connections, once the door proved to be the right one. Raises: as `call`."""
+        """Return the connections, once the door has proved its identity. Raises: as `call`."""
         pin, place = self._place.pin, self._place
         async with self._opening:
             if self._http is None or not (pin is None or pin.knows(self._certificate)):
                 assert pin is not None
-                # Security: before a request, and with it the caller's token, is sent.
+                # The door proves its identity before a request, with the caller's token, is sent.
                 self._certificate = await asyncio.to_thread(
                     proved_door, pin, place.host, place.port or HTTPS_PORT, self._timeout_s
                 )
@@ -102,7 +102,7 @@ class AsyncRestClient(AsyncRemoteClient):
             return self._http
 
     async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
-        """Have an action done whose body is long; as `RestClient.upload`."""
+        """Perform an action with a long body; as `RestClient.upload`."""
         check_upload(request)
 
         async def pieces() -> AsyncIterator[bytes]:
@@ -120,7 +120,7 @@ class AsyncRestClient(AsyncRemoteClient):
     def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
         """Begin a stream: `async with client.stream(request) as items: async for item in items`.
 
-        It ends with the block; it goes on and raises as `RestClient.stream`.
+        It ends with the block. It resumes and raises as `RestClient.stream`.
         """
         check_answer(request, stream=True)
         return aclosing(self._items(request))
@@ -138,11 +138,11 @@ class AsyncRestClient(AsyncRemoteClient):
                 return
 
     async def _connected(self, going: Resumption[Any]) -> AsyncGenerator[Any, None]:
-        """Yield the results that come on one connection."""
+        """Yield the results that one connection delivers."""
         answer = await self._send(going.request, is_stream=True)
         events = EventReader[Any](going)
         try:
-            info = answer.headers.get(INFO_HEADER)  # of a file, whatever its media type
+            info = answer.headers.get(INFO_HEADER)  # only the bytes of a file have this header
             if info is not None:
                 pieces = PieceReader(going, info)
                 async for data in answer.aiter_bytes(CHUNK_BYTES_MAX):
@@ -154,7 +154,7 @@ class AsyncRestClient(AsyncRemoteClient):
                 if item is not None:
                     yield item
         except httpx.HTTPError as error:
-            raise PeerUnavailable(f"the service went away while it answered: {error}") from error
+            raise PeerUnavailable(f"the service closed an unfinished answer: {error}") from error
         finally:
             await answer.aclose()
         events.check_over()
@@ -185,9 +185,9 @@ class AsyncRestClient(AsyncRemoteClient):
                 raise problem_error(answer.status_code, await answer.aread())
         except httpx.TimeoutException as error:
             raise Timeout(f"no answer to {request.action.name} in {self._timeout_s} s") from error
-        # Nothing was sent, so whatever the action is, it was not done.
+        # Nothing was sent, so the action did not happen.
         except httpx.ConnectError as error:
-            if self._certificate:  # the door may have another one now; nothing was sent
+            if self._certificate:  # the door may have a new one: prove it again
                 self._certificate = b""
                 return await self._send(request, more, is_stream=is_stream, body=body)
             raise unreached(f"the service cannot be reached: {error}") from error

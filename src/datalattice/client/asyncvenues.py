@@ -1,4 +1,4 @@
-"""Async venues: the verbs of a venue, for programs with an event loop.
+"""Async venues: the operations and jobs of a venue, for programs with an event loop.
 
 async with AsyncVenueClient.connect("http://127.0.0.1:18080") as venue:
     merged = await venue.run("v/ops/json/merge", {"values": [{"tea": 1}, {"milk": 2}]})
@@ -69,7 +69,7 @@ class AsyncVenueClient:
         return output_of(await self.wait(begun.id, limit_s))
 
     async def wait(self, id: bytes | str, limit_s: float | None = None) -> actions.JobRecord:
-        """Return a job when it has ended, or as it is after `limit_s` seconds."""
+        """Wait until a job has ended, at most `limit_s` seconds; return its latest record."""
         found: actions.JobRecord | None = None
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s), self.watch(id) as records:
@@ -81,7 +81,7 @@ class AsyncVenueClient:
     def watch(
         self, id: bytes | str, after: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[actions.JobRecord]]:
-        """Return a job as it changes: `async with venue.watch(id) as records: async for ...`."""
+        """Yield a job's records: `async with venue.watch(id) as records: async for ...`."""
         resume = "" if after is None else str(after)
         return self.client.stream(actions.WatchJob(id=parse_job_id(id), resume=resume))
 
@@ -95,7 +95,7 @@ class AsyncVenueClient:
         return (await self.client.call(actions.ListJobIds(status=status, before=last))).jobs
 
     async def message(self, id: bytes | str, message: object) -> int:
-        """Give a job a message; return how many wait for it."""
+        """Send a job a message; return how many messages it has not read yet."""
         return (await self.client.call(message_to(id, message))).queue_depth
 
     async def cancel(self, id: bytes | str) -> actions.JobRecord:
@@ -135,7 +135,7 @@ class AsyncVenueClient:
         await self.client.call(actions.UnscheduleCall(handle=handle))
 
     async def delete(self, id: bytes | str) -> None:
-        """Cancel a job if it is live, and have it shown no more."""
+        """Hide a job from then on; a live one is cancelled first."""
         await self.client.call(actions.DeleteJob(id=parse_job_id(id)))
 
     async def register(self, metadata: str | Mapping[str, Any]) -> bytes:

@@ -1,6 +1,6 @@
 """Bound: what the handles of one open node share: its root, its owners, its batch and reports.
 
-Length: reading, writing, batches and what writers share are one object's, short methods each.
+Length: one object reads, writes and batches, in short methods that share its state.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from datalattice.store import Store
 T = TypeVar("T")
 
 LEASE_S: Final = 24 * 60 * 60
-"""How long a root of the past is kept, and again each time that half of it is over."""
+"""Seconds of the lease on a past root, renewed when half of them are over."""
 
 _EVENTS_MAX: Final = 10_000
-"""Reports of merges that are kept for `events`; the oldest go."""
+"""Most merge reports kept for `events`; beyond it the oldest are dropped."""
 
 KEPT_TRIES: Final = 10
-"""How often a reader of rows is made anew because the root changed meanwhile."""
+"""Most attempts to make a reader of rows while other writers change the root."""
 
 _LOADED_ROWS_MAX: Final = 100_000
 """Rows of a table that are written in one edit."""
@@ -61,7 +61,7 @@ _batches: Final[ContextVar[tuple[tuple[object, Draft], ...]]] = ContextVar("batc
 
 
 class Options(NamedTuple):
-    """The arguments of `datalattice.open` behind the path."""
+    """The arguments of `datalattice.open` after the path."""
 
     key: str | os.PathLike[str] | KeyPair | None
     create: bool
@@ -73,7 +73,7 @@ class Options(NamedTuple):
 
 def _tables() -> Any:
     """Return the package `arrow`. Raises: UsageError: pyarrow is missing."""
-    # In time: a reader is asked for rows when its maker is far away.
+    # Checked at the call: the first row may be read in code that does not know of the extra.
     for name in ("pyarrow", "numpy"):
         if find_spec(name) is None:
             raise UsageError(f"tables need {name}: pip install 'datalattice[arrow]'")
@@ -83,7 +83,7 @@ def _tables() -> Any:
 
 
 class FormerRoot:
-    """A root of the past, leased for as long as a node shows it.
+    """A root of the past, leased as long as a node shows it.
 
     Raises: MissingData: the root is not complete in the store.
     """
@@ -99,7 +99,7 @@ class FormerRoot:
         return self._root
 
     def renew(self) -> None:
-        """Renew the lease at half of its time, so that a long look at the past cannot lose it."""
+        """Renew the lease once half of its time is over, so that a node open for days keeps it."""
         if time.monotonic() >= self._renew_s:
             self._lease.renew(LEASE_S)
             self._renew_s = time.monotonic() + LEASE_S / 2
@@ -110,7 +110,7 @@ class FormerRoot:
 
 
 class Holdings:
-    """What an open node has to give back."""
+    """The resources of an open node, released by `close`."""
 
     def __init__(
         self, data: OpenData, delayed: DelayedWrites | None, past: FormerRoot | None
@@ -121,7 +121,7 @@ class Holdings:
         self.is_closed = False
         self._others: list[Callable[[], None]] = []
         self.abandonment: weakref.finalize[..., Any] | None = None
-        """What has an unclosed node closed later; without a close it keeps this in memory."""
+        """The finalizer that hands over an unclosed node for closing; it refers to this object."""
         _unclosed.add(self)
 
     def also_close(self, close: Callable[[], None]) -> None:
@@ -134,7 +134,7 @@ class Holdings:
         return self.delayed is not None and self.delayed.has_writes
 
     def close(self) -> None:
-        """Write out what is not durable yet, and give all back. Twice is fine."""
+        """Make all writes durable and release everything. Closing twice is allowed."""
         if self.is_closed:
             return
         # "Leaving `with`, or `close()`, flushes and gives the write turn back; twice is fine"
@@ -159,9 +159,9 @@ _abandoned: Final[deque[Holdings]] = deque()
 
 
 def close_abandoned() -> None:
-    """Close nodes that went away without `close`.
+    """Close nodes that Python freed without `close`.
 
-    Not done where they went away: that may be anywhere in this process, with any lock held.
+    Their finalizers only queue them: a finalizer may run anywhere, with any lock held.
     """
     while _abandoned:
         _abandoned.popleft().close()
@@ -177,7 +177,7 @@ def _close_at_exit() -> None:
 
 
 class Reports:
-    """The reports of merges, for those who wait for them."""
+    """The latest merge reports, numbered, and the listeners that new ones wake."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[int, MergeNotice]] = deque(maxlen=_EVENTS_MAX)
@@ -186,12 +186,12 @@ class Reports:
         self.subscribe = self._wakes.add
 
     def add(self, report: MergeNotice) -> None:
-        """Take a report."""
+        """Keep a report and wake the listeners."""
         self._kept.append((next(self._numbers), report))
         self._wakes.tell()
 
     def since(self, number: int) -> list[tuple[int, MergeNotice]]:
-        """Return the reports after the one with a number, with their own numbers."""
+        """Return the reports whose numbers are greater than `number`, each with its number."""
         return [one for one in list(self._kept) if one[0] > number]
 
 
@@ -210,7 +210,7 @@ class Events(Stream[MergeNotice]):
 
 
 class LiveRoot(LatticeCursor):
-    """The cursor on the present root. Each change of it, or below it, is one write."""
+    """The cursor on the newest root. Each change at or below it is one write."""
 
     __slots__ = ("_binding",)
 
@@ -220,20 +220,20 @@ class LiveRoot(LatticeCursor):
 
     @property
     def value(self) -> Value:
-        """The present root."""
+        """The newest root."""
         return self._read()
 
     def sync(self) -> Value:
-        """Make all writes durable that were made here; return the root."""
+        """Make all writes of this node durable; return the root."""
         self.push()
         return self._read()
 
     def push(self) -> None:
-        """Make all writes durable that were made here."""
+        """Make all writes of this node durable."""
         self._binding.sync()
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after every change by any process; return a function that ends this."""
+        """Call `wake` after every change by any process; return a function that stops the calls."""
         return self._binding.subscribe(wake)
 
     def _watched(self) -> Watched:
@@ -248,7 +248,7 @@ class LiveRoot(LatticeCursor):
 
 
 class NodeBinding:
-    """The `Binding` of the handles of one node, and what its `LiveRoot` reads and writes."""
+    """The `Binding` of one node's handles: how they and its `LiveRoot` read and write."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class NodeBinding:
         is_delayed: bool,
         wait_s: float,
     ) -> None:
-        """past: the root of a node that shows the past; None: the present is shown."""
+        """past: the root of a node that shows the past; None: it shows the newest root."""
         self._data = data
         self._folder = folder
         self.keys = keys
@@ -294,7 +294,7 @@ class NodeBinding:
 
     @property
     def context(self) -> MergeContext:
-        """What writes here merge and sign with."""
+        """The keys and rules with which writes here merge and sign."""
         if self._context is None:
             context = MergeContext(verifier=verify_did)
             if self.keys is not None:
@@ -327,7 +327,7 @@ class NodeBinding:
         # (docs/design/front-door.md "Decisions").
         if given is None:
             return self.own
-        if isinstance(given, Owner | bytes):  # a key is looked for nowhere
+        if isinstance(given, Owner | bytes):  # a key needs no look-up
             return resolve_owner(given, own=None, names={}, owners=())
         names, owners = self.known_owners()
         own = None if self.keys is None else self.own
@@ -361,14 +361,14 @@ class NodeBinding:
         return self.perform(change)
 
     def on_undo(self, undo: Callable[[], None]) -> bool:
-        """Call `undo` if the batch of this thread or task fails; return whether it is in one."""
+        """Call `undo` if this thread's or task's batch fails; return whether there is a batch."""
         draft = self._batch()
         if draft is not None:
             draft.on_undo(undo)
         return draft is not None
 
     def hold(self, name: str) -> Callable[[], None]:
-        """Take the lock with this name on this machine; return what gives it back."""
+        """Take the lock with this name on this machine; return the function that releases it."""
         return self._data.hold(name)
 
     def file_system(self, drive: object) -> Any:
@@ -386,11 +386,12 @@ class NodeBinding:
     # --- tables ---
 
     def to_arrow(self, handle: object, **options: Any) -> Any:
-        """Return the rows of a handle as it is now, as a `pyarrow.RecordBatchReader`.
+        """Return the present rows of a handle as a `pyarrow.RecordBatchReader`.
 
-        Raises: UsageError: pyarrow is missing, or this is called inside a batch.
+        Raises: UsageError: pyarrow is missing, or this is called inside a batch. Unavailable: the
+                root changed at each of `KEPT_TRIES` attempts.
         """
-        # What a batch has written is in no store yet, where a reader finds its cells.
+        # A reader finds cells in the store, which lacks the writes of an unfinished batch.
         if self._batch() is not None:
             raise UsageError("to_arrow inside a batch: the rows can be read once the batch is done")
         tables = _tables()
@@ -398,16 +399,16 @@ class NodeBinding:
             self.sync()
             root = self.present()
             table = tables.table_of(handle, **options)
-            # The rows are those of the root that is kept, which another writer may have replaced.
+            # The table must be of the root that is leased; another writer may have replaced it.
             if same(self.present(), root):
-                with suppress(MissingData):  # collected, or not durable yet: there is a newer one
+                with suppress(MissingData):  # collected, or not durable yet: try a newer root
                     return tables.reader_of(table, self.get_encodings, self._kept(root))
         raise Unavailable(f"the root changed {KEPT_TRIES} times while a reader was made; try again")
 
     def _kept(self, root: Value) -> FormerRoot | None:
-        """Return what keeps a root; None if nothing is there to keep or to keep it with.
+        """Return a lease on a root; None without a root, a store or the right to write.
 
-        Raises: MissingData: the store does not have it.
+        Raises: MissingData: the store lacks the root.
         """
         store = self._data.store()
         if root is None or store is None:
@@ -415,14 +416,14 @@ class NodeBinding:
         try:
             return FormerRoot(store, value_hash(root))
         except StoreFailed:
-            # A folder that cannot be written to is read without a lease: a cell that is removed
-            # meanwhile ends the reading with MissingData.
+            # A read-only folder is read without a lease: if a cell is removed meanwhile, reading
+            # raises MissingData.
             return None
 
     def get_encodings(self, hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
-        """Return the encodings of cells, None for those that the folder does not have."""
+        """Return the encodings of cells, None for each that the folder lacks."""
         self.check_open()
-        store = self._data.store()  # looked up again each time: a writer may have replaced it
+        store = self._data.store()  # not kept: a writer may replace it between calls
         if store is None:
             raise MissingData(hashes)
         return store.get_encodings(hashes, verify=verify)
@@ -433,10 +434,10 @@ class NodeBinding:
         """Yield the keys and values of a table's rows, up to `_LOADED_ROWS_MAX` at a time."""
         return iter(_tables().loaded_rows(table, key, value, _LOADED_ROWS_MAX))
 
-    # --- what the live root reads and writes ---
+    # --- the live root ---
 
     def present(self) -> Value:
-        """Return the root as it is read here, None if there is none."""
+        """Return the root that handles read: the batch's, the past one or the newest; or None."""
         self.check_open()
         # A batch "gathers the writes that this thread or task makes through this node's handles".
         draft = self._batch()
@@ -453,7 +454,7 @@ class NodeBinding:
 
         Raises: ReadOnly, StoreClosed, NoSigningKey, and as `OpenFolder.edit`.
         """
-        keys = self._writing()
+        keys = self._writing_keys()
         draft = self._batch()
         if draft is not None:
             return draft.perform(work)
@@ -461,9 +462,10 @@ class NodeBinding:
             return self._delayed.perform(work)
         return self._data.edit(keys, lambda cursor, _own: work(cursor), self._wait_s)
 
-    def _writing(self) -> OwnKeys:
+    def _writing_keys(self) -> OwnKeys:
+        """Return the keys to sign writes with. Raises: StoreClosed, ReadOnly, NoSigningKey."""
         self.check_open()
-        # "Writes raise `ReadOnly`", also one for an owner whose key is here.
+        # "Writes raise `ReadOnly`", also for an owner whose key is here.
         if self.is_read_only:
             why = "it shows the past" if self._past is not None else "it was opened with read_only"
             raise ReadOnly(f"this node cannot be written to: {why}")
@@ -477,31 +479,31 @@ class NodeBinding:
             raise StoreClosed("the node is closed; open it again with datalattice.open(...)")
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after every change of the root; return what ends this."""
+        """Call `wake` after every change of the root; return a function that stops the calls."""
         return self._data.subscribe(wake)
 
     def turn(self) -> AbstractContextManager[Editor]:
-        """Return the write turn of the folder, for writes beside the root.
+        """Return the write turn of the folder, for writes outside the root.
 
         Raises: ReadOnly, NoSigningKey, StoreLocked.
         """
-        return self._data.turn(self._writing(), self._wait_s)
+        return self._data.turn(self._writing_keys(), self._wait_s)
 
     def upload(self) -> ContentUpload:
-        """Return what takes a byte string in pieces. Raises: ReadOnly, NoSigningKey."""
-        keys, store = self._writing(), self._data.store()
+        """Return an upload of a byte string in pieces. Raises: ReadOnly, NoSigningKey."""
+        keys, store = self._writing_keys(), self._data.store()
         assert store is not None, "a folder with keys that is written to has a store"
         return ContentUpload(lambda: self._data.editor(keys, self._wait_s), store.lease)
 
     def sync(self) -> None:
-        """Return when all writes made here are durable; those of a batch are at its end."""
+        """Return when all writes of this node are durable; a batch's are durable at its end."""
         if self._delayed is not None and self._batch() is None:
             self._delayed.sync()
 
     # --- batches ---
 
     def _batch(self) -> Draft | None:
-        """Return the draft of the batch that this thread or task is in."""
+        """Return the draft of this thread's or task's batch, None outside a batch."""
         for binding, draft in _batches.get():
             # A forked child inherits the context, and must not write to the draft of its parent.
             if binding is self and draft.is_open:
@@ -510,11 +512,11 @@ class NodeBinding:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Gather the writes that this thread or task makes, and make them one durable root.
+        """Gather the writes of this thread or task in a `with` block into one durable root.
 
-        It is for `with`. An exception that leaves it undoes all. A nested batch joins this one.
+        An exception that leaves the block undoes all of them. A nested batch joins the outer one.
         """
-        keys = self._writing()
+        keys = self._writing_keys()
         # "Nested batches join the outer one."
         if self._batch() is not None:
             yield
@@ -540,7 +542,7 @@ class NodeBinding:
 
     @contextmanager
     def _writing_to(self, draft: Draft) -> Iterator[None]:
-        """Have this thread or task write to a draft."""
+        """Direct the writes of this thread or task to a draft."""
         token = _batches.set((*_batches.get(), (self, draft)))
         try:
             yield
@@ -549,10 +551,10 @@ class NodeBinding:
             draft.is_over = True
 
     def atomically(self, work: Callable[[], T]) -> T:
-        """Do `work`, all of whose writes become one durable root; return what it returned.
+        """Do `work`, whose writes become one durable root; return what it returned.
 
-        Where another writer came first it is done again, so its result is of what was written. In a
-        batch it is a part of that.
+        If another writer came first, `work` runs again, so its result fits the durable root. Inside
+        a batch its writes join the batch.
         """
         if self._batch() is not None:
             return work()
@@ -578,17 +580,16 @@ class NodeBinding:
             raise
 
     def share(self, key: object, begin: Callable[[], T], finish: Callable[[T], object]) -> T | None:
-        """Return what the changes of one commit have in common under a key; see `EditRoot.share`.
+        """Return the object that all changes of one commit share; as `EditRoot.share`.
 
-        None: no `atomically` of this thread or task is a change of its own commit.
+        None: this thread or task is not in an `atomically` that makes an edit by itself.
         """
         draft = self._batch()
         target = None if draft is None else draft.target
         if target is None:
             return None
 
-        # At the end of the commit, on the newest state: what is shared by all its changes comes
-        # last.
+        # The shared object is written after all changes of the commit, on the state they left.
         def written(shared: T) -> None:
             last = Draft(target.get(), self.context)
             with self._writing_to(last):

@@ -1,4 +1,4 @@
-"""Calling: what every client of a service has, whatever way it takes to it.
+"""Calling: the interface of every client of a service.
 
     def last(client: Client) -> Value:
         return client.call(ReadRecords(topic="log", start=-1)).records[0].value
@@ -6,8 +6,8 @@
     with RestClient("data/rest.sock") as client:      # or GrpcClient, or LocalClient
         last(client)
 
-A program that is written for `Client` or `AsyncClient` runs in the process of the node, over REST
-and over gRPC. Source: docs/clients.md.
+A program written for `Client` or `AsyncClient` runs in the node's process, over REST and over gRPC.
+Source: docs/clients.md.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Message)
 
 Token = str | Callable[[], str]
-"""A bearer token, or what returns one that has not ended, asked for at each call."""
+"""A bearer token, or a function that returns a valid one, called for each request."""
 
 
 def check_answer(request: ActionRequest[Any], *, stream: bool) -> None:
-    """Raise UsageError for an action that answers in the other way: once, or with a stream."""
+    """Raise UsageError unless the action answers as the method expects: once, or with a stream."""
     action = request.action
-    # Here, before anything is sent: each way answers a wrong call with the same words.
+    # Checked before anything is sent, so that all clients give the same error.
     if (action.kind is ActionKind.STREAM) is not stream:
         raise UsageError(
             f"{action.name} answers once: use `call`"
@@ -74,22 +74,23 @@ def upload_messages(
 
 
 class Client(Protocol):
-    """A way to a service, for programs without an event loop."""
+    """A client of a service, for programs without an event loop."""
 
     def call(self, request: ActionRequest[R], /, *, request_id: str | None = None) -> R:
-        """Have an action done; return its result, durable if it writes.
+        """Perform an action; return its result, durable if it writes.
 
-        An action of kind ONCE is sent with an id, and again if the connection was lost: it is done
-        once. request_id: one that was given to an earlier call, to learn what became of it.
+        An action of kind ONCE is sent with an id, and again if the connection is lost: the service
+        performs it once. request_id: the id of an earlier call, to learn its outcome.
         Raises: the service's error, as the same class. PeerUnavailable: no service answers.
-                Timeout: it did not answer; done twice, the action has the effect of once.
+                Timeout: no answer came in time; the action may be sent again, because performing it
+                twice has the effect of once.
                 OutcomeUnknown: an action of kind ONCE was sent several times without an answer.
         """
 
     def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes], /) -> R:
-        """Have an action done whose body is long; return its result, durable.
+        """Perform an action with a long body; return its result, durable.
 
-        body: pieces, or an open file, sent behind the request's own `data`.
+        body: pieces, or an open file, sent after the request's own `data`.
         Raises: as `call`. UsageError: the action takes no body in pieces.
         """
 
@@ -117,13 +118,13 @@ class Client(Protocol):
 
 
 class AsyncClient(Protocol):
-    """A way to a service, for one event loop."""
+    """A client of a service, for one event loop."""
 
     async def call(self, request: ActionRequest[R], /, *, request_id: str | None = None) -> R:
-        """Have an action done; as `Client.call`."""
+        """Perform an action; as `Client.call`."""
 
     async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes], /) -> R:
-        """Have an action done whose body is long; as `Client.upload`."""
+        """Perform an action with a long body; as `Client.upload`."""
 
     def stream(self, request: ActionRequest[R], /) -> AbstractAsyncContextManager[AsyncIterator[R]]:
         """Begin a stream: `async with client.stream(request) as items: async for item in items`."""

@@ -44,14 +44,14 @@ NO_KEY: Final = (
     "make one with `lattice key new` if there is none, and start the node again"
 )
 
-CALL_TIMEOUT_S: Final = 60.0  # longer than any single action takes
+CALL_TIMEOUT_S: Final = 60.0  # longer than any action takes; tasks report progress instead
 
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000  # "with room for their lengths"
 """Bytes of one request, with room for its envelope."""
 
 
 class ControlRequest(Message, name="datalattice.v1.ControlRequest"):
-    """What is asked of a node. caller: the DID for whom the owner's process asks; "": itself."""
+    """A request to a node. caller: the DID for which the owner's process asks; "": the owner."""
 
     id: Annotated[int, Field(1, "uint64")] = 0
     action: Annotated[str, Field(2)] = ""
@@ -61,7 +61,7 @@ class ControlRequest(Message, name="datalattice.v1.ControlRequest"):
 
 
 class ControlAnswer(Message, name="datalattice.v1.ControlAnswer"):
-    """A result, or the code and text of an error. more: of a stream, which goes on."""
+    """A result, or the code and text of an error. more: the stream has further answers."""
 
     id: Annotated[int, Field(1, "uint64")] = 0
     result: Annotated[bytes | None, Field(2)] = None
@@ -71,15 +71,15 @@ class ControlAnswer(Message, name="datalattice.v1.ControlAnswer"):
 
 
 class Progress(Protocol):
-    """Receives how many parts of a long operation are done, and of how many if that is known."""
+    """A function that a long operation calls with its progress."""
 
     def __call__(self, done: int, total: int | None = None, /) -> None:
-        """Take note of it."""
+        """Take how many parts are done, and how many there are in all, if known."""
         ...
 
 
 class ControlClient(Client):
-    """The calling side: blocking, for tools. One call at a time."""
+    """A blocking client of a node's control socket, for one call at a time."""
 
     def __init__(self, path: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._path = path
@@ -89,28 +89,28 @@ class ControlClient(Client):
         self._buffer = FrameBuffer()
         self._last_id = 0
         self.node: tuple[int, int] | None = None
-        """The node's process and when it started, if known: no two nodes have the same."""
+        """The node's process id and start in Unix milliseconds, unique to it; None: not known."""
         try:
             self._socket.connect(path)
         except OSError as error:
-            self._socket.close()  # closed: a failed client holds no socket
+            self._socket.close()
             raise PeerUnavailable(f"no node answers at {path}: {error.strerror}") from error
 
     def call(
         self, request: ActionRequest[R], caller: str = "", *, request_id: str | None = None
     ) -> R:
-        """Have the node do an action; return its result, durable if it writes. It is sent once.
+        """Perform an action in the node; return its result, durable if it writes. It is sent once.
 
-        caller: the DID for whom it is asked. request_id: of the kind ONCE: a request with the id of
-        an earlier one is not done again.
-        Raises: the node's error, as the same class. PeerUnavailable: it ended. Timeout: it did
-                not answer; the action may have happened, and the connection is closed.
+        caller: the DID for which it is asked. request_id: of an action of kind ONCE, which the node
+        performs once for each id.
+        Raises: the node's error, as the same class. PeerUnavailable: the node ended. Timeout: it
+                did not answer; the action may have happened, and the connection is closed.
         """
         check_answer(request, stream=False)
         return self._result(request, self._exchanged(request, caller, request_id))
 
     def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
-        """Have an action done whose body is long, sent as one request.
+        """Perform an action with a long body, sent as one request.
 
         Raises: as `call`. LimitExceeded: more than `REQUEST_BYTES_MAX`; REST takes any length.
         """
@@ -144,13 +144,15 @@ class ControlClient(Client):
                 self._socket.sendall(frame)
             answer = ControlAnswer.decode(self._receive())
         except TimeoutError as error:
-            self.close()  # the answer may come yet, and would be taken for that to another call
+            self.close()  # a late answer would be read as the answer to the next call
             raise Timeout(f"the node did not answer {name} in {self._timeout_s} s") from error
         except OSError as error:
             raise PeerUnavailable(f"the node went away during {name}") from error
-        # One call at a time, so one answer; 0 to a request that could not be read.
+        # One call at a time, so one answer; the node answers an unreadable request with id 0.
         if answer.id not in (self._last_id, 0):
-            raise ProtocolViolation(f"the node's answer to {name} is not to this request")
+            raise ProtocolViolation(
+                f"the node answered {name} with id {answer.id}, expected {self._last_id}"
+            )
         if answer.code:
             raise error_of(answer.code, answer.text)
         return answer
@@ -169,9 +171,9 @@ class ControlClient(Client):
         return payload
 
     def has_ended(self) -> bool:
-        """Return whether the node has ended the connection; no call is going on."""
+        """Return whether the node has ended the connection. Used between calls only."""
         try:
-            # Between calls a node says nothing: what can be read is the end.
+            # Between calls a node sends nothing, so a readable socket is at its end.
             look = select.poll()
             look.register(self._socket, select.POLLIN)
             return bool(look.poll(0))
@@ -184,7 +186,7 @@ class ControlClient(Client):
 
 
 class ControlStream(ResultStream[R]):
-    """The results of a stream, on a connection of their own. Any thread may close it.
+    """The results of a stream, on its own connection. Any thread may close it.
 
     Iteration raises the node's error as the same class.
     """
@@ -195,7 +197,7 @@ class ControlStream(ResultStream[R]):
         self._request: Final = request
         self._is_closed = False
         try:
-            client._exchanged(request, caller)  # it has begun, or the error is raised
+            client._exchanged(request, caller)  # returns once the stream has begun
         except BaseException:
             client.close()
             raise
@@ -220,20 +222,20 @@ class ControlStream(ResultStream[R]):
         return self._client._result(self._request, answer)
 
     def close(self) -> None:
-        """End it, here and in the node; who waits for it is woken."""
+        """End the stream, here and in the node; a thread that waits for a result stops waiting."""
         self._is_closed = True
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the connection has ended already
             self._client._socket.shutdown(socket.SHUT_RDWR)
         self._client.close()
 
 
 def finish(client: Client, task: StartTask, progress: Progress) -> Message:
-    """Have a node run a task to its end; return its result.
+    """Run a task in a node to its end; return its result.
 
     Raises: as `client.call`; the error with which the task ended. Conflict: it was cancelled.
     """
     last = client.call(task)
-    # The stream ends with the task, so its end is known at once and not at the next look.
+    # A stream, because it ends with the task: polling would notice the end late.
     with client.stream(WatchTask(id=last.id)) as infos:
         for info in infos:
             last = info
@@ -246,15 +248,15 @@ def finish(client: Client, task: StartTask, progress: Progress) -> Message:
 
 
 def packed(value: Value, home: Loader | None) -> bytes:
-    """Return a value in the node protocol's form, without the cells that `home` has."""
+    """Return a value and its cells in the node protocol's form, without cells that `home` has."""
     cells = (cell for _, cell, part in novelty(value, home) if part is not value)
     return join_cells(encode(value), cells)
 
 
 def error_of(code: str, text: str) -> DataLatticeError:
-    """Return the error that has this code; an unknown one is a plain failure."""
+    """Return the error with this code; for an unknown code, Unavailable."""
     if code == errors.MissingData.code:
-        return errors.MissingData(map(bytes.fromhex, _HASH.findall(text)))  # those that it shows
+        return errors.MissingData(map(bytes.fromhex, _HASH.findall(text)))  # the hashes it shows
     for kind in _kinds(DataLatticeError):
         if kind.code == code:
             return kind(text)
@@ -267,14 +269,14 @@ def _kinds(base: type[DataLatticeError]) -> Iterator[type[DataLatticeError]]:
         yield from _kinds(kind)
 
 
-# --- the node that runs in a folder, as `DIR/running.json` says ---
+# --- the node that runs in a folder, read from `DIR/running.json` ---
 
 RUNNING_NAME: Final = "running.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running node: its process, where peers reach it, where its owner reaches it."""
+    """A running node: its process, its address for peers, and its sockets for its owner."""
 
     pid: int
     address: str | None
@@ -284,23 +286,23 @@ class Running:
     started_ms: int
     version: str
     folder: str = ""  # older nodes do not say it
-    """Which folder it runs in (`folder_id`): the file means nothing in a copy of that."""
+    """The `folder_id` of its folder; in a copy of the folder the file is ignored."""
     ticket: str | None = None
-    """Its addresses with its key, from which another node can connect to it."""
+    """Its addresses with its key, for another node to connect to."""
     doors: dict[str, str] | None = None
-    """Where its users reach it: a URL or the path of a socket, by the name of the door."""
+    """The URL or socket path of each door, by the door's name."""
 
 
 def folder_id(folder: Path) -> str:
-    """Return what a folder keeps when it is renamed, and a copy of it does not have."""
+    """Return an id that a folder keeps when it is renamed and that differs in a copy of it."""
     found = folder.stat()
     return f"{found.st_dev}:{found.st_ino}"  # device and inode
 
 
 def running(folder: str | os.PathLike[str]) -> Running | None:
-    """Return the node that runs in a folder, None when none does.
+    """Return the node that runs in a folder, None if none does.
 
-    A file left by a killed node does not count: the socket must answer.
+    The node's socket must answer: a killed node leaves its file behind.
     """
     found = _read(Path(folder) / RUNNING_NAME)
     # "The store's lock says who runs; a socket or `running.json` left by a killed node is replaced
@@ -315,7 +317,7 @@ def running(folder: str | os.PathLike[str]) -> Running | None:
 
 
 def connect(folder: str | os.PathLike[str]) -> ControlClient | None:
-    """Return a client of the node that runs in a folder, None when none does."""
+    """Return a client of the node that runs in a folder, None if none does."""
     found = _read(Path(folder) / RUNNING_NAME)
     if found is None:
         return None
@@ -332,7 +334,6 @@ def _read(path: Path) -> Running | None:
         found = Running(**json.loads(path.read_text("utf-8")))
         is_copy = found.folder not in ("", folder_id(path.parent))
     except (OSError, ValueError, TypeError):
-        # Without a file that reads as one of a node, no node runs.
-        return None  # damaged, or being written
+        return None  # missing, damaged, or being written: no node can be reached
     # In a copy of a folder the file names the node of the original: commands would write there.
     return None if is_copy else found

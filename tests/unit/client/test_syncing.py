@@ -256,10 +256,10 @@ def test_what_has_no_place_in_a_drive_counts_as_no_deletion(pair: SyncPair, tmp_
 def test_nothing_on_one_side_does_not_empty_the_other(pair: SyncPair, tmp_path: Path) -> None:
     before = pair.there()
     pair.local.rename(tmp_path / "unmounted")
-    with pytest.raises(UsageError, match="local is gone or empty"):
+    with pytest.raises(UsageError, match="local is missing or empty"):
         pair.sync(delete=True)
     pair.local.mkdir()
-    with pytest.raises(UsageError, match="local is gone or empty"):
+    with pytest.raises(UsageError, match="local is missing or empty"):
         pair.sync(delete=True)
     assert pair.there() == before
     pair.local.rmdir()
@@ -276,4 +276,4 @@ def test_what_a_killed_download_left_goes_nowhere(pair: SyncPair) -> None:
     pair.put(".lattice-x1y2z3.part", b"half")
     outcome = pair.sync()
     assert outcome.to_drive == []
-    assert "cut short" in outcome.passed_over[0]
+    assert "unfinished download" in outcome.passed_over[0]

@@ -14,7 +14,7 @@ from datalattice.apps.dlfs import Drive
 from datalattice.cells import Blob, blob_from, blob_overwrite, blob_ranges
 from datalattice.client import Folder, write_key
 from datalattice.client.drives.drives import DriveOf, Drives
-from datalattice.client.drives.transfer import fetch, pieces_of
+from datalattice.client.drives.transfer import pieces_of, write_local
 from datalattice.crypto import KeyPair
 
 MIB = 1 << 20
@@ -52,7 +52,7 @@ def test_a_huge_gap_is_a_gap_in_the_local_file(tmp_path: Path) -> None:
     drive.write_at("/f", 5, b"begin")
     drive.write_at("/f", 1 << 36, b"end")
     told: list[int] = []
-    assert fetch(drive.content("/f"), tmp_path / "f", 1_000, told.append)
+    assert write_local(drive.content("/f"), tmp_path / "f", 1_000, told.append)
     facts = (tmp_path / "f").stat()
     assert facts.st_size == sum(told) == (1 << 36) + 3
     assert facts.st_blocks * 512 < 8 * MIB
@@ -73,7 +73,7 @@ def test_a_file_too_long_for_the_disk_is_named_and_leaves_nothing(
 
     monkeypatch.setattr("datalattice.client.drives.transfer.os.fdopen", refuse)
     with pytest.raises(OSError, match=r"large: '.*f'$"):
-        fetch(b"data", tmp_path / "f", 0)
+        write_local(b"data", tmp_path / "f", 0)
     assert [one.name for one in tmp_path.iterdir()] == ["spare"]
 
 
@@ -92,7 +92,7 @@ def test_contents_are_fetched_byte_by_byte(tmp_path: Path) -> None:
         data = random.Random(size).randbytes(size)
         content = blob_from([data])
         assert isinstance(content, (bytes, Blob))
-        fetch(content, tmp_path / "f", 0)
+        write_local(content, tmp_path / "f", 0)
         assert (tmp_path / "f").read_bytes() == data == b"".join(pieces_of(content))
 
 

@@ -326,7 +326,7 @@ def sync(
             delete=delete,
             prefer=prefer,
             dry_run=dry_run,
-            told=call.bar("bytes").advance,
+            on_bytes=call.bar("bytes").advance,
         ).run()  # the bytes of the folder's own files
     for text in outcome.passed_over:  # named one by one: sync goes on without them
         print_notice(f"passed over {text}")

@@ -14,7 +14,7 @@ from datalattice.apps.dlfs import FS_SECTION, Drive, FileContent, Stat, drive_na
 from datalattice.cli.command import Call
 from datalattice.cli.fs.paths import DrivePath, goal_of
 from datalattice.cli.render import CommandResult, ProgressBar, count_text, print_notice
-from datalattice.client.drives import DriveOf, Drives, copy_tree, fetch, pieces, walk_local
+from datalattice.client.drives import DriveOf, Drives, copy_tree, pieces, walk_local, write_local
 from datalattice.errors import IsADirectory, NoSuchPath
 
 EXIT_SKIPPED = 1
@@ -195,7 +195,7 @@ class _Download:
         drive = self._drive
         stat = drive.stat(path)
         if not stat.is_dir:
-            fetch(drive.content(path), target, stat.modified_ms, self._bar.advance)
+            write_local(drive.content(path), target, stat.modified_ms, self._bar.advance)
             yield stat
             return
         target.mkdir(exist_ok=True)  # an existing directory is filled

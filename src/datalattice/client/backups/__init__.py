@@ -1,4 +1,4 @@
-"""Backups: copies of a value, of a folder, and what the weaver stores of a folder hold."""
+"""Backups: copies of a value or a folder, and the figures of a folder's weaver stores."""
 
 from datalattice.client.backups.folderbackup import (
     LACKING as LACKING,

@@ -1,6 +1,6 @@
-"""Credentials: how a caller proves to a service who it is and what others let it do, as text.
+"""Credentials: texts by which a caller proves its DID to a service, and its rights to others' data.
 
-The service reads what is written here by the same rules; it checks, and nothing here does.
+The service reads them by the same rules and checks them; nothing here checks a signature.
 """
 
 from datalattice.client.credentials.delegating import (

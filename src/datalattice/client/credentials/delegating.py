@@ -1,7 +1,7 @@
-"""Delegating: an owner lets another DID use a part of its data, in a text that the other shows.
+"""Delegating: an owner's signed permission for another DID to use part of its data, as a text.
 
-The text is a UCAN in the form of a token: `iss` gives, `aud` receives, `att` lists what is given,
-`prf` has the delegations from which the issuer has it, if the data is not its own.
+The text is a UCAN in the form of a token: `iss` gives, `aud` receives, `att` lists the rights,
+`prf` has the delegations from which the issuer holds them, if the data is not its own.
 
 Source: docs/design/access.md "Delegations".
 """
@@ -24,13 +24,13 @@ from datalattice.errors import LimitExceeded, UsageError
 from datalattice.lattice import did_of, is_bare_did
 
 DELEGATIONS: Final = "ucans"
-"""The header, or name of metadata, with the delegations of a request: texts with `,` between."""
+"""Name of the header, or gRPC metadata, with a request's delegations, separated by `,`."""
 
 DELEGATION_LIFE_S_MAX: Final = 30 * 24 * 3_600
-"""Longest life of a delegation: a revoked one is remembered as long."""
+"""Longest life of a delegation, in seconds: a service remembers a revocation as long."""
 
 ABILITIES: Final = ("*", "crud", "crud/read", "crud/write", "crud/delete")
-"""What may be given: all rights, reading and writing, or a part of these."""
+"""The rights that can be given: all, reading and writing, or one part of these."""
 
 RESOURCES_MAX: Final = 24
 """Most resources of one delegation."""
@@ -39,11 +39,11 @@ _NONCE_BYTES = 16
 
 
 def delegation_headers(delegations: Sequence[str]) -> dict[str, str]:
-    """Return the header, or metadata, in which a request shows delegations; none without any.
+    """Return the header, or metadata, that carries delegations; empty if there are none.
 
-    Raises: UsageError: it is a single text, or one of them has a `,`.
+    Raises: UsageError: `delegations` is a single text, or one of them has a `,`.
     """
-    # A text alone would be a list of its characters.
+    # A single text would pass as a list of its characters.
     if isinstance(delegations, str) or any("," in one for one in delegations):
         raise UsageError("delegations: a list of texts as `lattice key delegate` prints them")
     return {DELEGATIONS: ",".join(delegations)} if delegations else {}
@@ -59,24 +59,23 @@ def make_delegation(
     proofs: Sequence[str] = (),
     entropy: Entropy | None = None,
 ) -> str:
-    """Return a delegation: what the holder of `key_pair` gives to the DID `audience`.
+    """Return a delegation of rights from the holder of `key_pair` to the DID `audience`.
 
     given:  abilities by resource: a DID, or a DID and a path below it, such as
             `did:key:z6Mk.../kv/shop`.
     life_s: seconds until it ends, up to 30 days.
-    proofs: delegations to the key pair of what is not its own.
-    Raises: UsageError: `audience` is no DID, a resource or ability is unknown, or `life_s` is out
-            of range. LimitExceeded: with its proofs it is longer than a header may be.
+    proofs: delegations to the key pair, for resources that are not its own.
+    Raises: UsageError: `audience` is not a DID, a resource or ability is unknown, or `life_s` is
+            out of range. LimitExceeded: with its proofs it is longer than a header may be.
     """
-    # Checked where it is made: its reader refuses it with one text for all reasons.
+    # Checked here, because a service refuses a bad delegation without saying why.
     if not is_bare_did(audience):
         raise UsageError(f"audience: a DID such as did:key:z6Mk..., got {audience!r:.80}")
     if not 0 < life_s <= DELEGATION_LIFE_S_MAX:
         raise UsageError(f"a delegation lives 1 to {DELEGATION_LIFE_S_MAX} s, got {life_s}")
     if not 0 < len(given) <= RESOURCES_MAX:
         raise UsageError(
-            f"given: 1 to {RESOURCES_MAX} resources, each with what may be done to it, got "
-            f"{len(given)}"
+            f"given: 1 to {RESOURCES_MAX} resources, each with its ability, got {len(given)}"
         )
     for resource, ability in given.items():
         if not is_bare_did(resource.partition("/")[0]):
@@ -96,7 +95,7 @@ def make_delegation(
     }
     signed = join_token(header, claims)
     text = f"{signed}.{encode_part(key_pair.sign(signed.encode()))}"
-    # It is sent in a header, and proofs are within it, so a long chain does not fit.
+    # It is sent in one header and contains its proofs, so the chain has a limited length.
     if len(text) > CREDENTIAL_CHARACTERS_MAX:
         raise LimitExceeded(
             f"a delegation with its proofs has at most {CREDENTIAL_CHARACTERS_MAX} characters, "

@@ -24,12 +24,12 @@ from datalattice.errors import BadFormat
 from datalattice.lattice import did_of
 
 ALGORITHMS: Final = ("EdDSA", "Ed25519")
-"""Names of the one signature algorithm: RFC 8037, and RFC 9864 in its place."""
+"""Names of the one signature algorithm: of RFC 8037, and of RFC 9864, which replaces it."""
 
 TOKEN_TYPE: Final = "JWT"  # noqa: S105 - the name of a form
 TOKEN_LIFE_S_MAX: Final = 3_600
 CLOCK_SKEW_S: Final = 60
-"""Seconds that the clocks of caller and service may differ."""
+"""Greatest allowed difference between the clocks of caller and service, in seconds."""
 
 SIGNED_AGE_S_MAX: Final = 60
 """Seconds after which a signed request is too old."""
@@ -68,7 +68,7 @@ def multikey_of(public_key: bytes) -> str:
 
 
 class TokenParts(NamedTuple):
-    """A token that has been read and not checked. signed: the bytes that `signature` is over."""
+    """A token that was read; its signature is unchecked. signed: the bytes that it covers."""
 
     header: dict[str, Any]
     claims: dict[str, Any]
@@ -77,18 +77,18 @@ class TokenParts(NamedTuple):
 
 
 def join_token(header: Mapping[str, object], claims: Mapping[str, object]) -> str:
-    """Return the text of a token that is signed: `header.claims`."""
+    """Return the signed part of a token's text: `header.claims`."""
     parts = [json.dumps(part, separators=(",", ":")).encode() for part in (header, claims)]
     return ".".join([encode_part(part) for part in parts])
 
 
 def is_token(text: str) -> bool:
-    """Return whether a text looks like a token: it may be a secret."""
+    """Return whether a text has the form of a token, and so may be a secret."""
     return _JWS.fullmatch(text) is not None
 
 
 def split_token(text: str) -> TokenParts:
-    """Return the parts of a token. Raises: BadFormat: it is not one."""
+    """Return the parts of a token. Raises: BadFormat: the text has another form."""
     if len(text) > CREDENTIAL_CHARACTERS_MAX:
         raise BadFormat(f"a token has at most {CREDENTIAL_CHARACTERS_MAX} characters")
     if not is_token(text):
@@ -109,7 +109,7 @@ def encode_part(data: bytes) -> str:
 def decode_part(text: str) -> bytes:
     """Return the bytes of base64url without padding.
 
-    Raises: BadFormat: it is not the text that `encode_part` makes of them.
+    Raises: BadFormat: `encode_part` would give these bytes another text.
     """
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -140,7 +140,7 @@ def _shallow(text: str) -> str:
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    # Two readers of a member that comes twice may take different ones.
+    # Readers differ in which of two members with one name they take.
     if len(found) != len(pairs):
         raise BadFormat("a JSON object of a token names a member twice")
     return found
@@ -151,10 +151,10 @@ def _refuse(_name: str) -> Any:
 
 
 class RequestSignature(NamedTuple):
-    """A signature of a request that has been read and not checked.
+    """A request's signature that was read; it is unchecked.
 
-    covered: the names of what is signed. params: the text of them and the parameters, which is
-    signed as it stands.
+    covered: the names of the signed components. params: the text of these names and of the
+    parameters, which is signed unchanged.
     """
 
     covered: tuple[str, ...]
@@ -188,7 +188,7 @@ def signature_base(covered: tuple[str, ...], values: Mapping[str, str], params: 
     lines = []
     for name in covered:
         value = values.get(name)
-        # A line end would be another component.
+        # A line end inside a value would begin another component.
         if value is None or not (value.isascii() and value.isprintable()):
             raise BadFormat(f"{name} is missing or is not printable ASCII")
         lines.append(f'"{name}": {value}\n')
@@ -198,19 +198,19 @@ def signature_base(covered: tuple[str, ...], values: Mapping[str, str], params: 
 def parse_request_signature(signature_input: str, signature: str) -> RequestSignature:
     """Return the signature in the two headers of a request.
 
-    Raises: BadFormat: it is malformed, or outside the profile: several signatures, other components
-            or parameters, one of them twice, another algorithm.
+    Raises: BadFormat: it is malformed or outside the profile: it has several signatures, an unknown
+            or repeated component or parameter, or another algorithm.
     """
-    # Before the patterns see it: the text comes from a stranger.
+    # Checked before the patterns run: the text comes from a stranger and may have any length.
     if max(len(signature_input), len(signature)) > CREDENTIAL_CHARACTERS_MAX:
         raise BadFormat(_LONG)
     found, given = _INPUT.fullmatch(signature_input), _SIGNATURE.fullmatch(signature)
     if found is None or given is None:
-        raise BadFormat("not one signature of plain components")
+        raise BadFormat("Signature-Input and Signature have one signature of plain components")
     if signature_input.partition("=")[0] != given[1]:
         raise BadFormat("Signature and Signature-Input have different labels")
     covered = tuple((found[2] or "").replace('"', "").split())
-    # RFC 9421 in one profile: what it does not name is refused, as its meaning would be unclear.
+    # Components outside the profile are refused: a service could not say what they protect.
     if len(set(covered)) != len(covered) or not set(covered) <= set(_COMPONENTS):
         raise BadFormat(f"components are {', '.join(_COMPONENTS)}, each once")
     texts, numbers = _parameters(found[5])
@@ -237,9 +237,9 @@ def _parameters(text: str) -> tuple[dict[str, str], dict[str, int]]:
     at = 0
     while at < len(text):
         found = _PARAMETER.match(text, at)
-        # A parameter that comes twice could be read as either one.
+        # Readers differ in which of two parameters with one name they take.
         if found is None or found[1] in texts or found[1] in numbers:
-            raise BadFormat("a parameter of a signature is malformed, or comes twice")
+            raise BadFormat("a parameter of a signature is malformed or repeated")
         if found[3] is None:
             texts[found[1]] = found[2]
         else:
@@ -256,14 +256,14 @@ def content_digest(sha256: bytes) -> str:
 def digest_in(header: str) -> bytes:
     """Return the SHA-256 in a header Content-Digest.
 
-    Raises: BadFormat: it is malformed, or has no sha-256 or several.
+    Raises: BadFormat: it is malformed, has no sha-256, or repeats an algorithm.
     """
     if len(header) > CREDENTIAL_CHARACTERS_MAX:
         raise BadFormat(_LONG)
     found: dict[str, bytes] = {}
     for part in header.split(","):
         member = _DIGEST.fullmatch(part.strip(" \t"))
-        # Other algorithms may stand beside it (RFC 9530), but none twice.
+        # Other algorithms are allowed beside it (RFC 9530), each once.
         if member is None or member[1] in found:
             raise BadFormat("Content-Digest is not a list of digests, each once")
         found[member[1]] = _base64(member[2])

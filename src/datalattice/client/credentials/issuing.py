@@ -26,7 +26,7 @@ from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.errors import UsageError
 from datalattice.lattice import did_of
 
-_ID_BYTES = 16  # 128 bits: none is made twice
+_ID_BYTES = 16  # 128 random bits: unique without coordination
 
 
 def make_token(
@@ -42,8 +42,8 @@ def make_token(
     """Return a bearer token of a key pair for one service; it is a secret until it ends.
 
     audience: the DID of the service, or one of its URLs.
-    subject:  for whom it speaks; None: for the key itself. Only a service makes one for others.
-    scopes:   what it is narrowed to, such as `rw lattice/kv`; None: to nothing.
+    subject:  the DID that it speaks for; None: the key's own. Only a service names another one.
+    scopes:   the rights that it is narrowed to, such as `rw lattice/kv`; None: all of the subject.
     life_s:   seconds until it ends, up to an hour.
     Raises: UsageError: `life_s` is out of range.
     """
@@ -76,10 +76,10 @@ def sign_request(
     body_sha256: bytes | None = None,
     entropy: Entropy | None = None,
 ) -> dict[str, str]:
-    """Return the headers that sign one request; a service takes them once, and for a minute.
+    """Return the headers that sign one request; a service accepts them once, within a minute.
 
-    url: the whole URL as it is sent, without fragment. body_sha256: of the body, None without one.
-    Raises: BadFormat: method or URL has characters that cannot be sent.
+    url: the whole URL as sent, without fragment. body_sha256: of the body; None without a body.
+    Raises: BadFormat: method or URL has characters that are not printable ASCII.
     """
     values = {METHOD: method.upper(), TARGET: url}
     headers: dict[str, str] = {}

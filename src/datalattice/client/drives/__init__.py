@@ -1,4 +1,4 @@
-"""Drives: the file systems in a folder, read and written by programs, local folders and fsspec."""
+"""Drives: the file systems in a folder, for programs, local folders and fsspec."""
 
 from datalattice.client.drives.drives import DriveOf as DriveOf, Drives as Drives
 from datalattice.client.drives.syncing import (
@@ -9,9 +9,9 @@ from datalattice.client.drives.syncing import (
 )
 from datalattice.client.drives.transfer import (
     copy_tree as copy_tree,
-    fetch as fetch,
     inside as inside,
     pieces as pieces,
     pieces_of as pieces_of,
     walk_local as walk_local,
+    write_local as write_local,
 )

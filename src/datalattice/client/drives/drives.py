@@ -1,7 +1,7 @@
-"""Drives: the file systems of an owner in a folder, read beside the running node and edited.
+"""Drives: the file systems of an owner in a folder, read and edited also while a node runs.
 
-A read sees what is durable at that moment. A file's content is stored before the edit that names
-it, so an edit is short however large the file is, and can be repeated at no cost.
+A read sees the durable state of that moment. A file's content is stored before the edit that names
+it, so an edit of a large file is short too, and repeating it costs little.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from datalattice.store import WriteBuffer
 T = TypeVar("T")
 
 THREAD_WAIT_S: Final = 600.0
-"""How long a thread waits for another one of this process, which may be writing a large file."""
+"""Longest wait for another thread of this process, which may be writing a large file."""
 
 KEPT_BYTES_MAX: Final = 4 << 20
-"""Contents of files too small to be staged one by one that wait in memory to be staged together."""
+"""Bytes of small contents that wait in memory to be staged together."""
 
-_turns: Final[dict[str, threading.Lock]] = {}  # by folder: threads of one process take turns
+_turns: Final[dict[str, threading.Lock]] = {}  # by real path of the folder
 
 
 class DriveOf(Protocol):
-    """Gives drives by name: those of the folder's own key unless an owner is named."""
+    """A function that returns drives by name: of the folder's own key, or of a named owner."""
 
     def __call__(self, name: str, owner: bytes | None = None) -> Drive:
         """Return a drive."""
@@ -67,7 +67,7 @@ class DriveWriter:
         self._kept_bytes = 0
 
     def content(self, chunks: bytes | Iterable[bytes]) -> FileContent:
-        """Return the content of a file, its parts stored as they come; no file has it yet."""
+        """Store a content part by part, for a file that a later edit names; return it."""
         made = content_of(chunks, self._stage)
         if self._stage is not None and isinstance(made, Blob):
             # Parts of STAGED_BYTES and more are staged; the rest of a blob is still in memory.
@@ -82,14 +82,14 @@ class DriveWriter:
         """Make one change of any of the drives; return its result once it is durable.
 
         change: may run several times. The first write to a missing drive makes it. Drives of other
-                owners are for reading.
+                owners can be read only.
         """
         result: T = self._edit(change)
         return result
 
 
 def edit_drives(editor: Editor, change: Callable[[DriveOf], T]) -> T:
-    """Make one change of drives by an editor of their folder."""
+    """Make one change of drives with an editor of their folder; return its result."""
 
     def run(cursor: RootLattice, keys: KeyPair) -> T:
         def drive_of(name: str, owner: bytes | None = None) -> Drive:
@@ -117,7 +117,7 @@ class Drives:
     def owner(self) -> bytes:
         """Return the named owner, else the folder's own key, else the only owner with drives.
 
-        Raises: NoSigningKey: there is no such owner. UsageError: there are several.
+        Raises: NoSigningKey: no owner has drives. UsageError: several have.
         """
         # "Reading takes your own drive of the name, else the only one of that name" (docs/dlfs.md
         # "Command line").
@@ -131,7 +131,7 @@ class Drives:
         if not owners:
             raise NoSigningKey(f"no key at {self.folder.key_path}; make one with `lattice key new`")
         names = ", ".join(one.hex()[:16] for one in owners)
-        raise UsageError(f"{len(owners)} owners have drives here ({names}); name one")
+        raise UsageError(f"{len(owners)} owners have drives here ({names}); name one as the owner")
 
     def owners(self) -> list[bytes]:
         """Return the public keys that have a section of drives, in order."""
@@ -142,7 +142,7 @@ class Drives:
         return drive_names(self._cursor(), self.owner())
 
     def drive(self, name: str) -> Drive:
-        """Return a snapshot of a drive. Raises: NoSuchPath: it does not exist."""
+        """Return a snapshot of a drive. Raises: NoSuchPath: the owner has no such drive."""
         cursor = self._cursor()
         owner = self.owner()
         if name not in drive_names(cursor, owner):
@@ -165,28 +165,27 @@ class Drives:
     def check_writable(self) -> None:
         """Check that writing is allowed.
 
-        Raises: ReadOnly: they were opened read-only, or belong to another owner. NoSigningKey: the
-                folder has no key.
+        Raises: ReadOnly: they were opened with `read_only`, or belong to another owner.
+                NoSigningKey: the folder has no key.
         """
         if self._read_only:
-            raise ReadOnly("these drives were opened to be read only")
+            raise ReadOnly("these drives were opened with read_only")
         own = read_key(self.folder.key_path).public_key
-        # Only an owner's own key can sign for its drives, so the refusal comes before the upload.
-        if self._owner not in (None, own):
-            assert self._owner is not None
+        # Only an owner's own key can sign for its drives; refused before a content is uploaded.
+        if self._owner is not None and self._owner != own:
             raise ReadOnly(
-                f"the drives of {self._owner.hex()} are theirs to write; your key is {own.hex()}"
+                f"only the key {self._owner.hex()} can write to these drives; yours is {own.hex()}"
             )
 
     @contextmanager
     def writing(self) -> Iterator[DriveWriter]:
-        """Give a writer to these drives; other processes wait meanwhile.
+        """Yield a writer to these drives; other writers wait meanwhile.
 
-        Raises: as `check_writable` and `editing`.
+        Raises: as `check_writable` and `editing`. StoreLocked: another thread wrote for
+                `THREAD_WAIT_S`.
         """
         self.check_writable()
-        # A thread may write a large file for long: others wait for that, not for a lock file's 10
-        # s.
+        # Threads wait longer than the 10 s for a lock file, because one may write a large file.
         turn = _turns.setdefault(os.path.realpath(self.folder.path), threading.Lock())
         if not turn.acquire(timeout=THREAD_WAIT_S):
             raise StoreLocked(
@@ -201,7 +200,7 @@ class Drives:
 
 
 class OneDrive:
-    """One drive of the caller's, with the interface of `Drives` that a file system needs."""
+    """A drive of the caller, with the methods of `Drives` that a file system needs."""
 
     def __init__(self, drive: Drive, *, read_only: bool) -> None:
         self._drive = drive
@@ -218,16 +217,16 @@ class OneDrive:
     def check_writable(self) -> None:
         """Check that writing is allowed. Raises: ReadOnly: the drive was opened read-only."""
         if self._read_only:
-            raise ReadOnly("this drive was opened to be read only")
+            raise ReadOnly("this drive was opened with read_only")
 
     @contextmanager
     def writing(self) -> Iterator[DriveWriter]:
-        """Give a writer to the drive."""
+        """Yield a writer to the drive."""
         self.check_writable()
         yield DriveWriter(self._edit)
 
     def _edit(self, change: Callable[[DriveOf], Any]) -> Any:
-        # On a fork, so that an edit that raises changes nothing.
+        # On a fork of the drive, so that an edit that raises changes nothing.
         fork = self._drive.fork()
         result = change(lambda _name, _owner=None: fork)
         fork.sync()
@@ -235,11 +234,11 @@ class OneDrive:
         return result
 
     def close(self) -> None:
-        """Leave the drive to the caller."""
+        """Do nothing: the caller closes the drive."""
 
 
 def content_of(chunks: bytes | Iterable[bytes], stage: StageValue | None) -> FileContent:
-    """Return the content of a file made of these bytes, its large parts staged."""
+    """Return the content of a file with these bytes; its large parts go to `stage`, if given."""
     pieces = [chunks] if isinstance(chunks, bytes) else chunks
     if stage is None:
         made = blob_from(pieces)

@@ -1,12 +1,12 @@
-"""File system: drives for everything that speaks fsspec, as `dlfs://drive/path`.
+"""File system: drives for programs that use fsspec, as `dlfs://drive/path`.
 
     import fsspec
     with fsspec.open("dlfs://papers/2026/plan.txt", "w") as file:
         file.write("...")                    # durable when it is closed
 
 Paths begin with the name of a drive. A write makes missing directories and drives, as in object
-stores. An open file keeps the content it had when it was opened. A written file appears when it is
-closed, or with all other files of its transaction in one commit.
+stores. A file that is open for reading keeps the content it had when it was opened. A written file
+appears when it is closed, or with all other files of its transaction in one commit.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from datalattice.errors import UsageError
 
 PROTOCOL: Final = "dlfs"
 
-_READ_BYTES: Final = 1 << 18  # chunks are 4 KiB: fewer look-ups than a read each
-"""Read-ahead of readers that ask for less."""
+_READ_BYTES: Final = 1 << 18  # 64 chunks of 4 KiB at once
+"""Read-ahead for readers that ask for fewer bytes."""
 
 
 class _Cached(type(AbstractFileSystem)):  # type: ignore[misc]
-    """Shares instances by the folder they lead to, however its path was written."""
+    """Shares instances by the real path of their folder."""
 
     def __call__(cls, **options: Any) -> Any:
         if options.get("drive") is not None:
-            # Equal drives are still different objects to sync.
+            # Each Drive object syncs by itself, so equal ones share no instance.
             options["skip_instance_cache"] = True
         else:
             folder = options.get("folder")
@@ -70,7 +70,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
     owner:      whose drives, a public key in hex; default: the folder's own key.
     read_only:  refuse to write.
     auto_mkdir: make missing directories and drives on writing.
-    drive:      a Drive of yours instead: paths begin at its root, and each commit syncs it.
+    drive:      a `Drive` in place of a folder: paths begin at its root, and each commit syncs it.
     """
 
     protocol = PROTOCOL
@@ -97,7 +97,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             self._id = f"{id(drive):x}"
         else:
             found = folder_of(folder)
-            # One form: instances are shared by it.
+            # An owner may be given in hex or as bytes.
             whose = parse_key(owner.hex() if isinstance(owner, bytes) else owner) if owner else None
             self._drives = Drives(found, whose, read_only=read_only)
             self._id = str(found.path)
@@ -126,16 +126,16 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         if self._is_one_drive:
             return ResolvedPath("", drive_of(""), f"/{path}")
         name, _, inside = path.partition("/")
-        # No drive can have these names: paths resolve them.
+        # Paths resolve these names, so no drive can have them.
         if name in (".", ".."):
-            raise UsageError(f"a path begins with the name of a drive, and {name} is none")
+            raise UsageError(f"a path begins with the name of a drive, got {path!r}")
         # The empty path is the list of drives.
         return ResolvedPath(name, drive_of(name), f"/{inside}") if name else None
 
     def _path_in_drive(self, path: str) -> ResolvedPath:
         """Return where a path leads now.
 
-        Raises: IsADirectoryError: to the directory of all drives.
+        Raises: IsADirectoryError: the path is that of the directory of all drives.
         """
         found = self._locate(self._drives.drive, path)
         if found is None:
@@ -154,7 +154,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             return file_info(path, found.drive.stat(found.path))
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """List a directory, or name a file."""
+        """Return the entries of a directory, or the one of a file, as infos or names."""
         path = self._strip_protocol(path)
         with os_errors(path):
             found = self._locate(self._drives.drive, path)
@@ -176,7 +176,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
     def checksum(self, path: str) -> int:
         """Return a number that changes with the content or time of a file."""
-        return int(self.info(path)["hash"], 16)  # a number: fsspec compares, and never decodes it
+        return int(self.info(path)["hash"], 16)  # fsspec expects a number
 
     def ukey(self, path: str) -> str:
         """Return the hash of a file or directory."""
@@ -190,7 +190,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         with os_errors(path):
             found = self._path_in_drive(path)
             size = len(found.drive.content(found.path))
-            # As slices: negative and missing bounds.
+            # Negative and missing bounds mean what they mean in slices.
             first, last, _ = slice(start, end).indices(size)
             return found.drive.read(found.path, first, max(first, last))
 
@@ -203,7 +203,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         cache_options: Any = None,
         **kwargs: Any,
     ) -> DLFSFile:
-        # "Modes are `rb`, `wb`, `ab` and `xb`, and their text forms", which fsspec makes of these.
+        # "Modes are `rb`, `wb`, `ab` and `xb`, and their text forms"; fsspec wraps the text forms.
         if mode not in ("rb", "wb", "ab", "xb"):
             raise ValueError(f"the mode of a file is rb, wb, ab or xb, got {mode!r}")
         with os_errors(path):
@@ -221,8 +221,8 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
     @contextmanager
     def _writing(self) -> Iterator[DriveWriter]:
-        """Give the writer of this thread's batch, or a new one."""
-        # Of this thread: two threads have two batches.
+        """Yield the writer of this thread's batch, or a new one."""
+        # `self._batch` is thread-local: two threads have two batches.
         writer: DriveWriter | None = getattr(self._batch, "writer", None)
         if writer is not None:
             yield writer
@@ -243,7 +243,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         writer.edit(change)
 
     def _apply(self, path: str, *operations: DriveOperation) -> None:
-        """Do these in one commit, now or at the end of this thread's batch."""
+        """Do operations in one commit, now or at the end of this thread's batch."""
         waiting: list[DriveOperation] | None = getattr(self._batch, "waiting", None)
         with os_errors(path):
             if waiting is not None:
@@ -254,7 +254,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
     @contextmanager
     def _batched(self, path: str) -> Iterator[None]:
-        """Collect what is written inside into one commit."""
+        """Gather the operations of a `with` block into one commit."""
         batch = self._batch
         if getattr(batch, "waiting", None) is not None:
             yield  # inside a batch: the outer one commits
@@ -266,11 +266,11 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
                 operations = batch.waiting
             finally:
                 batch.waiting = None
-            if operations:  # an exception leaves `waiting` unread: nothing is written
+            if operations:  # an exception leaves the block before this line: nothing is written
                 self._commit(writer, operations)
 
-    def _parent_of(self, resolve: ResolvePath, path: str) -> None:
-        """Make what is missing above a path."""
+    def _make_parents(self, resolve: ResolvePath, path: str) -> None:
+        """Make the missing directories above a path, and the drive."""
         if self._auto_mkdir and "/" in path:
             above = resolve(self._parent(path))
             if above is not None:
@@ -278,12 +278,12 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
                 above.drive.makedirs(above.path)
 
     def _write(self, path: str, value: Any, mode: str) -> DriveOperation:
-        """Return the operation that gives a file a content that is stored already."""
+        """Return the operation that gives a file an already stored content."""
 
         def write(resolve: ResolvePath) -> None:
-            self._parent_of(resolve, path)
+            self._make_parents(resolve, path)
             found = _in_a_drive(resolve, path)
-            # Decided inside the edit, where no other writer comes between.
+            # Checked inside the edit, where no other writer can make the file meanwhile.
             if mode in ("xb", "create") and found.drive.exists(found.path):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             found.drive.write(found.path, value)
@@ -291,20 +291,20 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         return write
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
-        """Give a file this content; `mode="create"`: only if there is nothing."""
+        """Write a file; with `mode="create"` an existing one is refused."""
         path = self._strip_protocol(path)
-        # Checked here for an early error, and once more in the edit, where it decides.
+        # Checked here for an early error; the check in the edit decides.
         if mode == "create" and self.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         if self._intrans:  # the transaction writes all of its files at its end
             super().pipe_file(path, value, mode=mode, **kwargs)
             return
         with os_errors(path), self._writing() as writer:
-            # Stored before the edit: its turn is short.
+            # The content is stored before the edit, so that the edit is short.
             self._apply(path, self._write(path, writer.content(bytes(value)), mode))
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> None:
-        """Give a file this content, or many in one commit."""
+        """Write a file, or many in one commit."""
         if self._intrans or isinstance(path, str):
             super().pipe(path, value, **kwargs)
             return
@@ -321,14 +321,14 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         mode: str = "overwrite",
         **kwargs: Any,
     ) -> None:
-        """Copy a local file here, or make the directory that a local one is."""
+        """Copy a local file to a drive; for a local directory, make one."""
         path = self._strip_protocol(rpath)
         if Path(lpath).is_dir():
             self.makedirs(path, exist_ok=True)
             return
         if mode == "create" and self.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        # In a transaction the content is kept until its end, which fsspec does.
+        # In a transaction fsspec keeps the content until the end.
         if self._intrans:
             super().put_file(lpath, path, callback=callback, mode=mode, **kwargs)
             return
@@ -338,16 +338,16 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             self._apply(path, self._write(path, content, mode))
 
     def put(self, lpath: Any, rpath: Any, recursive: bool = False, **kwargs: Any) -> None:
-        """Copy local files or a tree here, in one commit."""
+        """Copy local files or a tree to a drive, in one commit."""
         if self._intrans:
             super().put(lpath, rpath, recursive=recursive, **kwargs)
             return
         with self._batched(str(rpath)):
             super().put(lpath, rpath, recursive=recursive, **kwargs)
 
-    def place(self, files: Sequence[DLFSFile]) -> None:
-        """Write files that were written to, in one commit."""
-        if not files:  # nothing to write makes no commit
+    def write_files(self, files: Sequence[DLFSFile]) -> None:
+        """Write the new contents of open files, in one commit."""
+        if not files:  # an empty transaction makes no commit
             return
         with os_errors(files[0].path), self._writing() as writer:
             self._apply(files[0].path, *[one.operation(writer) for one in files])
@@ -356,7 +356,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         """Return the operation that adds bytes to the end of a file."""
 
         def append(resolve: ResolvePath) -> None:
-            self._parent_of(resolve, path)
+            self._make_parents(resolve, path)
             found = _in_a_drive(resolve, path)
             if not found.drive.exists(found.path):
                 found.drive.write(found.path, b"")  # an appended file begins empty
@@ -371,7 +371,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
         def make(resolve: ResolvePath) -> None:
             found = resolve(path)
-            # A drive that was never written to may be made.
+            # The root of a drive is a directory to make unless the drive exists.
             if found is None or (found.path == "/" and _drive_exists(found)):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             if found.path == "/":
@@ -385,7 +385,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         self._apply(path, make)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Make a directory and those missing above it."""
+        """Make a directory and the missing ones above it."""
         path = self._strip_protocol(path)
 
         def make(resolve: ResolvePath) -> None:
@@ -418,7 +418,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Delete files, and directories with all in them if `recursive`; in one commit."""
+        """Delete files, and with `recursive` directories and their contents, in one commit."""
         if maxdepth is not None:  # fsspec walks the depth itself
             with self._batched("a removal"):
                 super().rm(path, recursive=recursive, maxdepth=maxdepth)
@@ -431,7 +431,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         self._apply(str(path), *operations)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        """Copy a file, whose content is then shared; or make the directory that another one is."""
+        """Copy a file, sharing its content; for a directory, make one."""
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.info(source)["type"] == "directory":
             self.makedirs(target, exist_ok=True)
@@ -449,9 +449,9 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             super().copy(path1, path2, recursive=recursive, **kwargs)
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, **kwargs: Any) -> None:
-        """Move a file or a directory with all in it, in one commit; files are replaced."""
+        """Move a file, or a directory with its contents, in one commit; files are replaced."""
         one = isinstance(path1, str) and isinstance(path2, str) and not kwargs.get("maxdepth")
-        # A pattern, or many: fsspec's own way.
+        # fsspec itself moves patterns and lists of paths.
         if not one or (has_magic(path1) and not self.exists(path1)):
             with self._batched("a move"):
                 super().mv(path1, path2, recursive=recursive, **kwargs)
@@ -463,7 +463,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             target = f"{target}/{source.rsplit('/', 1)[-1]}"
 
         def move(resolve: ResolvePath) -> None:
-            self._parent_of(resolve, target)
+            self._make_parents(resolve, target)
             old, new = _in_a_drive(resolve, source), _in_a_drive(resolve, target)
             # Within a drive a move keeps the entry; between drives it is a copy and a deletion.
             if old.drive_name == new.drive_name:
@@ -478,7 +478,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 def _in_a_drive(resolve: ResolvePath, path: str) -> ResolvedPath:
     found = resolve(path)
     if found is None:
-        raise UsageError("a path begins with the name of a drive: dlfs://drive/path")
+        raise UsageError(f"a path begins with the name of a drive: dlfs://drive/path, got {path!r}")
     return found
 
 
@@ -493,7 +493,7 @@ def _delete(resolve: ResolvePath, path: str) -> None:
 
 def _remove(path: str, resolve: ResolvePath) -> None:
     found = _in_a_drive(resolve, path)
-    if found.path != "/":  # the root of a drive stays: a drive is never deleted
+    if found.path != "/":  # a drive is never deleted, so its root only loses its entries
         found.drive.remove_tree(found.path)
         return
     for name in found.drive.list("/"):

@@ -1,4 +1,4 @@
-"""Open files: what fsspec reads and writes of a drive, and the errors and paths it expects."""
+"""Open files: the files of a drive that fsspec opens, with the paths and errors it expects."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ResolvedPath(NamedTuple):
 
 
 ResolvePath = Callable[[str], ResolvedPath | None]
-"""From a path of the file system to one in a drive; None for the directory of all drives."""
+"""A function from a path of the file system to one in a drive; None: the directory of drives."""
 
 DriveOperation = Callable[[ResolvePath], None]
-"""A part of an edit."""
+"""One operation of an edit."""
 
 SPOOL_BYTES: Final = 8 << 20  # most files fit
-"""A file being written is kept in memory up to this size, then in a temporary file."""
+"""Size up to which a file being written stays in memory; a larger one is in a temporary file."""
 
 # A subclass stands before its base class: the first match decides.
 _CODES: Final[tuple[tuple[type[DataLatticeError], int], ...]] = (
@@ -67,7 +67,7 @@ def os_errors(path: str) -> Iterator[None]:
         for kind, code in _CODES:
             if isinstance(error, kind):
                 raise OSError(code, str(error), path) from error
-        raise  # a fault without errno keeps its own class
+        raise  # an error without errno keeps its own class
 
 
 class OneCommit(Transaction):
@@ -79,21 +79,21 @@ class OneCommit(Transaction):
         self.files.clear()
         try:
             if commit:
-                fs.place(files)
+                fs.write_files(files)
         finally:
-            # Written or not, what was spooled on disk goes.
+            # Frees the temporary files, whether or not they were written.
             for file in files:
                 file.discard()
             super().complete(commit)
 
 
 class DLFSFile(AbstractBufferedFile):
-    """A file of a drive, open for reading as it was then, or for writing until it is closed."""
+    """A file of a drive, open for reading its content of that time, or for writing until closed."""
 
     def __init__(self, fs: Any, path: str, mode: str, block_size: int, **kwargs: Any) -> None:
         self._spool: IO[bytes] | None = None
-        # `__del__` closes, and finds no spool yet.
-        self._closed = True  # until __init__ has succeeded
+        # A failed `__init__` leaves nothing for `__del__` to close.
+        self._closed = True  # the base class sets False
         # "A file that is open for reading keeps the content that it had" (docs/dlfs.md "fsspec").
         if mode == "rb":
             found = fs._path_in_drive(path)
@@ -101,7 +101,7 @@ class DLFSFile(AbstractBufferedFile):
             self._content = found.drive.content(found.path)
             kwargs["size"] = len(self._content)
         else:
-            fs._drives.check_writable()  # refused at opening, not at the end
+            fs._drives.check_writable()  # refused when it is opened, not when it is closed
             if fs.isdir(path):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             if mode == "xb" and fs.exists(path):
@@ -129,7 +129,7 @@ class DLFSFile(AbstractBufferedFile):
         return True
 
     def operation(self, writer: DriveWriter) -> DriveOperation:
-        """Return the part of an edit that writes the file; its content is stored already."""
+        """Store the content; return the operation that gives it to the file."""
         made: DriveOperation
         if self.mode == "ab":
             made = self.fs.append_pieces(self.path, self._written)
@@ -143,25 +143,25 @@ class DLFSFile(AbstractBufferedFile):
         return pieces(self._spool)
 
     def commit(self) -> None:
-        """Give the drive the file."""
+        """Write the file to its drive."""
         try:
-            self.fs.place([self])
+            self.fs.write_files([self])
         finally:
             self.discard()  # also after an error: the spool may be on disk
 
     def discard(self) -> None:
-        """Drop what was written."""
+        """Forget the new content."""
         if self._spool is not None:
             self._spool.close()
 
 
 def directory_info(path: str) -> dict[str, Any]:
-    """Return what fsspec expects of the directory of all drives, or of a drive in it."""
+    """Return fsspec's info of the directory of all drives, or of a drive in it."""
     return {"name": path, "size": 0, "type": "directory"}
 
 
 def file_info(path: str, stat: Stat) -> dict[str, Any]:
-    """Return what fsspec expects of a file or directory of a drive."""
+    """Return fsspec's info of a file or directory of a drive."""
     return {
         "name": path,
         "size": stat.size,

@@ -1,10 +1,10 @@
-"""Syncing: makes a local folder and a directory of a drive alike, reading only what changed.
+"""Syncing: makes a local folder and a directory of a drive equal, reading only changed files.
 
-What both sides had when they were last alike is kept beside the store, with size and times of the
-local files. A side has changed a path if it has something else there now. A change of one side goes
-to the other. A path that both changed, or that is a file here and a directory there, is a conflict:
-both sides stay as they are and the path is named, unless one side is preferred. A deletion on one
-side is undone from the other side, unless deletions are wanted.
+The baseline is the last state that both sides shared, kept beside the store with size and times of
+the local files. A side has changed a path if it differs from the baseline there. A change of one
+side is copied to the other. A path that both sides changed, or that is a file on one and a
+directory on the other, is a conflict: both sides keep theirs and the path is reported, unless one
+side is preferred. A path deleted on one side is restored from the other, unless `delete` is set.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from datalattice.apps.dlfs import Drive, FileContent, PathNames
 from datalattice.cells import value_hash
 from datalattice.client.drives.drives import DriveOf, Drives
 from datalattice.client.drives.transfer import (
+    CountBytes,
     LocalItem,
-    Told,
-    fetch,
     hash_file,
     inside,
     pieces,
     walk_local,
+    write_local,
 )
 from datalattice.crypto import sha3_256
 from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, UsageError
 from datalattice.store import FOLDER_MODE, RealDisk, replace_file
 
 DIRECTORY: Final = "directory"
-"""Stands for the hash of a directory."""
+"""The hash field of a directory."""
 
 
 class Direction(StrEnum):
-    """Which side may change."""
+    """Which sides may change."""
 
     BOTH = "both"
     TO_DRIVE = "to-drive"
@@ -56,9 +56,9 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A local file or directory as it was seen; a directory has the hash `DIRECTORY` alone.
+    """The state of a local file or directory; a directory has only the hash `DIRECTORY`.
 
-    The ctime is part of it because programs can set the mtime, and so hide a change.
+    It includes the ctime because programs can set the mtime, which would hide a change.
     """
 
     hash: str
@@ -69,7 +69,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What was done, path by path."""
+    """The paths that a synchronisation changed, and those that it could not."""
 
     to_drive: list[str] = field(default_factory=list)
     to_local: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ class SyncResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the two sides are alike now, as far as the caller asked."""
+        """Whether the sides are equal now, as far as the caller asked."""
         return not self.conflicts and not self.failed
 
 
@@ -100,7 +100,7 @@ class Sync:
         delete: bool = False,
         prefer: Side = Side.NONE,
         dry_run: bool = False,
-        told: Told | None = None,
+        on_bytes: CountBytes | None = None,
     ) -> None:
         if not local.is_dir() and (local.exists() or direction == Direction.TO_DRIVE):
             raise UsageError(f"{local} is not a directory")
@@ -112,23 +112,23 @@ class Sync:
         self._delete = delete
         self._prefer = prefer
         self._dry_run = dry_run
-        self._told = told
+        self._on_bytes = on_bytes
         self._result = SyncResult()
-        self._before: dict[PathNames, FileState] = {}  # what both sides had when last alike
+        self._before: dict[PathNames, FileState] = {}  # the baseline
         self._ours: dict[PathNames, FileState] = {}
         self._theirs: dict[PathNames, str] = {}
         self._blocked: set[PathNames] = set()
         place = json.dumps([os.path.realpath(local), drives.owner().hex(), drive, path])
         name = sha3_256(place.encode("utf-8", "surrogateescape")).hex()[:32]
-        self._memory = drives.folder.path / "sync" / f"{name}.json"
+        self._baseline_path = drives.folder.path / "sync" / f"{name}.json"
         self._place = place
 
     def run(self) -> SyncResult:
-        """Make both sides alike; return what was done, or would be done by a dry run.
+        """Make both sides equal; return the result, for a dry run of what would be done.
 
-        Raises: UsageError: with deletions, and one of the sides has lost everything.
+        Raises: UsageError: with `delete`, if one side has lost everything; the baseline is damaged.
         """
-        self._before = self._read_memory()
+        self._before = self._read_baseline()
         self._theirs = dict(self._in_drive())
         self._ours = dict(self._in_folder())
         # "If one side is empty, the command deletes nothing and fails: the disk may not be mounted"
@@ -139,23 +139,25 @@ class Sync:
         self._upload(up)
         self._download(down)
         if not self._dry_run:
-            self._save_memory()
+            self._save_baseline()
         return self._result
 
     def _check_both(self) -> None:
-        """Refuse to empty one side because the other one is empty."""
-        # An empty side is more often an unmounted disk or a wrong path than a wish.
+        """Refuse to empty one side because the other is empty. Raises: UsageError."""
+        # An empty side is mostly an unmounted disk or a wrong path.
         sides = (self._ours, str(self._local)), (self._theirs, f"{self._drive}:{self._path}")
         for side, place in sides:
             if self._before and not side and (self._ours or self._theirs):
                 raise UsageError(
-                    f"{place} is gone or empty, and --delete would delete all that was in it on "
-                    "the other side; leave out --delete to have it back, or empty the other side "
-                    "yourself if that is meant"
+                    f"{place} is missing or empty, and --delete would delete its files on the "
+                    "other side; leave out --delete to restore them, or delete them there yourself"
                 )
 
     def _find_blocked(self) -> set[PathNames]:
-        """Return the paths of local things that a drive cannot hold, and all paths below them."""
+        """Return the paths where the local folder has something that a drive cannot hold.
+
+        The paths below these count too.
+        """
         found: set[PathNames] = set()
         for names in sorted({*self._before, *self._theirs} - self._ours.keys()):  # parents first
             if names[:-1] in found or os.path.lexists(Path(self._local, *names)):
@@ -163,36 +165,36 @@ class Sync:
         return found
 
     def _plan(self) -> tuple[list[PathNames], list[PathNames]]:
-        """Return the paths that go to the drive, and those that go to the folder."""
+        """Return the paths to copy to the drive, and those to copy to the folder."""
         up: list[PathNames] = []
         down: list[PathNames] = []
-        needed: set[PathNames] = set()  # directories of files that stay
+        needed: set[PathNames] = set()  # directories that still hold something
         self._blocked = self._find_blocked()
-        # Contents come before their directory, so that it is known whether it is still needed.
+        # Contents before their directory, which is deleted only if nothing in it stays.
         for names in sorted({*self._before, *self._theirs, *self._ours}, reverse=True):
             mine = self._hash_here(names)
             other = self._theirs.get(names)
-            way = None if names in self._blocked else self._way(names, mine, other)
-            if names in needed and way == Side.DRIVE and other is None:
-                way = Side.LOCAL if self._direction != Direction.TO_LOCAL else None
-            elif names in needed and way == Side.LOCAL and mine is None:
-                way = Side.DRIVE if self._direction != Direction.TO_DRIVE else None
-            stays = {Side.LOCAL: mine, Side.DRIVE: other}.get(way or Side.NONE, mine or other)
+            winner = None if names in self._blocked else self._winner(names, mine, other)
+            if names in needed and winner == Side.DRIVE and other is None:
+                winner = Side.LOCAL if self._direction != Direction.TO_LOCAL else None
+            elif names in needed and winner == Side.LOCAL and mine is None:
+                winner = Side.DRIVE if self._direction != Direction.TO_DRIVE else None
+            stays = {Side.LOCAL: mine, Side.DRIVE: other}.get(winner or Side.NONE, mine or other)
             if stays is not None:
                 needed.update(names[:length] for length in range(1, len(names)))
-            if way == Side.LOCAL:
+            if winner == Side.LOCAL:
                 up.append(names)
-            elif way == Side.DRIVE:
+            elif winner == Side.DRIVE:
                 down.append(names)
-            elif way == Side.NONE:
+            elif winner == Side.NONE:
                 self._result.conflicts.append("/".join(names))
         return up[::-1], down[::-1]
 
     def _hash_here(self, names: PathNames) -> str | None:
         return None if names not in self._ours else self._ours[names].hash
 
-    def _way(self, names: PathNames, mine: str | None, theirs: str | None) -> Side | None:
-        """Return the side whose state a path gets; NONE for a conflict, None for no change."""
+    def _winner(self, names: PathNames, mine: str | None, theirs: str | None) -> Side | None:
+        """Return the side whose state wins at a path; NONE: a conflict, None: no change."""
         if mine == theirs:
             return None
         was = None if names not in self._before else self._before[names].hash
@@ -204,7 +206,7 @@ class Sync:
             side = Side.DRIVE if mine is None else Side.LOCAL
             if self._delete and was is not None and (mine or theirs) == was:
                 side = Side.LOCAL if mine is None else Side.DRIVE  # the other side deleted it
-        # "Changes on one side are copied to the other": the side that is as it was gives way.
+        # "Changes on one side are copied to the other": the unchanged side loses.
         elif was == theirs:
             side = Side.LOCAL
         elif was == mine:
@@ -217,10 +219,10 @@ class Sync:
         if side == only:
             return only
         if mine is None or theirs is None:
-            return None  # the side that must not change has more than the other one, or less
+            return None  # the side that may not change would get or lose the path
         return only if self._prefer == only else Side.NONE
 
-    # --- what there is ------------------------------------------------------------------------
+    # --- the present states -------------------------------------------------------------------
 
     def _in_drive(self) -> Iterator[tuple[PathNames, str]]:
         try:
@@ -234,9 +236,11 @@ class Sync:
             names, path = waiting.pop()
             for one in drive.entries(path):
                 below = (*names, one.name)
-                # No file system of POSIX takes the zero byte in a name.
+                # POSIX ends a name at the zero byte.
                 if "\0" in one.name:
-                    self._result.passed_over.append(f"{one.path}: no local file has such a name")
+                    self._result.passed_over.append(
+                        f"{one.path!r}: a local name cannot have a zero byte"
+                    )
                 elif one.is_dir:
                     yield below, DIRECTORY
                     waiting.append((below, one.path))
@@ -251,9 +255,9 @@ class Sync:
             if item.is_dir:
                 yield item.names, _DIRECTORY
             elif was is not None and was == _state_of(item, was.hash):
-                yield item.names, was  # an unchanged size and time means an unread file
+                yield item.names, was  # same size and times: the file is not read
             else:
-                yield item.names, _state_of(item, hash_file(item.path, self._told).hex())
+                yield item.names, _state_of(item, hash_file(item.path, self._on_bytes).hex())
                 self._result.read_bytes.append(item.size)
 
     # --- to the drive -------------------------------------------------------------------------
@@ -272,7 +276,7 @@ class Sync:
             for names in new:
                 if self._ours[names].hash != DIRECTORY:
                     with Path(self._local, *names).open("rb") as file:
-                        content = writer.content(pieces(file, self._told))
+                        content = writer.content(pieces(file, self._on_bytes))
                     # "A file that changes while the command runs is not overwritten; it is reported
                     # as failed" (docs/dlfs.md "Command line").
                     if value_hash(content).hex() == self._ours[names].hash:
@@ -356,15 +360,17 @@ class Sync:
                 self._fail(names, str(error))
 
     def _fetch(self, names: PathNames, target: Path) -> bool:
-        """Write a local file or directory; return False if the user changed it meanwhile."""
+        """Write a local file or directory; return False if it has changed since it was compared."""
         if self._theirs[names] == DIRECTORY:
             target.mkdir(exist_ok=True)
             return True
         drive, path = self._drives.drive(self._drive), inside(self._path, *names)
         content = drive.content(path)
-        still = partial(_is_as_seen, target, self._ours.get(names))
-        # What the user changed since the comparison is kept: the next round decides about it.
-        if not fetch(content, target, drive.stat(path).modified_ms, self._told, still):
+        is_unchanged = partial(_is_as_seen, target, self._ours.get(names))
+        # A local change since the comparison is kept; the next run decides about it.
+        if not write_local(
+            content, target, drive.stat(path).modified_ms, self._on_bytes, is_unchanged
+        ):
             return False
         facts = target.stat()
         times = facts.st_mtime_ns, facts.st_ctime_ns
@@ -372,11 +378,11 @@ class Sync:
         return True
 
     def _remove(self, names: PathNames) -> bool:
-        """Delete a local file or directory; return False if the user changed it meanwhile."""
+        """Delete a local file or directory; return False if it has changed since."""
         target, mine = Path(self._local, *names), self._ours[names]
         if mine == _DIRECTORY:
             target.rmdir()
-        # Looked at once more, right before it is deleted.
+        # Checked right before the deletion, which cannot be undone.
         elif not _is_as_seen(target, mine):
             return False
         else:
@@ -386,22 +392,22 @@ class Sync:
     def _fail(self, names: PathNames, why: str) -> None:
         self._result.failed.append(f"{'/'.join(names)}: {why}")
 
-    # --- memory -------------------------------------------------------------------------------
+    # --- the baseline -------------------------------------------------------------------------
 
-    def _read_memory(self) -> dict[PathNames, FileState]:
+    def _read_baseline(self) -> dict[PathNames, FileState]:
         try:
-            held = json.loads(self._memory.read_text("utf-8"))
+            held = json.loads(self._baseline_path.read_text("utf-8"))
             return {tuple(one[0]): FileState(*one[1:]) for one in held["known"]}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UsageError(
-                f"{self._memory} is damaged ({error}); remove it, and the next run compares "
-                "everything"
+                f"{self._baseline_path} is damaged ({error}); delete it, and the next run "
+                "compares all files"
             ) from error
 
-    def _save_memory(self) -> None:
-        """Keep what both sides have now; where they differ, what they had before."""
+    def _save_baseline(self) -> None:
+        """Record what both sides share now; where they differ, what they shared before."""
         theirs = dict(self._in_drive())
         here: dict[PathNames, LocalItem] = {}
         if self._local.is_dir():
@@ -415,14 +421,14 @@ class Sync:
                 kept[names] = seen
             elif names in self._before and (hash or item or names in self._blocked):
                 kept[names] = self._before[names]
-        self._memory.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        self._baseline_path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
         rows = [
             [list(names), one.hash, one.size, one.mtime_ns, one.ctime_ns]
             for names, one in kept.items()
         ]
         text = json.dumps({"place": self._place, "known": rows})
-        # In one step: a crash leaves the old memory or the new one.
-        replace_file(RealDisk(), str(self._memory), [text.encode()])
+        # Replaced in one step: a crash leaves the old baseline or the new one.
+        replace_file(RealDisk(), str(self._baseline_path), [text.encode()])
 
 
 _DIRECTORY: Final = FileState(DIRECTORY)

@@ -1,4 +1,4 @@
-"""Transfer: files between a local folder and a drive, streamed; what is local and can be there.
+"""Transfer: streams files between a local folder and a drive.
 
 A drive holds directories and files only. Symbolic links inside a local tree, sockets, pipes,
 devices and names that are not UTF-8 are skipped and named. A downloaded file gets the permissions
@@ -24,15 +24,15 @@ _PIECE_BYTES: Final = 1 << 20
 """Bytes read or written at once."""
 
 _UNFINISHED: Final = (".lattice-", ".part")
-"""Begin and end of the name of an unfinished download."""
+"""Prefix and suffix of the name of an unfinished download."""
 
-Told = Callable[[int], object]
-"""Called with the number of bytes of each step."""
+CountBytes = Callable[[int], object]
+"""A function that is called with the number of bytes of each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalItem:
-    """A local file or directory; `names` lead to it from where the walk began."""
+    """A local file or directory; `names` is its path below the root of the walk."""
 
     names: tuple[str, ...]
     path: Path
@@ -42,37 +42,37 @@ class LocalItem:
     ctime_ns: int
 
 
-def walk_local(root: Path, passed_over: Callable[[str], object]) -> Iterator[LocalItem]:
-    """Yield what is below a local directory in order of names, directories before their contents.
+def walk_local(root: Path, on_skipped: Callable[[str], object]) -> Iterator[LocalItem]:
+    """Yield the items below a local directory by name, each directory before its contents.
 
-    passed_over: called with each skipped path and the reason.
+    on_skipped: called with each skipped path and the reason.
     """
     waiting: list[tuple[tuple[str, ...], Path]] = [((), root)]
     while waiting:
         names, folder = waiting.pop()
         with os.scandir(folder) as entries:
-            # Sorted: runs on two machines say the same.
+            # Sorted, so that two machines report the same order.
             found = sorted(entries, key=lambda one: one.name)
         below = []
         for one in found:
-            why = _unfit(one)
+            why = _reason_to_skip(one)
             if why is not None:
-                passed_over(f"{one.path}: {why}")
+                on_skipped(f"{one.path}: {why}")
                 continue
             facts = one.stat(follow_symlinks=False)  # of the link itself
-            place = (*names, one.name)
+            path_names = (*names, one.name)
             is_dir = one.is_dir()
             size = 0 if is_dir else facts.st_size
             times = facts.st_mtime_ns, facts.st_ctime_ns
-            item = LocalItem(place, Path(one.path), is_dir, size, *times)
+            item = LocalItem(path_names, Path(one.path), is_dir, size, *times)
             yield item
             if item.is_dir:
-                below.append((place, item.path))
-        waiting.extend(reversed(below))  # reversed: the stack gives them in order
+                below.append((path_names, item.path))
+        waiting.extend(reversed(below))  # a stack: the first directory is popped first
 
 
-def _unfit(entry: os.DirEntry[str]) -> str | None:
-    """Return why a drive cannot hold something; None if it can."""
+def _reason_to_skip(entry: os.DirEntry[str]) -> str | None:
+    """Return why a drive cannot hold an entry; None if it can."""
     try:
         entry.name.encode("utf-8")
     except UnicodeEncodeError:
@@ -82,59 +82,60 @@ def _unfit(entry: os.DirEntry[str]) -> str | None:
     if entry.is_symlink():
         return "a symbolic link"
     if entry.name.startswith(_UNFINISHED[0]) and entry.name.endswith(_UNFINISHED[1]):
-        return "left by a download that was cut short, or is going on"
+        return "an unfinished download"
     mode = entry.stat(follow_symlinks=False).st_mode
     return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "neither a file nor a directory"
 
 
-def pieces(file: IO[bytes], told: Told | None = None) -> Iterator[bytes]:
+def pieces(file: IO[bytes], on_bytes: CountBytes | None = None) -> Iterator[bytes]:
     """Yield the rest of an open file."""
     while piece := file.read(_PIECE_BYTES):
         yield piece
-        if told is not None:  # after it was taken
-            told(len(piece))
+        if on_bytes is not None:  # resumed after the consumer took the piece
+            on_bytes(len(piece))
 
 
-def pieces_of(content: FileContent, told: Told | None = None) -> Iterator[bytes]:
+def pieces_of(content: FileContent, on_bytes: CountBytes | None = None) -> Iterator[bytes]:
     """Yield the content of a drive's file."""
     for start in range(0, len(content), _PIECE_BYTES):
         stop = min(start + _PIECE_BYTES, len(content))
         piece = content.read(start, stop) if isinstance(content, Blob) else content[start:stop]
         yield piece
-        if told is not None:
-            told(len(piece))
+        if on_bytes is not None:
+            on_bytes(len(piece))
 
 
-def hash_file(path: Path, told: Told | None = None) -> bytes:
+def hash_file(path: Path, on_bytes: CountBytes | None = None) -> bytes:
     """Return the hash that a file's content has in a drive."""
     with path.open("rb") as file:
-        return value_hash(content_of(pieces(file, told), _forget))
+        return value_hash(content_of(pieces(file, on_bytes), _forget))
 
 
-class _Nowhere:
+class _NoCells:
     def load(self, hash: bytes) -> Value:
         raise MissingData([hash])
 
 
-_NOWHERE: Final = _Nowhere()
+_NO_CELLS: Final = _NoCells()
 
 
 def _forget(value: Value) -> None:
-    """Free the memory of a part of a file: it is only hashed."""
-    # The parts are dropped as soon as they are hashed.
-    close_cells(novelty(value, _NOWHERE), _NOWHERE)
+    """Free the memory of a part of a file that was only hashed."""
+    close_cells(novelty(value, _NO_CELLS), _NO_CELLS)
 
 
-def fetch(
+def write_local(
     content: FileContent,
     target: Path,
     modified_ms: int,
-    told: Told | None = None,
-    still: Callable[[], bool] = lambda: True,
+    on_bytes: CountBytes | None = None,
+    may_replace: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Write a local file completely or not at all; return whether it was written.
+    """Write a drive's file to `target`, completely or not at all; return whether it was written.
 
-    still: called before the file at `target` is replaced; False leaves that file.
+    modified_ms: the time it gets, in Unix milliseconds.
+    may_replace: called right before `target` is replaced; False leaves `target` unchanged.
+    Raises: OSError: the file cannot be written. MissingData: a part of the content is not here.
     """
     try:
         first, last = _UNFINISHED
@@ -146,29 +147,28 @@ def fetch(
     written = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            # The full length at once: it fails early if no file can be so long, and gaps of the
-            # drive's file stay gaps.
+            # Full length first: too long a file fails early, and holes in the content stay holes.
             try:
                 file.truncate(len(content))
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(target)) from error
-            told_of = 0
+            counted = 0
             for start, stop in blob_ranges(content):
                 file.seek(start)
                 part = content.read(start, stop) if isinstance(content, Blob) else content
                 file.write(part)
-                if told is not None:
-                    told(stop - told_of)
-                told_of = stop
+                if on_bytes is not None:
+                    on_bytes(stop - counted)
+                counted = stop
             file.flush()
-            os.fsync(file.fileno())  # before the rename, so that a crash leaves old or new
+            os.fsync(file.fileno())  # before the rename, so that a crash leaves the old or the new
         # "With the drive's time, and the permissions of the file it replaces or of a new one"
         # (docs/dlfs.md "Command line").
         written.chmod(_mode_of(target))
         # The drive's time, so that a later sync sees no change.
         os.utime(written, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
-        # As late as can be: after this look only the rename follows.
-        if not still():
+        # Asked last: only the rename follows.
+        if not may_replace():
             return False
         written.replace(target)
         return True
@@ -182,20 +182,20 @@ def _mode_of(target: Path) -> int:
         return stat.S_IMODE(target.stat().st_mode)
     except FileNotFoundError:
         mask = os.umask(0)
-        os.umask(mask)  # the mask can only be read by setting it
+        os.umask(mask)  # reading the mask takes setting it
         return 0o666 & ~mask
 
 
 def inside(path: str, *names: str) -> str:
-    """Return the path of something below a directory of a drive."""
+    """Return the path with these names below a directory of a drive."""
     return "/".join([path.rstrip("/"), *names]) or "/"
 
 
-def copy_tree(source: Drive, path: str, target: Drive, place: str) -> None:
+def copy_tree(source: Drive, path: str, target: Drive, target_path: str) -> None:
     """Copy a file or a tree to another drive; contents are shared, files are replaced."""
     if source.is_file(path):
-        target.write(place, source.content(path))
+        target.write(target_path, source.content(path))
         return
-    target.makedirs(place)
+    target.makedirs(target_path)
     for name in source.list(path):
-        copy_tree(source, inside(path, name), target, inside(place, name))
+        copy_tree(source, inside(path, name), target, inside(target_path, name))
