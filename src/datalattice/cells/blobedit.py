@@ -2,7 +2,7 @@
 
 Every result is the canonical blob of its bytes, the same as if it had been made at once. Parts that
 a change does not touch are shared with the original. A run of zeros uses one subtree of each size
-many times, so a file of 2**59 bytes with a gap is some tens of cells.
+many times, so a file of 2**59 bytes with a gap takes a few dozen cells.
 
 Source: docs/cells.md "Building and editing blobs", "Blob and String"; CAD003 "Blob".
 """
@@ -39,14 +39,14 @@ STAGED_BYTES: Final = FAN_OUT * FAN_OUT * CHUNK_BYTES
 """Finished parts of this size are handed to `stage`, 1 MiB."""
 
 STAGED_LEVEL: Final = 2
-"""The level of such a part, where a chunk has level 0."""
+"""The level of a part of `STAGED_BYTES`; a chunk has level 0."""
 
 StageValue = Callable[[Value], object]
 """Receives a finished part of a blob and frees its memory, for example `CellStore.put`."""
 
 
 class FreshCells(UncachedLoader):
-    """The cells of a value that was made closed: those below it, children first, then its own."""
+    """Loads the cells of a value that was made closed. `cells` has children before parents."""
 
     def __init__(self, cells: list[tuple[bytes, bytes]]) -> None:
         self.cells = cells
@@ -138,7 +138,7 @@ class BlobBuilder:
     def write(self, piece: object) -> None:
         """Append bytes, or an object with the buffer interface.
 
-        Raises: TypeMismatch: it is something else. UsageError: the blob would be longer than
+        Raises: TypeMismatch: `piece` is of another type. UsageError: the blob would be longer than
                 2**63 - 1 bytes.
         """
         data = _bytes_of(piece)
@@ -161,7 +161,7 @@ class BlobBuilder:
                 part = _part_of(held, at)
                 self._stage(part)
                 self._add(STAGED_LEVEL, part)
-            else:  # the blob that this one began with ends inside of a part
+            else:  # `start` ended inside a part, which these bytes complete
                 self._split(held[at : at + room])
             at += room
             room = STAGED_BYTES
@@ -170,7 +170,7 @@ class BlobBuilder:
             self._held.append(held[at:])
 
     def _split_held(self) -> None:
-        """Make chunks of the bytes that wait for more."""
+        """Make chunks of the bytes held back until they fill a part."""
         held = b"".join(self._held)
         self._held = []
         self._held_bytes = 0
@@ -180,7 +180,7 @@ class BlobBuilder:
         """Make chunks of bytes that follow the tail."""
         at: i64 = 0
         size: i64 = len(data)
-        # Chunks have exactly 4,096 bytes, so a rest is filled before new ones begin.
+        # Every chunk but the last has exactly 4,096 bytes, so the tail is filled first.
         if self._tail:
             at = min(CHUNK_BYTES - len(self._tail), size)
             tail = self._tail + data[:at]
@@ -364,7 +364,7 @@ def blob_overwrite(
 
 
 def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
-    """Return `node` of `length` bytes with `data` at `position`, where it fits in."""
+    """Return `node` of `length` bytes with `data` at `position`; it does not become longer."""
     end = position + len(data)
     if isinstance(node, bytes):
         if node[position:end] == data:
@@ -400,7 +400,7 @@ def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
 
 
 def blob_truncate(blob: Value, size: int) -> Value:
-    """Return the first `size` bytes of `blob`; itself if it is no longer.
+    """Return the first `size` bytes of `blob`; `blob` itself if it has no more.
 
     Cost:   one chunk and the nodes above it.
     Raises: UsageError: the size is negative.
@@ -411,7 +411,8 @@ def blob_truncate(blob: Value, size: int) -> Value:
     if size >= blob_length(blob):
         return blob
     node = blob
-    above: list[tuple[list[object], int]] = []  # whole parts before the cut, and the size with it
+    # For each level from the top: the kids before the one that is cut, and the bytes kept.
+    above: list[tuple[list[object], int]] = []
     left = size
     while isinstance(node, Blob) and left > 0:
         span: int = chunk_span(node._length)
@@ -420,9 +421,9 @@ def blob_truncate(blob: Value, size: int) -> Value:
         if slot:
             above.append((kids[:slot], left))
         left -= slot * span
-        whole = left == min(span, node._length - slot * span)
+        ends_kid = left == min(span, node._length - slot * span)
         node = deref(kids[slot])
-        if whole:
+        if ends_kid:  # the cut lies after this kid, which is kept as it is
             break
     made: object = node[:left] if isinstance(node, bytes) else node if left else b""
     while above:

@@ -94,7 +94,7 @@ class Chunked(Cell):
 
 
 class _Chunks:
-    """The chunks that a read takes, in order: those that wait are loaded together."""
+    """The bytes of a read, in order; the chunks in `waiting` are loaded together."""
 
     __slots__ = ("parts", "spans", "waiting", "work")
 
@@ -106,11 +106,11 @@ class _Chunks:
     def __init__(self, work: Work | None) -> None:
         self.parts = []
         self.waiting = []
-        self.spans = []  # (its size, first byte, byte after the last) of each that waits
+        self.spans = []  # of each waiting chunk: (its size, first byte, byte after the last)
         self.work = work
 
     def load(self) -> None:
-        """Load the chunks that wait, and take their bytes."""
+        """Load the waiting chunks, and add the bytes to be read from each to `parts`."""
         work = self.work
         for i, chunk in enumerate(deref_many(self.waiting)):
             size, low, high = self.spans[i]
@@ -127,7 +127,7 @@ class _Chunks:
 def _read(node: Chunked, start: i64, stop: i64, taken: _Chunks) -> None:
     work = taken.work
     if work is not None:
-        work.enter(node)  # charged before anything of it is loaded
+        work.enter(node)  # charged before any child is loaded
     span: i64 = chunk_span(node._length)
     kids = node._open()
     first: i64 = start // span
@@ -170,7 +170,7 @@ class Blob(Chunked):
     def __getitem__(self, index: int | slice) -> int | bytes:
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
-            # Steps backwards are rare: the whole is read.
+            # A negative step is rare, so all bytes are read for it.
             return self.read(start, stop)[::step] if step > 0 else bytes(self)[index]
         need(index, int, "a position is an int or a slice")
         position = index + self._length if index < 0 else index
@@ -211,7 +211,7 @@ class Text(Chunked):
 
     def __eq__(self, other: object) -> bool:
         # A character has one to four bytes, so most unequal strings are told apart without loading.
-        if isinstance(other, str):  # a character has one to four bytes
+        if isinstance(other, str):
             return len(other) <= self._length <= 4 * len(other) and str(self) == other
         return isinstance(other, Cell) and same(self, other)
 

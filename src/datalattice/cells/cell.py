@@ -15,7 +15,6 @@ its hash is known, and a list shared by several vectors may grow past the part t
 mypyc's `acyclic` would spare the cycle collector's time, but is not used for cells: freeing a chain
 of more than 50 untracked objects corrupts memory, and peers can send such chains.
 
-
 Length: every function here is on the path of every encoding; split, they would be called across
 modules in the compiled kernel's innermost loop.
 
@@ -52,7 +51,7 @@ RECURSION_MAX: Final = 64  # levels encoded by recursion before an explicit stac
 _SHORT: Final = EMBEDDED_BYTES_MAX - 3  # the longest bytes or text that are embedded
 NO_KIDS: Final[list[object]] = []  # shared by all new cells, which saves a list each
 _I64: Final = 1 << 63
-_LONG_INT: Final = 8 * INTEGER_BYTES_MAX - 1
+_INTEGER_BITS_MAX: Final = 8 * INTEGER_BYTES_MAX - 1  # without the sign
 
 
 class Loader(Protocol):
@@ -289,7 +288,7 @@ def check_integer(number: int) -> int:
     Raises: UsageError: it does not fit.
     """
     bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
-    if bits > _LONG_INT:
+    if bits > _INTEGER_BITS_MAX:
         raise UsageError(
             f"an integer has at most {INTEGER_BYTES_MAX} bytes, got one of {bits} bits"
         )
@@ -311,21 +310,22 @@ def deref_many(kids: list[object]) -> list[Value]:
     """
     unread: list[bytes] = []
     places: list[int] = []
-    home: CellSink | None = None
+    store: CellSink | None = None
     for place, kid in enumerate(kids):
         if isinstance(kid, Ref) and not kid.present:
             loader = kid.loader
-            if not isinstance(loader, CellSink) or (home is not None and loader is not home):
+            # One call serves one store: with several loaders each kid is loaded by itself.
+            if not isinstance(loader, CellSink) or (store is not None and loader is not store):
                 unread = []
                 break
-            home = loader
+            store = loader
             unread.append(kid.hash)
             places.append(place)
-    # One alone gains nothing, and may be in the cache of its loader.
-    if home is None or len(unread) < 2:
+    # A single one gains nothing by this, and its loader may have it in the cache.
+    if store is None or len(unread) < 2:
         return [deref(kid) for kid in kids]
     values = kids[:]
-    for place, value in zip(places, home.get_many(unread), strict=True):
+    for place, value in zip(places, store.get_many(unread), strict=True):
         values[place] = value
     return [deref(kid) for kid in values]
 
@@ -417,6 +417,7 @@ def encode_double(number: float) -> bytes:
 
 def put_plain(out: BytesWriter, kid: object) -> bool:
     """Append a kid that has no kids and is always embedded; return False for any other kid."""
+    # A string of 137 bytes, with its tag and a count of two bytes, is an encoding of 140.
     if kid is True:  # before integers: a Python bool is an int
         out.append(u8(0xB1))
     elif kid is False:

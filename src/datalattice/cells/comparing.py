@@ -32,8 +32,8 @@ def changes(before: Value, after: Value) -> Iterator[PathChange]:
     """Yield the differences between two values, descending where both are containers of one type.
 
     Path steps are keys of a Map or Index, positions of a Vector or Record, elements of a Set, and
-    `:value` of a Signed cell; its `:signature` differs only if its value does not. An added or
-    removed subtree is one change, as is any other pair of values.
+    `:value` of a Signed cell, whose `:signature` is compared only if the values are equal. An added
+    or removed subtree is one change, and so is any other pair of values.
     Raises: MissingData: a cell is missing.
     Cost:   proportional to the difference; equal subtrees are not loaded.
     """
@@ -58,7 +58,7 @@ def _below(change: PathChange) -> Iterator[PathChange] | None:
     if isinstance(a, Map) and isinstance(b, Map):
         return _entries(path, a.differences(b))
     if isinstance(a, Index) and isinstance(b, Index):
-        # Apart: two keys that share 32 bytes are two names, of which one was removed.
+        # Apart: of two keys with the same first 32 bytes one was removed and the other added.
         return _entries(path, IndexPart(a, b).differences(apart=True))
     if isinstance(a, Vector) and isinstance(b, Vector):
         return _positions(path, a, b)
@@ -103,7 +103,7 @@ def _signed(path: tuple[Value, ...], a: Signed, b: Signed) -> Iterator[PathChang
 def arrivals(
     own: Map | Index, other: Map | Index, work: Work | None = None
 ) -> Iterator[tuple[Value, Value, Value]]:
-    """Yield (key, own value, other value) of entries that own lacks or has otherwise.
+    """Yield (key, own value, other value) of entries that own lacks or has with another value.
 
     The own value is None if absent. Entries that only own has are not loaded.
     Raises: MissingData: a cell is missing. BadFormat: other is malformed. WorkExceeded: the budget
@@ -117,9 +117,9 @@ def arrivals(
 def arriving_names(
     own: Map | Index, other: Map | Index, work: Work | None = None
 ) -> Iterator[tuple[Value, list[bytes]]]:
-    """Yield (key, hashes) of entries that own lacks or has otherwise.
+    """Yield (key, hashes) of entries that own lacks or has with another value.
 
-    The hashes lead to the cells of other's value: its own, or if it is embedded those that it
+    The hashes name the cells of other's value: its own hash, or for an embedded value those that it
     references. Values are not loaded. Raises and costs as `arrivals`.
     """
     for key, _, kid in _arriving(own, other, work):

@@ -1,7 +1,7 @@
 """Convert: Python objects to values and back.
 
-An object is converted only if reading gives back something equal. Everything else is refused, with
-its place inside the given value and the call that converts it.
+An object is converted only if reading it back gives an equal one. Any other object is refused, by
+an error with its position in the given value and the call that converts it.
 
 Source: CAD002; docs/cells.md "Python values".
 """
@@ -64,7 +64,7 @@ _NAMED_TYPES: Final = frozenset(
 """Refused classes that a handle with `of=` converts."""
 
 
-class _Made:
+class _FromPython:
     """A Python container during conversion to a value; a mapping yields keys and values in turn."""
 
     __slots__ = ("items", "made", "source")
@@ -88,7 +88,7 @@ class _Made:
         return Set.of(self.made)
 
     def step(self) -> list[object]:
-        """Return the subscript of the part that comes next; none inside a key or a set."""
+        """Return the subscript of the next part; none for a key, or an element of a set."""
         count = len(self.made)
         if isinstance(self.source, (list, tuple)):
             return [count]
@@ -111,7 +111,7 @@ def _convert(value: object) -> Value:
     """
     if not _is_container(value):
         return _plain(value)
-    opened = [_Made(value)]
+    opened = [_FromPython(value)]
     try:
         while True:
             top = opened[-1]
@@ -124,7 +124,7 @@ def _convert(value: object) -> Value:
                         raise UsageError(
                             f"Python containers are converted down to {TEXT_DEPTH_MAX} levels"
                         )
-                    opened.append(_Made(item))
+                    opened.append(_FromPython(item))
                     break
                 top.made.append(admit(item))
             else:
@@ -176,7 +176,7 @@ def refusal(value: object) -> str:
         # A named type (`of=`) converts the others by itself.
         if name not in _NAMED_TYPES:
             return f"{reason}store {advice}"
-        # Without a zone it names no moment, so a handle refuses it too.
+        # A time without a zone names no moment, so a handle refuses it too.
         if isinstance(value, datetime) and value.utcoffset() is None:
             return f"{reason}store .isoformat(), or give it a time zone and name a type with of="
         return f'{reason}store {advice}, or name a type: queue("orders", of=Order)'
@@ -191,7 +191,7 @@ def to_cell(value: object) -> Value:
 
     Values are returned as they are. Instances of subclasses of int, float, str and bytes, numpy
     scalars, bytearray and memoryview become the plain value.
-    Raises: TypeMismatch: it, or the part of it at the error's `path`, has no counterpart.
+    Raises: TypeMismatch: `value`, or its part at the error's `path`, has no counterpart.
             UsageError: containers nested more than 500 levels.
     """
     return admit(value)
@@ -202,7 +202,7 @@ def to_cells(values: Iterable[object]) -> list[Value]:
     return admit_all(values)
 
 
-class _Conversion:
+class _ToPython:
     """A value during conversion to a Python container."""
 
     __slots__ = ("items", "made", "value")
@@ -235,18 +235,18 @@ def to_python(value: Value) -> object:
     whose keys a dict or set cannot distinguish. `json.dumps(value, default=to_python)` writes
     containers of JSON's types; `to_json` writes every value.
 
-    Raises: MissingData: a part of it is missing.
+    Raises: MissingData: a cell of `value` is missing.
     """
     value = _unsigned(value)
     if not isinstance(value, (Vector, List, Record, Map, Index)):
         return _python_leaf(value)
-    opened = [_Conversion(value)]
+    opened = [_ToPython(value)]
     while True:
         top = opened[-1]
         for item in top.items:
             inner = _unsigned(item)
             if isinstance(inner, (Vector, List, Record, Map, Index)):
-                opened.append(_Conversion(inner))
+                opened.append(_ToPython(inner))
                 break
             top.made.append(_python_leaf(inner))
         else:

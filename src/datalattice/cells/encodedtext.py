@@ -38,6 +38,7 @@ _REF: Final = bytes([TAG_REF])
 _JSON_DEPTH_MAX: Final = 64  # deeper values go to `to_json`, which checks the depth limit
 _ELEMENT_CHARS_MIN: Final = 2  # a digit and the comma
 _MEMBER_CHARS_MIN: Final = 5  # two quotes, the colon, a digit and the comma
+# A run of escaped surrogates (group 1), or any other escape, which is kept.
 _HALVES: Final = re.compile(r"\\(?:((?:ud[89a-f][0-9a-f]{2}\\)*ud[89a-f][0-9a-f]{2})|.)")
 
 
@@ -51,7 +52,7 @@ class EncodedReader:
         self.fetch = fetch
         self.byte_count: i64 = 0
         """Bytes of all cells fetched here."""
-        self._room: i64 = 0  # characters left for the text of the present value
+        self._room: i64 = 0  # characters that the text being written may still have
 
     def branch(self, data: bytes, at: i64) -> bytes:
         """Return the cell that the reference at `at` names."""
@@ -150,7 +151,7 @@ class EncodedReader:
         return cell
 
     def _written(self, text: str) -> str:
-        """Return a piece of text after counting it and its separator.
+        """Return a piece of text, and subtract it and its separator from the room.
 
         Raises: LimitExceeded: the text is too long.
         """
@@ -181,7 +182,7 @@ class EncodedReader:
     def _members(self, data: bytes, at: i64, depth: i64, members: list[str]) -> None:
         """Append the members of the map at `at`, in its order, as `"name":value`, by leaves."""
         if data[at] != TAG_MAP:
-            raise BadFormat(f"a map must stand where a cell with tag {data[at]:#04x} stands")
+            raise BadFormat(f"a node of a map is a map, got a cell with tag {data[at]:#04x}")
         # A level for each hex digit of a key's hash (docs/cells.md "Map and Set").
         if depth > _JSON_DEPTH_MAX + 2 * HASH_BYTES:
             raise BadFormat("a map has more levels than a hash has digits")
@@ -195,7 +196,7 @@ class EncodedReader:
                 mask &= mask - 1
                 after: i64 = skip_kid(data, at)
                 if data[at] == TAG_MAP and data[at + 1] == 0:
-                    # It would add no text, so no limit would end it.
+                    # An empty node adds no text, so no limit on text would end a chain of them.
                     raise BadFormat("a node of a map has no entries")
                 if data[at] == TAG_REF:
                     self._members(self._own_cell(data, at), 0, depth + 1, members)
@@ -225,7 +226,7 @@ class EncodedReader:
 
 
 def has_no_branch(data: bytes, at: i64, end: i64) -> bool:
-    """Return whether the value at `at` .. `end` has no reference; False: it may have some."""
+    """Return whether the value at `at` .. `end` surely has no reference; False: it may have."""
     tag: i64 = data[at]
     if tag & 0xFE == TAG_TEXT:  # a String or a Blob: the tags differ in the last bit
         return data[at + 1] < 0x80 or read_vlq(data, at + 1, end)[0] <= CHUNK_BYTES

@@ -1,6 +1,6 @@
 """Holes: the unsound cells of a foreign value, and the cells above them.
 
-Neither are stored. The value can still be read, so that the sound parts beside a hole can be
+None of these is stored. The value can still be read, so that the sound parts beside a hole can be
 merged: cells above holes are kept in memory only, and a `Hole` replaces each unsound cell.
 
 Source: docs/design/foreign-data.md "Holes".

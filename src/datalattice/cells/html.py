@@ -35,7 +35,7 @@ HTML_TEXT_MAX: Final = 200
 """Characters shown of one text or blob."""
 
 HTML_INTEGER_BITS_MAX: Final = 2_048
-"""Longest integer that is written out, in bits."""
+"""Longest integer shown as digits, in bits."""
 
 TableRow = tuple[object, ...]
 
@@ -68,7 +68,7 @@ class _Page:
                     break
                 self.left -= 1
                 shown += 1
-                cells = "".join(f"<td>{self.any(item, depth + 1)}</td>" for item in row)
+                cells = "".join(f"<td>{self.value(item, depth + 1)}</td>" for item in row)
                 body.append(f"<tr>{cells}</tr>")
         except DataLatticeError as error:  # show what can be loaded
             body.append(_note(str(error), len(columns)))
@@ -81,7 +81,7 @@ class _Page:
             f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
         )
 
-    def any(self, value: object, depth: int) -> str:
+    def value(self, value: object, depth: int) -> str:
         """Return the HTML of a value."""
         try:
             if not isinstance(value, _CONTAINERS):
@@ -186,7 +186,7 @@ def to_html(value: Value) -> str:
 
     Cost:   the parts shown, and verifying the signatures among them.
     """
-    return _Page().any(value, 0)
+    return _Page().value(value, 0)
 
 
 def html_table(

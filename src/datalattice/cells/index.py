@@ -85,7 +85,7 @@ def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
     # A key that is a prefix of the other ends first, so its end is the fork.
     while position < limit and digit_at(a, position) == digit_at(b, position):
         position += 1
-    return min(position, limit) if position > limit else position
+    return min(position, limit)
 
 
 class Index(Cell):
@@ -101,7 +101,7 @@ class Index(Cell):
     _mask: i64
     _has_entry: bool
     _passed: i64
-    """The digits under which look-ups have passed through the closed node, like `_mask`."""
+    """A bit for each digit that a look-up followed while the node was closed, as in `_mask`."""
     _sample: bytes | None
 
     def __init__(
@@ -177,11 +177,12 @@ class Index(Cell):
         return self._kids is None and loader is not None and not isinstance(loader, UncachedLoader)
 
     def _child(self, digit: i64) -> object:
-        """Return the child under a digit of the mask; that of a stored node without its siblings.
+        """Return the child under a digit of the mask.
 
-        A look-up thus leaves one object for each node on its way, not one for each of their
-        children: Python's cycle collector visits all of them. A key that is read again opens the
-        node above its own, and then, each time it is read, the next one above.
+        Of a stored node only this child is made, without its siblings: so a look-up leaves one
+        object for each node on its path, where Python's cycle collector would visit all children of
+        all of them. The second look-up of a key opens the lowest node of the path, and each later
+        one the next node above.
         """
         data, loader = self._encoding, self._loader
         if data is not None and loader is not None and self._is_stored():
@@ -197,11 +198,11 @@ class Index(Cell):
                 self._passed |= bit
                 return child
             if isinstance(child, Index) and child._count > 1 and child._kids is None:
-                return child  # each time for another key, as far as is known
+                return child  # still closed: perhaps each look-up was for another key below it
         return self._open()[self._slot(digit)]
 
     def _held(self) -> Value:
-        """Return the value of the own entry; a stored node is opened when it is read again."""
+        """Return the value of the node's own entry; the second call opens a stored node."""
         data = self._encoding
         if data is None or self._count > 1 or self._sample is not None or not self._is_stored():
             return deref(self._open()[1])
@@ -210,7 +211,7 @@ class Index(Cell):
         return deref(entry[1])
 
     def _peek(self) -> list[object]:
-        """Return the kids, and leave a closed node closed: a write makes another one of them."""
+        """Return the kids without opening a closed node: a write needs them once, for a new one."""
         kids = self._kids
         return self._parse() if kids is None else kids
 
@@ -437,7 +438,7 @@ class Index(Cell):
                 result = join(given, kept, taken, mine is not None, True)
             joined.append((raw, mine is not None, key, result))
             theirs_too = theirs_too and _is_entry(theirs, key, result)
-        # The merge took all of other: its own tree is the result, if its counts are honest.
+        # Every entry is as `other` has it, so `other` is the result, if its counts are right.
         if theirs_too and joined:
             if other._count != self._count + sum(not present for _, present, _, _ in joined):
                 raise broken("the counts of an index do not add up")
@@ -561,9 +562,8 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
     end: i64 = 2 * len(sample) if count == 1 else node._depth
     fork: i64 = min(common_key_digits(raw, sample, known), end)
     if fork < end:
-        if (
-            fork == length
-        ):  # the new key is a prefix of all keys here: a new node above holds it as its own entry
+        # The new key is a prefix of all keys here: a new node above has it as its own entry.
+        if fork == length:
             return _node(
                 count + 1, True, fork, 1 << digit_at(sample, fork), [key, value, node], raw
             )
@@ -858,7 +858,8 @@ def _add_alone(top: Index, is_other: bool, found: list[ChangedChild], work: Work
             found.append((node._key(), None, node) if is_other else (node._key(), node, None))
         if node._count == 1:
             continue
-        # A subtree fits only one position, so this ends, and the keys are in order.
+        # `need_place` accepts a subtree in one position only, so the walk ends, and the keys come
+        # in order.
         kids = node._open()
         at: i64 = len(kids)
         count: i64 = 1 if node._has_entry else 0

@@ -156,7 +156,7 @@ class IndexPart:
 
 
 def parts_of(node: Index) -> list[Index]:
-    """Return the subtrees of a node, its own entry first."""
+    """Return the subtrees of a node in key order: its own entry, then its children."""
     if node._count == 1:
         return [node]
     kids = node._open()

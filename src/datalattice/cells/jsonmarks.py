@@ -26,6 +26,7 @@ from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import (
     Inner,
     TextPiece,
+    brief,
     double_text,
     integer_text,
     parse_integer,
@@ -186,7 +187,7 @@ def marked_leaf(value: Value) -> str:
         return f'{{"$char":{quote_json(chr(value.code))}}}'
     if isinstance(value, Address):
         return f'{{"$address":"{value.number}"}}'
-    # The kinds that are left are scalars of one embedded cell: flags, extension values, other NaNs.
+    # Flags, extension values, other NaNs, and names and characters that are not Unicode.
     return f'{{"$cell":"{encode(value).hex()}"}}'
 
 
@@ -239,7 +240,7 @@ def flat_pieces(
 # --- reading ----------------------------------------------------------------------------------
 
 
-def key_of(name: str, parse: Callable[[str], Value]) -> Value:
+def key_of_member(name: str, parse: Callable[[str], Value]) -> Value:
     """Return the key of a member name.
 
     parse: reads the marked JSON text of a key that has no shorter name.
@@ -281,7 +282,7 @@ def marked_value(mark: str, value: Value) -> Value:
 
 def _text_of(value: Value) -> str:
     if not isinstance(value, (str, Text)):
-        raise UsageError("a string is needed")
+        raise UsageError(f"a string is needed, got {brief(value)}")
     return str(value)
 
 
@@ -289,7 +290,7 @@ def _hex_of(value: Value) -> bytes:
     text = _text_of(value)
     # `bytes.fromhex` would take blanks too, and a value would have several texts.
     if not _HEX.fullmatch(text):
-        raise UsageError("an even number of hex digits is needed")
+        raise UsageError(f"an even number of hex digits is needed, got {brief(text)}")
     return bytes.fromhex(text)
 
 
@@ -299,20 +300,20 @@ def _integer_of(value: Value) -> int:
     text = _text_of(value)
     # `int` would also take blanks, a plus and underscores: one value would have several texts.
     if not re.fullmatch(r"-?[0-9]+", text):
-        raise UsageError("decimal digits are needed")
+        raise UsageError(f"decimal digits are needed, got {brief(text)}")
     return parse_integer(text)
 
 
 def _vector_of(value: Value, count: int | None = None) -> Vector:
     if not isinstance(value, Vector) or (count is not None and len(value) != count):
         size = "" if count is None else f" of {count}"
-        raise UsageError(f"an array{size} is needed")
+        raise UsageError(f"an array{size} is needed, got {brief(value)}")
     return value
 
 
 def _map_of(value: Value) -> Map:
     if not isinstance(value, Map):
-        raise UsageError("an object is needed")
+        raise UsageError(f"an object is needed, got {brief(value)}")
     return value
 
 
@@ -320,7 +321,7 @@ def _double(value: Value) -> Value:
     text = _text_of(value)
     # Finite doubles are JSON numbers; under the mark they would be a second text.
     if text not in ("NaN", "Infinity", "-Infinity"):
-        raise UsageError("NaN, Infinity or -Infinity is needed")
+        raise UsageError(f"NaN, Infinity or -Infinity is needed, got {brief(text)}")
     return float(text)
 
 

@@ -19,7 +19,7 @@ from datalattice.cells.cell import Value
 from datalattice.cells.jsonmarks import (
     flat_pieces,
     is_mark,
-    key_of,
+    key_of_member,
     marked_pieces,
     marked_value,
 )
@@ -220,7 +220,8 @@ class _BufferedText:
 
     def scalar(self) -> Value:
         """Take a string, number or word."""
-        if self.next() not in '"-0123456789tfn' or not self.next():
+        char = self.next()
+        if not char or char not in '"-0123456789tfn':
             raise self.broken("a value should be here")
         count = READ_CHARS
         while True:
@@ -253,14 +254,13 @@ class _BufferedText:
 class _OpenContainer:
     """An unfinished array or object."""
 
-    __slots__ = ("count", "entries", "items", "key", "made", "mark", "name")
+    __slots__ = ("count", "entries", "items", "key", "made", "mark")
 
     def __init__(self, is_object: bool) -> None:
         self.items: list[Value] = []
         self.entries: list[tuple[object, object]] = []
         self.made: Vector | Map = EMPTY_MAP if is_object else EMPTY_VECTOR
         self.key: Value = None
-        self.name = ""
         self.mark = ""
         self.count = 0
 
@@ -325,7 +325,7 @@ class _JSONReader:
         bottom = len(levels)
         while True:
             char = text.next()
-            if char in ("[", "{") and char:
+            if char in ("[", "{"):
                 value = text.whole(self._trees, self._depth_max - len(levels))
                 if value is ABSENT:
                     text.take()
@@ -349,7 +349,7 @@ class _JSONReader:
                 return value
 
     def _goes_on(self, level: _OpenContainer) -> bool:
-        """Take what follows an element: a comma and maybe a name, or the end of the container."""
+        """Take a comma, in an object the next name too; return False at the container's end."""
         is_object = isinstance(level.made, Map)
         char = self._text.take()
         # A mark has one member, so no comma can follow it.
@@ -358,7 +358,7 @@ class _JSONReader:
                 raise self._text.broken(f"the mark {level.mark} stands alone in its object")
             if is_object:
                 self._name()
-            self._hand_over()
+            self._stage_parts()
             return True
         if char != ("}" if is_object else "]"):
             closing = "}" if is_object else "]"
@@ -400,12 +400,12 @@ class _JSONReader:
             level.mark = name
             return
         try:
-            level.key = key_of(name, _parse_key)
+            level.key = key_of_member(name, _parse_key)
         except BadFormat as error:
             raise text.broken(str(error)) from error
 
-    def _hand_over(self) -> None:
-        """Stage the finished parts of the open containers, once enough was read."""
+    def _stage_parts(self) -> None:
+        """Stage the finished parts of the open containers, every `STAGE_CHARS` characters."""
         stage = self._stage
         if stage is None or self._text.place - self._staged_at < STAGE_CHARS:
             return

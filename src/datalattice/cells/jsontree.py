@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from datalattice.cells.cell import Value
-from datalattice.cells.jsonmarks import is_mark, key_of, marked_value
+from datalattice.cells.jsonmarks import is_mark, key_of_member, marked_value
 from datalattice.cells.maps import Map, map_of_names
 from datalattice.cells.text import parse_integer, refuse_json, whole_json
 from datalattice.cells.vectors import Vector
@@ -23,7 +23,7 @@ from datalattice.errors import BadFormat, TypeMismatch
 from datalattice.limits import TEXT_DEPTH_MAX
 
 STACK_MAX: Final = 10_000
-"""Most frames of a stack limit with which the interpreter still detects deep nesting in time."""
+"""Greatest recursion limit under which the decoder still raises before the C stack is full."""
 
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKETS: Final = re.compile(r"[\[\]{}]")
@@ -59,7 +59,7 @@ class Trees:
         """
         # The decoder recurses in C: under a larger limit deep nesting could end the process.
         if sys.getrecursionlimit() > STACK_MAX:
-            raise ValueError("the depth of the stack is not watched")
+            raise ValueError(f"the recursion limit is above {STACK_MAX}")
         tree, end = self._decoder.raw_decode(text, at)
         if is_deeper(depth_max, text, at, end):
             raise ValueError("nested too deeply")
@@ -102,7 +102,7 @@ class Trees:
         for name, item in entries:
             if is_mark(name):
                 raise BadFormat(f"the mark {name} stands alone in its object")
-            keyed.append((key_of(name, parse_key) if name.startswith("$") else name, item))
+            keyed.append((key_of_member(name, parse_key) if name.startswith("$") else name, item))
         return Map.of(keyed)
 
 

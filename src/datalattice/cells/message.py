@@ -60,7 +60,7 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
 
 
 TOGETHER_BYTES: Final = 1 << 17
-"""How much of a message is cut into cells before these are hashed."""
+"""Bytes of a message that are split into cells before these are hashed together."""
 
 
 class MessageCells(UncachedLoader):
@@ -196,8 +196,8 @@ def encode_message(
         size += len(encoding) + 3
         if size > limit:
             raise LimitExceeded(
-                f"a message has at most {limit} bytes, and this value needs more: make several of "
-                "it, and files of large content"
+                f"a message has at most {limit} bytes, and this value needs more: divide it into "
+                "several values, and put large content into files"
             )
         put_vlq(out, len(encoding))
         out.write(encoding)

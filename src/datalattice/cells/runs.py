@@ -71,8 +71,8 @@ def element_runs(
             if first >= body:
                 yield run
                 continue
-            # The encoding has the tail first (docs/cells.md "Vector and List"), the order last.
-            # Popped after the elements before it.
+            # The tail comes first in the encoding and last in the vector: it is popped after the
+            # elements before it.
             todo.append((_leaf(run), 0, run.count, 0, run.count))
         if tail:
             todo.append((data, _skip(data, at, tail), body, first, min(stop, body)))
@@ -135,5 +135,5 @@ def vector_count(data: bytes, at: i64) -> i64:
     Raises: BadFormat: there is no vector at `at`.
     """
     if data[at] != TAG_VECTOR:
-        raise BadFormat(f"a vector must stand where a cell with tag {data[at]:#04x} stands")
+        raise BadFormat(f"a node of a vector is a vector, got a cell with tag {data[at]:#04x}")
     return read_vlq(data, at + 1, len(data))[0]

@@ -295,7 +295,10 @@ class NanBits(Scalar):
         # IEEE 754: a NaN has all 11 bits of the exponent set, and a fraction other than 0.
         exponent = (bits >> 52) & 0x7FF
         if bits >> 64 or exponent != 0x7FF or not bits & ((1 << 52) - 1) or bits == NAN_BITS:
-            msg = f"not a special NaN pattern: {bits:#x}"
+            msg = (
+                "the bits of a NaN are 64, with all of the exponent set and a fraction other than "
+                f"0, and not {NAN_BITS:#x}, which is float('nan'); got {bits:#x}"
+            )
             raise UsageError(msg)
         super().__init__(b"\x1d" + bits.to_bytes(8, "big"))
 

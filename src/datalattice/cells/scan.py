@@ -185,11 +185,13 @@ def _past_plain(data: bytes, pos: i64, end: i64, depth: i64, keyed: bool) -> i64
                 return -1
             count = ((count & 0x7F) << 7) | low
             at += 1
+        # 80 begins a padded count; the full scan refuses it.
         return at + count if count <= CHUNK_BYTES and count != 0x80 else -1
     if (tag == 0x84 and count == 1) or (keyed and tag == 0x82 and count <= MAP_LEAF_MAX):
         count *= 2
     elif (tag != 0x80 or count > 16) and (not keyed or tag != 0x83 or count > MAP_LEAF_MAX):
         return -1
+    # Records are rarely nested more deeply; others take the full scan.
     if depth > 3:
         return -1
     for _ in range(count):

@@ -32,8 +32,8 @@ _NIL: Final = b"\x00"
 _REF: Final = bytes([TAG_REF])
 _TAG_TEXT: Final = 0x30
 _TAG_BLOB: Final = 0x31
-_NUMBER: Final = 8
-_OFFSET: Final = 4
+_NUMBER: Final = 8  # bytes of an integer or double in a column
+_OFFSET: Final = 4  # bytes of an offset into a column of strings
 _EXPONENT: Final = 0x7FF0000000000000
 _FRACTION: Final = 0x000FFFFFFFFFFFFF
 _NAN: Final = encode(float("nan"))
@@ -133,7 +133,7 @@ class DoubleColumn(Column):
         bits: i64 = read_i64_le(self._data, row * _NUMBER)
         if bits & _EXPONENT == _EXPONENT and bits & _FRACTION:
             # "Every NaN that a program makes is `7ff8000000000000`".
-            out.write(_NAN)  # the one canonical NaN
+            out.write(_NAN)
             return
         out.append(u8(0x1D))
         write_i64_be(out, bits)
@@ -230,7 +230,7 @@ class _MapPart:
 
 
 class Shape:
-    """The layout of maps with certain names. See `shape_of`."""
+    """The layout that all maps with the same names share. See `shape_of`."""
 
     def __init__(self, top: _MapPart) -> None:
         self._top: Final = top

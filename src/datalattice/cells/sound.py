@@ -10,7 +10,7 @@ keys of the child do.
 Elements of vector leaves, map values, index values and signed values are not structural: any type
 is sound there, and lattices decide which types they accept.
 
-`validate` checks all cells of a value so, children first.
+`validate` checks all cells of a value in this way, children first.
 
 Source: docs/design/foreign-data.md "Structure"; docs/cells.md "Decoding".
 """
@@ -118,7 +118,7 @@ def _examine(
 
 
 class _Check:
-    """The check of one cell. Its fields describe the value passed last, as in a `Fact`."""
+    """The check of one cell. Its fields are the `Fact` of the part that was checked last."""
 
     def __init__(self, data: bytes, facts: Facts) -> None:
         self.data: Final = data
@@ -170,10 +170,10 @@ class _Check:
             at = self.kids(self.kids(pos + 1, 1), 1)
         else:
             at = skip(self.data, pos)
-        self._pass(tag, -1, None, None)
+        self._note(tag, -1, None, None)
         return at
 
-    def _pass(
+    def _note(
         self, kind: i64, count: i64, low: bytes | None, high: bytes | None, fork: i64 = -1
     ) -> None:
         self.kind = kind
@@ -195,9 +195,9 @@ class _Check:
             fact = self.facts.of(hash)
         except MissingData as error:
             self.absent.extend(error.hashes)
-            self._pass(-1, -1, None, None)
+            self._note(-1, -1, None, None)
         else:
-            self._pass(fact.kind, fact.count, fact.low, fact.high, fact.fork)
+            self._note(fact.kind, fact.count, fact.low, fact.high, fact.fork)
         return pos + 33
 
     def _counted(self, pos: i64, kind: i64, count: i64) -> i64:
@@ -224,7 +224,7 @@ class _Check:
         if length <= CHUNK_BYTES:
             if keyed:
                 low = data[at : at + min(length, INDEX_KEY_BYTES)]
-            self._pass(tag, length, low, None)
+            self._note(tag, length, low, None)
             return at + length
         span: i64 = chunk_span(length)
         base: i64 = 0
@@ -241,7 +241,7 @@ class _Check:
             if at < 0:
                 raise broken(f"a blob chunk is not a blob of {size} bytes")
             base += span
-        self._pass(tag, length, low, None)
+        self._note(tag, length, low, None)
         return at
 
     def _vector(self, pos: i64) -> i64:
@@ -262,7 +262,7 @@ class _Check:
             while base < count:
                 at = self._vector_part(at, min(block, count - base))
                 base += block
-        self._pass(tag, count, None, None)
+        self._note(tag, count, None, None)
         return at
 
     def _vector_part(self, pos: i64, count: i64) -> i64:
@@ -295,7 +295,7 @@ class _Check:
                     raise broken("map keys are not in strictly increasing order of their hashes")
             if hashes:
                 first, last = hashes[0], hashes[len(hashes) - 1]
-        self._pass(tag, count, first, last)
+        self._note(tag, count, first, last)
         return at
 
     def _trie_node(self, pos: i64, tag: i64, count: i64) -> i64:
@@ -315,20 +315,20 @@ class _Check:
                 raise broken("a map or set node has a wrong type, size or digit")
             range_.add(digit, self.count, self.low, self.high, "a map")
         range_.check(count, "a map")
-        self._pass(tag, count, range_.low, range_.high, shift)
+        self._note(tag, count, range_.low, range_.high, shift)
         return at
 
     def _index(self, pos: i64) -> i64:
         data = self.data
         count, at = read_vlq(data, pos + 1, len(data))
         if count == 0:
-            self._pass(_INDEX, 0, None, None)
+            self._note(_INDEX, 0, None, None)
             return at
         if count == 1:
             at = self._key(at)
             key = self.low
             at = self.kids(at, 1)
-            self._pass(_INDEX, 1, key, key)
+            self._note(_INDEX, 1, key, key)
             return at
         has_entry = data[at] == 0x80
         at += 1
@@ -358,7 +358,7 @@ class _Check:
                 raise broken("an index node has a wrong type or size")
             range_.add(digit, self.count, self.low, self.high, "an index")
         range_.check(count, "an index")
-        self._pass(_INDEX, count, range_.low, range_.high, depth)
+        self._note(_INDEX, count, range_.low, range_.high, depth)
         return at
 
     def _key(self, pos: i64) -> i64:

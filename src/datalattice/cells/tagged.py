@@ -213,10 +213,10 @@ def closed_syntax(data: bytes, loader: Loader | None) -> Syntax:
 
 
 MADE_HERE_MAX: Final = 1_024
-"""So many of the signatures that this process made are known without verifying them, or fewer."""
+"""Most signatures made by this process that are remembered, so that they need no verification."""
 
 _made_here: Final[dict[bytes, bytes]] = {}
-"""Public key and message by the signature that was made of them here."""
+"""Signature -> the public key and the message that this process made it with."""
 
 
 class Signed(Cell):
@@ -230,7 +230,7 @@ class Signed(Cell):
 
     _key: bytes
     _signature: bytes
-    _signer: KeyPair | None  # what signs when the encoding is asked for
+    _signer: KeyPair | None  # signs once the encoding is needed; None: the signature is made
     _verdict: int  # 0 unchecked, 1 valid, -1 invalid
 
     def __init__(self, public_key: bytes, signature: bytes, value: object) -> None:
@@ -238,9 +238,9 @@ class Signed(Cell):
         need(public_key, bytes, "a public key is bytes")
         need(signature, bytes, "a signature is bytes")
         if len(public_key) not in {0, PUBLIC_KEY_BYTES}:
-            raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes")
+            raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes, got {len(public_key)}")
         if len(signature) != SIGNATURE_BYTES:
-            raise UsageError(f"a signature is {SIGNATURE_BYTES} bytes")
+            raise UsageError(f"a signature is {SIGNATURE_BYTES} bytes, got {len(signature)}")
         self._key = public_key
         self._signature = signature
         self._signer = None
@@ -289,7 +289,7 @@ class Signed(Cell):
         # than SHA3.
         if not self._verdict:
             message = self.message()
-            # A store closes what it has committed, and the next write reads it again.
+            # A store closes the cells that it has committed; the next write reads them again.
             is_ours = _made_here.get(self._signature) == self._key + message
             self._verdict = 1 if is_ours or verify(self._key, self._signature, message) else -1
         return self._verdict > 0
@@ -299,7 +299,7 @@ class Signed(Cell):
         put_kid(held, self._open(), 0, depth)
         message = held.getvalue()
         signer = self._signer
-        # Two threads that come at once make the same signature: Ed25519 is deterministic.
+        # Two threads at once make the same signature, since Ed25519 is deterministic.
         if signer is not None:
             self._signature = signer.sign(message)
             self._signer = None

@@ -32,13 +32,13 @@ _JSON_ESCAPES: Final = {**{chr(i): f"\\u{i:04x}" for i in range(32)}, **_PRINT_E
 _PRINT_TABLE: Final = str.maketrans(_PRINT_ESCAPES)
 _JSON_TABLE: Final = str.maketrans(_JSON_ESCAPES)
 _JSON_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
-JOINED_PIECES: Final = 10_000
+JOINED_PIECES: Final = 10_000  # pieces that are joined into one string
 PIECE_MIN: Final = 8  # least number of characters that a piece counts as
 _SHORT_DIGITS: Final = 600  # int() converts this many whatever limit the interpreter has
 PLAIN_BITS_MAX: Final = 13_000  # an integer of so many bits has fewer than 4,000 digits
-BRIEF_ITEMS_MAX: Final = 16
-BRIEF_LENGTH_MAX: Final = 100
-BRIEF_BITS_MAX: Final = 256
+BRIEF_ITEMS_MAX: Final = 16  # elements of a tuple
+BRIEF_LENGTH_MAX: Final = 100  # characters of a text, bytes of a blob
+BRIEF_BITS_MAX: Final = 256  # of an integer
 
 
 def brief(value: object) -> str:
@@ -173,7 +173,7 @@ def _too_long() -> LimitExceeded:
 
 def _within_limit(value: Value) -> None:
     """Raise LimitExceeded if a string or blob is longer than any text may be."""
-    # Checked by its length, before any chunk is loaded.
+    # By the length alone: no chunk is loaded for it.
     if isinstance(value, Chunked) and value.byte_length() > TEXT_MAX:
         raise _too_long()
 
@@ -183,7 +183,7 @@ def encodable(text: str) -> str:
 
     Otherwise encoding would fail much later, at the terminal or file it is written to.
     """
-    # Most texts are: this test reads a flag of the string.
+    # Most texts are ASCII, and `isascii` only reads a flag of the string.
     if text.isascii():
         return text
     try:

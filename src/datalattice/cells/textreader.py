@@ -200,7 +200,7 @@ def _value_of(word: str) -> Value:
         return Keyword(word[1:])
     if _ADDRESS.fullmatch(word):
         return Address(int(word[1:]))
-    # A symbol cannot begin so: it would read as a number or a tag.
+    # A symbol begins with neither: it would read as a tag or a number.
     if word[0] == "#" or word[0].isdigit():
         raise BadFormat(f"{word[:40]!r} is not a value")
     return Symbol(word)

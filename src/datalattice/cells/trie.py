@@ -5,12 +5,13 @@ keys first differ (`shift`), a mask of the digits that occur, and one child for 
 share this code; a set is a map without values.
 
 Most nodes of a large trie are leaves of one or two entries. So a leaf has its key hashes as one
-byte string, and is closed from the start if its entries have no kids. So is a node of at most 48
-such entries whose leaves are all embedded: a packed node, with the key hashes of all of them. What
-is closed is one object to the cycle collector, and an entry is added to it by splicing bytes.
+byte string, and is closed from the start if its entries have no kids. A *packed node* is closed
+from the start as well: at most 48 such entries in leaves that are all embedded, with the key hashes
+of all entries. A closed node is one object to the cycle collector, and an entry is added to it by
+splicing bytes.
 
-Entries that are put one after another into what was one leaf are collected, and built in bulk when
-they are first read: see `PutRun`.
+Entries that are put one after another into a full leaf are collected, and built in bulk when they
+are first read: see `PutRun`.
 
 Length: one structure with its single and bulk updates; they share the tree's private shape.
 
@@ -51,8 +52,8 @@ from datalattice.limits import EMBEDDED_BYTES_MAX, HASH_BYTES, MAP_LEAF_MAX
 
 TAG_MAP: Final = 0x82
 TAG_SET: Final = 0x83
-PACKED_MAX: Final = 48  # entries of a node that is closed from the start; copying more takes longer
-_PACKED_HEAD: Final = 5  # its tag, a count below 128, shift and mask
+PACKED_MAX: Final = 48  # most entries of a packed node; copying more takes longer than a new node
+_PACKED_HEAD: Final = 5  # bytes of its tag, count (below 128), shift and mask
 
 _PAIRS: Final = "the entries are a mapping, or an iterable of (key, value) pairs"
 
@@ -74,7 +75,7 @@ def pair_of(pair: object) -> tuple[object, object]:
 
     Raises: TypeMismatch: it does not have two elements.
     """
-    # A text of two characters is no pair, although Python could unpack it.
+    # A text of two characters is refused, although Python could unpack it.
     if isinstance(pair, Sequence) and not isinstance(pair, (str, bytes)) and len(pair) == 2:
         return pair[0], pair[1]
     raise TypeMismatch(f"{_PAIRS}; got one that is not a pair: {type(pair).__name__}")
@@ -136,22 +137,22 @@ def place(hashes: bytes, digest: bytes, start: i64 = 0, stop: i64 = -1) -> i64:
 
 
 class PutRun:
-    """Plain entries put one after another into a map or set, for all that are made so.
+    """Plain entries put one after another into a map or set; the tries made so share them.
 
-    The one of n entries has the first n, and no tree before it is read. Then its tree is built in
-    bulk, or made from that of the nearest one that was read: earlier ones may be kept, too.
+    The trie of n entries has the first n. Its tree is made when it is first read: in bulk, or from
+    the nearest tree that was made before, since a program may keep earlier tries and read them.
     """
 
     def __init__(self) -> None:
         self.keys: Final[list[bytes]] = []  # the encodings of different keys
         self.values: Final[dict[bytes, object]] = {}
-        self._trees: Final[list[Trie]] = []  # those that were read, by their number of entries
-        self._most: i64 = 2 * MAP_LEAF_MAX
+        self._trees: Final[list[Trie]] = []  # trees made so far, the smallest first
+        self._most: i64 = 2 * MAP_LEAF_MAX  # entries of this run
 
     def with_room(self, count: i64) -> PutRun:
-        """Return the run that takes an entry behind the first `count`: this one, or a copy.
+        """Return the run that takes entry number `count`: this one, or a copy once it is full.
 
-        An early map, kept and not read, holds at most as many entries again of later ones.
+        So an early trie that is kept and never read holds at most twice its own entries in memory.
         """
         if count < self._most:
             return self
@@ -164,7 +165,7 @@ class PutRun:
         return made
 
     def begin(self, leaf: bytes) -> bool:
-        """Add the entries of a full leaf; return False if one may not be plain."""
+        """Add the entries of a full leaf; return False if one of them may not be plain."""
         width: i64 = 2 if leaf[0] == TAG_MAP else 1
         at: i64 = 2
         for i in range(MAP_LEAF_MAX):
@@ -178,7 +179,7 @@ class PutRun:
         return True
 
     def collect(self, count: i64, key: bytes, value: object) -> bool:
-        """Add an entry behind the first `count`; return whether that is where it is now."""
+        """Add entry number `count`; return False if the run has another there, or the key."""
         keys = self.keys
         if len(keys) != count or key in self.values:
             return False
@@ -252,10 +253,11 @@ class Trie(Cell):
         return 2 if self._tag == TAG_MAP else 1
 
     def _with_put(self, key: object, value: object) -> Trie | None:
-        """Return this trie with an entry that is only collected; None if that cannot be."""
+        """Return this trie with an entry added to its `PutRun`; None if it needs a tree for it."""
         held = self._run
         leaf = self._encoding
-        # From a full leaf on; a map that was hashed meanwhile is one that is read often.
+        # A run begins with a full leaf. One that was hashed is read between writes: collecting
+        # would only delay its tree.
         if held is None and (self._count != MAP_LEAF_MAX or self._hash is not None or leaf is None):
             return None
         encoding = BytesWriter()
@@ -266,7 +268,7 @@ class Trie(Cell):
         if self._tag == TAG_MAP and not put_plain(encoding, value):
             return None
         if held is None:
-            # A key that is there already is looked for as bytes, which may be a part of another.
+            # The bytes of the key anywhere in the leaf: it is a key already, or part of another.
             if leaf is None or found in leaf:
                 return None
             held = PutRun()
@@ -282,7 +284,7 @@ class Trie(Cell):
         return made
 
     def _settle(self) -> None:
-        """Make the tree of collected entries."""
+        """Make the tree of the collected entries, if this trie has none yet."""
         held = self._run
         if held is not None:
             self._become(held.tree(self, self._count))
@@ -291,7 +293,7 @@ class Trie(Cell):
         """Take over the content of another trie of this type."""
         self._count, self._shift, self._mask = built._count, built._shift, built._mask
         self._hashes, self._sample = built._hashes, built._sample
-        self._encoding = built._encoding  # the only content of what is closed from the start
+        self._encoding = built._encoding  # all that a node has which is closed from the start
         self._kids = built._kids
         self._run = None
 
@@ -328,7 +330,7 @@ class Trie(Cell):
         return read_kids(data, at + 3, bit_count(self._mask), self._loader)[0]
 
     def _open_like(self, others: list[object]) -> list[object]:
-        """Return the kids; a packed node takes those that equal kids of a node with its mask."""
+        """Return the kids. A packed node reuses equal ones of `others`, kids of the same mask."""
         hashes = self._hashes
         data = self._encoding
         if self._kids is not None or hashes is None or data is None:
@@ -397,7 +399,7 @@ class Trie(Cell):
         A plain value is read from the encoding of a closed leaf or node, which stays closed.
         """
         is_node = self._count > MAP_LEAF_MAX
-        # Such a node may have been opened since; its encoding is still there.
+        # `_find` returned a packed node. Another thread may have opened it; its encoding stays.
         if is_node or self._kids is None:
             data = self._encoding
             assert data is not None
@@ -911,7 +913,7 @@ def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
 def _put_packed(
     node: Trie, hashes: bytes, digit: i64, digest: bytes, key: object, value: object
 ) -> Trie | None:
-    """Return a node closed from the start with an entry put; None if it does not stay one."""
+    """Return a packed node with an entry put; None if the result would not be packed."""
     data = node._encoding
     assert data is not None
     width: i64 = node._width()
@@ -925,7 +927,9 @@ def _put_packed(
     end: i64 = start if is_new_leaf else entry_offset(data, start, size, width)
     at: i64 = place(hashes, digest, entry, entry + size)
     leaf = data[start:end]
-    grown = _spliced(node._tag, leaf, size, at - entry if at >= 0 else at + entry, key, value)
+    # The position in the leaf; -1 - p becomes -1 - (p - entry).
+    in_leaf: i64 = at - entry if at >= 0 else at + entry
+    grown = _spliced(node._tag, leaf, size, in_leaf, key, value)
     if grown is leaf:
         return node
     if grown is None or len(grown) > EMBEDDED_BYTES_MAX:
@@ -945,7 +949,7 @@ def _spliced(
     """Return the encoding of a leaf with an entry put; None if the entry is not plain.
 
     data: the encoding of the leaf, of `count` entries, returned itself if nothing changes.
-    at: the position that `place` returned.
+    at: the position in the leaf, as `place` returns it.
     """
     width: i64 = 2 if tag == TAG_MAP else 1
     out = BytesWriter()

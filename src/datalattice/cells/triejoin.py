@@ -81,9 +81,9 @@ def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[Entr
 def arriving(
     own: Trie, other: Trie, work: Work | None = None
 ) -> Iterator[tuple[object, object, object]]:
-    """Yield (key kid, own value kid or ABSENT, other's) of entries that own lacks or has otherwise.
+    """Yield (key kid, own value kid or ABSENT, other's) of entries that own lacks or has changed.
 
-    The parts of own that are loaded are those where other differs, however large own is.
+    Of own only the parts are loaded in which other differs, however large own is.
     """
     own._settle()
     other._settle()
@@ -91,7 +91,7 @@ def arriving(
     stack: list[tuple[object, object, bytes]] = [(own, other, b"")]
     while stack:
         a_kid, b_kid, path = stack.pop()
-        # What only own has is no arrival.
+        # Entries that only own has are skipped.
         if b_kid is None or surely_same(a_kid, b_kid):
             continue
         a = own if a_kid is own else _node_at(a_kid, own._tag, len(path))
@@ -118,7 +118,7 @@ def arriving(
 
 
 def _check_order(node: Trie | None, last: list[bytes], side: int, path: bytes) -> None:
-    """Check that the keys of `node` are in position, and after the previous ones of their side."""
+    """Check that the keys of `node` start with `path` and come after the last ones of that side."""
     if node is None or not node._count:
         return
     # Each side by itself: keys of one side may come before those of the other.
@@ -250,7 +250,7 @@ class Joiner:
         """Return the merge of two nodes with children under the same digits, the usual case."""
         mine = a._open()
         theirs = b._open_like(mine)
-        # A list that stays as it is is not copied, which would touch every sibling.
+        # The list is copied only if a child changes: a copy touches every sibling.
         places: list[int] = []
         changed: list[object] = []
         count: i64 = a._count
@@ -367,7 +367,7 @@ class Joiner:
             work.spend(work.limits.compared * entries)
 
     def _decide(self, key: object, own: object, other: object, has: bool) -> object:
-        """Return the kid to keep for an entry that own lacks or has otherwise than `other`."""
+        """Return the kid to keep for an entry that own lacks or has with another value."""
         # Sets: elements have no values, so both sides' elements are kept.
         if self._join is None:
             self._changes += 1

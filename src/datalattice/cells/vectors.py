@@ -59,9 +59,9 @@ PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed lea
 class _UnjoinedLeaves:
     """The leaves after the last block of 256 elements, and the blocks before, as a kid.
 
-    Stands in a vector of 256 * n + 16 * k elements that grew by appending and was not opened since,
-    so that the path above the leaves is copied once for a block. The list may be longer than the k
-    leaves of a vector, since later vectors share it.
+    The `_prefix` of a vector of 256 * n + 16 * k elements that grew by appending and was not opened
+    since. So the path above the leaves is copied once per block, not once per leaf. Later vectors
+    share the list of leaves, so it may be longer than the k leaves of this one.
     """
 
     __slots__ = ("blocks", "leaves")
@@ -499,7 +499,7 @@ class Vector(Cell):
         for i, _has, mine, had, theirs in self.differences(other, work):
             # Positions come in order, so from here on only this vector has elements.
             if not had:
-                break  # only this vector has the rest
+                break
             if work is not None:
                 work.spend(work.limits.joined)
             # `join` is a lattice: what it returns is checked like any value.
@@ -523,8 +523,8 @@ def _full_leaf(items: list[object], start: i64) -> Vector:
     A closed leaf takes a third of the memory, and is one object to the cycle collector, not two.
     """
     first = items[start]
-    # A closed leaf copies its strings; long ones would be in memory twice.
-    # The first element stands for all: logs have records of one kind.
+    # A closed leaf copies its strings; long ones would be in memory twice. Only the first element
+    # is looked at: the records of a log are of one kind.
     if isinstance(first, (bytes, str)) and len(first) > PACKED_STRING_MAX:
         return _vector(16, items[start : start + 16], None)
     out = BytesWriter()
@@ -704,7 +704,7 @@ def _head(node: Vector, wanted: i64) -> Vector:
 
 
 def _moved(whole: Vector, number: i64, work: Work | None) -> Vector:
-    """Return `whole` without its first elements, where the rest moves to other leaves."""
+    """Return `whole` without its first `number` elements; all others move to other leaves."""
     home = _home_of(whole)
     full: i64 = (whole._count - number) & ~15
     levels: list[list[object]] = []
@@ -719,7 +719,7 @@ def _moved(whole: Vector, number: i64, work: Work | None) -> Vector:
         for at in range(0, step, 16):
             leaves.append(_full_leaf(kids, at))
         # Spilled into the store of the vector, which bounds the memory.
-        for leaf in _handed_over(leaves, home):
+        for leaf in _spilled(leaves, home):
             _add_leaf(levels, leaf, home)
         done += step
     rest: list[object] = []
@@ -746,7 +746,7 @@ def _add_leaf(levels: list[list[object]], leaf: object, home: CellSink | None) -
             return
         span *= 16
         levels[level] = []
-        kid = _handed_over([_block(span, row)], home)[0]
+        kid = _spilled([_block(span, row)], home)[0]
         level += 1
 
 
@@ -776,8 +776,8 @@ def _home_of(vector: Vector) -> CellSink | None:
     return loader if isinstance(loader, CellSink) else None
 
 
-def _handed_over(made: list[object], home: CellSink | None) -> list[object]:
-    """Return nodes as kids, those that `home` stores by hash."""
+def _spilled(made: list[object], home: CellSink | None) -> list[object]:
+    """Return nodes as kids, after storing in `home` those that fit there, then known by hash."""
     if home is None:
         return made
     taken: dict[bytes, bytes] = {}
@@ -785,7 +785,7 @@ def _handed_over(made: list[object], home: CellSink | None) -> list[object]:
         if (
             isinstance(node, Vector)
             and len(node.encoding) > EMBEDDED_BYTES_MAX
-            and _is_at_home(node, home)
+            and _is_complete_in(node, home)
         ):
             taken[node.hash] = node.encoding
     try:
@@ -798,7 +798,7 @@ def _handed_over(made: list[object], home: CellSink | None) -> list[object]:
     ]
 
 
-def _is_at_home(node: Vector, home: CellSink) -> bool:
+def _is_complete_in(node: Vector, home: CellSink) -> bool:
     """Return whether `home` surely has every branch below a node just encoded."""
     if node._kids is None:
         return True  # a leaf of plain elements

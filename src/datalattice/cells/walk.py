@@ -12,14 +12,14 @@ from typing import Final
 from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
 from datalattice.cells.index import Index
 from datalattice.cells.maps import Map
-from datalattice.cells.message import branch_kids, cell_children, references
+from datalattice.cells.message import branch_kids, cell_children
 from datalattice.cells.parse import read_value
 from datalattice.cells.scan import branch_places, may_refer
 from datalattice.cells.tagged import Signed
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
-OPEN_MAX: Final = 64
+OPEN_CELLS_MAX: Final = 64
 """Most cells of a commit that stay open until the next one."""
 
 _SHORT: Final = EMBEDDED_BYTES_MAX - 3  # most bytes of an embedded string
@@ -27,7 +27,7 @@ EncodedCell = tuple[bytes, bytes, Value]
 """(hash, encoding, value) of one cell."""
 
 Front = dict[bytes, tuple[object, bytes]]
-"""A kid, and the hash of the cell that holds it, by the kid's hash."""
+"""Hash of a kid -> (the kid, the hash of the cell that holds it)."""
 
 
 def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
@@ -60,7 +60,7 @@ def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
         if isinstance(kid, Cell):
             encoding = kid.encoding
             digest = kid.hash if len(encoding) > EMBEDDED_BYTES_MAX else None
-        elif _is_wide(kid):
+        elif _may_branch(kid):
             encoding = encode(kid)
             # A chunk was hashed when the node above it was encoded: its Ref has the hash.
             digest = None
@@ -73,11 +73,11 @@ def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
                 continue
             seen.add(digest)
             stack.append((digest, encoding, kid))
-        stack += _wide_kids(kid, encoding, home) if isinstance(kid, Cell) else cell_children(kid)
+        stack += _branching(kid, encoding, home) if isinstance(kid, Cell) else cell_children(kid)
     return found
 
 
-def _wide_kids(cell: Cell, encoding: bytes, home: Loader | None) -> list[object]:
+def _branching(cell: Cell, encoding: bytes, home: Loader | None) -> list[object]:
     """Return the kids of a cell that can be or contain a branch which `home` does not load.
 
     A cell without references in its encoding has none, and is not opened.
@@ -88,11 +88,11 @@ def _wide_kids(cell: Cell, encoding: bytes, home: Loader | None) -> list[object]
         return []
     if not may_refer(encoding) or (is_closed and not branch_places(encoding)):
         return []
-    return [child for child in cell._children() if _is_wide(child)]
+    return [child for child in cell._children() if _may_branch(child)]
 
 
-def _is_wide(kid: object) -> bool:
-    """Return whether a kid can be or contain a branch."""
+def _may_branch(kid: object) -> bool:
+    """Return whether a kid can be or contain a branch; short strings are neither."""
     if isinstance(kid, str):
         return len(kid) > _SHORT if kid.isascii() else len(kid) > _SHORT // 4
     if isinstance(kid, bytes):
@@ -108,7 +108,7 @@ def close_cells(parts: list[EncodedCell], home: Loader) -> None:
 
 
 class OpenCells:
-    """The cells of the last commit to `home`. They stay open for the next one, if they are few.
+    """The cells of the last commit to `home`, if they are few: they stay open for the next one.
 
     A small write opens the same path each time, from the root to nearly the same leaf. One thread
     at a time uses it.
@@ -120,14 +120,14 @@ class OpenCells:
         self._refs: list[Ref] = []
 
     def follow(self, parts: list[EncodedCell]) -> None:
-        """Close the cells of the commit before; leave those of this one open, or close them."""
+        """Close the cells of the last commit; keep those of this one open if they are few."""
         for cell in self._cells:
-            if cell._loader is self._home:  # else another store has it, too, and keeps it
+            if cell._loader is self._home:  # else a commit to another store keeps it open
                 cell._close(self._home)
         for ref in self._refs:
             ref.drop()
         self._cells, self._refs = [], []
-        if len(parts) > OPEN_MAX:
+        if len(parts) > OPEN_CELLS_MAX:
             close_cells(parts, self._home)
             return
         for _digest, _encoding, value in parts:
@@ -159,7 +159,7 @@ class OpenCells:
         return kept
 
     def _copy(self, cell: Cell) -> Value:
-        """Return a copy of an embedded cell: whoever made it may hold it longer than the store."""
+        """Return a copy of an embedded cell; the original stays independent of the store."""
         encoding, kids = cell.encoding, cell._kids
         made = read_value(encoding, 0, len(encoding), self._home)
         if kids is not None and isinstance(made, (Index, Map, Signed)):
@@ -279,16 +279,3 @@ def memory_size(value: Value) -> int:
         encoding = encode(top)
         sizes[digest] = size + (len(encoding) + 64 if len(encoding) > EMBEDDED_BYTES_MAX else 0)
     return sizes[value_hash(value)]
-
-
-__all__ = [
-    "EncodedCell",
-    "OpenCells",
-    "close_cells",
-    "difference",
-    "inline_signed",
-    "memory_size",
-    "missing",
-    "novelty",
-    "references",
-]

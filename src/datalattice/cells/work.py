@@ -44,7 +44,7 @@ class SlotPairs:
     def fails(self, own: bytes, other: bytes, ticks: int) -> bool:
         """Return whether the merge of two values by hash failed with at least `ticks`."""
         failed = self._failed
-        # With more ticks than then it may succeed, so it is tried again.
+        # With more ticks than it had then, the merge may succeed, so it is tried again.
         return bool(failed) and failed.get(_pair(own, other), -1) >= ticks
 
     def failed(self, own: bytes, other: bytes, ticks: int) -> None:

@@ -255,8 +255,7 @@ class TupleLattice(Lattice):
         changed = False
         for position, child in enumerate(self._children):
             mine, theirs = values[position], other[position]
-            # Equal positions are not merged, so a bad one that both sides have is not reported
-            # again.
+            # Equal positions are skipped: a bad one that both sides have was reported before.
             if mine is theirs or same(mine, theirs):
                 continue
             merged = join_entry(child, context, position, mine, theirs)

@@ -110,8 +110,8 @@ class DataLattice(ContentStore):
         assert isinstance(other, Index)
         filing = _Filing(context)
         # Entries already under their own hash are merged by subtree, unless parts are malformed.
-        is_whole, work = not context.holes, context.work
-        result = base.merge_with(other, filing.join, addressed=is_whole, own_keys=True, work=work)
+        is_sound, work = not context.holes, context.work
+        result = base.merge_with(other, filing.join, addressed=is_sound, own_keys=True, work=work)
         for value in filing.strays:
             if work is not None:
                 work.spend(work.limits.hashed + len(encode(value)) // work.limits.hashed_bytes)
@@ -137,7 +137,7 @@ class _Filing:
         """Return own's value; other's is added later, under its recomputed hash."""
         if not other_present or other is None or _is_spoiled(self._context, key, other):
             return own if own_present else ABSENT
-        # Filed after the walk, since the recomputed key stands elsewhere in the tree.
+        # Put after the walk, since the recomputed key has another position in the tree.
         self.strays.append(other)
         return own if own_present else ABSENT
 
@@ -172,7 +172,7 @@ class _GreaterHash:
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
         """Return the value with the greater hash, of those present."""
-        # A null says nothing about content, so own's value stays.
+        # None has no content, so own's value stays.
         if not other_present or (other is None and own_present):
             return own
         if _is_spoiled(self._context, key, other):

@@ -32,6 +32,7 @@ VALUE_KEY: Final = Keyword("value")
 
 OWN: Final = "own"
 OTHER: Final = "other"
+"""The two sides of a merge."""
 
 OWNER_BRANCH: Final = "owner"
 LOG_BRANCH: Final = "log"
@@ -149,9 +150,9 @@ class QueueForked(MergeNotice):
 
 
 class RecordsSkipped(MergeNotice):
-    """A reader of the queue at `path` went on at `offset`; it missed the records from `first` on.
+    """A reader of the queue at `path` missed the records `first` .. `offset - 1`.
 
-    The two are equal if the log forked: which records differ is then not known.
+    `first` equals `offset` if the log forked: then it is unknown which records differ.
     """
 
     kind = "records-skipped"
@@ -198,7 +199,7 @@ class OwnerForked(MergeNotice):
         self.logs: Final = logs
 
     def _fields(self) -> ValuePath:
-        # One report for an owner and place, whatever the two values are.
+        # One report for an owner and path, whatever the two values are.
         return (*self.path, self.owner)
 
     def __repr__(self) -> str:
@@ -257,8 +258,8 @@ class MergeContext:
             like a key of the ring. keys: owners' key pairs. owner: the owner of the signed value
             being merged. prefer: "own" or "other", the side that wins undecided conflicts
             (last-write-preferred). work: budget of a merge of foreign data, None for a local merge.
-            holes: malformed parts of the foreign value. copy_id: tells a copied folder from the
-            one that it was copied from, which has the same identity; empty for the first one.
+            holes: malformed parts of the foreign value. copy_id: distinguishes a copied folder from
+            the original, which has the same identity; empty for the original.
     """
 
     def __init__(
@@ -294,7 +295,7 @@ class MergeContext:
 
     def at(self, path: ValuePath, owner: Value = None) -> MergeContext:
         """Return the context for another path and owner."""
-        return MergeContext(  # spelt out: each step of a merge makes one
+        return MergeContext(  # spelt out, for speed: each step of a merge makes one
             self.timestamp,
             self.key_pair,
             self.verifier,
@@ -325,7 +326,7 @@ class MergeContext:
         return self._with(report=report, work=work, holes=holes)
 
     def of_copy(self, copy_id: str) -> MergeContext:
-        """Return the context of a folder that was copied: its counters have their own columns."""
+        """Return the context of a copied folder, whose counters have columns of their own."""
         return self._with(copy_id=copy_id)
 
     def _with(self, **changes: Any) -> MergeContext:
@@ -349,7 +350,7 @@ class MergeContext:
     @property
     def is_signed(self) -> bool:
         """Whether the path is inside a signed value, which is accepted or rejected in full."""
-        # The path of a signed value has `:value` behind its owner.
+        # The path into a signed value has `:value` after its owner.
         return any(isinstance(key, Keyword) and key == VALUE_KEY for key in self.path)
 
     def verify_owner(self, owner: Value, signer: bytes) -> bool:
@@ -416,7 +417,7 @@ class MergeContext:
     def __reduce__(self) -> tuple[object, ...]:
         # Budget and holes belong to one merge in this process; a worker begins without them.
         fields = self._fields()
-        del fields["work"], fields["holes"]  # of one merge in this process
+        del fields["work"], fields["holes"]
         return _restore, (fields,)
 
 

@@ -1,8 +1,8 @@
 """Exact: the merge of two indexes in which every byte of a key counts.
 
-An Index compares only the first 32 bytes of a key, and ignores its type. Where a key is a name to
-be proven or a hash to be recomputed, a foreign entry could so replace another one. Here every
-foreign key is checked as it was written, and of two keys in one position the greater hash stays.
+An Index compares only the first 32 bytes of a key, and ignores its type. So a foreign entry could
+replace another one whose key is a name to be proven or a hash to be recomputed. Here every foreign
+key is checked with all its bytes, and of two keys in one position the greater hash stays.
 
 Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes"; docs/design/decisions.md "D9".
 """
@@ -39,7 +39,7 @@ class _ExactMerge:
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
         """Return the merged value of an entry on which two indexes differ, or ABSENT."""
-        # What the judge does not admit is not taken; own stays as it is.
+        # An entry that the judge refuses is left out; own's stays.
         kept = own if own_present else ABSENT
         if not other_present or not self._judge.admits(key, other):
             return kept

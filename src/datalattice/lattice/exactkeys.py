@@ -1,7 +1,7 @@
 """ExactKeys: names of any length as keys of an Index, in which every byte counts.
 
 An Index compares only the first 32 bytes of a key. A name of up to 32 bytes is its own key. A
-longer name is stored under a derived key:
+longer name is stored under a *made key*:
 
     8 bytes     the first 8 bytes of the name, so that it sorts near similar names
     1 byte      ff, which UTF-8 never contains, so no short name has this position
@@ -9,10 +9,10 @@ longer name is stored under a derived key:
     the rest    the name from its ninth byte on, so that the name can be read from the key
 
 The position depends on the name alone, so replicas agree on it and a merge handles one entry at a
-time. A key with the ff byte that is not derived from the name it holds is malformed.
+time. A key with the ff byte that is not the made key of the name in it is malformed.
 
 Earlier versions and other implementations store a longer name as it is. Such an entry is read
-together with the one under the derived key, as the merge of both; writes use the derived key.
+together with the one under the made key, as the merge of both; writes use the made key.
 
 Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D9", "D1".
 """
@@ -67,7 +67,7 @@ def key_of(name: str) -> str:
     """Return the key of a name: the name itself up to 32 bytes of UTF-8.
 
     Bytes that are not UTF-8 are surrogate escapes. A name of 32 bytes with ff as its ninth byte has
-    a derived key, like a longer name.
+    a made key, like a longer name.
 
     Raises: UsageError: a lone surrogate that does not stand for a byte.
     """
@@ -83,7 +83,7 @@ def key_of(name: str) -> str:
 
 
 def _raw(key: Value) -> bytes | None:
-    """Return all bytes of a key; None if it is too long for a name, or not a key."""
+    """Return all bytes of a key; None for a text too long for a name, or if it is not a key."""
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):
@@ -98,7 +98,7 @@ def _is_marked(raw: bytes) -> bool:
 
 
 def _unmade(raw: bytes) -> bytes | None:
-    """Return the name in a marked key, None if the key is not derived from it."""
+    """Return the name in a marked key, None if the key is not the made key of that name."""
     # The name stands around the mark and the hash, which are bytes 8 to 31.
     name = raw[:HEAD_BYTES] + raw[INDEX_KEY_BYTES:]
     # One key for each name: a made key of a name that needs none would be a second one.
@@ -123,7 +123,7 @@ def name_of(key: Value) -> str | None:
 
 
 def is_sound_key(key: Value) -> bool:
-    """Return whether a key is valid: unmarked, or derived from the name that it holds."""
+    """Return whether a key is valid: unmarked, or the made key of the name in it."""
     if isinstance(key, str) and key.isascii():
         return True
     raw = key.read(0, INDEX_KEY_BYTES) if isinstance(key, (Blob, Text)) else _raw(key)
@@ -131,7 +131,7 @@ def is_sound_key(key: Value) -> bool:
 
 
 def shown_key(key: Value) -> Value:
-    """Return a key as paths show it: the name it was derived from, else the key itself."""
+    """Return a key as paths show it: the name of a made key, else the key itself."""
     if isinstance(key, str) and key.isascii():
         return key
     name = name_of(key) if isinstance(key, (str, Text)) else None
@@ -139,7 +139,7 @@ def shown_key(key: Value) -> Value:
 
 
 def look_up(index: Index, key: Value) -> Value:
-    """Return the value under a key; for a derived key, also under the name as it is."""
+    """Return the value under a key; for a made key without one, that under the name as it is."""
     found = index.get(key)
     name = None if found is not None else shown_key(key)
     if not isinstance(name, str) or same(name, key):
@@ -173,7 +173,7 @@ def _rank(key: Value) -> tuple[bool, bool, bytes]:
 
 
 Lost = Callable[[Value, bool], None]
-"""Called with a key that a merge leaves out, and whether it is own's."""
+"""Called with (a key that a merge leaves out, whether it is own's)."""
 
 
 class ExactKeys:
@@ -209,7 +209,7 @@ class ExactKeys:
             if found is None or (self._texts and not _fills(name)):
                 return found
             return found if self._stands_for(index, name) else None
-        # Another key stands in this position, a blob for example.
+        # Another key has this position, for example a blob of the same bytes.
         if found is not None and not same(index.key_cell(key), key):
             found = None
         plain = index.get(name)
@@ -290,7 +290,7 @@ class ExactKeys:
     def entry(self, index: Index, key: Value, value: Value) -> tuple[str, Value] | None:
         """Return (name, value) of a stored entry, None if the entry is not to be listed.
 
-        A longer name stored both as it is and under its derived key is listed once, for the latter.
+        A longer name stored both as it is and under its made key is listed once, at the made key.
         """
         name = self.name(key)
         if name is None:
@@ -302,7 +302,7 @@ class ExactKeys:
             plain = index.get(name)
             if plain is not None and self._stands_for(index, name):
                 value = self._join(value, plain)
-        # It is listed where its made key comes.
+        # Stored under both: listed at the made key.
         elif made in index:
             return None
         return name, value
@@ -323,8 +323,7 @@ class ExactMerge:
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
         """Return the merged value of a key, or ABSENT."""
-        # A malformed own key stays until it is written again; a foreign one is dropped and
-        # reported.
+        # A malformed own key stays until it is written again; a foreign one is left out.
         if other_present and not own_present and not is_sound_key(key):
             self._lost(key, False)
             return ABSENT
@@ -385,7 +384,7 @@ def parts(
 
 def _with_longer(index: Index, near: Index, limit: bytes) -> list[Index]:
     """Return `near`, and the longer names that share the first eight bytes of `limit`."""
-    # A short limit divides both kinds of keys alike.
+    # Made keys begin with eight bytes of the name, so a short limit holds for them, too.
     if len(limit) <= HEAD_BYTES:
         return [near]
     # Longer names stand behind the mark, in the order of their hashes.

@@ -27,7 +27,6 @@ ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 DIGITS_MAX: Final = 48
 """Most base 58 digits of 34 bytes, plus one; longer text is rejected without parsing."""
 
-
 DID_PREFIX: Final = "did:"
 _KEY_PREFIX: Final = "did:key:"
 
@@ -43,10 +42,13 @@ _BARE_DID: Final = re.compile(
 
 
 def did_of(public_key: bytes) -> str:
-    """Return the `did:key` of an Ed25519 public key (32 bytes)."""
+    """Return the `did:key` of an Ed25519 public key (32 bytes).
+
+    Raises: UsageError: it has another length.
+    """
     if len(public_key) != PUBLIC_KEY_BYTES:
-        raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes")
-    # [ed 01][key 32] in base 58, behind the `z` of multibase.
+        raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes, got {len(public_key)}")
+    # [ed 01][key 32] in base 58, after the `z` of multibase.
     number = int.from_bytes(CODE + public_key, "big")
     digits = ""
     while number:
@@ -60,17 +62,17 @@ def public_key_of(did: Value) -> bytes | None:
     if not isinstance(did, str) or not did.startswith(_PREFIX):
         return None
     digits = did[len(_PREFIX) :]
-    # A leading 1 is a leading zero byte: more than 34 bytes, and a second name for one key.
+    # A leading 1 stands for a leading zero byte: it would give one key a second name.
     if not 0 < len(digits) <= DIGITS_MAX or digits.startswith(ALPHABET[0]):
         return None
     number = 0
     for digit in digits:
-        place = ALPHABET.find(digit)
-        if place < 0:
+        value = ALPHABET.find(digit)
+        if value < 0:
             return None
-        number = number * 58 + place
+        number = number * 58 + value
     size = len(CODE) + PUBLIC_KEY_BYTES
-    # Text of 48 digits can hold more than 34 bytes.
+    # 48 digits can stand for more than 34 bytes.
     if number.bit_length() > 8 * size:
         return None
     raw = number.to_bytes(size, "big")

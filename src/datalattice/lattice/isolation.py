@@ -44,7 +44,7 @@ def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[]
             merged = merge()
         else:
             merged = work.attempt(None if own is ABSENT else own, other, merge)
-    # The part that is too costly costs itself alone; its neighbours merge.
+    # Only the part that is too costly is left out; its neighbours merge.
     except WorkExceeded:
         return _dropped(context, own, TOO_COSTLY)
     except TypeMismatch:

@@ -62,8 +62,8 @@ class JSONLattice(Lattice):
             return other
         if not _mergeable(own, other):
             # The zero loses however new it is: a merge with it must change nothing.
-            zero = self._rank(own) == _ZERO or self._rank(other) == _ZERO
-            return self._conflict(own, other, None if zero else context.prefer)
+            has_zero = self._rank(own) == _ZERO or self._rank(other) == _ZERO
+            return self._conflict(own, other, None if has_zero else context.prefer)
         return _merge_trees(self, own, other, context)
 
     def zero(self) -> Value:
@@ -79,7 +79,7 @@ class JSONLattice(Lattice):
     def _latest_at(
         self, own: Value, other: Value, has: bool, had: bool, walk: Walk, depth: int
     ) -> Latest:
-        # A container ranks above its entries, so they count only if both sides have one type.
+        # The container counts before its entries, which matter only if both sides are of one type.
         top = contrast(
             self._element(own, depth) if has else None, self._element(other, depth) if had else None
         )
@@ -199,7 +199,7 @@ class _MergeLevel:
     ) -> Value:
         """Merge one entry; a pair of containers is postponed until this level is done."""
         if not other_present or other is None:
-            # A null of other is the least value, so own's stays.
+            # None is the least value, so own's stays.
             return own if own_present or other_present else ABSENT
         if own is None:
             return other

@@ -204,7 +204,7 @@ def _join_fixed(
             continue
         merged = _join_named(child, context, key, mine, theirs)
         if merged is ABSENT:
-            # A merge may leave nothing of an entry: then neither name nor empty value stays.
+            # The merge left nothing of the entry, so its name goes, too.
             result = result.remove(key) if mine is not ABSENT else result
         # Written under the configured key, so that equal content has equal hashes.
         elif merged is not mine:
@@ -220,7 +220,7 @@ def _join_named(
     value = own if present else None
 
     def joined() -> Value:
-        if present and same(value, other):  # an equal value changes nothing, so no lattice is asked
+        if present and same(value, other):  # an equal value changes nothing: it is not checked
             return own
         return join_entry(child, context, key, value, other, own_present=present)
 

@@ -99,15 +99,15 @@ class SignedLattice(Lattice):
             kind = BAD_SIGNATURE if isinstance(other, Signed) else ENTRY_DROPPED
             context.report(EntryDropped(context.path, kind))
             return own
-        # The owner second: a valid signature by another key is worth nothing here.
-        if not _speaks(other, context):
+        # The owner second: a valid signature by another key has no right here.
+        if not _is_by_owner(other, context):
             context.report(EntryDropped(context.path, NOT_OWNER))
             return own
         if not self.inner.check_foreign(other.value):
             context.report(EntryDropped(context.path))
             return own
         # "own is never preferred for being own": an own cell that fails the checks is replaced.
-        if not isinstance(own, Signed) or not own.verify() or not _speaks(own, context):
+        if not isinstance(own, Signed) or not own.verify() or not _is_by_owner(own, context):
             return self._first(own, other, context)
         # "Equal values under different cells: of those that verify the greater cell hash"
         # (docs/design/decisions.md "D5").
@@ -129,7 +129,7 @@ class SignedLattice(Lattice):
         if self.whole:
             below = context.at((*context.path, VALUE_KEY), context.owner)
             merged = self.inner.merge(self.inner.zero(), other.value, below)
-            # As a merge writes it, without entries that mean nothing.
+            # The form in which a merge writes the complete value.
             in_full = self.inner.merge(other.value, self.inner.zero(), below)
             if not same(merged, in_full):
                 # An owner's own node may correct what its devices wrote, and sign that.
@@ -178,7 +178,7 @@ def _signed_lattice(inner: Lattice, key_pair: KeyPair | None, whole: bool) -> Si
     return SignedLattice(inner, key_pair, whole=whole)
 
 
-def _speaks(cell: Signed, context: MergeContext) -> bool:
+def _is_by_owner(cell: Signed, context: MergeContext) -> bool:
     """Return whether the owner of the slot, if any, accepts the signer of a cell."""
     return context.owner is None or context.verify_owner(context.owner, cell.public_key)
 
@@ -207,13 +207,13 @@ class _SlotMerge:
         high, low = (own, other) if own_greater else (other, own)
         value, contained, logs = self._join(high, low)
         if contained and not logs:
-            self._tell(own_greater)
+            self._pass_on(own_greater)
             return high
         signed = high if contained else self._signed_join(high, value)
         if signed is high and not contained:
             # The merge was made only to find what is missing and is discarded.
             self._reports[:] = [r for r in self._reports if not isinstance(r, WriteSuperseded)]
-        self._tell(own_greater)
+        self._pass_on(own_greater)
         for fork in self._forks(high, low, signed, contained, logs):
             self._context.report(fork)
         return signed
@@ -252,8 +252,8 @@ class _SlotMerge:
         """Return whether a part of `other` would be left out; report it if so."""
         joined = self._inner.merge(own.value, other.value, self._below)
         found = [report for report in self._reports if isinstance(report, EntryDropped)]
-        # With other as own, the merge keeps what it would otherwise leave out of other. But a valid
-        # entry of own stays in either direction: there only the report shows the loss.
+        # Merged the other way, bad parts of other stay, since parts of own are not checked: the
+        # results differ. Where a valid entry of own stays both times, only the report shows it.
         back = self._inner.merge(other.value, joined, self._below)
         self._reports.clear()
         if not found and same(back, joined):
@@ -263,7 +263,10 @@ class _SlotMerge:
         return True
 
     def _signed_join(self, high: Signed, value: Value) -> Signed:
-        """Return the merge signed by a key of the owner; `high` without a key, or if it is less."""
+        """Return the merge signed by a key of the owner; `high` without one, or if it ranks less.
+
+        Without an owner any key signs, and the signed merge is always returned.
+        """
         context = self._context
         key = self._lattice.signer(context)
         # Without a key of the owner nothing may be signed: the greater value stays as it is.
@@ -273,8 +276,8 @@ class _SlotMerge:
         # "The rank never falls": a signed merge that is not greater is discarded.
         return cell if context.owner is None or self._is_greater(cell, high) else high
 
-    def _tell(self, own_greater: bool) -> None:
-        """Pass on the reports of the merge, with the sides as the caller gave them."""
+    def _pass_on(self, own_greater: bool) -> None:
+        """Report what the merge reported, with the sides as the caller gave them."""
         for report in self._reports:
             if own_greater:
                 self._context.report(report)

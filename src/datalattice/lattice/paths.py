@@ -56,7 +56,7 @@ def value_below(container: Value, key: Value) -> Value:
     if isinstance(container, Map):
         return container.get(key)
     if isinstance(container, (Vector, List)):
-        # A negative position is no step: paths are the same in every language.
+        # Python's negative positions are refused: paths mean the same in every language.
         position = as_integer(key)
         if position is None or not 0 <= position < len(container):
             return None
@@ -72,7 +72,7 @@ def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
     An empty path selects the entire value, which is returned itself. Only Maps and Indexes are
     entered, since a part of a Vector or a Signed value has no meaning alone.
     """
-    # One of them names the complete value, which has all the other parts.
+    # An empty path selects the complete value, with the parts at all other paths.
     if any(not path for path in paths):
         return value
     if not isinstance(value, (Map, Index)):
@@ -182,7 +182,7 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
         items[at] = new
         return List.of(items)
     if isinstance(container, Set):
-        # By identity: 1 is equal to True in Python, and no answer to "is it a member".
+        # By identity: in Python 1 equals True, but here it is another value.
         if new is True:
             return container.add(key)
         if new is False:
@@ -199,13 +199,13 @@ def _position(key: Value, end: int) -> int:
 
 
 def _create(lattice: Lattice | None, keys: Sequence[Value], depth: int) -> Value:
-    place = f"there is no value at depth {depth} of {_show(keys)}"
+    found = f"there is no value at depth {depth} of {_show(keys)}"
     if lattice is None:
-        raise NoSuchPath(f"{place}, and no lattice defines what to create")
+        raise NoSuchPath(f"{found}, and no lattice defines what to create")
     zero = lattice.zero()
     # A lattice of leaves has no container to create.
     if zero is None:
-        raise NoSuchPath(f"{place}, and {lattice!r} has no container to create")
+        raise NoSuchPath(f"{found}, and {lattice!r} has no container to create")
     return zero
 
 

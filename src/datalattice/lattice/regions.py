@@ -37,7 +37,6 @@ LOCAL_LATTICE: Final = OwnerLattice(MapLattice(LWWLattice()))
 P2P: Final = KeyedLattice({NODES_KEY: OwnerLattice(LWWLattice())})
 """`:p2p`: the addresses that nodes announce."""
 
-
 _DATA: Final = DataLattice()
 _SECTIONS: Final[dict[Keyword, Lattice]] = {}
 
@@ -155,7 +154,7 @@ def local_value(root: Value, owner: bytes, key: Keyword | None = None) -> Value:
 
 def set_local(root: Value, key_pair: KeyPair, value: Value) -> Value:
     """Return the root with `value`, signed, as the full `:local` slot of the key."""
-    # Signed although it stays here: `local_value` believes no other signature.
+    # Signed although it stays on this node: `local_value` returns nothing else.
     signed = Signed.sign(key_pair, value)
     return assoc_in(root, [LOCAL_KEY, key_pair.public_key], signed, root_lattice())
 

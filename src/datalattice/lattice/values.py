@@ -46,7 +46,7 @@ def map_timestamp(value: Value) -> int:
     return 0
 
 
-def _function(value: object, what: str) -> None:
+def _need_function(value: object, what: str) -> None:
     if not callable(value):
         raise TypeMismatch(f"{what} is not a function: {type(value).__name__}")
 
@@ -110,7 +110,7 @@ class MaxLattice(Register):
         if other is None:
             return own
         mine, theirs = as_integer(own), as_integer(other)
-        # Own came from here and is not an integer: any accepted integer is better.
+        # An own value that is not an integer is replaced by any integer that is accepted.
         if mine is None:
             return other if self.accepts(other, context) else own
         if theirs is None:
@@ -169,7 +169,7 @@ class LWWLattice(Register):
     """
 
     def __init__(self, timestamp: TimeOf = map_timestamp) -> None:
-        _function(timestamp, "the timestamp of an LWWLattice")
+        _need_function(timestamp, "the timestamp of an LWWLattice")
         self._timestamp: Final = timestamp
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -205,7 +205,7 @@ class LWPLattice(Lattice):
     """
 
     def __init__(self, inner: Lattice, timestamp: TimeOf = map_timestamp) -> None:
-        _function(timestamp, "the timestamp of an LWPLattice")
+        _need_function(timestamp, "the timestamp of an LWPLattice")
         self._inner: Final = inner
         self._timestamp: Final = timestamp
 
@@ -263,7 +263,7 @@ class CompareLattice(Lattice):
     """
 
     def __init__(self, cmp: Callable[[Value, Value], int]) -> None:
-        _function(cmp, "the comparison of a CompareLattice")
+        _need_function(cmp, "the comparison of a CompareLattice")
         self._cmp: Final = cmp
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -292,7 +292,7 @@ class FunctionLattice(Lattice):
     """
 
     def __init__(self, function: Callable[[Value, Value], Value]) -> None:
-        _function(function, "the join of a FunctionLattice")
+        _need_function(function, "the join of a FunctionLattice")
         self._function: Final = function
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -305,7 +305,7 @@ class FunctionLattice(Lattice):
         if own is None:
             return other
         function = self._function
-        # The order matters to a function that keeps the first of two values it takes for equal.
+        # A function that treats two values as equal keeps the first: the preferred side.
         merged = function(other, own) if context.prefer == OTHER else function(own, other)
         # An operand itself where the result equals it: nothing is stored or sent again.
         if merged is own or same(merged, own):

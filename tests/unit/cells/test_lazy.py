@@ -39,7 +39,7 @@ from datalattice.cells import (
     value_hash,
     vector_fork_offset,
 )
-from datalattice.cells.walk import OPEN_MAX
+from datalattice.cells.walk import OPEN_CELLS_MAX
 from datalattice.crypto import SIGNATURE_BYTES, KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CHUNK_BYTES
@@ -284,9 +284,9 @@ def test_a_commit_closes_the_path_of_the_one_before(shelf: Shelf) -> None:
 def test_a_commit_of_many_cells_closes_them_all(shelf: Shelf, more: int) -> None:
     path = OpenCells(shelf)
     below = Index.of([(f"{n:02}", "text") for n in range(16)])
-    texts = [f"{n}" * 150 for n in range(OPEN_MAX - 6 + more)]
+    texts = [f"{n}" * 150 for n in range(OPEN_CELLS_MAX - 6 + more)]
     value = Vector.of([below, *[Vector.of(texts[n : n + 15]) for n in (0, 15, 30, 45)]])
-    assert commit(value, shelf, path) == OPEN_MAX + more
+    assert commit(value, shelf, path) == OPEN_CELLS_MAX + more
     assert (below._kids is None) == bool(more)
 
 
