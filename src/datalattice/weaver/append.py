@@ -1,7 +1,7 @@
 """Append: adds records to the end of a log and keeps what follows from them.
 
     appender = Appender(txn, store_id, read_head(txn))
-    appender.append(signed, wall_ms)        # whose predecessor and dependencies are witnessed
+    appender.append(signed, wall_ms)        # once predecessor and dependencies are witnessed
     appender.write()
 
 Nothing is written before `write`; look-ups see what was appended. A rebuild appends the log to
@@ -48,20 +48,23 @@ from datalattice.weaver.rows import (
     witness_content,
 )
 
-# A node's own bound: a full frontier grows with the authors, a longer chain with every read.
+# Chosen here: a full frontier takes bytes for every author, a longer chain a read for every row.
 FRONTIER_DEPTH_MAX: Final = 63
 """Rows that a frontier may build on: reading one takes at most 64."""
 
 FRONTIER_ENTRIES_MAX: Final = 65_536
-"""Entries of other frontiers that one intention's frontier is made of: 256 dependencies that have
-seen 256 authors each. It bounds the work that a thousand dependencies are to whoever takes them."""
+"""Most entries of other frontiers that are merged into that of one intention: 256 dependencies that
+have seen 256 authors each. A peer may send an intention with a thousand dependencies."""
 
 FRONTIER_ROW_COST: Final = 16
-"""What reading a row counts as, in entries."""
+"""How many entries the reading of one row counts as."""
 
 
 class Appender:
-    """The end of a log, with its authors' tips. `seq`, `content_hash`, `clock`: where it stands."""
+    """The end of a log and the tips of its authors.
+
+    seq, content_hash: of the newest record. clock: the store's. authors: how many there are.
+    """
 
     # In the caller's transaction: rows, indexes and tips commit together or not at all
     def __init__(self, txn: WriteTxn, store_id: bytes, head: Head) -> None:
@@ -74,7 +77,7 @@ class Appender:
         # An int, since XOR of ints is one operation
         self._fingerprint = int.from_bytes(head.fingerprint, "big")  # of what is written
         self._tips: dict[bytes, Tip | None] = {}
-        self._keys: dict[int, bytes] = {}  # authors by number, as far as they were needed
+        self._keys: dict[int, bytes] = {}  # authors by number, those that were looked up
         self._places: dict[bytes, Place | None] = {}
         self._ranges: dict[int, RangeSum] = {}  # by the first byte of the hashes
         # What `write` writes.
@@ -159,7 +162,7 @@ class Appender:
         return self._rows.get(seq) or read_witness(self._txn, seq)
 
     def operation(self, hash: bytes) -> tuple[int, Op] | None:
-        """Return what was appended and is not written yet: its seq, and the operation."""
+        """Return seq and operation of an intention that is not written yet; None for any other."""
         place = self._places.get(hash)
         at = -1 if place is None else len(self.appended) - 1 - (self.seq - place.seq)
         return None if place is None or at < 0 else (place.seq, self.appended[at])
@@ -171,7 +174,7 @@ class Appender:
 
         local: written here, so its stamp came from the clock.
 
-        Raises: StoreFull: rows cannot point any further.
+        Raises: StoreFull: the log has `SEQ_MAX` records.
         """
         # Refused before anything is changed: the caller may catch it and go on in this transaction.
         if self.seq >= SEQ_MAX:
@@ -184,7 +187,7 @@ class Appender:
         # An ack has no payload and is not counted as content: acks must not ask for acks.
         contents = tip.contents + (1 if payload else 0)
         # store_prev is the tip, by the rule of witnessing, so a chain has one intention a height.
-        skip = tip.seq  # of the height before, for an odd one
+        skip = tip.seq  # at an odd height, `height & (height - 1)` is the height before
         if not height & 1:
             skip = seq_at(self.row, tip.seq, tip.height, height & (height - 1))
         base, depth, frontier = self._merge(tip, deps, seq)
@@ -224,7 +227,7 @@ class Appender:
         wall, counter = self.clock
         is_behind = stamp[0] <= wall_ms and stamp[0] < wall and wall_ms <= wall
         if is_behind and not local and counter < HLC_COUNTER_MAX:
-            # What the rule below comes to where the clock is ahead: from a call's second record on.
+            # The result of the rule below while the clock is ahead: from a call's second record on.
             self.clock = Hlc(wall, counter + 1)
             return
         # A stamp from the future is kept as signed, but moves the clock by one step only.
@@ -240,10 +243,11 @@ class Appender:
         return tip
 
     def _merge(self, tip: Tip, deps: Sequence[bytes], seq: int) -> tuple[int, int, bytes]:
-        """Bring the frontier of `tip` up to a new intention; return what its row says of it.
+        """Move the frontier of `tip` to a new intention; return base, depth and difference.
 
-        Shapes: seq of the row that it is the difference to, rows to read, the difference. The
-                author's own entry is in neither: it is the row's seq.
+        base: seq of the row whose frontier the new one is the difference to; 0: it is complete.
+        depth: rows to read for all of it. difference: encoded, without the author's own entry,
+        which is the row's seq.
         """
         frontier = tip.frontier
         # The difference to `store_prev` first: one author's rows follow one another
@@ -251,7 +255,7 @@ class Appender:
         if not deps and base and depth < FRONTIER_DEPTH_MAX:  # the usual case: no difference
             frontier[tip.number] = seq
             return base, depth + 1, b""
-        found: Frontier = {}  # what `frontier` has beyond that of the base
+        found: Frontier = {}  # the difference
         left = FRONTIER_ENTRIES_MAX
         for place in self._newest_first(deps, seq):
             # A seq at or below the frontier is an ancestor already, and so is all below it.
@@ -267,15 +271,15 @@ class Appender:
                 left -= len(other.frontier)
                 is_first = base == tip.seq and not found
                 if left >= 0 and is_first and other.frontier.get(tip.number, 0) == base:
-                    # It has seen this author's last, so it has seen all that this author had.
+                    # It has seen this author's newest intention, and so all that the author saw.
                     frontier = other.frontier.copy()
                     base, depth = other.seq, other.depth
                     continue
                 for number, last in other.frontier.items() if left >= 0 else ():
                     if last > frontier.get(number, 0):
                         found[number] = frontier[number] = last
-            # Beyond the bound a dependency counts by itself alone: a frontier is a lower bound
-            # then, and an ack says again what was seen.
+            # Beyond the bound only the dependency itself is entered: the frontier is a lower bound
+            # then, and an ack may repeat what was seen.
             found[place.number] = frontier[place.number] = place.seq
         frontier[tip.number] = seq
         tip.frontier = frontier
@@ -290,7 +294,7 @@ class Appender:
     def _newest_first(self, deps: Sequence[bytes], seq: int) -> list[Place]:
         """Return where dependencies are witnessed, the newest first: it may have seen the others.
 
-        One that is not before `seq` is damage, which fsck reports.
+        A dependency at `seq` or behind is damage: it is left out here, and fsck reports it.
         """
         if not deps:
             return []
@@ -299,9 +303,9 @@ class Appender:
         return sorted(before, key=lambda place: place.seq, reverse=True)
 
     def _walk_frontier(self, seq: int, frontier: Frontier, most: int) -> tuple[Frontier, int]:
-        """Return what the frontier at `seq` has above `frontier`, and what that cost.
+        """Return the entries of the frontier at `seq` above those of `frontier`, and their cost.
 
-        Stops at the first row that is an ancestor already, or once it has cost `most`.
+        Stops at the first row that `frontier` covers, or once the cost reaches `most` entries.
         """
         found: Frontier = {}
         cost = 0
@@ -321,7 +325,7 @@ class Appender:
     # --- writing ------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Write what was appended since the last time: rows, index, authors and tips."""
+        """Write what was appended since the last `write`: rows, index, authors and tips."""
         txn, places = self._txn, self._places
         txn.put_many(WITNESS, [(seq_key(seq), row.encode()) for seq, row in self._rows.items()])
         # Ascending keys fill the pages of the index in order

@@ -57,7 +57,7 @@ class ReadResponse(Message, name="lattice.log.ReadResponse"):
 
 
 class FollowParams(Message, name="lattice.log.FollowParams"):
-    """Nothing to choose."""
+    """No parameters."""
 
 
 class LogEvent(Message, name="lattice.log.LogEvent"):

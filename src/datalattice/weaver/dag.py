@@ -3,9 +3,9 @@
     find_lca(look_up, a, b)     is_ancestor(look_up, a, d)
     path(look_up, start, to)    branches(look_up, heads)
 
-`look_up(hash)` returns a node or None. A node's `seq` is its place in any order in which
-dependencies come first; the witness log is such an order. It lets every walk stop early: nothing
-below a node has a greater seq. Chains of one author (`store_prev`) are not followed.
+`look_up(hash)` returns a node or None. A node's `seq` is its place in an order in which
+dependencies come first, such as the witness log. No ancestor of a node has a greater seq, so every
+walk stops early. Chains of one author (`store_prev`) are not followed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LookUp = Callable[[bytes], DagNode | None]
 
 
 class NoCommonAncestor(UsageError):
-    """Two operations have no operation in common below them."""
+    """Two operations have no common ancestor."""
 
     code = "no-common-ancestor"
 
@@ -60,7 +60,7 @@ def known(look_up: LookUp, hash: bytes) -> DagNode:
 
 
 def is_ancestor(look_up: LookUp, ancestor: bytes, descendant: bytes) -> bool:
-    """Return whether dependencies lead from `descendant` to `ancestor`; true for one and the same.
+    """Return whether dependencies lead from `descendant` to `ancestor`; true if they are equal.
 
     ZERO is an ancestor of everything.
 
@@ -85,9 +85,9 @@ def is_ancestor(look_up: LookUp, ancestor: bytes, descendant: bytes) -> bool:
 
 
 def path(look_up: LookUp, start: bytes, to: bytes) -> list[bytes]:
-    """Return what lies between: `start` excluded, `to` included, dependencies first.
+    """Return the operations between `start`, excluded, and `to`, included, dependencies first.
 
-    Only operations that descend from `start`; none when the ends are equal or `to` does not.
+    All of them descend from `start`. Empty if both are equal, or `to` does not descend from it.
 
     Raises: UsageError: one of them is unknown. LimitExceeded: over 100,000 operations to visit.
     """
@@ -170,9 +170,9 @@ def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
 
 
 def branches(look_up: LookUp, heads: Sequence[bytes]) -> list[Branch]:
-    """Return the way to each head from the common ancestor of all, in the order of `heads`.
+    """Return the path to each head from the common ancestor of all, in the order of `heads`.
 
-    One head alone is a branch of itself; no head gives none.
+    A single head is its own ancestor; without heads there are no branches.
 
     Raises: UsageError, NoCommonAncestor, LimitExceeded: as `find_lca` and `path`.
     """

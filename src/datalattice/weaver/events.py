@@ -15,10 +15,11 @@ from datalattice.engine import ReadTxn, WriteTxn
 from datalattice.protobuf import Message
 
 EVENTS: Final = "events"
-"""Table of a store's events: number (8, big-endian) to name, 0 and encoding; number 0: begun."""
+"""Table of a store's events: number (8 bytes, big-endian) to message name, a zero byte, encoding.
+The row of number 0 says that events are recorded."""
 
 EVENTS_MAX: Final = 1_024
-"""Events that are kept for a subscriber that is behind; the oldest go."""
+"""Most events that are kept for subscribers that are behind; beyond it the oldest are deleted."""
 
 
 def has_begun(txn: ReadTxn) -> bool:
@@ -41,7 +42,7 @@ def record(txn: WriteTxn, messages: Iterable[Message]) -> None:
     new = list(messages)
     if not new or not has_begun(txn):
         return
-    # Those that go at once have numbers, too: a subscriber counts what it misses.
+    # Events that are dropped at once have numbers, too: a subscriber counts what it missed.
     number = last_event(txn) + max(0, len(new) - EVENTS_MAX)
     for message in new[-EVENTS_MAX:]:
         number += 1
@@ -50,18 +51,18 @@ def record(txn: WriteTxn, messages: Iterable[Message]) -> None:
 
 
 def event_mark(txn: ReadTxn, number: int) -> bytes | None:
-    """Return 8 bytes that no other event with this number has, None where it is not kept.
+    """Return 8 bytes of an event's digest, None if the event is not kept.
 
-    Number 0 stands for the time before the first event.
+    They tell it from the event that has this number in a folder that was set back.
     """
     row = txn.get(EVENTS, _key(number))
     return None if row is None else hashlib.sha256(row).digest()[:8]
 
 
 def events_after(txn: ReadTxn, number: int, home: str) -> Iterator[tuple[int, Message | None]]:
-    """Yield the events after one, with their numbers; None: of a class that is unknown here.
+    """Yield number and message of every event after `number`; None for a class unknown here.
 
-    home: the module whose classes come first where several have a name.
+    home: the module whose class is taken where several classes have the message's name.
     """
     classes: dict[bytes, type[Message] | None] = {}
     for key, row in txn.scan(EVENTS, _key(number + 1)):

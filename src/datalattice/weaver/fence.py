@@ -7,10 +7,10 @@ until it was compared with a peer of the store and all that the peer has is here
     moved     the engine's file is not where it was: it was copied, restored or moved
     behind    a peer sent intentions of this node that were not here
     cloned    another node runs with this key; until the next start
-    unasked   the user accepted that no peer was asked, and none was since: writes are taken
+    unasked   the user allowed writes before a peer was asked, and none was asked since
 
 A doubt is a row of the engine, so it holds for all processes on the folder. A store without other
-peers is never in doubt: nothing of it can be elsewhere.
+peers is never in doubt: no other node can have intentions of it.
 
 Source: docs/design/forks.md "Weaver stores"
 """
@@ -26,11 +26,12 @@ from datalattice.errors import Corruption, IdentityCloned, Unfenced
 from datalattice.weaver.storeid import store_id_text
 
 FENCE: Final = "fence"
-"""Table of the doubts: a store's id to a word; of the place, below `_PLACE_KEY`; and of the forks
-of this node that were ended: a store's id and the hash of the branch that is not in the log."""
+"""Table with three kinds of rows: a store's id to its doubt; `_PLACE_KEY` to author and place of
+the engine; and for each fork of this node that was ended, a store's id with the hash of the branch
+that is not in the log."""
 
 _PLACE_KEY: Final = b"place"
-"""Key of the author and the place that the engine was last found at; no store id is so short."""
+"""Key of the author and the place where the engine was last found; shorter than any store id."""
 
 _KEY_BYTES: Final = 32
 
@@ -72,7 +73,7 @@ _TEXTS: Final = {
 def doubt_of(txn: ReadTxn, store_id: bytes) -> Doubt | None:
     """Return why a store is in doubt, None if it is not.
 
-    Raises: Corruption: the row is no doubt.
+    Raises: Corruption: the row holds none of the words of `Doubt`.
     """
     row = txn.get(FENCE, store_id)
     if row is None:
@@ -84,7 +85,7 @@ def doubt_of(txn: ReadTxn, store_id: bytes) -> Doubt | None:
 
 
 def check_fence(txn: ReadTxn, store_id: bytes) -> None:
-    """Return if this node may write to a store. Cost: one look-up.
+    """Check that this node may write to a store. Cost: one look-up.
 
     Raises: Unfenced, IdentityCloned: it may not; the text says why and what to do.
     """
@@ -106,7 +107,7 @@ def settle(txn: WriteTxn, store_id: bytes, *, asked: bool) -> None:
     """End a doubt: a peer was asked, or the user accepts that none was."""
     found = doubt_of(txn, store_id)
     if found is None or (asked and found is Doubt.CLONED):
-        return  # what a peer has says nothing of the node that runs beside this one
+        return  # a peer's answer says nothing about the other node that runs with this key
     if asked:
         txn.delete(FENCE, store_id)
     else:
@@ -114,9 +115,9 @@ def settle(txn: WriteTxn, store_id: bytes, *, asked: bool) -> None:
 
 
 def arrive(txn: WriteTxn, author: bytes, place: str, shared: Callable[[], Iterable[bytes]]) -> bool:
-    """Note where the engine is; where it was elsewhere, put stores with other peers in doubt.
+    """Store where the engine is; if it was elsewhere before, put the stores of `shared` in doubt.
 
-    Returns: whether the author is another one than before.
+    shared: yields the stores that have other peers. Returns: whether the author has changed.
     """
     before = txn.get(FENCE, _PLACE_KEY)
     is_new_author = before is not None and before[:_KEY_BYTES] != author
@@ -135,10 +136,10 @@ def is_at(txn: ReadTxn, author: bytes, place: str) -> bool:
 
 
 def end_fork(txn: WriteTxn, store_id: bytes, other: bytes) -> None:
-    """Note that a branch of this node that is not in the log was written once more behind it."""
+    """Note that the operations of a branch outside the log were written again at the log's end."""
     txn.put(FENCE, store_id + other, b"ended")
 
 
 def has_ended(txn: ReadTxn, store_id: bytes, other: bytes) -> bool:
-    """Return whether a branch was written once more."""
+    """Return whether `end_fork` was called for a branch."""
     return txn.get(FENCE, store_id + other) is not None

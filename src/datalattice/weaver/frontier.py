@@ -37,7 +37,7 @@ class Observation(NamedTuple):
 
 
 class Unacknowledged(NamedTuple):
-    """An author of whose contents the tip of another has not seen all.
+    """An author with contents that the tip of another author has not seen.
 
     tip_hash: its newest content. tip_count: its contents; acknowledged_count: those seen.
     """
@@ -88,10 +88,10 @@ def _tips(txn: ReadTxn) -> dict[bytes, Tip]:
 
 
 def _contents_at(txn: ReadTxn, tip: Tip, seq: int) -> int:
-    """Return the contents of an author up to one of its intentions, 0 for seq 0."""
+    """Return how many contents an author has up to its intention at `seq`; 0 for seq 0."""
     if seq == tip.seq:  # the tip's count is in memory: the usual case needs no row
         return tip.contents
-    return read_witness(txn, seq).contents if seq else 0  # no row is at seq 0: nothing was seen
+    return read_witness(txn, seq).contents if seq else 0  # seq 0: no intention was seen
 
 
 def observations(txn: ReadTxn) -> list[Observation]:
@@ -137,6 +137,6 @@ def is_ack_pending(txn: ReadTxn, author: bytes) -> bool:
 
 
 def ack_deps(txn: ReadTxn, author: bytes, limit: int) -> list[bytes]:
-    """Return what an ack of `author` depends on, at most `limit` hashes; none: nothing to ack."""
+    """Return what an ack of `author` depends on, at most `limit` hashes; empty: nothing to ack."""
     # "cap foreign authors per ack at the condition limit": the next ack names the others.
     return [each.tip_hash for each in unacknowledged(txn, author)[:limit]]

@@ -1,11 +1,11 @@
-"""Fsck: checks the tables of one store's log, and makes its indexes anew.
+"""Fsck: checks the tables of one store's log, and rebuilds its indexes.
 
     level 1     every row of the log is there, decodes, and names the record before it
     level 2     also: every author signed, and the node sealed the log
     level 3     also: chains, heights, counts and frontiers in the rows; every row of every index
 
-`witness` and `floating` hold the data. All else follows from them: both functions append the log to
-itself, in a pass over it, and compare or write what comes of that.
+`witness` and `floating` hold the data; all other rows are derived from them. `fsck` and `rebuild`
+derive these rows again in one pass over the log; `fsck` compares them, `rebuild` writes them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _ROWS_AT_ONCE: Final = 1_000
 
 
 class LogFault(NamedTuple):
-    """One thing that is wrong: the level that finds it, the table, the key of the row, and what."""
+    """One fault: the level that finds it, table and key of the row, and what is wrong with it."""
 
     level: int
     table: str
@@ -93,7 +93,7 @@ def fsck(txn: ReadTxn, store_id: bytes, signer: KeyPair, level: int = 1) -> list
 
 
 def rebuild(txn: WriteTxn, store_id: bytes, signer: KeyPair) -> Head:
-    """Make every index anew from the log and from what waits; return the head.
+    """Rebuild every index from `witness` and `floating`; return the head.
 
     Clock and arrival counter are kept where the old head can be read: they may be ahead of the log.
 
@@ -101,11 +101,11 @@ def rebuild(txn: WriteTxn, store_id: bytes, signer: KeyPair) -> Head:
     """
     faults: list[LogFault] = []
     old = _check_links(txn, store_id, faults)
-    # A wrong head follows from the log and is made anew; only a damaged row cannot be.
+    # A wrong head can be derived from the log; a damaged row cannot.
     broken = [fault for fault in faults if fault.table == WITNESS]
     if broken:
         raise Corruption(f"{broken[0]}; the store must be filled again from its peers")
-    # Every index: one that lost some of its rows looks like one that has all.
+    # All indexes: nothing shows whether one has lost rows.
     for table in INDEX_TABLES:
         txn.delete_range(table)
     derived = _derive(txn, txn, store_id)
@@ -126,7 +126,7 @@ def rebuild(txn: WriteTxn, store_id: bytes, signer: KeyPair) -> Head:
 
 
 def _read(txn: ReadTxn, store_id: bytes) -> Iterator[tuple[int, WitnessRow, SignedIntention]]:
-    """Yield the rows of the log, without a look at any other table.
+    """Yield the rows of the log; reads no other table.
 
     Raises: Corruption: one is missing or damaged.
     """
@@ -197,9 +197,9 @@ def _check_signatures(
 
 
 def _derive(txn: ReadTxn, out: WriteTxn, store_id: bytes) -> Head:
-    """Write to `out` all that follows from `witness` and `floating` in `txn`, but for the head.
+    """Derive all rows but the head from `witness` and `floating` of `txn`; write them to `out`.
 
-    Return the head, its clock and arrival counter the least possible ones, without a seal.
+    Return the head without a seal, with the least clock and arrival counter that the rows allow.
     """
     log = Appender(out, store_id, Head())
     for seq, row, signed in _read(txn, store_id):
@@ -253,8 +253,8 @@ def _floating_rows(txn: ReadTxn) -> list[FloatingRow]:
 class _Comparison:
     """A transaction that compares what is written with what is there.
 
-    Look-ups see the tables as they are, except for rows that a pass over the log changes again and
-    again: tips and sums. It begins without any, and they are compared at its end.
+    Reads return the stored rows. Tips and sums of ranges change with every record of a pass: reads
+    return what the pass has written of them so far, and `finish` compares their last values.
     """
 
     def __init__(self, txn: ReadTxn) -> None:
@@ -263,9 +263,8 @@ class _Comparison:
         self.counts = dict.fromkeys((WITNESS, *INDEX_TABLES), 0)
         self._moving: dict[tuple[str, bytes], bytes] = {}
 
-    # These reads follow the pass, not the disk: it compares what the pass itself derives.
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the row, as the pass has it so far."""
+        """Return the row, a tip or sum as the pass has it so far."""
         if _is_moving(table, key):
             return self._moving.get((table, key))
         return self._txn.get(table, key)
@@ -296,7 +295,7 @@ class _Comparison:
             )
 
     def finish(self) -> list[LogFault]:
-        """Compare what moved, and count rows that follow from nothing; return all faults."""
+        """Compare tips and sums, count surplus rows, and return all faults."""
         for (table, key), value in self._moving.items():
             self._compare(table, key, value)
         for table, count in self.counts.items():
@@ -309,7 +308,7 @@ class _Comparison:
 
 
 def _is_moving(table: str, key: bytes) -> bool:
-    # Changed by many records: compared once, at the end.
+    # Changed by many records, so compared once, at the end.
     return table == AUTHOR_TIPS or (table == LOG_META and key.startswith(RANGE_PREFIX))
 
 
@@ -333,7 +332,7 @@ def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[LogFault]:
 
 
 def _check_order(txn: ReadTxn, store_id: bytes) -> Iterator[LogFault]:
-    """Check that every intention follows its author's one before it, and all it depends on."""
+    """Check that every intention stands behind its predecessor and all its dependencies."""
     tips: dict[bytes, bytes] = {}
     for seq, _, signed in _read(txn, store_id):
         intention = signed.intention

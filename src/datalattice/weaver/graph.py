@@ -77,7 +77,6 @@ def draw_graph(
             at = 2 * layout.columns[hash]
             text = f"{text[:at]}\x1b[{author_colour(node.author)}m{text[at]}\x1b[0m{text[at + 1 :]}"
         fits = width is None or margin + len(node.label) <= width or not node.detail
-        # The label's detail when the line would not fit.
         first, *others = [node.label] if fits else node.detail
         yield f"{text} {first}".rstrip()
         below = layout.continued(row)
@@ -85,7 +84,7 @@ def draw_graph(
 
 
 def author_colour(author: bytes) -> int:
-    """Return the terminal colour of an author: XOR of its first four bytes, of twelve colours."""
+    """Return the terminal colour of an author, chosen by the XOR of its first four bytes."""
     mixed = 0
     for byte in author[:4]:  # the same colour for an author in every drawing
         mixed ^= byte
@@ -122,12 +121,12 @@ def _parents(nodes: Mapping[bytes, GraphNode], node: GraphNode) -> list[bytes]:
 
 @dataclass(slots=True)
 class _Lanes:
-    """Columns and until which row each is in use."""
+    """Columns, each with the row until which it is in use."""
 
     busy_until: list[int] = field(default_factory=list)
 
     def take(self, row: int, until: int) -> int:
-        """Return the leftmost column that is free at `row`, in use until `until` from now on."""
+        """Take the leftmost column that is free at `row`, until row `until`; return it."""
         for column, busy in enumerate(self.busy_until):
             # "reuse needs one row gap": two lines never look like one.
             if busy + 1 < row:

@@ -39,8 +39,6 @@ T = TypeVar("T")
 SCAN_ENTRIES_MAX: Final = 1_000  # bounds the memory of a reader that is far behind
 """Entries that a stream reads at once."""
 
-SHOWN_ITEMS: Final = 3
-
 
 class StoreSource(Protocol):
     """Where a handle finds its store."""
@@ -59,7 +57,7 @@ class StoreSource(Protocol):
         """Call `wake` after changes of the store, also those of other processes."""
 
     def peers(self) -> PeerManager:
-        """Return who decides about the peers of stores."""
+        """Return the manager of the peers of all stores."""
 
     def addresses(self) -> tuple[str, ...]:
         """Return where a running node of this folder can be reached; empty without one."""
@@ -77,13 +75,16 @@ class StoreSource(Protocol):
         """
 
     def hold(self, name: str) -> Callable[[], None]:
-        """Take the lock with this name on this machine; return what gives it back.
+        """Take the lock with this name on this machine; return a function that releases it.
 
         Raises: StoreLocked: another caller has it.
         """
 
     def reopening(self) -> tuple[Any, tuple[Any, ...]]:
-        """Return what gives the handle in another process. Raises: UsageError: nothing can."""
+        """Return the function and arguments by which pickle makes the handle in another process.
+
+        Raises: UsageError: another process cannot reach the store.
+        """
 
 
 class Codec(Protocol[T]):
@@ -93,27 +94,28 @@ class Codec(Protocol[T]):
         """Return the bytes of a value. Raises: TypeMismatch: it is of another type."""
 
     def decode(self, data: bytes) -> T:
-        """Return the value of bytes. Raises: BadFormat: they are none."""
+        """Return the value of bytes. Raises: BadFormat: they do not encode a value."""
 
 
 def text_bytes(text: str, what: str) -> bytes:
-    """Return text as UTF-8; text that was read from other bytes gives those (PEP 383).
+    """Return text as UTF-8; text that was decoded from other bytes gives those again (PEP 383).
 
-    Raises: UsageError: half of a character is in it. what: "a key", for the error.
+    what: how the error names the text, such as "a key".
+    Raises: UsageError: the text holds a lone surrogate, half of a character.
     """
     try:
-        # A conversion that reading undoes for any bytes, as the front door asks.
+        # Reading undoes this for any bytes.
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
         half = text[error.start]
         raise UsageError(
-            f"{what} is text that UTF-8 can write; at {error.start} stands {half!r}, half of a "
-            "character"
+            f"{what} must be text that UTF-8 can encode; character {error.start} is {half!r}, half "
+            "of a character"
         ) from None
 
 
 class _TextCodec:
-    """Values as text: UTF-8. Bytes that are not come back as they were written (PEP 383)."""
+    """Values as UTF-8 text. Other bytes are decoded without loss (PEP 383)."""
 
     def encode(self, value: str) -> bytes:
         if type(value) is not str:
@@ -145,7 +147,7 @@ RAW_CODEC: Final[Codec[Any]] = _RawCodec()
 
 
 def time_of(stamp: Hlc) -> datetime:
-    """Return the wall time of a stamp."""
+    """Return the wall time of a stamp; the latest `datetime` for a stamp beyond it."""
     try:
         return datetime.fromtimestamp(stamp.wall / 1e3, UTC)
     except (OverflowError, ValueError, OSError):
@@ -202,7 +204,7 @@ class StoreHandle:
         addresses: where this node can be reached, as `tls://host:port`; by default where the node
                    that serves the folder listens. Whoever has the token can join: send it as you
                    would send a password.
-        once:      has it made unless that was done before.
+        once:      makes the invite unless it was made before.
         Raises: UsageError: the peers of the store are those of its parent. ReadOnly.
         """
         store = self._source.writable()
@@ -223,18 +225,18 @@ class StoreHandle:
     def sync(self, timeout: float = 30.0) -> list[SyncedPeer]:
         """Have the running node compare the store with all connected peers, and wait for the end.
 
-        Returns: what came of it for each peer; none is connected when it is empty.
+        Returns: the result for each peer; empty if no peer is connected.
         Raises: PeerUnavailable: no node runs in the folder. Timeout: no peer has finished.
         """
         return self._source.sync(timeout)
 
     def seen(self) -> SeenMatrix:
-        """Return how much of each author's content the newest intention of each other has seen."""
+        """Return how many contents of each author the newest intention of each other has seen."""
         with self._source.store().read() as view:
             return view.seen()
 
     def revoke(self, public_key: bytes) -> None:
-        """Shut a peer out: it gets nothing new, and nothing new of it is taken.
+        """Shut a peer out: it receives nothing new, and nothing new from it is accepted.
 
         Raises: UsageError: the peers of the store are those of its parent. ReadOnly.
         """
@@ -242,13 +244,13 @@ class StoreHandle:
 
     @property
     def machine(self) -> Machine:
-        """The machine."""
+        """The machine that makes the state of the store."""
         return self._source.store().machine
 
     def call(self, method: str, request: Message, once: Once | None = None) -> Message:
         """Run a command, or answer a query.
 
-        once: has a command done unless it was done before.
+        once: runs a command unless it was run before.
 
         Raises: UnknownMethod; what the machine raises. ReadOnly: a command on a read-only node.
         """
@@ -269,8 +271,8 @@ class StoreHandle:
         """Yield the events of a stream of the machine, also those of other processes.
 
         A node that can only read sees them once a program that can write has subscribed.
-        params: the parameters of the stream; or `fields`: theirs, as keywords. after: the number of
-        an event, behind which it begins; by default the newest one.
+        params: the parameters of the stream, or their `fields` as keywords. after: the number of
+        the event behind which the stream begins; default: the newest one.
         """
         if params is None:
             params = self.machine.find_stream(stream).params(**fields)
@@ -319,9 +321,10 @@ class LogStream(Stream[Any]):
         super().__init__(source, wait=wait, timeout=timeout)
 
     def _seq_at(self, to: str | bytes | Position) -> int:
-        """Return the number of the last record before a place, 0 for none.
+        """Return the number of the record behind which reading begins, 0 for the first.
 
-        Raises: UsageError: it is no place. NoSuchPath: no record here has this hash.
+        to: as `start` of `StoreHandle.witnessed`.
+        Raises: UsageError: it is none of these. NoSuchPath: no record here has this hash.
         """
         if isinstance(to, Position):
             with self._source.store().read() as view:
@@ -363,21 +366,21 @@ class _Witnessed(LogStream):
         return batch
 
 
-# --- machines of one's own ------------------------------------------------------------------------
+# --- machines of a program ------------------------------------------------------------------------
 
 
 class MachineStore(StoreHandle):
-    """A store of a machine of one's own: its commands and queries are methods of this handle.
+    """A store of a program's own machine: its commands and queries are methods of this handle.
 
         stock.reserve(item="tea", count=2)       # fields of the request as keywords
         stock.call("Reserve", Reserve(...))      # or the request itself
 
-    Each returns the answer, a message. A method that is called like an attribute of every handle,
-    such as `name` or `status`, is reached by `call`.
+    Each returns the answer, a message. A method with the name of an attribute of every handle, such
+    as `name` or `status`, is reached by `call`.
     """
 
     def __getattr__(self, name: str) -> Any:
-        # Names with an underscore are Python's own questions (pickle, copy): no machine has them.
+        # Python itself asks for such names (pickle, copy); no method of a machine has one.
         if name.startswith("_"):
             raise AttributeError(name)
         # Looked up on each access: a subclass may add methods.

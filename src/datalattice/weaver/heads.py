@@ -30,8 +30,8 @@ TOMBSTONE: Final = None
 _Rank: TypeAlias = tuple[int, int, bytes, int]
 
 _HASH_BYTES: Final = 32
-# Nearly every length and tag: no call for these.
-_SHORT: Final = [bytes([value]) for value in range(0x80)]  # varints of one byte
+# Varints of one byte, nearly every length and tag: a list costs no call.
+_SHORT: Final = [bytes([value]) for value in range(0x80)]
 _VALUE_TAG: Final = b"\x0a"  # field 1, bytes
 _TOMBSTONE_ROW: Final = b"\x10\x01"  # field 2, true
 _HEAD_TAG: Final = b"\x1a\x20"  # field 3, 32 bytes
@@ -49,7 +49,7 @@ class Winner:
 
     @property
     def conflicted(self) -> bool:
-        """Return whether concurrent writes are unresolved."""
+        """Whether concurrent writes are unresolved."""
         return len(self.heads) > 1
 
     def __eq__(self, other: object) -> bool:

@@ -1,6 +1,6 @@
 """Row of a table of heads as a message: `heads` reads and writes the same bytes by hand.
 
-It stands apart because the compiler of `heads` does not take classes with parameters.
+It is a module of its own because `heads` is compiled, and mypyc takes no class with parameters.
 
 Source: docs/design/weaver.md "Heads".
 """

@@ -4,15 +4,15 @@ An intention is witnessed when its `store_prev` is its author's tip and all its 
 witnessed. The rule is tested at that moment and per author: two branches of one chain, or a
 predecessor that is another author's, would make every projection stop.
 
-Order: a queue of candidates, begun with the new intentions as given. One that is ready is witnessed
-and calls those that wait for it to the end of the queue: first its author's next ones, then those
-with the dependency, each in order of arrival. One that is not ready waits: below its `store_prev`,
-and below the first of its dependencies that is missing. When that one comes it moves on to the
-next, so an intention with a thousand missing dependencies has one row and is looked at once for
-each.
+Order: a queue of candidates, at first the new intentions in the order given. A candidate that is
+ready is witnessed, and those that wait for it join the end of the queue: first its author's next
+ones, then those that depend on it, each in order of arrival. One that is not ready waits below its
+`store_prev`, and below the first of its dependencies that is missing. When that one arrives it
+moves below the next, so an intention with a thousand missing dependencies has one row, and is
+tested once for each that arrives.
 
-Rows are collected and written at the end, and a batch that waits for nothing outside of itself
-writes no waiting row at all.
+Rows are collected and written at the end; a batch that depends on nothing that is missing writes no
+waiting row.
 
 Length: one call's work: all of its parts share the rows that were collected.
 """
@@ -88,7 +88,7 @@ class Fork(NamedTuple):
 
     @classmethod
     def decode(cls, evidence: bytes) -> Fork:
-        """Return a fork that is proved by `evidence`.
+        """Return the fork that `evidence` proves.
 
         Raises: BadFormat: it is not two different intentions of one author and store after the same
                 predecessor, both correctly signed.
@@ -144,7 +144,7 @@ class Ingested(NamedTuple):
 
 
 class Ingest:
-    """One call: construct, `run`."""
+    """The work of one call: `run`, or any number of `submit` and then `finish`."""
 
     def __init__(
         self, txn: WriteTxn, store_id: bytes, signer: KeyPair, limits: LogLimits, now_ms: int
@@ -218,10 +218,10 @@ class Ingest:
                 queue.extend(self._waiters(row.signed))
 
     def _follow(self, signed: Iterable[SignedIntention], local: bytes) -> Sequence[SignedIntention]:
-        """Witness what can be at once, in order, while nothing waits; return what is left.
+        """Witness intentions in order until one has to wait; return that one and all behind it.
 
-        The usual case, without look-ups: a log has an author's chain up to its tip, so what follows
-        the tip is not there.
+        The usual case, without look-ups by hash: the log has an author's chain up to its tip, so an
+        intention that follows the tip is new. Returns all of them if any intention waits already.
         """
         left = list(signed)
         authors: set[bytes] = set()
@@ -254,7 +254,7 @@ class Ingest:
             self._futures.append(signed.hash)
 
     def finish(self, *, bounded: bool = True) -> Ingested:
-        """Sign what was submitted, write all, and return what came of it.
+        """Sign what was submitted, write all rows, and return what the call did.
 
         Raises: FloatingFull: too many would wait, and `bounded`.
         """
@@ -370,7 +370,7 @@ class Ingest:
     # --- taking in ----------------------------------------------------------------------------
 
     def _insert(self, signed: Iterable[SignedIntention]) -> dict[bytes, FloatingRow]:
-        """Return what is new, by hash in the order given; load the rows that it names."""
+        """Return the new intentions by hash, in the order given; read the rows that they name."""
         # "Skip hashes already present": a repeat in the call too
         unique = {each.hash: each for each in signed}
         self._log.read_places(
@@ -386,7 +386,7 @@ class Ingest:
             # Floating first; `_witness` takes it out again
             self._new[hash] = FloatingRow(self._arrival, self._now, unique[hash])
             self._arrival += 1  # "waiters … each in received order"
-        # A losing branch waits for ever, so there is often something that waits.
+        # The branch of a fork that is not in the log waits for ever, so waiting rows are common.
         if not self._loaded and 0 < self._head.floating_count <= _LOAD_FACTOR * len(absent):
             self._load_waiting()
         self._log.read_tips(row.signed.intention.author for row in self._new.values())
@@ -404,17 +404,17 @@ class Ingest:
         return row
 
     def _is_ready(self, row: FloatingRow) -> bool:
-        """Return whether an intention can be witnessed; note what it waits for otherwise."""
+        """Return whether an intention can be witnessed; if not, note what it waits for."""
         intention = row.signed.intention
         # Rules (a) and (b) of witnessing, "tested at the moment of witnessing and per author".
         missing = self._log.first_missing(intention.deps)
-        # Never again true once the author's chain went on another way; `_forks` reports that.
+        # A second branch never becomes ready, as the tip has moved on; `_forks` reports it.
         if missing is None and intention.store_prev == self._log.tip_hash(intention.author):
             return True
         if missing is not None:
             self._by_dep.setdefault(missing, {})[row.arrival] = row.signed.hash
         if row.signed.hash in self._new:
-            # Rows below the predecessor stay until it is witnessed: they show a second branch.
+            # This row stays until the intention is witnessed: it reveals a second branch.
             self._by_prev.setdefault(_line(row.signed), {})[row.arrival] = row.signed.hash
         return False
 
@@ -426,7 +426,7 @@ class Ingest:
             self._gone.append(row)
 
     def _waiters(self, signed: SignedIntention) -> list[bytes]:
-        """Return what waits for an intention; its list of waiting dependents ends here."""
+        """Return what waits for an intention, and end its list of dependents."""
         # The usual case: nothing waits, so nothing is looked up
         if not (self._by_prev or self._by_dep or self._head.floating_count):
             return []
@@ -488,8 +488,8 @@ class Ingest:
     def _forks(self, floating: Sequence[bytes]) -> tuple[Fork, ...]:
         """Return the forks that this call revealed, in order of arrival.
 
-        A waiting intention is one when its author's chain goes on after the same predecessor: with
-        an intention of this call, or with an older one.
+        A waiting intention is a fork's other branch if the log has its author's chain beyond the
+        same predecessor, by an intention of this call or an older one.
         """
         suspects = dict.fromkeys(floating)
         # A new witness may also show that an older, waiting intention is the second branch.
@@ -509,7 +509,7 @@ class Ingest:
 
     def _check_bound(self, count: int, size: int) -> None:
         limits, head = self._limits, self._head
-        # Above the bound, after a fetch, nothing may be added; what ends the waiting is welcome.
+        # A fetch may have gone beyond the bound: then a call may only lessen what waits.
         if (count > limits.floating_entries and count > head.floating_count) or (
             size > limits.floating_bytes and size > head.floating_bytes
         ):

@@ -44,7 +44,7 @@ except ImportError:  # not compiled
         _kinds: tuple[type, type, type],
         /,
     ) -> list[SignedIntention | None]:
-        return [None] * len(envelopes)  # each is read below
+        return [None] * len(envelopes)  # None: `_checked` decodes it
 
 
 ZERO_HASH: Final = bytes(HASH_BYTES)
@@ -69,7 +69,7 @@ def write_envelope(signed: bytes, signature: bytes) -> bytes:
 
 
 def read_envelope(envelope: bytes) -> tuple[bytes, bytes] | None:
-    """Return both fields of what `write_envelope` wrote; None: it is written in another way."""
+    """Return both fields of what `write_envelope` wrote; None for any other encoding."""
     # Without the general decoder, which costs more than the hash.
     if envelope[:1] != b"\x0a":
         return None
@@ -176,7 +176,7 @@ class Intention(NamedTuple):
     def encode(self) -> bytes:
         """Return the Borsh bytes.
 
-        Raises: UsageError: a field has another length than the layout has, or does not fit.
+        Raises: UsageError: an id or hash has a wrong length, or the stamp does not fit its fields.
         """
         fixed = (self.author, self.store_prev, *self.deps)
         if len(self.store_id) != STORE_ID_BYTES or any(len(x) != HASH_BYTES for x in fixed):
@@ -305,7 +305,7 @@ def admission(
     """Check received envelopes but for their signatures, and begin to verify these.
 
     Returns: a function that waits for that, and returns the intentions; call it once.
-    Raises: IntentionRefused: as `admit`; if it is for a signature, the returned function does.
+    Raises: IntentionRefused: as `admit`; for a signature the returned function raises it.
     """
     longest = (
         _FIXED_BYTES
@@ -345,7 +345,9 @@ def _checked(
 ) -> SignedIntention:
     # Before anything is decoded: a frame holds far more than the longest intention.
     if len(envelope) > longest:
-        raise IntentionRefused(index, "limit", f"an envelope of {len(envelope)} bytes")
+        raise IntentionRefused(
+            index, "limit", f"an envelope of {len(envelope)} bytes, {longest} at most"
+        )
     try:
         signed = SignedIntention.decode(envelope)
     except BadFormat as error:
@@ -366,5 +368,7 @@ def _checked(
     if len(deps) > 1 and any(deps[i] > deps[i + 1] for i in range(len(deps) - 1)):
         raise IntentionRefused(index, "canonical", "the condition is not in ascending order")
     if intention.store_id != store_id:
-        raise IntentionRefused(index, "store_id", f"it is for store {intention.store_id.hex()}")
+        raise IntentionRefused(
+            index, "store_id", f"it is for store {intention.store_id.hex()}, not {store_id.hex()}"
+        )
     return signed

@@ -66,7 +66,7 @@ class InviteToken(Message, name="lattice.storage.InviteToken"):
         if len(text) > TOKEN_CHARACTERS_MAX:
             raise BadFormat(f"an invite token has at most {TOKEN_CHARACTERS_MAX} characters")
         if "://" in text:
-            raise BadFormat("these are addresses of a node, its ticket; an invite names a store")
+            raise BadFormat("this is a ticket, the addresses of a node; an invite names a store")
         data = _unbase58(text)
         if len(data) <= _CHECKSUM_BYTES:  # "fewer than 5 bytes"
             raise BadFormat("the invite token is too short")
@@ -76,9 +76,11 @@ class InviteToken(Message, name="lattice.storage.InviteToken"):
         if body[0] != _VERSION:
             raise BadFormat(f"the invite token has version {body[0]}, not {_VERSION}")
         token = cls.decode(body[1:])
-        # Fields of other lengths name nothing.
         if len(token.store_id) != STORE_ID_BYTES or len(token.inviter) != PUBLIC_KEY_BYTES:
-            raise BadFormat("the invite token names no store or no inviter")
+            raise BadFormat(
+                f"an invite token names a store by {STORE_ID_BYTES} bytes and the inviter by "
+                f"{PUBLIC_KEY_BYTES}, got {len(token.store_id)} and {len(token.inviter)}"
+            )
         return token
 
 

@@ -38,9 +38,6 @@ try:
 except ImportError:  # the extra `regex`
     re2 = None
 
-_KEY_BYTES_MAX: Final = STATE_KEY_BYTES_MAX
-"""Longest key."""
-
 PATTERN_BYTES_MAX: Final = 1_024
 """Longest pattern of `watch`: the time to compile one grows with its length."""
 
@@ -267,7 +264,7 @@ def written_by(payload: bytes) -> dict[bytes, bytes | None]:
         found = {}
         for key, value in _changes(payload):
             found.pop(key, None)
-            if len(key) <= _KEY_BYTES_MAX:
+            if len(key) <= STATE_KEY_BYTES_MAX:
                 found[key] = value
     return found
 
@@ -293,8 +290,8 @@ def _propose(
 
 def _check_key(key: bytes) -> None:
     # "empty key refused" before signing; "an empty key replays"
-    if not 1 <= len(key) <= _KEY_BYTES_MAX:
-        raise UsageError(f"a key has 1 to {_KEY_BYTES_MAX} bytes, got {len(key)}")
+    if not 1 <= len(key) <= STATE_KEY_BYTES_MAX:
+        raise UsageError(f"a key has 1 to {STATE_KEY_BYTES_MAX} bytes, got {len(key)}")
 
 
 def _compile(pattern: str) -> Callable[[bytes], Any]:

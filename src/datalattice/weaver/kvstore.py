@@ -52,7 +52,7 @@ T = TypeVar("T")
 def key_bytes(key: object) -> bytes:
     """Return a key as bytes.
 
-    Raises: TypeMismatch: it is neither text nor bytes. UsageError: half a character is in it.
+    Raises: TypeMismatch: it is neither text nor bytes. UsageError: as `text_bytes`.
     """
     if isinstance(key, str):
         return text_bytes(key, "a key")
@@ -84,13 +84,14 @@ class KeyUpdate(NamedTuple, Generic[T]):
 _batches: Final[ContextVar[tuple[tuple[object, dict[bytes, bytes | None]], ...]]] = ContextVar(
     "weaver_batches", default=()
 )
-"""The batches that this thread or task is in: the handle's source, and what is to be written."""
+"""The open batches of this thread or task: the source of the store, and the writes by key."""
 
 
 class KVStore(StoreHandle, MutableMapping[str, T]):
-    """Keys and values that several nodes write. The later write wins; both are kept as a conflict.
+    """Keys and values that several nodes write. Of concurrent writes the latest counts.
 
-    Values are text, or what `of=` says. Keys are text; bytes are taken too.
+    All concurrent writes to a key are kept, as a conflict, until the next write to it. Values are
+    text, or what `of=` says. Keys are text; bytes are taken too.
     """
 
     def __init__(self, source: StoreSource, codec: Codec[T] = TEXT_CODEC) -> None:
@@ -127,7 +128,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         waiting = self._waiting()
         if waiting is not None:
             if not key:  # as the machine: refused where it is written, not when the batch ends
-                raise UsageError("a key is not empty")
+                raise UsageError("a key has at least one byte, got none")
             waiting[key] = value
         elif value is None:
             store.execute("Delete", DeleteRequest(key))
@@ -196,7 +197,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         return None
 
     def history(self, key: str | bytes) -> list[Version[T]]:
-        """Return what was written to a key, the newest first; nothing for a key never written.
+        """Return what was written to a key, the newest first; empty for a key never written.
 
         Cost: the operations on this key, and no others.
         """
@@ -206,7 +207,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
             return [self._version(wanted, op) for op in found]
 
     def conflicts(self, key: str | bytes) -> list[Version[T]]:
-        """Return the concurrent writes to a key, the one that counts first; none if there is one.
+        """Return the concurrent writes to a key, the one that counts first; empty if there is one.
 
         The next write to the key resolves the conflict.
         """
@@ -264,8 +265,8 @@ def _app_op(view: StoreView, hash: bytes) -> Op:
 def _writes(view: StoreView, key: bytes) -> Iterator[Op]:
     """Yield every operation that wrote to a key.
 
-    Each names the heads that it replaced, so the history is what the heads lead back to. A
-    dependency that did not write to this key is one of another key of a batch.
+    Each write names the heads that it replaced, so the present heads lead back to all of them. A
+    dependency that did not write to this key belongs to another key of a batch.
     """
     pending = HeadReader(view.data).heads(key)
     seen = set(pending)
@@ -286,11 +287,12 @@ def heads_at(view: StoreView, key: bytes, seq: int) -> list[Op]:
     seq: a record that the state has; later ones may have been applied since.
     Cost: the writes to the key since then, each once.
     """
-    # Every write is a head or named by a later write, so the later ones lead from the present heads
-    # to those of then.
+    # Every write is a head or named by a later write, so the way back from the present heads meets
+    # those of `seq`.
     found, later = _writes_back_to(view, key, HeadReader(view.data).heads(key), seq)
     if len(found) > 1 and later:
-        # They may lead to older writes too: to those that the others lead back to.
+        # A later write may also name writes that had been replaced at `seq`: these are reached from
+        # the other ones found, and are taken out.
         oldest = min(place for place, _ in found.values())
         for _, op in list(found.values()):
             until, between = _writes_back_to(view, key, op.deps, oldest)
@@ -302,9 +304,10 @@ def heads_at(view: StoreView, key: bytes, seq: int) -> list[Op]:
 def _writes_back_to(
     view: StoreView, key: bytes, hashes: Iterable[bytes], seq: int
 ) -> tuple[dict[bytes, tuple[int, Op]], set[bytes]]:
-    """Return what `hashes` lead to: the first writes to a key up to record `seq`, and later ones.
+    """Walk back from `hashes` along the writes to a key, down to those up to record `seq`.
 
-    The first are by hash, each with the number of its record.
+    Returns: the writes at which it ended, by hash, each with the number of its record; and the
+             hashes of the later writes on the way.
     """
     found: dict[bytes, tuple[int, Op]] = {}
     later: set[bytes] = set()
@@ -351,7 +354,7 @@ class _Watch(LogStream):
         written: dict[bytes, None] = {}
         for entry in batch:
             for key in written_by(app_payload(entry.signed.intention.payload)):
-                written.pop(key, None)  # moved behind: its newest write decides the place
+                written.pop(key, None)  # its newest write decides its place in the order
                 written[key] = None
         table = HeadReader(view.data)
         for key in written:

@@ -6,10 +6,10 @@
         signed, done = log.submit(txn, author_key, payload, deps)
     for entry in log.scan(snapshot, start_seq=1, limit=100): entry.signed, entry.record
 
-An author's intentions form a chain (`store_prev`) and name what they depend on. The node witnesses
-an intention, gives it the next `seq`, once all of that is witnessed; until then it floats. The log
-keeps no state of its own: all of it is in the tables, in the section of the transaction that every
-method takes, so nothing is read when a store is opened.
+An author's intentions form a chain (`store_prev`) and name what they depend on. Once predecessor
+and dependencies are witnessed, the node witnesses an intention: it gets the next `seq`. Until then
+it floats. An `IntentionLog` holds no data: every method reads the tables, in the section of the
+transaction that it takes, so nothing is read when a store is opened.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class IntentionLog:
             floating = read_floating(txn, hash)
             return None if floating is None else floating.signed
         signed = self._entry(txn, place.seq).signed
-        # The name is made anew of the stored bytes, so damage never passes as another intention.
+        # The hash is computed from the stored bytes, so damage never passes as another intention.
         if signed.hash != hash:
             raise Corruption(f"{WITNESS} {place.seq}: it holds {signed.hash.hex()}")
         return signed
@@ -218,11 +218,12 @@ class IntentionLog:
     def entry(self, txn: ReadTxn, seq: int) -> WitnessEntry:
         """Return the entry at `seq`.
 
-        Raises: UsageError: the log does not reach there.
+        Raises: UsageError: the log has no such entry.
         """
         # A seq of the caller, not of the tables: its error, not damage
-        if not 1 <= seq <= read_head(txn).seq:
-            raise UsageError(f"the log has no entry {seq}")
+        last = read_head(txn).seq
+        if not 1 <= seq <= last:
+            raise UsageError(f"the log has no entry {seq}; its last is {last}")
         return self._entry(txn, seq)
 
     def content_hash(self, txn: ReadTxn, seq: int) -> bytes | None:
@@ -375,7 +376,8 @@ class IntentionLog:
 
         Cost: a row for each first byte that the range covers, a scan at both of its ends.
         """
-        # The first byte whose hashes are all inside, and the first behind it whose are not.
+        # low: the first byte whose hashes are all in the range; high: the first behind it whose
+        # hashes are not.
         low = (start[0] if start else 0) + bool(start[1:].strip(b"\0"))
         # Inside one first byte no stored sum helps.
         high = end[0] if end else 0

@@ -86,7 +86,7 @@ class LogStore(StoreHandle, Sequence[T]):
     @overload
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: int | slice) -> T | list[T]:
-        """Return an entry or several; those near the end are the cheap ones."""
+        """Return an entry, or a list for a slice. Cost: the entries up to it, from either end."""
         if isinstance(index, slice):
             return self._slice(index)
         with self._source.store().read() as view:
@@ -98,9 +98,9 @@ class LogStore(StoreHandle, Sequence[T]):
         return self._codec.decode(entry[1])
 
     def _slice(self, index: slice) -> list[T]:
-        # As sequences with positions that move: a step is nearly always a mistake.
+        # Positions move while nodes are apart, so a step is nearly always a mistake.
         if index.step not in (None, 1):
-            raise UsageError("a slice of a log has no step")
+            raise UsageError(f"a slice of a log has no step, got {index.step!r}; slice the list")
         with self._source.store().read() as view:
             start, stop = index.start or 0, index.stop
             if start < 0 and stop is None:  # the last entries alone are read, not the log
@@ -144,8 +144,8 @@ class LogStore(StoreHandle, Sequence[T]):
     ) -> Stream[LogRecord[T]]:
         """Yield entries in the order of their arrival here, also those of other processes.
 
-        start: "start": those that are there, then new ones; "end": new ones only; the hash of a
-               record: those that arrived after it.
+        start: "start": all entries, then new ones; "end": new ones only; the hash of a record:
+               those that arrived after it.
         Raises: NoSuchPath: no record here has this hash.
         """
         return _Follow(self._source, self._codec, start, wait=wait, timeout=timeout)
@@ -159,7 +159,7 @@ class LogStore(StoreHandle, Sequence[T]):
         timeout: float | None = None,
         commit_every: float = COMMIT_EVERY_S,
     ) -> LogConsumer[T]:
-        """Return a reader that goes on where the one of this name was left in this folder.
+        """Return a reader that continues where the last one of this name in this folder stopped.
 
         A record is done when the next one is asked for, `commit` is called, or the loop ends; one
         that was left by `break` or an exception comes again. start: where a new name begins.
@@ -235,7 +235,7 @@ class LogConsumer(_Follow[T], Generic[T]):
             raise
 
     def _hash_at(self, to: str | bytes) -> bytes:
-        """Return the hash of the last record before a place, ZERO for none."""
+        """Return the hash of the record behind which reading begins, ZERO for the first."""
         seq = self._seq_at(to)
         if not seq:
             return ZERO_HASH
@@ -261,7 +261,7 @@ class LogConsumer(_Follow[T], Generic[T]):
         return self._deliver(await super().__anext__())
 
     def poll(self) -> list[LogRecord[T]]:
-        """Return the next records that are there; those of the call before are done."""
+        """Return the next records without waiting; those of the call before are done."""
         self.finish()
         found = super().poll()
         for record in found[-1:]:
@@ -291,7 +291,7 @@ class LogConsumer(_Follow[T], Generic[T]):
             self._done = self._delivered
 
     def rewind(self) -> None:
-        """Deliver the records that were delivered and are not done once more."""
+        """Go back to the first record that is not done, so that it is delivered again."""
         if self._delivered != self._done:
             self._move(self._done)
 
@@ -301,10 +301,10 @@ class LogConsumer(_Follow[T], Generic[T]):
         self._flush()
 
     def seek(self, to: str | bytes) -> None:
-        """Go on at another place, and make that durable.
+        """Move to another position, and make that durable.
 
         to: as `start` of `LogStore.follow`; or what `position` and `committed` give.
-        Raises: UsageError: it is no place. NoSuchPath: no record here has this hash.
+        Raises: UsageError: it is none of these. NoSuchPath: no record here has this hash.
         """
         hash = self._hash_at(to)
         with self._flush_lock:

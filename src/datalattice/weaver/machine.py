@@ -19,8 +19,9 @@
 
 `apply` is the only code that changes the state. It must be deterministic: the state may depend on
 the set of applied operations, never on the order of concurrent ones, on time or on chance. It fails
-only for a payload that this node cannot read; then projection stops at that operation until the
-machine can. What a request must satisfy is checked by its command, before anything is signed.
+only for a payload that this node cannot read; projection then stops at that operation until the
+machine can read it. What a request must satisfy is checked by its command, before anything is
+signed.
 
 Names, requests and responses are read from the annotations, so messages are declared at the level
 of a module.
@@ -114,7 +115,7 @@ class Layer(Protocol):
 
 
 class Written(Message, name="lattice.machine.Written"):
-    """Answer of a command that only tells the hash of its operation."""
+    """Answer of a command that returns only the hash of its operation."""
 
     hash: Annotated[bytes, Field(1)] = b""
 
@@ -250,7 +251,10 @@ class Machine:
                 )
 
     def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
-        """Change the state and return what happened, in order; repeat changes nothing."""
+        """Change the state by an operation; return its events in order.
+
+        To apply it again changes nothing.
+        """
         raise UnsupportedOperation(f"{type(self).__name__} has no apply")
 
     def references(self, payload: bytes) -> Iterable[bytes]:
@@ -350,7 +354,7 @@ class Machine:
         Raises: UnknownMethod, UsageError, and what the command raises.
         """
         method = self.find_method(name)
-        # A query has no writer, so nothing of it may be signed.
+        # A query answers with a message, so there is nothing to sign.
         if method.kind is not MethodKind.COMMAND:
             raise UnknownMethod(f"{self.kind}: {method.name} is a query, not a command")
         _check_request(method.name, method.request, request)
@@ -370,7 +374,7 @@ class Machine:
         return answer
 
     def event_filter(self, name: str, params: Message) -> EventFilter:
-        """Return what a subscriber of a stream gets for an event.
+        """Return the filter that makes of an event what a subscriber of the stream gets.
 
         Raises: UnknownMethod, UsageError, InvalidParams.
         """

@@ -85,7 +85,7 @@ def _contents(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         length |= (digit & 0x7F) << shift
         if digit < 0x80:
-            # A longer form of the same length is refused as not canonical: it begins with zeros.
+            # A last digit of 0 pads the length, which is not canonical.
             return at, at + length if digit or not shift else size + 1
         shift += 7
         if shift > 28:

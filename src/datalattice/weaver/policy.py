@@ -25,7 +25,7 @@ _CONNECTING: Final = (PeerStatus.ACTIVE, PeerStatus.DORMANT)
 
 
 class PeerPolicy:
-    """The answers of one store, and of the children that share its peers.
+    """Decides about the peers of one store, and of the children that share them.
 
     bootstrap: keys that are trusted while a store is fetched for the first time; never stored.
     """
@@ -41,9 +41,9 @@ class PeerPolicy:
         return peer in self.bootstrap or self._status(peer) in _CONNECTING
 
     def can_accept_gossip(self, author: bytes) -> bool:
-        """Return whether news of an author is taken as it is written.
+        """Return whether gossip of an author's new intentions is accepted.
 
-        History that was written before a peer was revoked goes on spreading by reconciliation.
+        What a peer wrote before it was revoked still spreads, by reconciliation.
         """
         return self.can_connect(author)
 
@@ -53,7 +53,7 @@ class PeerPolicy:
         return self._status(peer) is PeerStatus.ACTIVE
 
     def authors(self) -> list[bytes]:
-        """Return the authors whose news is taken, sorted; none if the table cannot be read."""
+        """Return the authors whose gossip is accepted, sorted; empty if the table is unreadable."""
         try:
             peers = self._peers()
         except DataLatticeError:
@@ -94,7 +94,7 @@ def claim(reader: SystemReader, secret: bytes, peer: bytes) -> SystemBatch | Non
     )
 
 
-def admission(
+def joining(
     reader: SystemReader, secret: bytes, peer: bytes, *, by: bytes, now_ms: int
 ) -> SystemBatch | None:
     """Return the operations by which a peer joins: the claim and its activation as one intention.
@@ -172,8 +172,9 @@ class PeerManager:
     def _holder(self, id: bytes) -> bytes:
         """Return the store whose peers count here: the store itself or an ancestor."""
         with self._stores.open(id).read() as view:
-            # A child that was declared and is not fetched yet does not say it; it may have been
-            # written to already, and without the peers of its parent it would never be fetched.
+            # A declared child that is not fetched yet has no strategy here. It counts as
+            # inheriting: only peers of its parent can send it, even where own writes are in it
+            # already.
             inherits = view.system.strategy(INHERITED).inherited
         parent = self._stores.parent_of(id)
         # Recursion is bounded by the depth limit of the tree.
@@ -192,7 +193,7 @@ class PeerManager:
     ) -> InviteToken:
         """Return a token with which one peer may join.
 
-        once: has it made unless that was done before.
+        once: makes the invite unless it was made before.
         Raises: UsageError: the store has no peers of its own.
         """
         store = self._independent(id)
@@ -224,7 +225,7 @@ class PeerManager:
         now_ms = self._clock.now_ms()  # read once, before the transaction
 
         def make(found: SystemReader) -> SystemBatch:
-            batch = admission(found, secret, peer, by=store.author, now_ms=now_ms)
+            batch = joining(found, secret, peer, by=store.author, now_ms=now_ms)
             if batch is None:
                 raise Unauthorized("the invite is unknown or was used before")
             return batch

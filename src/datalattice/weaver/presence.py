@@ -17,7 +17,7 @@ class PeerPresence(NamedTuple):
     lag:        how many intentions it has less than this node, by what it last stated, negative if
                 it has more; None: it stated nothing.
     compared_s: seconds since a comparison with it was last complete, None: there was none.
-    agreed_s:   seconds since it last had the state of this node, while `is_equal` since it has it.
+    agreed_s:   while `is_equal`, seconds since the states became equal; else since they last were.
     """
 
     public_key: bytes
@@ -29,7 +29,7 @@ class PeerPresence(NamedTuple):
 
 
 class SyncedPeer(NamedTuple):
-    """What came of a comparison with a peer. error: why it was not complete, else None."""
+    """The result of a comparison with a peer. error: why it is not complete, None if it is."""
 
     public_key: bytes
     error: str | None
@@ -45,6 +45,6 @@ class SeenMatrix(NamedTuple):
     seen: dict[bytes, dict[bytes, int]]
 
     def behind(self, observer: bytes) -> int:
-        """Return how many contents an observer has not said to have seen."""
+        """Return how many contents an observer has not acknowledged."""
         seen = self.seen.get(observer, {})
         return sum(count - seen.get(author, 0) for author, count in self.totals.items())

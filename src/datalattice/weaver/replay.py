@@ -1,7 +1,7 @@
 """Replay: the witness log read as operations, in one pass over the bytes of each row.
 
-Projection reads every row once, and rebuilding a state all of them, so no objects are made of what
-only the log needs. `rows` describes the layout.
+Projection reads every row once, and a rebuild of the state reads all of them, so fields that only
+the log needs are skipped. `rows` describes the layout.
 
 Source: docs/design/weaver.md "Tables of a store".
 """

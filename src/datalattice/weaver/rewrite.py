@@ -1,9 +1,10 @@
-"""Rewrite: makes a log anew with the other history of an author that wrote two.
+"""Rewrite: rebuilds a log with the other branch of an author that forked.
 
-A node that wrote on an old end of its chain has its new writes in the log, and what it wrote before
-floats; its peers have it the other way round, and nothing that it writes later enters their logs.
-So the node takes the other history into its log, as if that one had come first. What then floats
-here is what floats at the peers, and can be written once more behind the common chain.
+A node that wrote on an old end of its chain has its new writes in the log, and its earlier ones
+float. At its peers the earlier ones are in the log, the new ones float, and nothing that the node
+writes later enters their logs. So the node takes the other branch into its log, as if it had come
+first. Then the same intentions float here and at the peers, and the node writes their operations
+again behind the common chain.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ OTHERS_DEPEND: Final = (
 def rewrite(txn: WriteTxn, log: IntentionLog, fork: Fork) -> list[SignedIntention]:
     """Take the other branch of a fork into the log; return what leaves the log for it, in order.
 
-    Cost: the log is read and written once; it gets new numbers and records.
+    Cost: the log is read and written once; intentions get new numbers and records.
 
     Raises: UsageError: intentions of other authors depend on what would leave.
     """

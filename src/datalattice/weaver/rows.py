@@ -4,15 +4,15 @@ Integers in keys are big-endian, so that scans run in order; in values little-en
 place in the witness log and `number` the place of an author in the order of first appearance, both
 counted from 1; 0 stands for "none".
 
-A witness row holds an intention and all that its record says besides, so the log costs one row and
+A witness row holds an intention and the other fields of its record, so the log costs one row and
 one index entry an intention:
 
     number u32, height u32, contents u32, prev seq u32, skip seq u32, base seq u32, wall u64,
     depth u8, flags u8, length of frontier u32, content hash before 32, frontier, signature 64, then
     the Borsh bytes without author and store id
 
-Author and store are known: the number names the author, whose key stands in its first row, where
-it takes the room of the predecessor that a first intention has not.
+Author and store are left out: the number names the author, whose key stands in its first row, in
+the field of the predecessor, which a first intention lacks.
 
 Length: one layout, with classes instead of tuples for rows that are made for each intention.
 
@@ -110,14 +110,14 @@ class Place:
         return _PLACE.pack(self.seq, self.number)
 
 
-# The author is known without a look at the row, for the test whether a frontier has it already.
+# With the author's number, a frontier is tested for an intention without reading its row.
 _PLACE: Final = Struct(">II")
 
 
 def decode_place(data: bytes) -> Place:
     """Return a value of `witness_index`."""
     if len(data) != _PLACE.size:  # fixed width: damage shows as a length
-        raise Corruption(f"{WITNESS_INDEX}: a value of {len(data)} bytes")
+        raise Corruption(f"{WITNESS_INDEX}: a value of {len(data)} bytes, not {_PLACE.size}")
     seq, number = _PLACE.unpack(data)
     return Place(seq, number)
 
@@ -298,7 +298,9 @@ def read_witness(txn: ReadTxn, seq: int) -> WitnessRow:
 
 
 def seq_at(row_of: Callable[[int], WitnessRow], seq: int, height: int, wanted: int) -> int:
-    """Return the seq of an author's intention at height `wanted`, from a later one's; 0: height 0.
+    """Return the seq of an author's intention at height `wanted`; 0 for height 0.
+
+    seq, height: of the intention from which it walks back.
 
     Cost: about the square of the logarithm of the distance, in rows.
     """
@@ -432,7 +434,7 @@ _NO_SEAL: Final = bytes(SEAL_BYTES)
 
 @dataclass(slots=True)
 class Head:
-    """Where the log stands, kept with every change so that opening reads one row.
+    """The end of the log in one row, written with every change, so that opening reads one row.
 
     seq: of the newest record, which is also the number of witnessed intentions. fingerprint: XOR of
     their hashes. seal: the node's, of the newest record. arrival: number of the next waiting
@@ -476,7 +478,7 @@ def decode_head(data: bytes) -> Head:
     Raises: Corruption: it is damaged.
     """
     if len(data) != _HEAD.size:
-        raise Corruption(f"{LOG_META}: a head of {len(data)} bytes")
+        raise Corruption(f"{LOG_META}: a head of {len(data)} bytes, not {_HEAD.size}")
     seq, authors, count, size, arrival, wall, counter, content, fingerprint, seal = _HEAD.unpack(
         data
     )
@@ -517,7 +519,7 @@ def decode_range(data: bytes | None) -> RangeSum:
     if data is None:
         return RangeSum(0, 0)
     if len(data) != _RANGE.size:
-        raise Corruption(f"{LOG_META}: a sum of {len(data)} bytes")
+        raise Corruption(f"{LOG_META}: a sum of {len(data)} bytes, not {_RANGE.size}")
     count, xor = _RANGE.unpack(data)
     return RangeSum(count, int.from_bytes(xor, "big"))
 
@@ -569,7 +571,8 @@ def read_floating(txn: ReadTxn, hash: bytes) -> FloatingRow | None:
 def line_key(store_prev: bytes, author: bytes) -> bytes:
     """Return the prefix in `floating_by_prev` of the author's intentions after `store_prev`.
 
-    The author belongs to it: only its own intentions can follow, and ZERO precedes one of each.
+    With the author: only its own intentions can follow, and ZERO precedes the first of every
+    author.
     """
     return store_prev + author  # 32 and 32 bytes, so no prefix is one of another
 

@@ -17,7 +17,7 @@ from datalattice.errors import UsageError
 from datalattice.protobuf import FieldInfo, Message
 
 RAW_BYTES_SHOWN: Final = 8  # enough to tell hashes apart by eye
-"""Bytes of a raw value that the compact form shows."""
+"""Bytes of a raw value that a short text shows."""
 
 _BREAKS: Final = frozenset('()" \t\r\n')
 
@@ -34,7 +34,7 @@ class SymbolWord:
     def __post_init__(self) -> None:
         if not self.name or not _BREAKS.isdisjoint(self.name):  # it would read as several
             raise UsageError(
-                f"a symbol has no blanks, quotes and parentheses and is not empty: {self.name!r}"
+                f"a symbol is not empty and has no blanks, quotes or parentheses, got {self.name!r}"
             )
 
 
@@ -48,7 +48,7 @@ _OK: Final = SymbolWord("ok")
 def sexpr_text(expr: SExpr, raw_bytes_max: int | None = None) -> str:
     """Return an expression as text on one line, as long as its strings have no line breaks.
 
-    raw_bytes_max: longest raw value that is shown in full.
+    raw_bytes_max: longer raw values are cut to this many bytes and `…`; None: none is cut.
     """
     if isinstance(expr, SymbolWord):
         return expr.name
@@ -61,11 +61,6 @@ def sexpr_text(expr: SExpr, raw_bytes_max: int | None = None) -> str:
     if isinstance(expr, int):
         return str(int(expr))  # `int`: an enum prints as its number
     return f"({' '.join([sexpr_text(one, raw_bytes_max) for one in expr])})"
-
-
-def compact(expr: SExpr, raw_bytes_max: int = RAW_BYTES_SHOWN) -> str:
-    """Return an expression as text; longer raw values are cut to `raw_bytes_max` bytes and `…`."""
-    return sexpr_text(expr, raw_bytes_max)
 
 
 def pretty(expr: SExpr, raw_bytes_max: int | None = None) -> str:

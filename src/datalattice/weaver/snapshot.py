@@ -28,7 +28,7 @@ from datalattice.weaver.tables import (
 SNAPSHOT_VERSION: Final = 1
 
 SNAPSHOT_PART_BYTES: Final = 64 << 10  # few system calls, little memory
-"""Least length of the parts of a snapshot, the last one apart."""
+"""Least length of every part of a snapshot but the last."""
 
 RESTORE_ROWS: Final = 1_024
 """Rows that a restore writes at once."""

@@ -169,7 +169,7 @@ class Stall:
 
 
 class Projection(NamedTuple):
-    """What `project` did. applied: records behind which the position moved."""
+    """What `project` did. applied: how many records the position moved."""
 
     applied: int
     events: tuple[Event, ...]
@@ -177,7 +177,7 @@ class Projection(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What `restore` did. fits: the rows belong to this log; if not, they were dropped again."""
+    """What `restore` did. fits: the rows belong to this log; rows that do not were dropped."""
 
     rows: int
     fits: bool
@@ -240,7 +240,7 @@ class State:
         self._log = log
 
     def open(self, txn: WriteTxn) -> None:
-        """Check that the tables belong to this store and machine; write so into empty ones.
+        """Check that the tables belong to this store and machine; mark empty ones as theirs.
 
         A state of an older schema is dropped; the next `project` rebuilds it.
         Raises: StoreIdMismatch, StoreTypeMismatch. StoreVersion: the schema is newer.
@@ -262,7 +262,7 @@ class State:
                     f"schemas up to {self._layer.schema}"
                 )
             if version < self._layer.schema:
-                self._clear(txn)  # other code made these rows: the log has all to make them anew
+                self._clear(txn)  # rows of older code: the next `project` makes them from the log
                 return
         if found is None or kind is None or schema is None:
             self._write_guards(txn)  # "a missing type is written"
@@ -280,7 +280,7 @@ class State:
 
         A position that is not in the log means that the state is not of this log: it is rebuilt,
         without events. events: whether to return them. appended: what this transaction added to
-        the end of the log; a state that was up to date is spared the reading. on_progress: called
+        the end of the log; for a state that was up to date nothing is read. on_progress: called
         every 256 records with how many are applied, and of how many.
         Raises: StoreError: the store failed, or the log is damaged; roll the transaction back. What
                 `on_progress` raises.
@@ -321,10 +321,11 @@ class State:
         return self.end(txn, run, end)
 
     def begin(self, txn: WriteTxn, end: Position, log: OperationReader) -> Folding:
-        """Return what applies the operations that are appended behind the log's end, one by one.
+        """Return a `Folding` for operations that are appended one by one behind `end`.
 
-        The state is brought up to there first; if it stalls, what is appended is not applied. log:
-        has the operations that are appended meanwhile, too. Call `end` once all are in the tables.
+        end: of the log; the state is brought up to it first, and if it stalls, nothing that is
+        appended is applied. log: finds the appended operations, too. Call `end` when all of them
+        are in the tables.
         """
         before: Projection | None = None
         position = self.position(txn)
@@ -335,7 +336,7 @@ class State:
         return Folding(txn, self._layer, dag, position.seq, events=True, before=before)
 
     def end(self, txn: WriteTxn, run: Folding, end: Position | None) -> Projection:
-        """Write what was applied, and the position; return what was done. end: of the log."""
+        """Write the applied changes and the position; return what was done. end: of the log."""
         run.write()
         # In the same transaction as the rows: no crash applies a record twice or leaves one out.
         if run.seq > run.start:
@@ -443,10 +444,10 @@ class State:
 
 
 class Folding:
-    """Operations applied one after the other: tables for one, over tables for a batch of them.
+    """Applies operations one after the other, each in tables in memory above those of the batch.
 
-    seq: record up to which the state has come, from `start` on. before: records that were applied
-    in the same call before.
+    start, seq: the record before the first operation, and that of the last one applied. before: how
+    many records the same call had applied before.
     """
 
     def __init__(
@@ -478,8 +479,8 @@ class Folding:
         self.stall: Stall | None = None if before is None else before.stall
 
     def reader(self, table: str) -> StateReader:
-        """Return a table as it is behind the last operation."""
-        return StateView(self._own[table])  # a command reads: it has nothing to write with
+        """Return a table as the last operation left it."""
+        return StateView(self._own[table])  # a command may only read
 
     @property
     def is_stalled(self) -> bool:
@@ -511,7 +512,7 @@ class Folding:
         return True
 
     def _messages(self, op: Op) -> list[Message]:
-        """Check the author's chain, then apply; an operation that was applied does nothing."""
+        """Check the author's chain, then apply; an operation applied before changes nothing."""
         key = _TIP + op.author
         meta = self._tables.meta
         tip = meta.get(key)

@@ -86,14 +86,14 @@ CONSUMERS_TABLE: Final = "consumers"
 
 
 class Once(Protocol):
-    """Has the work of a transaction done, unless that was done before; then it raises."""
+    """Runs the work of a transaction unless the same request ran it before; then it raises."""
 
     def __call__(self, commits: GroupCommit, work: Callable[[GroupTxn], T], /) -> T:
         """Run `work` in a transaction; return its result once that is durable."""
 
 
 def run_once(commits: GroupCommit, work: Callable[[GroupTxn], T], once: Once | None) -> T:
-    """Run `work` in a transaction, by `once` where there is one."""
+    """Run `work` in a transaction, through `once` if it is given."""
     return commits.run(work) if once is None else once(commits, work)
 
 
@@ -142,7 +142,7 @@ class Subscription(Stream[Message]):
         self.numbers: list[int] = []
         """The numbers of the events that the last look found."""
         self.skipped = 0
-        """How many events of the store were lost because more than 1,024 waited to be taken."""
+        """How many events of the store were lost because more than 1,024 had not been read."""
         super().__init__(changes, wait=wait, timeout=timeout)
 
     def _fetch(self) -> Iterable[Message]:
@@ -161,11 +161,11 @@ class Subscription(Stream[Message]):
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """What a store is and how far it is.
+    """Name, log and state of a store.
 
-    intentions: witnessed ones. applied: the sequence number up to which the state was brought;
-    behind `intentions` after a stall, whose reason is then in `stall`. forks: branches of authors
-    that are not in the log. doubt: why writes of this node are refused, or were not asked about.
+    intentions: how many are witnessed. applied: the sequence number up to which they are applied;
+    less than `intentions` after a stall, whose reason is then in `stall`. forks: branches of
+    authors that are not in the log. doubt: why this node may lack intentions of its own.
     """
 
     id: bytes
@@ -224,7 +224,7 @@ class StoreView:
         return event_mark(self._txn, number)
 
     def events(self, number: int, home: str) -> Iterator[tuple[int, Message | None]]:
-        """Yield the events after one, with their numbers; None: of a class that is unknown here."""
+        """Yield number and message of every event after `number`: as `events_after`."""
         return events_after(self._txn, number, home)
 
     def last_seq(self) -> int:
@@ -232,16 +232,18 @@ class StoreView:
         return self._log.head(self._txn).seq
 
     def position(self, seq: int) -> Position | None:
-        """Return a record of the log as a position, `START` for 0, None where there is none."""
+        """Return a record of the log as a position, `LOG_START` for 0, None if there is none."""
+        if seq == 0:
+            return LOG_START
         found = self._log.content_hash(self._txn, seq)
-        return LOG_START if seq == 0 else None if found is None else Position(seq, found)
+        return None if found is None else Position(seq, found)
 
     def applied(self) -> Position:
-        """Return the last record that the state has, behind `last_seq` after a stall."""
+        """Return the last record that was applied: before `last_seq` after a stall."""
         return self._state.position(self._txn)
 
     def head(self) -> Head:
-        """Return where the log stands: number, fingerprint and chain."""
+        """Return the end of the log: number, fingerprint and chain."""
         return self._log.head(self._txn)
 
     def count(self, start: bytes, end: bytes) -> int:
@@ -255,7 +257,7 @@ class StoreView:
     def _sum(self, start: bytes, end: bytes) -> RangeSum:
         # Count and fingerprint of a range are asked for one after the other.
         if self._summed is None or self._summed[:2] != (start, end):
-            if (start, end) == _ALL_HASHES:  # every comparison begins with it, and one row says it
+            if (start, end) == _ALL_HASHES:  # every comparison begins so, and the head has this sum
                 head = self.head()
                 total = RangeSum(head.count, int.from_bytes(head.fingerprint, "big"))
             else:
@@ -290,7 +292,7 @@ class StoreView:
         return self._log.walk_back_until(self._txn, target, since, limit)
 
     def progress(self) -> StoreStatus:
-        """Return how far the store is, without the reason of a stall."""
+        """Return the status as the tables have it: without stall and doubt."""
         head = self._log.head(self._txn)
         return StoreStatus(
             id=self._log.store_id,
@@ -310,7 +312,10 @@ class StoreView:
         return self._log.scan(self._txn, start_seq, limit)
 
     def seen(self) -> SeenMatrix:
-        """Return who has said to have seen how much of whom. Cost: a row for each two authors."""
+        """Return how many contents of each author every author has acknowledged.
+
+        Cost: a row for each pair of authors.
+        """
         seen: dict[bytes, dict[bytes, int]] = {}
         for one in observations(self._txn):
             seen.setdefault(one.observer, {})[one.observed] = one.seen
@@ -318,7 +323,7 @@ class StoreView:
         return SeenMatrix({author: tip.contents for author, tip in sorted(tips.items())}, seen)
 
     def find(self, hash_prefix: bytes) -> list[SignedIntention]:
-        """Return the intentions whose hash begins so."""
+        """Return the intentions whose hash begins with a prefix of 1 to 32 bytes."""
         return self._log.by_prefix(self._txn, hash_prefix)
 
     def seq_of(self, hash: bytes) -> int | None:
@@ -330,7 +335,7 @@ class StoreView:
         return {author: tip.hash for author, tip in self._log.tips(self._txn).items()}
 
     def branches(self, heads: Sequence[bytes]) -> list[Branch]:
-        """Return, for each of several operations, what leads to it from their common ancestor.
+        """Return the path to each of several operations from their common ancestor.
 
         Raises: NoCommonAncestor: they share no ancestor.
         """
@@ -368,7 +373,7 @@ class WeaverStore:
         *,
         parent: bytes | None = None,
     ) -> None:
-        """Use `Stores`. number: the beginning of the store's keys. key: writes and witnesses."""
+        """Use `Stores`. number: begins all keys of the store. key: signs intentions and records."""
         self.id: Final = id
         self.parent: Final = parent
         self.machine: Final = machine
@@ -403,7 +408,7 @@ class WeaverStore:
     def execute(self, method: str, request: Message, once: Once | None = None) -> Message:
         """Run a command of the machine; return its answer once its intention is durable.
 
-        once: has it done unless it was done before.
+        once: runs it unless it was run before.
         Raises: UnknownMethod; what the command raises, with nothing written; PayloadTooLarge,
                 TooManyCausalDeps.
         """
@@ -464,9 +469,9 @@ class WeaverStore:
     def write_system_in(
         self, txn: GroupTxn, make: Callable[[SystemReader], SystemBatch | None]
     ) -> bytes | None:
-        """Write, in a transaction, the system operations that `make` finds right.
+        """Write, in a transaction, the system operations that `make` returns.
 
-        make: gets the system table as it is in the transaction; None writes nothing.
+        make: gets the system table as it is in the transaction; may return None, to write nothing.
         """
         # Read and written in one transaction, so that what `make` found still holds.
         part = self._section(txn)
@@ -476,15 +481,15 @@ class WeaverStore:
         return None if proposal is None else self._write(txn, proposal)
 
     def ingest(self, envelopes: Sequence[bytes]) -> Ingested:
-        """Take intentions that another node sent; return what came of them, once durable.
+        """Take intentions that another node sent; return what was done with them, once durable.
 
-        Raises: IntentionRefused: one of them is not acceptable, and nothing of the call was kept.
+        Raises: IntentionRefused: one of them failed a check, and nothing of the call was kept.
         """
         # Outside the transaction: verifying is most of the work, and other writers go on.
         return self.take(admit(envelopes, self.id, self._limits))
 
     def take(self, signed: Sequence[SignedIntention], *, bounded: bool = True) -> Ingested:
-        """Take intentions that `admit` accepted; return what came of them, once durable.
+        """Take intentions that `admit` accepted; return what was done with them, once durable.
 
         bounded: False for what was fetched on purpose, which may wait beyond the bound.
         Raises: FloatingFull: more would wait than is kept, and nothing of the call was.
@@ -500,7 +505,7 @@ class WeaverStore:
         return self._run(work)
 
     def acknowledge(self) -> bytes | None:
-        """Say that all foreign content seen so far was seen; return the hash of the intention.
+        """Write an ack of all foreign content so far; return the hash of its intention.
 
         None: there is nothing to acknowledge, and nothing was written.
         """
@@ -508,7 +513,7 @@ class WeaverStore:
         def work(txn: GroupTxn) -> bytes | None:
             doubt = doubt_of(txn, self.id)
             if doubt is not None and doubt.refuses:
-                return None  # nobody asked for it; the next foreign intention begins anew
+                return None  # no caller waits for an ack; the next foreign intention arms the timer
             part = self._section(txn)
             # "cap foreign authors per ack at the condition limit"
             deps = ack_deps(part, self.author, self._limits.deps)
@@ -519,9 +524,9 @@ class WeaverStore:
         return self._run(work)
 
     def tick(self) -> bytes | None:
-        """Acknowledge if no foreign intention came for 5 seconds and something is to be said.
+        """Acknowledge if content is not acknowledged and no foreign intention came for 5 seconds.
 
-        Call it now and then; the node does so from its loop.
+        Call it regularly; the node does so from its loop.
         """
         due = self._ack_due_ms
         if due is None or self._clock.now_ms() < due:
@@ -541,7 +546,7 @@ class WeaverStore:
     def rebuild(self, on_progress: OnApplied | None = None) -> Projection:
         """Make the state anew from the log. Reads meanwhile see the old state.
 
-        on_progress: told every 256 records how many are done, and of how many.
+        on_progress: called every 256 records with how many are applied, and of how many.
         Raises: what `on_progress` raises; the old state stays.
         """
 
@@ -578,7 +583,7 @@ class WeaverStore:
                 return []
             leaving = rewrite(part, self._log, own[0])
             end_fork(txn, self.id, leaving[0].hash)
-            self._project(txn, part)  # of another log: the state is made anew
+            self._project(txn, part)  # the records have other hashes now, so it rebuilds the state
             again: dict[bytes, bytes] = {}
             for signed in leaving:
                 intention = signed.intention
@@ -614,7 +619,7 @@ class WeaverStore:
     def _write_all(
         self, txn: GroupTxn, makes: Sequence[Callable[[Writing], T]]
     ) -> list[T | Exception]:
-        """Let several write as one: one pass over the tables serves all who came together."""
+        """Run several writers in one pass over the tables; return result or error of each."""
         check_fence(txn, self.id)
         part = self._section(txn)
         writing = Writing(part, self._log, self._state, self._key)
@@ -624,7 +629,8 @@ class WeaverStore:
             try:
                 found.append(make(writing))
             except Exception as error:
-                # A command that refused has written nothing. Anything else is no one's alone.
+                # A command that refuses has written nothing, so it fails alone. Any other error may
+                # have left writes behind, and fails the group.
                 if isinstance(error, StoreError) or writing.count != before:
                     raise
                 found.append(error)
@@ -690,7 +696,7 @@ class WeaverStore:
     # --- the fence --------------------------------------------------------------------------
 
     def doubt(self) -> Doubt | None:
-        """Return why intentions of this node may be elsewhere, None if nothing says so."""
+        """Return why this node may lack intentions of its own, None if nothing says so."""
         self._check_open()
         with self._commits.read() as snapshot:
             return doubt_of(snapshot, self.id)
@@ -702,13 +708,17 @@ class WeaverStore:
             self.tell_doubt()
 
     def settle(self, *, asked: bool) -> None:
-        """End a doubt. asked: a peer was compared with, and all it has is here; False: accepted."""
+        """End a doubt.
+
+        asked: True: the store was compared with a peer, and all that it has is here. False: the
+        user allows writes without that.
+        """
         if self.doubt() is not None:
             self._run(lambda txn: settle(txn, self.id, asked=asked))
             self.tell_doubt()
 
     def tell_doubt(self) -> None:
-        """Wake those who wait for changes: a doubt has begun or ended."""
+        """Wake what waits for changes: a doubt has begun or ended."""
         self._changes.tell(self._seen_seq)
 
     def _run(self, work: Callable[[GroupTxn], T]) -> T:
@@ -740,10 +750,10 @@ class WeaverStore:
             yield StoreView(section(snapshot, self._prefix), self._log, self._state)
 
     def status(self) -> StoreStatus:
-        """Return what the store is and how far it is."""
+        """Return name, log and state of the store, with stall and doubt."""
         with self.read() as view:
             found = view.progress()
-        # A stall of before may be over: only a state that is behind has one.
+        # The stall that was noted may be over: only a state behind the log is stalled.
         behind, stall, doubt = found.applied < found.intentions, self._stall, self.doubt()
         return replace(
             found,
@@ -765,9 +775,9 @@ class WeaverStore:
     ) -> Subscription:
         """Return the events of a stream of the machine, from now on.
 
-        after: the number of an event, behind which it begins instead.
-        changes: wakes the stream after changes of any process; without it a stream that waits wakes
-                 after those of this process, and finds those of others then.
+        after: the number of the event behind which the stream begins instead.
+        changes: wakes a waiting stream after changes of any process; by default only changes of
+                 this process wake it, and it then finds those of others, too.
         Raises: UnknownMethod, InvalidParams.
         """
         wanted = self.machine.event_filter(stream, params)
@@ -796,7 +806,7 @@ class WeaverStore:
         return self._changes.add(listener)
 
     def look(self) -> bool:
-        """Look whether another process has written; tell those who wait for changes."""
+        """Return whether another process has written; if so, wake what waits for changes."""
         if not self._changes or self.is_closed:  # no one listens: no snapshot is opened
             return False
         try:
@@ -813,7 +823,7 @@ class WeaverStore:
         return True
 
     def close(self) -> None:
-        """End it; what waits for its events wakes and finds it closed. Twice is fine."""
+        """Close the store; streams that wait wake, and find it closed. Closing twice is allowed."""
         if not self.is_closed:
             self.is_closed = True
             self._changes.tell(self._seen_seq)  # readers that wait find it closed

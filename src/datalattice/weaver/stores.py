@@ -84,14 +84,13 @@ STORE_TABLES: Final = (
     FENCE,
     REQUESTS,
 )
-"""The tables of the engine of a node."""
+"""The tables that the engine of a node needs."""
 
 STORE_NAME_BYTES_MAX: Final = 255
 """Longest name of a store that is made here; those of other nodes are shown as they are."""
 
-STORE_TREE_DEPTH_MAX: Final = (
-    32  # a declaration is a peer's: without a bound a tree could grow without end
-)
+# A declaration may be a peer's: without a bound a tree could grow without end.
+STORE_TREE_DEPTH_MAX: Final = 32
 """Most stores from a root down to a child, both counted."""
 
 _PREFIX_DIGITS_MIN: Final = 4
@@ -113,8 +112,8 @@ _log = logging.getLogger("datalattice.weaver")
 class _Record(Message, name="lattice.meta.StoreRecord"):
     """A row of the inventory, by store id.
 
-    number: the beginning of the store's keys. inviter, addresses: of a joined store, the invite it
-    came by. is_copied: its log was copied from there, so the store itself says who its peers are.
+    number: begins all keys of the store. inviter, addresses: those of the invite by which this node
+    joined it. is_copied: its log was copied from the inviter, so its system table has its peers.
     """
 
     parent_id: Annotated[bytes, Field(1)] = b""
@@ -128,7 +127,7 @@ class _Record(Message, name="lattice.meta.StoreRecord"):
 
 
 class StoreOrigin(NamedTuple):
-    """How this node came to a store: who invited it, where that node was reached, and how far."""
+    """How this node joined a store: by whose invite, at which addresses, and whether as a copy."""
 
     inviter: bytes
     addresses: tuple[str, ...]
@@ -160,7 +159,7 @@ class Stores:
         machines: Iterable[type[Machine]] = CORE_MACHINES,
         limits: LogLimits = LOG_LIMITS,
     ) -> None:
-        """Make it. commits: of an engine with the tables `STORE_TABLES`. key: of this node."""
+        """Use an engine with the tables `STORE_TABLES`, by its `commits`. key: of this node."""
         self._commits = commits
         self._key = key
         self._clock = clock
@@ -194,7 +193,7 @@ class Stores:
         Raises: UsageError: another machine has the kind or an alias of it.
         """
         self._add_machine(machine)
-        # Taken out first: what still fails puts itself back.
+        # The set is emptied first: what still fails is added again.
         waiting, self._unknown_kinds = self._unknown_kinds, set()
         for id in waiting:
             self._reconcile_quietly(id)
@@ -242,16 +241,19 @@ class Stores:
         peers_of: copy the peers of this store once, instead of sharing or beginning anew.
         peer_name: how this node is called among the peers of a root.
         exclusive: refuse a name that another root, or child of the parent, has on this node.
-        once: has it made unless that was done before.
-        Raises: UsageError: no such kind, a name with `/` or too long, or a tree deeper than 32.
-                AlreadyExists.
+        once: makes it unless it was made before.
+        Raises: UsageError: the kind is unknown, the name has `/` or is too long, or the tree would
+                be deeper than 32. AlreadyExists.
         """
         machine = self.machine(kind)
         if name is not None and (not name or "/" in name):
             # `find` reads a slash as the way from a store to its child.
             raise UsageError(f"a store's name is not empty and has no '/', got {name!r}")
         if name is not None and len(name.encode(errors="surrogatepass")) > STORE_NAME_BYTES_MAX:
-            raise UsageError(f"a store's name has at most {STORE_NAME_BYTES_MAX} bytes")
+            raise UsageError(
+                f"a store's name has at most {STORE_NAME_BYTES_MAX} bytes, got "
+                f"{len(name.encode(errors='surrogatepass'))}"
+            )
         # "depth limit 32": here for own stores, in `_reconcile_quietly` for those of peers.
         if parent is not None and self._depth(parent) >= STORE_TREE_DEPTH_MAX:
             raise UsageError(f"stores are nested at most {STORE_TREE_DEPTH_MAX} deep")
@@ -303,8 +305,8 @@ class Stores:
     ) -> WeaverStore:
         """Take a store that another node made, empty until its intentions come.
 
-        invite: by which this node joined it; `joined` has what it says, also after a restart.
-        Raises: UsageError: no such kind.
+        invite: the token by which this node joined it; it is stored, and `joined` returns it.
+        Raises: UsageError: the kind is unknown.
         """
         machine = self.machine(kind)
 
@@ -394,10 +396,10 @@ class Stores:
         try:
             return self._commits.engine.last_commit
         except StoreClosed:
-            return self._looked  # closed by another thread meanwhile: no one waits any more
+            return self._looked  # another thread has closed the engine: nothing waits any more
 
     def look(self) -> bool:
-        """Wake those who wait for changes of open stores if any process has committed.
+        """Wake what waits for changes of open stores if any process has committed.
 
         Children that another process has declared, archived or restored are opened or closed.
 
@@ -416,7 +418,7 @@ class Stores:
         return True
 
     def has_more(self) -> bool:
-        """Return whether a root is in the inventory that is not open: another process made it."""
+        """Return whether the inventory has a root that is not open: another process made it."""
         with self._commits.read() as snapshot:
             return any(
                 id not in self._open and not _Record.decode(row).parent_id
@@ -460,7 +462,7 @@ class Stores:
         self._open.clear()
 
     def tick(self) -> None:
-        """Write the acknowledgements that are due; call it now and then."""
+        """Write the acknowledgements that are due; call it regularly."""
         for store in list(self._open.values()):
             with suppress(StoreClosed):  # another thread has closed it just now
                 store.tick()
@@ -468,10 +470,10 @@ class Stores:
     # --- the fence --------------------------------------------------------------------------
 
     def arrive(self, place: str) -> None:
-        """Note where the engine's file is; in a copied, restored or moved one, refuse own writes.
+        """Store where the engine's file is; if it was copied, restored or moved, refuse own writes.
 
-        They are refused in each store that has other peers, until one of them was asked.
-        place: a word that a copy or a move to another disk changes.
+        They are refused in each store that has other peers, until one of these was asked.
+        place: a text that differs in a copy, and after a move to another disk.
         """
         with self._commits.read() as snapshot:
             if is_at(snapshot, self._key.public_key, place):
@@ -491,7 +493,10 @@ class Stores:
         return {id: doubt for id, doubt in found.items() if doubt is not None}
 
     def accept_unasked(self) -> None:
-        """Write to all stores without having asked a peer. What was written elsewhere forks."""
+        """Allow writes to all stores before a peer was asked.
+
+        If this node has written elsewhere, its next write is a fork.
+        """
 
         def work(txn: GroupTxn) -> None:
             for id in doubts:
@@ -502,7 +507,7 @@ class Stores:
             self._commits.run(work)
 
     def suspect_all(self, doubt: Doubt, *, only: Doubt | None = None) -> None:
-        """Refuse own writes in all stores that have other peers; `only`: that are in this doubt."""
+        """Refuse own writes in all stores that have other peers. only: those in this doubt."""
 
         def work(txn: GroupTxn) -> None:
             for id in list(self._shared(txn)):
@@ -601,7 +606,7 @@ class Stores:
             else:
                 self.adopt(child.store_id, child.kind, parent)
         except DataLatticeError as error:
-            # By what is registered, not by the error: its text is for people.
+            # Decided by the registered kinds: the error's text is for people.
             if self._aliases.get(child.kind, child.kind) not in self._machines:
                 self._unknown_kinds.add(parent)  # tried again when a machine is registered
             text = store_id_text(child.store_id)
@@ -686,9 +691,9 @@ class Stores:
         return found[0] if found else None
 
     def missing(self, name: str, hint: str) -> NoSuchPath:
-        """Return the error of a name that finds nothing: it names the children called so, if any.
+        """Return the error for a name that finds no store; it lists the children with that name.
 
-        hint: what it says if there are none.
+        hint: what the error says instead if there are none.
         """
         paths = self.children_named(name)
         if paths:

@@ -14,7 +14,7 @@ from typing import Final
 
 from datalattice.errors import BadFormat
 from datalattice.weaver.machine import Machine
-from datalattice.weaver.sexpr import SExpr, SymbolWord, compact, pretty, sexpr_text
+from datalattice.weaver.sexpr import RAW_BYTES_SHOWN, SExpr, SymbolWord, pretty, sexpr_text
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.systemops import (
     HierarchyOp,
@@ -30,7 +30,7 @@ KEY_BYTES_SHOWN: Final = 8  # as the reference shows them
 
 
 class Summary:
-    """What an operation does, rendered where it is asked for."""
+    """What an operation does; each text is made when it is read."""
 
     __slots__ = ("expression",)
 
@@ -45,7 +45,7 @@ class Summary:
     @property
     def short(self) -> str:
         """One line in which long bytes are cut."""
-        return compact(self.expression)
+        return sexpr_text(self.expression, RAW_BYTES_SHOWN)
 
     @property
     def lines(self) -> list[str]:

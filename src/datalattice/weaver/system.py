@@ -103,8 +103,7 @@ def event_of(key: bytes, value: bytes | None) -> SystemEvent | None:
     subject, _, name = rest.partition("/")
     kind = _EVENT_KINDS.get((section, name))
     if section == "child" and value is None:
-        # Removal writes three tombstones and is one event.
-        # "remove_child writes tombstones to name, status, type (ChildLinkRemoved)"
+        # One event of three: "remove_child writes tombstones to name, status, type"
         kind = SystemEventKind.CHILD_LINK_REMOVED if name == "name" else None
     return None if kind is None else SystemEvent(kind, bytes.fromhex(subject.replace("-", "")))
 
@@ -114,7 +113,7 @@ def event_of(key: bytes, value: bytes | None) -> SystemEvent | None:
 
 @dataclass(frozen=True, slots=True)
 class StorePeer:
-    """What the system table has of a peer; None where nothing was written."""
+    """The entry of a peer in the system table; None where nothing was written."""
 
     public_key: bytes
     status: PeerStatus
@@ -391,7 +390,7 @@ def system_op(payload: bytes) -> SystemOp | None:
 
 
 class ScopedDag:
-    """A view of the operations in which each has only its payload of one kind."""
+    """The operations of a store, each with only the part of its payload that `unwrap` returns."""
 
     def __init__(self, dag: Dag, unwrap: Callable[[bytes], bytes]) -> None:
         self._dag = dag

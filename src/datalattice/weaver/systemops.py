@@ -104,7 +104,7 @@ class SetPeerName(Message, name="lattice.storage.SetPeerName"):
 
 
 class PeerOp(Message, name="lattice.storage.PeerOp"):
-    """One change of what is known of a peer."""
+    """One change of the entry of a peer."""
 
     pubkey: Annotated[bytes, Field(1)] = b""
     set_status: Annotated[SetPeerStatus | None, Field(3, oneof="op")] = None
@@ -220,7 +220,7 @@ class SystemChange(NamedTuple):
     value: bytes | None
 
 
-def changes(op: SystemOp) -> Iterator[SystemChange]:
+def _changes(op: SystemOp) -> Iterator[SystemChange]:
     """Yield what an operation writes, in order."""
     if op.hierarchy is not None:
         yield from _hierarchy_changes(op.hierarchy)
@@ -234,7 +234,7 @@ def changes(op: SystemOp) -> Iterator[SystemChange]:
         yield from _invite_changes(op.invite)
     elif op.batch is not None:
         for inner in op.batch.ops:  # "applied in order as one op"
-            yield from changes(inner)
+            yield from _changes(inner)
 
 
 def _hierarchy_changes(op: HierarchyOp) -> Iterator[SystemChange]:
@@ -278,8 +278,8 @@ def _invite_changes(op: InviteOp) -> Iterator[SystemChange]:
 
 def final_changes(op: SystemOp) -> dict[bytes, bytes | None]:
     """Return what an operation leaves in each key: the last of its changes."""
-    # Of one operation the last value counts, as of one author.
-    return {change.key: change.value for change in changes(op)}
+    # "applied in order as one op": of several values for a key the last counts.
+    return {change.key: change.value for change in _changes(op)}
 
 
 def peer_key(public_key: bytes) -> bytes:

@@ -47,7 +47,7 @@ class TableReader:
 
 
 class StateView:
-    """Another `StateReader`, whatever else that one can do."""
+    """The reading half of a `StateReader` that can also write."""
 
     __slots__ = ("_below",)
 

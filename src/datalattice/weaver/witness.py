@@ -78,7 +78,7 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
     def decode(cls, data: bytes) -> WitnessRecord:
         """Return the record that `data` encodes.
 
-        Raises: BadFormat: it is none.
+        Raises: BadFormat: it does not encode a record.
         """
         canonical = read_envelope(data)
         if canonical is not None:
@@ -105,9 +105,9 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
 
         Raises: BadFormat: the content is not one, or a field has a wrong length.
         """
-        # A peer may send thousands with unknown fields of megabytes.
+        # A peer may send thousands with unknown fields of megabytes: those are not cached.
         is_usual = len(self.content) <= _USUAL_BYTES
-        found = _read_again(self.content) if is_usual else _read(self.content)
+        found = _read_cached(self.content) if is_usual else _read(self.content)
         if self.signature and len(self.signature) != SIGNATURE_BYTES:
             raise BadFormat(f"a signature has {SIGNATURE_BYTES} bytes, got {len(self.signature)}")
         return found
@@ -130,11 +130,11 @@ def _read(content: bytes) -> WitnessContent:
 
 
 # A copied record is read when it comes, and when its chain is checked.
-_read_again = lru_cache(4_096)(_read)
+_read_cached = lru_cache(4_096)(_read)
 
 
 def _canonical_content(content: bytes) -> WitnessContent | None:
-    """Return what `witness_content` wrote with a time; None: it is written in another way."""
+    """Return what `witness_content` wrote with a time; None for any other encoding."""
     # Without the general decoder: a copied log has a record for each intention.
     if (content[:2], content[18:20], content[52:53]) != (b"\x0a\x10", b"\x12\x20", b"\x18"):
         return None
@@ -162,7 +162,7 @@ def check_chain(
         try:
             end = _linked(record, store_id, end)
         except ChainBroken as error:
-            broken = error  # said unless a record before it is not signed
+            broken = error  # raised below, unless a signature before it fails
             break
         if record.signature:
             signed.append((node, record.signature, end.content_hash))
@@ -178,7 +178,7 @@ def check_chain(
 
 
 def _linked(record: WitnessRecord, store_id: bytes, before: ChainEnd) -> ChainEnd:
-    """Return where the chain ends with a record. Raises: ChainBroken: it is no next one."""
+    """Return where the chain ends with a record. Raises: ChainBroken: it does not follow."""
     seq = before.seq + 1
     try:
         content = record.read()

@@ -81,8 +81,8 @@ class Writing:
         """
         hash = self._call.submit(self._key, payload, deps)
         folding = self._folding
-        # None where it floats, several where others waited for it. A state that has stalled goes on
-        # once what it stands before can be applied.
+        # Nothing is appended if the intention floats, several are if others waited for it. A
+        # stalled state continues once it can apply the operation at which it stopped.
         while not folding.is_stalled and folding.seq < self._call.seq:
             folding.apply(self._call.appended[folding.seq - self._call.head.seq])
             if folding.size > BATCH_BYTES:  # bounds memory

@@ -35,6 +35,7 @@ from datalattice.weaver.kv import (
 from datalattice.weaver.machine import InvalidParams, Written
 from datalattice.weaver.payloads import canonical_writes
 from datalattice.weaver.sexpr import sexpr_text
+from datalattice.weaver.tables import STATE_KEY_BYTES_MAX
 
 A, B, C = KIT_AUTHORS[:3]
 
@@ -118,7 +119,7 @@ def test_deleting_a_missing_key_writes_a_tombstone(replica: MachineReplica) -> N
 
 
 @pytest.mark.parametrize("name", ["Put", "Delete"])
-@pytest.mark.parametrize("size", [0, kv._KEY_BYTES_MAX + 1])
+@pytest.mark.parametrize("size", [0, STATE_KEY_BYTES_MAX + 1])
 def test_commands_refuse_empty_and_long_keys(replica: MachineReplica, name: str, size: int) -> None:
     request = PutRequest(bytes(size)) if name == "Put" else DeleteRequest(bytes(size))
     with pytest.raises(UsageError, match=f"1 to 32768 bytes, got {size}"):
@@ -127,7 +128,7 @@ def test_commands_refuse_empty_and_long_keys(replica: MachineReplica, name: str,
 
 
 def test_long_keys_and_values(replica: MachineReplica) -> None:
-    for key in (bytes(511), bytes(512), bytes(kv._KEY_BYTES_MAX)):
+    for key in (bytes(511), bytes(512), bytes(STATE_KEY_BYTES_MAX)):
         put(replica, key, key)
         assert get(replica, key).value == key
     put(replica, b"large", bytes(1 << 20))
@@ -140,7 +141,7 @@ def test_an_empty_key_replays(replica: MachineReplica) -> None:
 
 
 def test_a_key_that_is_too_long_replays_and_changes_nothing(replica: MachineReplica) -> None:
-    payload = KvPayload((puts(bytes(kv._KEY_BYTES_MAX + 1), b"v"), puts(b"k", b"v"))).encode()
+    payload = KvPayload((puts(bytes(STATE_KEY_BYTES_MAX + 1), b"v"), puts(b"k", b"v"))).encode()
     replica.write(A, payload)
     assert listed(replica) == (KeyValuePair(b"k", b"v"),)
 
