@@ -1,7 +1,7 @@
 """Applications: each an entry format, a lattice and a thin object over one cursor.
 
-Importing any of them registers the sections of all: a root value is merged as a whole, and what is
-not known of it would be left behind.
+Importing any of them registers the sections of all: a root is merged as a whole, and a merge drops
+sections that it does not know.
 """
 
 import datalattice.apps.dlfs

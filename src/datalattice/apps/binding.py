@@ -1,12 +1,12 @@
-"""Binding: what a handle needs of the node it was opened on, beside its cursor; and `Owner`.
+"""Binding: the services of a node that its handles use beside their cursor; and `Owner`.
 
-`Queue`, `Topic`, `Database`, `Drive` and `Venue` work over one cursor, and need no more for reading
-and writing. Names of owners, positions of consumers and reports concern the folder. A handle gets
-them through a `Binding`: `X.at(root, owner, ..., binding=binding)` keeps it, and passes it on to
-the handles it makes. The package `client` implements it. A handle without one raises `UsageError`
-(`bound`) for the calls that need it.
+`Queue`, `Topic`, `Database`, `Drive` and `Venue` read and write through one cursor. Names of
+owners, positions of consumers and reports concern the folder. A handle gets them through a
+`Binding`: `X.at(root, owner, ..., binding=binding)` keeps it, and passes it on to the handles it
+makes. The package `client` implements it. Without a binding, the calls that need one raise
+`UsageError` (`bound`).
 
-To wait for changes needs no binding: `cursor.subscribe(wake)` calls `wake` after a change in this
+Waiting for changes needs no binding: `cursor.subscribe(wake)` calls `wake` after a change in this
 process, and for a handle of an open folder also after a change by another process.
 
 Source: docs/design/front-door.md "Handles".
@@ -59,7 +59,7 @@ class Owner:
         return f"<Owner {self}>"
 
     def __eq__(self, other: object) -> bool:
-        # By key alone: a name is this folder's own.
+        # By key alone: each folder gives owners its own names.
         return isinstance(other, Owner) and self.key == other.key
 
     def __hash__(self) -> int:
@@ -105,14 +105,14 @@ class Binding(Protocol):
         ...
 
     def on_undo(self, undo: Callable[[], None]) -> bool:
-        """Call `undo` if the batch of this thread or task fails; return whether it is in one.
+        """Call `undo` if the batch of this thread or task fails; return whether it has a batch.
 
-        For what is kept in memory beside the data, such as the position of a consumer.
+        For state in memory that follows the data, such as the position of a consumer.
         """
         ...
 
     def hold(self, name: str) -> Callable[[], None]:
-        """Take the lock `name` of this folder on this machine; return what gives it back.
+        """Take the lock `name` of this folder on this machine; return the call that releases it.
 
         Raises: StoreLocked: another process, or another caller in this one, has it.
         """
@@ -133,12 +133,12 @@ class Binding(Protocol):
     def rows_of(
         self, table: object, key: str | None, value: str | None
     ) -> Iterator[tuple[Any, list[Any]]]:
-        """Yield the keys and values of a table's rows, as many at a time as make one edit."""
+        """Yield (keys, values) of a table's rows, in groups of as many rows as one edit takes."""
         ...
 
 
 class Tabular(ABC):
-    """What DuckDB, Polars and pandas read in place, as Arrow: `duckdb.sql("from queue")`."""
+    """Rows that DuckDB, Polars and pandas read in place as Arrow: `duckdb.sql("from queue")`."""
 
     __slots__ = ()
 
@@ -177,8 +177,7 @@ def handle_text(
 ) -> str:
     """Return the `repr` of a handle: `<Database 'shop' of north (read only): 2 keys>`.
 
-    # The reason comes last: what fails is always `state` or a name.
-    It never raises: what `state` raises stands in its place.
+    Never raises: if `state` or a name fails, the error's type stands in place of the state.
     """
     try:
         title = f"{kind} {name}" if name else kind
@@ -193,7 +192,7 @@ def handle_text(
 def _owner_text(owner: Value, binding: Binding | None) -> str:
     if owner is None:
         return ""
-    if binding is None:  # outside a folder there are no names
+    if binding is None:  # only a folder gives names to owners
         return f" of {Owner(owner)}"
     try:
         is_own = owner == binding.own

@@ -80,7 +80,7 @@ def test_content_can_come_with_its_asset(lattice: Any, asset: str, tmp_path: Pat
     metadata = tmp_path / "more"
     metadata.write_text((tmp_path / "metadata").read_text() + "\n")
     wrong = lattice("venue", "register", metadata, "--content", tmp_path / "metadata")
-    assert (wrong.code, "not what was declared" in wrong.line()) == (2, True)
+    assert (wrong.code, "its metadata declares" in wrong.line()) == (2, True)
     assert len(lattice("venue", "assets", "--json").document) == 1
     assert lattice("venue", "register", metadata, "-c", tmp_path / "content").code == 0
     rows = lattice("venue", "assets", "--json").document

@@ -78,7 +78,7 @@ def read_metadata(text: str | bytes) -> Map:
     except BadFormat as error:
         raise UsageError(f"metadata is one JSON object: {error}") from None
     if not isinstance(value, Map):  # "Metadata must parse as one JSON object"
-        raise UsageError(f"metadata is one JSON object, got other JSON: {text!r:.80}")
+        raise UsageError(f"metadata is one JSON object, got another JSON value: {text!r:.80}")
     return value
 
 
@@ -118,13 +118,22 @@ def record_text(record: Value) -> str | None:
     return str(text) if isinstance(text, (str, Text)) else None
 
 
-def parse_hash(text: str) -> bytes | None:
-    """Return the 32 bytes of a hash in hex, with or without 0x; None if it is invalid."""
-    # "Readers accept an optional 0x or 0X and either case, and nothing else"
+def parse_hex(text: object) -> bytes | None:
+    """Return the bytes of a text in hex, with or without 0x; None if it is invalid."""
+    if not isinstance(text, str):
+        return None
+    # "Readers accept an optional 0x or 0X and either case, and nothing else": `fromhex` alone would
+    # also take spaces.
     digits = text[2:] if text[:2] in {"0x", "0X"} else text
-    if len(digits) != 2 * SHA256_BYTES or not all(c in "0123456789abcdefABCDEF" for c in digits):
+    if len(digits) % 2 or not all(c in "0123456789abcdefABCDEF" for c in digits):
         return None
     return bytes.fromhex(digits)
+
+
+def parse_hash(text: object) -> bytes | None:
+    """Return the 32 bytes of a hash in hex, with or without 0x; None if it is invalid."""
+    found = parse_hex(text)
+    return found if found is not None and len(found) == SHA256_BYTES else None
 
 
 def parse_asset_id(given: object) -> bytes:
@@ -158,9 +167,9 @@ def declared_hash(metadata: Map) -> bytes:
     if not isinstance(content, Map):
         raise UsageError("the metadata declares no content: it has no object 'content'")
     text = content.get(SHA256)
-    found = parse_hash(text) if isinstance(text, str) else None
+    found = parse_hash(text)
     if found is None:
-        raise UsageError("the metadata declares no content hash: 'content.sha256' is 64 hex digits")
+        raise UsageError(f"'content.sha256' of the metadata is not 64 hex digits: {text!r:.80}")
     return found
 
 
@@ -170,6 +179,8 @@ def check_content(metadata: Map, data: bytes) -> bytes:
     Raises: UsageError: the hash differs from the declared one.
     """
     wanted, found = declared_hash(metadata), sha256(data)
-    if wanted != found:  # the declared hash names the content, so another one is another content
-        raise UsageError(f"the content is not what was declared: {found.hex()}, not {wanted.hex()}")
+    if wanted != found:
+        raise UsageError(
+            f"the content's SHA-256 is {found.hex()}; its metadata declares {wanted.hex()}"
+        )
     return found

@@ -1,8 +1,8 @@
 """Authority: the keys that may sign for the DIDs of venues, looked up before a merge.
 
 A merge uses no network. Before it, `KnownKeys` resolves the DIDs of the foreign value and keeps
-their keys for some minutes; the merge is judged by these alone. A DID that could not be resolved
-has no keys, and is listed to be tried again.
+their keys for five minutes; the merge is judged by these alone. A DID that could not be resolved
+has no keys; `wanted` lists it for another try.
 
 Source: COG-2 "DID documents"; docs/grid.md "Who may write"; COG-4 "Security".
 """
@@ -19,7 +19,7 @@ from datalattice.clock import Clock, SystemClock
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import DIDVerifier
 
-KEEP_MS: Final = 5 * 60_000  # the longest that a removed key is still believed
+KEEP_MS: Final = 5 * 60_000  # a key that its document drops is accepted for at most this long
 """How long resolved keys are used."""
 
 _DIDS_MAX: Final = 10_000
@@ -75,7 +75,7 @@ class KnownKeys:
         """The reasons why DIDs could not be resolved, by DID."""
 
     def __call__(self, owner: Value, signer: bytes) -> bool:
-        """Return whether a key is known to sign for a DID; resolves nothing."""
+        """Return whether a key is known to sign for a DID, without resolving it."""
         return self._verifier(owner, signer)
 
     def _is_known_key(self, owner: Value, signer: bytes) -> bool:
@@ -102,7 +102,7 @@ class KnownKeys:
             # A did:key carries its key.
             if (known is not None and not self._is_old(known[0])) or did_method(did) != "web":
                 continue
-            if asked == PREPARED_MAX:  # the rest is wanted again by the merge
+            if asked == PREPARED_MAX:  # the merge adds the others to `wanted`
                 return
             asked += 1
             self.learn(did, self.find(did))
@@ -146,7 +146,7 @@ class KnownKeys:
 
     def _is_old(self, since_ms: int) -> bool:
         age_ms = self._clock.now_ms() - since_ms
-        return age_ms >= self._keep_ms or age_ms < 0  # a clock set back makes it old, too
+        return age_ms >= self._keep_ms or age_ms < 0  # a clock that was set back proves no age
 
 
 def dids_to_resolve(own: Value, other: Value) -> list[str]:

@@ -1,4 +1,4 @@
-"""Contents: byte strings on their way into a backend, and out of it.
+"""Contents: byte strings that are written to a backend and read from it, in pieces.
 
 Source: COG-4 "Storage"; docs/grid.md "Content".
 """
@@ -13,27 +13,27 @@ from datalattice.cells import Blob, BlobBuilder
 from datalattice.errors import Corruption
 
 _PIECE_BYTES: Final = 1 << 20
-"""Bytes of a content that are checked together, where its backend does not check what it reads."""
+"""Bytes of a piece, which is hashed and checked at once if the backend does not check reads."""
 
 
 class ContentSink(Protocol):
-    """One content on its way into a backend. Nothing is there before `commit`."""
+    """A content that is being written to a backend, which has it only after `commit`."""
 
     def write(self, piece: bytes) -> None:
         """Add bytes at the end."""
         ...
 
     def commit(self) -> None:
-        """Give it its name; durable as the backend is."""
+        """Store the content under its name, as durably as the backend stores."""
         ...
 
     def close(self) -> None:
-        """Drop what was written, unless it has its name."""
+        """Discard the bytes written, unless they were committed."""
         ...
 
 
 class ContentReader(Protocol):
-    """One content that is present, from any byte on."""
+    """A stored content, which can be read from any byte on."""
 
     @property
     def size(self) -> int:
@@ -46,18 +46,18 @@ class ContentReader(Protocol):
 
 
 class ContentStaging(Protocol):
-    """Takes a byte string in pieces and makes a value of it, such as `node.upload()`."""
+    """Builds a value from a byte string that arrives in pieces, such as `node.upload()`."""
 
     def write(self, piece: bytes) -> None:
         """Add bytes at the end."""
         ...
 
     def finish(self) -> bytes | Blob:
-        """Return all that was written."""
+        """Return the bytes written, as one value."""
         ...
 
     def close(self) -> None:
-        """Let go of what nothing names."""
+        """Release the bytes written, unless a stored value holds them."""
         ...
 
 
@@ -91,19 +91,19 @@ class PieceHashes:
         self._piece, self._size = hashlib.sha256(), 0
 
     def finish(self) -> tuple[bytes, ...]:
-        """Return the hashes of all that was added."""
+        """Return the hash of each piece."""
         if self._size:
             self._end()
         return tuple(self._done)
 
 
 class StoredContent:
-    """Content that is present, from any byte on. One thread at a time reads it."""
+    """A stored content, read from any byte on and checked. One thread at a time reads it."""
 
     def __init__(
         self, digest: bytes, source: ContentReader, hashes: tuple[bytes, ...] | None = None
     ) -> None:
-        """hashes: of its pieces; None: the source checks what it reads."""
+        """hashes: those of its pieces; None if the source checks its reads."""
         self.digest: Final = digest
         self._source: Final = source
         self._hashes: Final = hashes
@@ -128,7 +128,7 @@ class StoredContent:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _checked(self, number: int, hashes: tuple[bytes, ...]) -> bytes:
-        """Return a piece, checked."""
+        """Return a piece whose hash was compared; the last one is cached."""
         if self._piece[0] == number:
             return self._piece[1]
         start = number * _PIECE_BYTES
@@ -142,7 +142,7 @@ class StoredContent:
 
 
 class MemoryStaging:
-    """A byte string that arrives in pieces, made in memory."""
+    """A value built in memory from pieces."""
 
     def __init__(self) -> None:
         self._builder: Final = BlobBuilder()
@@ -152,7 +152,7 @@ class MemoryStaging:
         self._builder.write(piece)
 
     def finish(self) -> bytes | Blob:
-        """Return all that was written."""
+        """Return the bytes written, as one value."""
         made = self._builder.finish()
         assert isinstance(made, (bytes, Blob))
         return made
@@ -162,7 +162,7 @@ class MemoryStaging:
 
 
 class CellContentSink:
-    """A content that becomes a value. commit: gives the value its name."""
+    """A content that becomes one value, which `commit` stores under its name."""
 
     def __init__(self, staging: ContentStaging, commit: Callable[[bytes | Blob], None]) -> None:
         self._staging: Final = staging
@@ -173,16 +173,16 @@ class CellContentSink:
         self._staging.write(piece)
 
     def commit(self) -> None:
-        """Give it its name."""
+        """Store the value."""
         self._commit(self._staging.finish())
 
     def close(self) -> None:
-        """Let go of what has no name."""
+        """Release the bytes written, unless they were committed."""
         self._staging.close()
 
 
 class CellContent:
-    """A content that is a value."""
+    """A stored content that is one value."""
 
     def __init__(self, value: bytes | Blob) -> None:
         self._value: Final = value

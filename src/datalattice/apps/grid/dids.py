@@ -1,8 +1,8 @@
-"""DIDs: the names under which venues stand, what they say of a key, and where documents lie.
+"""DIDs: the names of venues, the keys that may sign for them, and the URLs of their documents.
 
 A `did:key` carries its Ed25519 key in its text. A `did:web` names a host whose document lists keys;
-fetching it is for others, see `authority`. A `did:convex` is known as a DID, and nobody here can
-say which keys speak for it. Method names and identifiers are compared as they are written.
+`authority` fetches it. A `did:convex` is accepted as a name, but no key can be shown to sign for
+it. Method names and identifiers are compared as written.
 
 Source: W3C DID Core "DID URL Syntax"; docs/grid.md "DIDs", "Who may write"; COG-2 "Identifiers",
     "DID documents"; COG-4 "Venues", "Security"; DID method web "Read".
@@ -91,18 +91,23 @@ def document_url(did: str, *, allow_http: bool = False) -> str:
     Raises: UsageError: it is not a `did:web`, or its host, port or path is invalid.
     """
     if not is_bare_did(did) or not did.startswith(WEB_PREFIX):
-        raise UsageError(f"not a did:web: {did!r}")
+        raise UsageError(f"a did:web is did:web:<host>, with :<segment> for a path, got {did!r}")
     authority, *segments = did.removeprefix(WEB_PREFIX).split(":")
     # The colon of a port is written %3A.
     host, mark, port = authority.replace("%3a", "%3A").partition("%3A")
     if not _HOST.fullmatch(host) or ".." in host:  # the host goes into a URL: nothing else may
-        raise UsageError(f"not the name of a host: {host!r} in {did!r}")
+        raise UsageError(
+            f"the host of {did!r} is not letters, digits, dots and hyphens: {host[:80]!r}"
+        )
     if mark and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _PORT_MAX):
-        raise UsageError(f"not a port from 1 to {_PORT_MAX}: {port!r} in {did!r}")
+        raise UsageError(f"the port of {did!r} is not 1 to {_PORT_MAX}: {port!r}")
     for segment in segments:
         # A segment must not lead out of the path.
         if not _SEGMENT.fullmatch(segment) or segment in {".", ".."} or "%2f" in segment.lower():
-            raise UsageError(f"not a segment of a did:web path: {segment!r} in {did!r}")
+            raise UsageError(
+                f"a path segment of {did!r} is not letters, digits, `.`, `_`, `-` and %XX other "
+                f"than %2F: {segment!r}"
+            )
     # "`allow_http=True` ... lets it use HTTP to loopback hosts" (docs/grid.md "Who may write").
     scheme = "http" if allow_http and is_loopback(host) else "https"
     # "`https://host/a/b/did.json`, without path at `/.well-known/did.json`" (docs/grid.md "DIDs").
@@ -111,7 +116,7 @@ def document_url(did: str, *, allow_http: bool = False) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is a loopback one; resolves nothing."""
+    """Return whether a host is `localhost` or a loopback address, without resolving names."""
     if host.lower() == "localhost":
         return True
     try:  # an address, if it is not the name

@@ -44,7 +44,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FileBackend:
-    """Contents in a folder that exists."""
+    """Contents in an existing folder, one file each."""
 
     checks_reads = False
 
@@ -65,7 +65,7 @@ class FileBackend:
         except OSError as error:
             reason = error.strerror or str(error)
             raise UsageError(f"{self.folder}: not a folder for content ({reason})") from None
-        for name in names:  # what the machine was writing when it stopped
+        for name in names:  # files whose writing was cut off by the end of the process
             if name.endswith(PART_SUFFIX):
                 with suppress(OSError):  # a file that cannot be removed harms nothing
                     self._disk.remove(self._path(name))
@@ -74,8 +74,8 @@ class FileBackend:
         """Do nothing: no file stays open."""
 
     def begin(self, digest: bytes) -> ContentSink:
-        """Return what takes a content. Raises: StoreFull, StoreFailed: it cannot be written."""
-        # A name of its own: two writers of one content do not share a file.
+        """Return a sink for a content. Raises: StoreFull, StoreFailed: it cannot be written."""
+        # A random part in the name, so that two writers of one content do not share a file.
         part = f"{digest.hex()}.{self._entropy.bytes(4).hex()}{PART_SUFFIX}"
         return _PartFile(self._disk, self.folder, part, digest.hex())
 
@@ -86,7 +86,7 @@ class FileBackend:
             return None
         try:
             file = self._disk.open(path)
-        except FileNotFoundError:  # removed since the look
+        except FileNotFoundError:  # removed after the check
             return None
         except OSError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -96,13 +96,16 @@ class FileBackend:
             file.close()
 
     def reader(self, digest: bytes) -> ContentReader | None:
-        """Return what reads a content, None if it is absent. Raises: Corruption: it cannot be."""
+        """Return a reader of a content, None if it is absent.
+
+        Raises: Corruption: it cannot be read.
+        """
         size, path = self.size(digest), self._path(digest.hex())
         if size is None:
             return None
         try:
             return _FileContent(self._disk.view(path), path, size)
-        except FileNotFoundError:  # removed since the look
+        except FileNotFoundError:  # removed after the check
             return None
         except OSError as error:
             raise Corruption(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -156,7 +159,7 @@ class _PartFile:
 
 
 class _FileContent:
-    """A file of which a content is."""
+    """A stored content that is one file."""
 
     def __init__(self, view: FileView, path: str, size: int) -> None:
         self._view, self._path = view, path
@@ -178,8 +181,8 @@ class DriveBackend:
     """Contents in a directory of a drive, which replicates and keeps its history as all drives do.
 
     A write is one update of the drive, as durable as the drive's own writes.
-    make: the directory is made with the first content; else it exists. staging: takes what arrives;
-    by default memory.
+    make: the first content makes the directory; otherwise it must exist. staging: builds the value
+    of a content that arrives; by default in memory.
     """
 
     checks_reads = True
@@ -214,7 +217,7 @@ class DriveBackend:
         """Do nothing: the drive belongs to the caller."""
 
     def begin(self, digest: bytes) -> ContentSink:
-        """Return what takes a content."""
+        """Return a sink for a content."""
 
         def named(made: bytes | Blob) -> None:
             if self._make:
@@ -229,9 +232,9 @@ class DriveBackend:
         return None if found is None else found.size
 
     def reader(self, digest: bytes) -> ContentReader | None:
-        """Return what reads a content, None if it is absent."""
+        """Return a reader of a content, None if it is absent."""
         try:
-            # One value for all reads: a writer that replaces the file meanwhile changes none.
+            # All reads use this one value, even if a writer replaces the file meanwhile.
             return CellContent(self.drive.content(self._path(digest)))
         except (NoSuchPath, IsADirectory):  # a directory of that name is the user's
             return None
@@ -240,7 +243,7 @@ class DriveBackend:
         """Remove a content; return whether it was present."""
         if self.size(digest) is None:
             return False
-        with suppress(NoSuchPath):  # removed since the look
+        with suppress(NoSuchPath):  # removed after the check
             self.drive.delete(self._path(digest))
         return True
 
@@ -258,14 +261,14 @@ def _digests(names: Iterable[str]) -> Iterator[bytes]:
     """Yield the hashes among the names of files."""
     for name in names:
         digest = parse_hash(name)
-        # One spelling: a file named otherwise is not ours.
+        # Only the spelling that this class writes: another file belongs to someone else.
         if digest is not None and digest.hex() == name:
             yield digest
 
 
 @contextmanager
 def _written(path: str) -> Iterator[None]:
-    """Turn the system's errors of a write into those of a store."""
+    """Raise the system's errors of a write as StoreFull or StoreFailed."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Hidden entries: what a venue leaves out of its listings on this node, since a grid only grows.
+"""Hidden entries: what a venue leaves out of its listings on this node, as a grid only grows.
 
 The list is in the node's own `:local` slot, signed with its identity: it survives a restart, and
 never leaves the node. A venue without a node signs it with its own key.
@@ -130,7 +130,7 @@ class VenueBackend(LatticeBackend):
         self._hidden.show(self._did, STORAGE_KEY, digest)
 
     def reader(self, digest: bytes) -> ContentReader | None:
-        """Return what reads a content, None if it is absent or hidden."""
+        """Return a reader of a content, None if it is absent or hidden."""
         if self._hidden.is_hidden(self._did, STORAGE_KEY, digest):
             return None
         return super().reader(digest)
@@ -156,7 +156,7 @@ def hidden_entries(root: Value) -> list[Set]:
     slots = root.get(LOCAL_KEY) if isinstance(root, Index) else None
     found: list[Set] = []
     for owner, slot in slots.entries() if isinstance(slots, Map) else ():
-        # Anyone's node may be in the slot; its own key must have signed it.
+        # A root from elsewhere may have any signer: only the key of the slot counts.
         if not isinstance(slot, Signed) or slot.public_key != owner:
             continue
         register = slot.value.get(HIDDEN_KEY) if isinstance(slot.value, Map) else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from datalattice.apps.grid.assets import parse_hex
 from datalattice.cells import Map, Text, Value, Work, to_cell, value_hash
 from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
@@ -67,7 +68,7 @@ def job_element(record: Value) -> Element | None:
     if record is None:
         return None
     time = job_time(record)
-    # Times may be negative, and no time is older than every time.
+    # A time may be negative; a record without one is older than any other.
     tail = b"\x00" if time is None else b"\x01" + number_tail(time)
     return element(UNTIMED if time is None else max(time, UNTIMED), tail + value_hash(record))
 
@@ -79,7 +80,7 @@ def job_status(record: Value) -> str | None:
 
 
 def is_job_entry(key: Value, record: Value, _work: Work | None = None) -> bool:
-    """Return whether an entry of `:jobs` is valid: its key, its status, and the id in it."""
+    """Return whether an entry of `:jobs` has a valid key and status, and its key as its id."""
     # Foreign ids may have another length, but an Index compares 32 bytes.
     if not isinstance(key, bytes) or not 0 < len(key) <= INDEX_KEY_BYTES:
         return False
@@ -88,7 +89,7 @@ def is_job_entry(key: Value, record: Value, _work: Work | None = None) -> bool:
     if ID not in record:  # the id in a record may be missing
         return True
     named = record.get(ID)
-    return named == key if isinstance(named, bytes) else _hex(named) == key
+    return named == key if isinstance(named, bytes) else parse_hex(named) == key
 
 
 def parse_job_id(given: object) -> bytes:
@@ -96,7 +97,7 @@ def parse_job_id(given: object) -> bytes:
 
     Raises: UsageError: it has another form.
     """
-    found = given if isinstance(given, bytes) else _hex(given)
+    found = given if isinstance(given, bytes) else parse_hex(given)
     if found is None or not 0 < len(found) <= INDEX_KEY_BYTES:
         raise UsageError(f"a job id is not 1 to {INDEX_KEY_BYTES} bytes, or their hex: {given!r}")
     return found
@@ -105,7 +106,7 @@ def parse_job_id(given: object) -> bytes:
 def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
     """Return an id for a new job, later in order than `last`.
 
-    Layout: 6 bytes of Unix milliseconds, 2 of a counter, 8 of chance, big-endian.
+    Layout: 6 bytes of Unix milliseconds, 2 of a counter, 8 random ones, big-endian.
     Raises: UsageError: the time exceeds 48 bits.
     """
     count = 0
@@ -145,15 +146,6 @@ def job_members(members: Mapping[str, Any]) -> Map:
     record = to_cell(dict(members))
     assert isinstance(record, Map)
     return record
-
-
-def _hex(text: Value | object) -> bytes | None:
-    if not isinstance(text, str):
-        return None
-    digits = text[2:] if text[:2] in {"0x", "0X"} else text
-    if len(digits) % 2 or not all(c in "0123456789abcdefABCDEF" for c in digits):
-        return None
-    return bytes.fromhex(digits)
 
 
 class JobLattice(Lattice):

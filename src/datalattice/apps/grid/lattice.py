@@ -4,8 +4,8 @@ Content-addressed collections are unions of entries whose key is the SHA-256 of 
 job is the latest of its versions; a venue is three collections; the grid is the venues, each signed
 for its DID, beside the metadata of all.
 
-What comes from outside is checked entry by entry, where it differs from what is here, and a bad one
-is left out and reported by its path. Merges give the normal form: every part is there, if empty.
+Foreign entries are checked one by one where they differ from the own ones; a bad one is left out
+and reported by its path. A merge returns the normal form: every part is present, even if empty.
 
 Source: docs/design/decisions.md "D9"; COG-4 "Merge", "Zero values", "Validation", "Layout",
     "Venue", "Security", "Grid"; docs/grid.md "Merge", "Layout", "What is checked", "Plain grids";
@@ -96,11 +96,11 @@ class _Judged(Lattice):
         theirs = as_index(other)
         if theirs is None:
             context.report(EntryDropped(context.path, self.kind))
-            return own  # own stays: the part from outside is left out whole
+            return own  # own stays, and the foreign part is left out whole
         judge = self.judge(context)
         if isinstance(own, Index):
             return merge_judged(own, theirs, judge, context.work)
-        # Other itself where all of it is sound: its hash is known.
+        # Other itself if every entry was admitted, because its hash is already known.
         return as_operand(merge_judged(EMPTY_INDEX, theirs, judge, context.work), theirs, theirs)
 
     def zero(self) -> Value:
@@ -129,7 +129,7 @@ class _EntryJudge(Judge):
 
     def join(self, key: Value, own: Value, other: Value) -> Value:
         if own is None:
-            return other  # nothing to join: it was admitted
+            return other  # `admits` has checked it
         record = self._collection.child(key)
         if record is not None:
             return record.merge(own, other, self._context.child(key))
@@ -143,7 +143,8 @@ class _EntryJudge(Judge):
 class Collection(_Judged):
     """A union of entries, each of which is checked; `record` merges two entries of one key.
 
-    Without `record`, entries are content: the valid one wins, of two the greater value hash.
+    Without `record`, entries are content: a valid one wins over an invalid one, and of two valid
+    ones that with the greater value hash.
 
     Shapes: an Index. kind: the rejection reason of invalid entries.
     """

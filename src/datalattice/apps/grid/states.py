@@ -35,7 +35,7 @@ class MergeReport:
     rejected: tuple[Rejection, ...]
 
 
-def whole(state: Index | None, lattice: Lattice) -> Index:
+def with_all_parts(state: Index | None, lattice: Lattice) -> Index:
     """Return a state with all parts of the lattice's zero; absent ones are empty."""
     zero = as_index(lattice.zero()) or EMPTY_INDEX
     if state is None:
@@ -57,7 +57,7 @@ def part_key(part: str) -> Keyword:
     Raises: UsageError: a venue has no such part.
     """
     keys = {key.name: key for key in (ASSETS_KEY, JOBS_KEY, STORAGE_KEY)}
-    if part not in keys:  # the error names what there is
+    if part not in keys:
         raise UsageError(f"`part` is not one of {', '.join(keys)}: {part!r}")
     return keys[part]
 

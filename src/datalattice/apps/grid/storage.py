@@ -35,13 +35,13 @@ Content = bytes | Iterable[bytes]
 
 
 _PIECES_MAX: Final = 1 << 16
-"""Pieces of contents whose hashes are in memory: those of 64 GiB, in 4 MB."""
+"""Most pieces whose hashes are kept in memory: those of 64 GiB of content take 4 MB."""
 
 
 class ContentBackend(Protocol):
-    """Where contents are kept. `Storage` checks all arguments and hashes; a backend need not.
+    """A place that keeps contents. `Storage` checks all arguments and hashes; a backend need not.
 
-    checks_reads: what it reads is what was written, or raises Corruption.
+    checks_reads: every read returns the bytes that were written, or raises Corruption.
     """
 
     checks_reads: bool
@@ -55,7 +55,7 @@ class ContentBackend(Protocol):
         ...
 
     def begin(self, digest: bytes) -> ContentSink:
-        """Return what takes a content."""
+        """Return a sink for a content."""
         ...
 
     def size(self, digest: bytes) -> int | None:
@@ -63,7 +63,7 @@ class ContentBackend(Protocol):
         ...
 
     def reader(self, digest: bytes) -> ContentReader | None:
-        """Return what reads a content, None if it is absent."""
+        """Return a reader of a content, None if it is absent."""
         ...
 
     def remove(self, digest: bytes) -> bool:
@@ -106,7 +106,7 @@ class Storage:
 
         Raises: UsageError: the backend cannot be used.
         """
-        if not self._is_open:  # repeating it changes nothing
+        if not self._is_open:
             self.backend.open()
             self._is_open = True
 
@@ -138,13 +138,13 @@ class Storage:
             writer.finish()
 
     def writer(self, digest: bytes, finished: Callable[[], None] = lambda: None) -> ContentWriter:
-        """Return what takes content that arrives in pieces; as `store`. Close it.
+        """Return a writer of content that arrives in pieces, checked as by `store`. Close it.
 
         finished: called when the content is stored.
         """
         self._ready()
         name = checked_digest(digest)
-        # Damaged content is replaced by sound content of that name.
+        # A damaged content is written again; a sound one is only compared.
         is_sound = self.backend.size(name) is not None and self._damage(name) is None
         sink = None if is_sound else self.backend.begin(name)
         return ContentWriter(self, name, sink, finished)
@@ -178,14 +178,14 @@ class Storage:
         source = self.backend.reader(name)
         if source is None:
             return None
-        self._check(name)  # all of it is hashed before the first piece goes out
+        self._check(name)
         return pieces_in(source)
 
     def reader(self, digest: bytes) -> StoredContent | None:
-        """Return content that is read from any byte on, None if it is absent.
+        """Return a reader from any byte of content on, None if it is absent.
 
-        What is read is checked: as cells, which were hashed as content when they came; else all of
-        it the first time, and then each piece that is read.
+        A backend of cells checks each cell that it reads. Otherwise the first call hashes all of
+        the content, and the reader checks each piece that it reads.
         Raises: Corruption: the stored bytes have another hash.
         """
         self._ready()
@@ -196,18 +196,18 @@ class Storage:
         hashes = self._hashes.get(name)
         if hashes is None:
             hashes = self._check(name)
-            self.checked(name, hashes)
+            self.keep_hashes(name, hashes)
         return StoredContent(name, source, hashes)
 
-    def checked(self, name: bytes, hashes: tuple[bytes, ...]) -> None:
-        """Keep the hashes of the pieces of a content that was hashed as a whole just now."""
+    def keep_hashes(self, name: bytes, hashes: tuple[bytes, ...]) -> None:
+        """Keep the hashes of the pieces of a content whose SHA-256 was compared just now."""
         self._hashes[name] = hashes
         while sum(map(len, self._hashes.values())) > _PIECES_MAX and len(self._hashes) > 1:
             self._hashes.pop(next(iter(self._hashes)), None)  # the oldest
 
     def exists(self, digest: bytes | None) -> bool:
         """Return whether content is present; False for None and while the storage is closed."""
-        # While it is closed nothing is served.
+        # A closed storage serves nothing.
         if not self._is_open or not isinstance(digest, bytes) or len(digest) != SHA256_BYTES:
             return False
         return self.backend.size(digest) is not None
@@ -228,7 +228,7 @@ class Storage:
     def verify(self) -> list[BadContent]:
         """Return the damaged contents; reads everything."""
         self._ready()
-        # A list: checking may take long, and contents may come meanwhile.
+        # A list, because contents may be added during the long check.
         damages = ((digest, self._damage(digest)) for digest in list(self.backend.digests()))
         return [BadContent(digest, reason) for digest, reason in damages if reason is not None]
 
@@ -257,7 +257,7 @@ class Storage:
             raise StoreClosed("the storage is not open: call initialise() first")
 
     def _damage(self, name: bytes, hashes: list[bytes] | None = None) -> str | None:
-        """Return why a content is not sound. hashes: takes the hash of each piece."""
+        """Return how a content is damaged, None if it is sound. hashes: gets each piece's hash."""
         digest, source = hashlib.sha256(), self.backend.reader(name)
         if source is None:
             return "it is absent"
@@ -282,11 +282,11 @@ class ContentWriter:
         sink: ContentSink | None,
         finished: Callable[[], None],
     ) -> None:
-        """sink: None: the content is present, and what arrives is only checked."""
+        """sink: None if the content is present, and the bytes that arrive are only checked."""
         self.name: Final = name
         self._storage: Final = storage
         self._limit: Final = storage.content_bytes_max
-        # Where reads are checked by pieces, so that a download need not hash all of it first.
+        # Hashed by piece on the way in, so that the first read need not hash all of it.
         self._pieces: Final = None if storage.backend.checks_reads else PieceHashes()
         self._sink: Final = sink
         self._finished: Final = finished
@@ -294,7 +294,11 @@ class ContentWriter:
         self._size = 0
 
     def write(self, piece: bytes) -> None:
-        """Add bytes at the end. Raises: UsageError: it is not bytes. LimitExceeded. StoreFull."""
+        """Add bytes at the end.
+
+        Raises: UsageError: `piece` is not bytes. LimitExceeded: the content is too long.
+                StoreFull, StoreFailed: the backend cannot write.
+        """
         if not isinstance(piece, bytes):
             raise UsageError(f"a piece of content is bytes, got {type(piece).__name__}")
         self._size += len(piece)
@@ -307,8 +311,8 @@ class ContentWriter:
             self._sink.write(piece)
 
     def finish(self) -> None:
-        """Store all that was written. Raises: UsageError: it has another SHA-256."""
-        # Content with another hash is refused even if that of this name is present.
+        """Store the bytes written. Raises: UsageError: they have another SHA-256."""
+        # Compared even if the content is present: a caller with other bytes gets the error.
         if self._digest.digest() != self.name:
             raise UsageError(
                 f"the content is not {self.name.hex()}: its SHA-256 is {self._digest.hexdigest()}"
@@ -316,11 +320,11 @@ class ContentWriter:
         if self._sink is not None:
             self._sink.commit()
         if self._pieces is not None:
-            self._storage.checked(self.name, self._pieces.finish())
+            self._storage.keep_hashes(self.name, self._pieces.finish())
         self._finished()
 
     def close(self) -> None:
-        """Drop what was written, unless it was finished."""
+        """Discard the bytes written, unless `finish` has stored them."""
         if self._sink is not None:
             self._sink.close()
 
@@ -347,7 +351,7 @@ class MemoryBackend:
         self._held.clear()
 
     def begin(self, digest: bytes) -> ContentSink:
-        """Return what takes a content."""
+        """Return a sink for a content."""
 
         def keep(made: bytes | Blob) -> None:
             self._held[digest] = bytes(made)
@@ -359,7 +363,7 @@ class MemoryBackend:
         return len(self._held[digest]) if digest in self._held else None
 
     def reader(self, digest: bytes) -> ContentReader | None:
-        """Return what reads a content, None if it is absent."""
+        """Return a reader of a content, None if it is absent."""
         found = self._held.get(digest)
         return None if found is None else CellContent(found)
 
@@ -375,8 +379,8 @@ class MemoryBackend:
 class LatticeBackend:
     """Contents in the lattice: an Index at a cursor, by default its own.
 
-    Every write is one atomic update. Removed content comes back with the next merge of a state that
-    has it. staging: takes what arrives; by default memory.
+    Every write is one atomic update. A merge of a state that has a removed content brings it back.
+    staging: builds the value of a content that arrives; by default in memory.
     """
 
     checks_reads = True
@@ -408,7 +412,7 @@ class LatticeBackend:
         """Do nothing: the cursor belongs to the caller."""
 
     def begin(self, digest: bytes) -> ContentSink:
-        """Return what takes a content."""
+        """Return a sink for a content."""
         return CellContentSink(self._staging(), lambda made: self._name(digest, made))
 
     def _name(self, digest: bytes, made: bytes | Blob) -> None:
@@ -420,7 +424,7 @@ class LatticeBackend:
         return None if found is None else found.size
 
     def reader(self, digest: bytes) -> ContentReader | None:
-        """Return what reads a content, None if it is absent."""
+        """Return a reader of a content, None if it is absent."""
         blob = self.state.get(digest)
         return CellContent(blob) if isinstance(blob, (bytes, Blob)) else None
 
@@ -432,7 +436,7 @@ class LatticeBackend:
             nonlocal gone
             contents = as_index(held) or EMPTY_INDEX
             gone = digest in contents
-            # Nothing removed: the value stays the same.
+            # The same object, so that nothing is signed or sent.
             return contents.remove(digest) if gone else held
 
         self._cursor.update(removed)

@@ -3,7 +3,7 @@
 A venue is a thin object over a root cursor. It writes only below its own DID, signed with its key;
 each operation is one atomic update. It reads the whole grid, and verifies what it serves.
 
-Length: what is done at a venue is one object's, short methods each.
+Length: one class with many short methods.
 
 Source: COG-4 "Venue", "Grid", "Assets", "Deletion", "Synchronisation", "Validation"; docs/grid.md
     "Venues", "Assets", "Content", "Jobs", "Hiding", "Merge", "What is checked"; CAD024 "Fork and
@@ -63,7 +63,7 @@ from datalattice.apps.grid.lattice import (
     venue_state,
     view,
 )
-from datalattice.apps.grid.states import MergeReport, changes_of, part_key, part_of, whole
+from datalattice.apps.grid.states import MergeReport, changes_of, part_key, part_of, with_all_parts
 from datalattice.apps.grid.storage import (
     BadContent,
     Content,
@@ -102,10 +102,10 @@ STANDALONE: Final = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL_LATTICE})
 
 
 class VenueParts(TypedDict, total=False):
-    """What a venue works with.
+    """The exchangeable parts of a venue.
 
-    storage: the storage of content; by default the lattice. staging: takes content that goes into
-    the lattice; by default memory. keys: the known keys of other DIDs.
+    storage: the storage of content; by default the lattice. staging: builds the value of a content
+    that goes into the lattice; by default in memory. keys: the known keys of other DIDs.
     """
 
     storage: Storage | None
@@ -137,7 +137,7 @@ class Venue(Tabular):
         self._binding: Final = binding
         self.did: Final = checked_did(did)
         named = public_key_of(did)
-        # What a key writes that cannot sign for the DID, every other node refuses.
+        # Every other node would refuse a state signed by a key that cannot sign for the DID.
         if key_pair is not None and named is not None and named != key_pair.public_key:
             raise NoSigningKey(f"the key 0x{key_pair.public_key.hex()} is not that of {did}")
         self._root: Final = root
@@ -281,7 +281,7 @@ class Venue(Tabular):
     def asset_page(self, offset: int, limit: int) -> tuple[int, list[bytes]]:
         """Return how many visible assets this venue has, and the ids of some of them.
 
-        offset: how many to pass over. limit: how many at most.
+        offset: number of ids to skip. limit: most ids to return.
         """
         total = self.asset_count()
         first = min(offset, total)  # a caller may name any number
@@ -306,12 +306,12 @@ class Venue(Tabular):
         return digest
 
     def content_writer(self, asset_id: object) -> ContentWriter:
-        """Return what takes the content of an asset; raises as `put_content`. Close it."""
+        """Return a writer of an asset's content; raises as `put_content`. Close it."""
         digest = declared_hash(self.metadata(asset_id))
         return self.storage.writer(digest, lambda: self._hidden.show(self.did, STORAGE_KEY, digest))
 
     def content_reader(self, asset_id: object) -> StoredContent | None:
-        """Return what reads the content of an asset; None if this node does not have it.
+        """Return a reader of an asset's content; None if this node does not have it.
 
         Raises: as `stream`.
         """
@@ -334,7 +334,7 @@ class Venue(Tabular):
         try:
             digest = declared_hash(self.metadata(asset_id))
         except UsageError:
-            return None  # no declared content: there is nothing to have
+            return None
         return self._storage_of(digest) is not None
 
     def _storage_of(self, digest: bytes) -> Storage | None:
@@ -435,7 +435,7 @@ class Venue(Tabular):
             time_ms = job_time(record)
             if status is not None and job_status(record) != status:
                 continue
-            # A record without a time has no place in "since"
+            # A record without a time was changed at no known time, so "since" leaves it out.
             if since_ms is None or (time_ms is not None and time_ms >= since_ms):
                 found.append(job_id)
         return found
@@ -463,8 +463,8 @@ class Venue(Tabular):
         """Return a table of this venue as it is now, as a `pyarrow.RecordBatchReader`.
 
         Args:   table: "assets" (venue, asset, name, content, metadata), "jobs" (venue, job, status,
-                created, updated, record) or "storage" (venue, hash, size, and on demand content).
-                columns: of the table. values: the form of a job's record.
+                created, updated, record) or "storage" (venue, hash, size, and content if named in
+                `columns`). columns: those of the table to read. values: the form of a job's record.
         Raises: as `Queue.to_arrow`.
         """
         return bound(self._binding, "to_arrow").to_arrow(
@@ -495,7 +495,7 @@ class Venue(Tabular):
         The keys of its DIDs are looked up first. Invalid entries are skipped.
         """
         other = to_cell(foreign)
-        # A root was given, not a grid.
+        # A root contains a grid under `:grid`.
         if isinstance(other, Index) and GRID_SECTION in other and VENUES_KEY not in other:
             other = other.get(GRID_SECTION)
         if self._keys is not None:
@@ -562,14 +562,14 @@ class Venue(Tabular):
             raise NoSigningKey(f"writing for {self.did} needs its key pair, and none was given")
 
         def written(value: Value) -> Value:
-            grid = whole(as_index(value), GRID)
+            grid = with_all_parts(as_index(value), GRID)
             venues = part_of(grid, VENUES_KEY)
             cell = venues.get(self.did)
             # A state that another key signed is kept as evidence; signing over it would hide the
             # fork.
             if isinstance(cell, Signed) and not cell.verify():
                 raise BadSignature(f"the state of {self.did} is not what its key signed")
-            before = whole(venue_state(cell), VENUE)
+            before = with_all_parts(venue_state(cell), VENUE)
             changed, state = change(grid, before)
             if state is before and changed is grid:  # nothing changed: nothing is signed
                 return value

@@ -82,7 +82,7 @@ def test_a_web_venue_is_asked_over_tls_unless_it_is_on_this_machine() -> None:
         (did_of(KEY.public_key), "is not one that this venue knows"),
         ("http://127.0.0.1:82", "the host 127.0.0.1 is not one of those allowed"),
         ("did:web:other.example", "the host other.example is not one of those allowed"),
-        ("did:web:../x", "not a did:web"),
+        ("did:web:../x", "a did:web is did:web:<host>"),
         ("ftp://127.0.0.1", "a venue is at http"),
         ("http://me:pw@127.0.0.1:81", "a venue is at http"),
         ("http://127.0.0.1:81/path", "a venue is at http"),
