@@ -1,4 +1,4 @@
-"""Scalar types: Python types whose values are stored as one plain value, and how.
+"""Scalar types: the conversions of Python types whose values are stored as one plain value.
 
 Source: docs/cells.md "Python types".
 """
@@ -18,7 +18,7 @@ from datalattice.errors import TypeMismatch, UsageError
 ToCell = Callable[[Any], Value]
 FromCell = Callable[[Value], Any]
 Conversions = tuple[ToCell, FromCell]
-"""The conversions of one type."""
+"""The two conversions of one type, its pair: to a cell, and from a cell."""
 
 UNCONVERTED_TYPES: Final = (bool, int, float, str, bytes)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -46,8 +46,8 @@ def unreadable(cell: Value, of: Any, why: object = "") -> TypeMismatch:
 
 
 def is_none(value: object) -> bool:
-    # By name: pandas is not imported here.
     """Return whether a value is None, or pandas' NA or NaT."""
+    # By name, so that pandas need not be installed.
     return value is None or type(value).__name__ in _ABSENT
 
 
@@ -97,7 +97,7 @@ def _scalar(
     """
 
     def encode(value: object) -> Value:
-        # None may be stored as None, and as nothing else.
+        # NA and NaT are stored as None; no other type accepts them, though NaT is a datetime.
         if not accepts(value) or (of is not None and type(value).__name__ in _ABSENT):
             raise misfit(value, of)
         return store(value)
@@ -110,7 +110,7 @@ def _scalar(
             return read(found)
         except ValueError as error:
             raise unreadable(cell, of, error) from error
-        except ArithmeticError as error:  # its text says nothing to people
+        except ArithmeticError as error:  # its text is a list of decimal signals
             raise unreadable(cell, of) from error
 
     return encode, decode
@@ -120,7 +120,7 @@ def numpy_pair(of: Any) -> Conversions:
     """Return the pair of a numpy scalar type; a stored value must read back exactly."""
 
     def encode(value: object) -> Value:
-        # Numpy's own rules would widen: an int8 column given an int64.
+        # Numpy itself would convert between its types, with loss.
         if not isinstance(value, of):
             raise misfit(value, of)
         return to_cell(value)
@@ -142,7 +142,7 @@ def numpy_pair(of: Any) -> Conversions:
 
 def literal_pair(of: Any, values: tuple[Any, ...]) -> Conversions:
     """Return the pair of a `Literal` of these values."""
-    # By hash: `1`, `1.0` and `True` are equal in Python and three values here.
+    # By hash: `1`, `1.0` and `True` are equal in Python but three different cells.
     known = {value_hash(to_cell(value)): value for value in values}
 
     def encode(value: object) -> Value:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     T = TypeVar("T", default=Any)
 else:
     T = typing.TypeVar("T")
-"""The type of a handle's values; a handle without `of=` is one of Any."""
+"""The type of a handle's values; Any without `of=`."""
 
 
 _SEQUENCES: Final = (list, Sequence)
@@ -135,7 +135,10 @@ def _each(values: Iterable[Any], convert: Callable[[Any], Any]) -> list[Any]:
 
 
 class _Compiler:
-    """The pairs of the types that contain each other, while they are compiled."""
+    """Makes the pair of a type and of the types inside it.
+
+    _open: the pairs of the records that are being compiled, by type; empty until the pair is made.
+    """
 
     def __init__(self) -> None:
         self._open: dict[object, list[Conversions]] = {}
@@ -271,15 +274,15 @@ class _Compiler:
 
     def _record(self, of: Any) -> Conversions:
         known = self._open.get(of)
-        if known is not None:  # the class contains itself: its pair is looked up when it is used
+        if known is not None:  # the class contains itself: its pair is read when it is used
             return _later(known)
         holder = self._open[of] = []
         try:
             hints = typing.get_type_hints(of, include_extras=True)
         except NameError as error:
             raise UsageError(
-                f"the types of {type_name(of)}'s fields are not known: {error}; define them "
-                "where its module finds them when it runs"
+                f"the types of {type_name(of)}'s fields are not known: {error}; define or import "
+                "them at the top level of its module, outside `if TYPE_CHECKING`"
             ) from error
         names, defaults = _fields(of, hints)
         pairs = {name: self.pair(hints[name]) for name in names}

@@ -19,7 +19,7 @@ from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
 from datalattice.apps.kv.operations import Operations, R, TableEdit
 from datalattice.apps.kv.showing import short_value
 from datalattice.apps.kv.typed import TypedOperations
-from datalattice.apps.kv.watching import KeyChange, Watch, key_changes
+from datalattice.apps.kv.watching import KeyChange, Watch, as_store, key_changes
 from datalattice.apps.valuetypes import T, value_type
 from datalattice.cells import (
     EMPTY_INDEX,
@@ -194,7 +194,7 @@ class Database(TypedOperations[T], Tabular):
         """Return the database `name` of an `Owner`, public key or owner cell, below a root.
 
         Writing needs a signing key of the owner in the cursor's context; reading verifies the
-        owner's signature. Nothing is written by looking.
+        owner's signature and writes nothing.
         """
         identity = owner_cell(owner)
         cursor = root.path(KV_SECTION, identity, VALUE_KEY, checked_name(name))
@@ -221,12 +221,12 @@ class Database(TypedOperations[T], Tabular):
         Raises: BadSignature: the store is not signed by the owner.
         """
         version, held = self._cursor.version(), self._held
-        # Nothing below the root was written since: no look at the store, and no check of its
-        # signature.
+        # Nothing below the root was written since, so the store is not read and its signature not
+        # verified again.
         if held is not None and held[0] is version:
             return held[1]
         store = as_store(self._cursor.get())
-        # Kept only if no write came while it was read: the store would not belong to the version.
+        # Kept only if no write came meanwhile: otherwise the store may be newer than the version.
         if self._cursor.version() is version:
             self._held = (version, store)
         return store
@@ -238,7 +238,7 @@ class Database(TypedOperations[T], Tabular):
             store = as_store(value)
             made, result = step(store)
             results.append(result)
-            # A step that changes nothing leaves the very value, so that nothing is signed or sent.
+            # The same object for a step that changes nothing, so that nothing is signed or sent.
             return value if made is store else made
 
         with collector_paused:  # many short-lived cells: the collector would find nothing
@@ -269,10 +269,10 @@ class Database(TypedOperations[T], Tabular):
         return Watch(self._cursor, text, self._clock, self._type, wait=wait, timeout=timeout)
 
     def changes_since(self, before: Value, prefix: str = "") -> Iterator[KeyChange[T]]:
-        """Yield the changes of live keys that begin with `prefix`, since a former state of this.
+        """Yield the changes, since an earlier state, of live keys that begin with `prefix`.
 
-        before: what the cursor of this database gave then, None for an empty one.
-        Raises: MissingData: that state is not kept any more.
+        before: an earlier value of this database's cursor; None for an empty database.
+        Raises: MissingData: the store no longer has that state.
         """
         text = checked_text(prefix, "a prefix")
         now_ms = self._clock.now_ms()
@@ -302,12 +302,12 @@ class Database(TypedOperations[T], Tabular):
         )
 
     def load(self, table: object, *, key: str, value: str | None = None) -> int:
-        """Set the rows of an Arrow table, data frame or reader; return how many there were.
+        """Set the rows of an Arrow table, data frame or reader; return their number.
 
         key: the column of keys, which are texts. value: the column of values; None: each value is
-        a Map of all columns. Of one key the last row is kept. Each edit has up to 100,000 rows.
-        Raises: UsageError: it is not a table, or a column is missing. TypeMismatch: a key is no
-                text. Others as `set_many`.
+        a Map of all columns. The last row of a key wins. Each edit has up to 100,000 rows.
+        Raises: UsageError: `table` is not a table, or a column is missing. TypeMismatch: a key is
+                not a str. Others as `set_many`.
         """
         column, count = checked_text(key, "`key`, the column of keys,"), 0
         for keys, values in bound(self._binding, "load").rows_of(table, column, value):
@@ -358,7 +358,8 @@ class Database(TypedOperations[T], Tabular):
         context = self._cursor.context
         key_pair = context.signer(self._owner)
         if key_pair is None and not is_public_key(self._owner):
-            key_pair = context.key_pair  # the merging node asks its own verifier
+            # The verifier of the merging node decides whether this key may sign for the owner.
+            key_pair = context.key_pair
         if key_pair is None:
             raise NoSigningKey(
                 "the database has no key pair to sign its state: give one to Database.create"
@@ -424,7 +425,7 @@ class Database(TypedOperations[T], Tabular):
 
     def _counted(self) -> str:
         store = self.store()
-        # Deleted and expired keys are counted too where looking at each would load much.
+        # Above the limit deleted and expired keys count too: reading each entry would load much.
         few = len(store) <= COUNTED_KEYS_MAX
         count = len(self) if few else len(store)
         return f"{'' if few else 'up to '}{counted(count, 'key')}"
@@ -446,11 +447,6 @@ def joined(value: Value, stores: list[Index], context: MergeContext) -> Value:
     for store in stores:
         value = _STORE.merge(value, store, context)
     return value
-
-
-def as_store(value: Value) -> Index:
-    """Return `value` if it is a store, otherwise an empty store."""
-    return value if isinstance(value, Index) else EMPTY_INDEX
 
 
 def checked_name(name: object) -> str:

@@ -127,7 +127,7 @@ def read_entry(cell: Value) -> Entry | None:
         return None
     given = parts[TAG]
     number = as_integer(given)
-    # -2: of no known kind, and no tombstone.
+    # -2 is neither a known kind nor a tombstone.
     tag = (NO_TIME if given is None else -2) if number is None or number < 0 else number
     expire = _long(parts[EXPIRE])
     kind = STRUCTURE_KINDS.get(tag)

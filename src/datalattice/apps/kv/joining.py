@@ -49,7 +49,7 @@ def merge_entries(own: Value, other: Value, context: MergeContext) -> Value:
     if theirs is None:
         return ZERO_ENTRY if own is None else own  # "own nil: other if valid, else zero"
     mine = read_entry(own)
-    # The zero entry loses to everything: nothing of it is joined.
+    # The zero entry loses to every entry, so the other one is taken without a join.
     if mine is None or mine.is_zero():
         return _sound(theirs, context)
     if theirs.is_zero():
@@ -105,7 +105,7 @@ def cut_index(
             work.spend(kind.ticks)
         left = kind.cut(member, at) if kind.holds(key, member) else None
         if left is None:
-            made = made.remove(key)  # a malformed member goes, too
+            made = made.remove(key)  # a malformed member is removed, too
         elif left is not member:
             made = made.put(key, left)
     return made

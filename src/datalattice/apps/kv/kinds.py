@@ -212,12 +212,14 @@ class SetKind(StructureKind):
         return min(add, remove) or max(add, remove)
 
     def cut(self, member: Value, at: int) -> Value:
-        """Return the member with the times up to `at` taken back; nil when none is left."""
+        """Return the member with its times up to `at` set to 0; None if both are."""
         assert isinstance(member, Vector)
         add, remove = _slot(member, 1), _slot(member, 2)
-        if add > at and remove > at:
-            return member
-        return _set_member(member, member[0], add if add > at else 0, remove if remove > at else 0)
+        left = add if add > at else 0, remove if remove > at else 0
+        if left == (0, 0):
+            return None
+        # The same object if nothing was cut: its hash is known.
+        return member if left == (add, remove) else Vector.of((member[0], *left))
 
     def join(self, own: Value, other: Value) -> Value:
         """Return the member with the later of each time."""
@@ -235,14 +237,6 @@ class SetKind(StructureKind):
         # "A set member removed in the millisecond in which it was added elsewhere is gone"
         # (docs/kv.md "Structures").
         return _slot(member, 1) > _slot(member, 2)
-
-
-def _set_member(whole: Vector, member: Value, add: int, remove: int) -> Value:
-    if add == 0 and remove == 0:
-        return None
-    if add == whole[1] and remove == whole[2]:
-        return whole
-    return Vector.of((member, add, remove))
 
 
 class ZSetKind(StructureKind):
@@ -277,7 +271,7 @@ class ZSetKind(StructureKind):
         return min(add, remove) or max(add, remove)
 
     def cut(self, member: Value, at: int) -> Value:
-        """Return the member with the times up to `at` taken back; nil when none is left."""
+        """Return the member with its times up to `at` set to 0; None if both are."""
         assert isinstance(member, Vector)
         add, remove = _slot(member, 2), _slot(member, 3)
         if add > at and remove > at:

@@ -250,7 +250,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             slot = read_slot(stored, now_ms)
             if slot.entry is None or not slot.live:
                 return stored, default
-            # The value as it was when it was removed.
+            # The value that this update removes, even if another writer came first.
             return delete(stored, now_ms)[0], self._value(slot.entry)
 
         found = self._write(key, write)
@@ -279,8 +279,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             gone = []
             for key, stored in store.entries():
                 entry, live = delete(stored, now_ms)
-                # What is a tombstone already keeps its time: a later one would win over newer
-                # writes.
+                # A tombstone keeps its time: a later one would win over newer writes elsewhere.
                 if live:
                     gone.append((key, entry))
             return store.put_many(gone), None
@@ -362,7 +361,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             swept = store
             for key, stored in store.entries():
                 name = ENTRY_KEYS.name(key)
-                # Short names have a place of their own in the Index.
+                # A short name is its own key in the Index; longer ones share keys.
                 if name is None or is_short(name):
                     if is_garbage(stored, min_age_ms, now_ms):
                         swept = swept.remove(key)

@@ -93,7 +93,7 @@ def short_value(entry: Entry) -> Value:
 
 
 def read_value(entry: Entry, type: ValueType[T]) -> T:
-    """Return what a handle of a value type gives for an entry, as `db[key]` and a watch do.
+    """Return the value that a handle with a value type returns for an entry.
 
     Raises: TypeMismatch: a plain value does not fit the type.
     """
@@ -139,7 +139,7 @@ def by_score(index: Index) -> list[tuple[Value, float]]:
     for position, (_name, member) in enumerate(shown(ZSET, index)):
         score = member[1]
         assert isinstance(score, float)
-        unordered = math.isnan(score)  # NaN has no order, so it would upset the sort
+        unordered = math.isnan(score)  # NaN compares false with every number
         ranked.append((unordered, 0.0 if unordered else score, position, member[0], score))
     ranked.sort(key=lambda row: row[:3])  # "equal scores: member-hash order"
     return [(member, score) for _nan, _rank, _position, member, score in ranked]

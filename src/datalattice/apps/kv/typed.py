@@ -38,8 +38,8 @@ INFINITY: Final = float("inf")
 class TypedOperations(Operations[T]):
     """The operations on lists, counters, hashes, sets and sorted sets.
 
-    Each raises `WrongType` if the key is live with another type. A key that is not live reads as an
-    empty structure, and its first write makes it.
+    Each raises `WrongType` if the key is live with another type. A key that is not live reads as
+    empty, and its first write creates the list or structure.
     """
 
     __slots__ = ()
@@ -149,6 +149,7 @@ class TypedOperations(Operations[T]):
     def hget(self, key: str, field: str) -> Any:
         """Return the value of one field, None if it is absent."""
         member = FIELDS.get(self._members(key, HASH, "HGET"), checked_text(field, "a field"))
+        # A malformed field, which a peer may have sent, reads as absent.
         return member[0] if HASH.holds(field, member) and isinstance(member, Vector) else None
 
     def hdel(self, key: str, *fields: str) -> int:
@@ -249,7 +250,7 @@ class TypedOperations(Operations[T]):
         """Return the members with scores from low to high, both included, by score.
 
         Raises: TypeMismatch, UsageError: as `zadd`.
-        """  # only a well-formed field is shown
+        """
         least, most = checked_score(low), checked_score(high)
         ranked = by_score(self._members(key, ZSET, "ZRANGEBYSCORE"))
         return Vector.of([member for member, score in ranked if least <= score <= most])

@@ -14,8 +14,7 @@ from typing import Final, Generic, NamedTuple
 
 from datalattice.apps.kv.entries import VALUE, Entry
 from datalattice.apps.kv.joining import ENTRY_KEYS
-from datalattice.apps.kv.showing import read_value
-from datalattice.apps.kv.writing import read_slot
+from datalattice.apps.kv.showing import live_entry, read_value
 from datalattice.apps.valuetypes import T, ValueType
 from datalattice.cells import EMPTY_INDEX, Index, IndexPart, Value, same
 from datalattice.clock import Clock
@@ -59,10 +58,10 @@ class Watch(Stream[KeyChange[T]]):
         self._prefix: Final = prefix
         self._clock: Final = clock
         self._kind: Final = kind
-        self._seen = _store(cursor.get())  # from now on: what is there is not a change
+        self._seen = as_store(cursor.get())  # present keys are no changes
 
     def _fetch(self) -> Iterable[KeyChange[T]]:
-        before, after = self._seen, _store(self._cursor.get())
+        before, after = self._seen, as_store(self._cursor.get())
         self._seen = after
         return key_changes(before, after, self._prefix, self._clock.now_ms(), self._kind)
 
@@ -70,9 +69,9 @@ class Watch(Stream[KeyChange[T]]):
 def key_changes(
     before: Index, after: Index, prefix: str, now_ms: int, kind: ValueType[T]
 ) -> Iterator[KeyChange[T]]:
-    """Yield what readers see changed between two states of a database, in the order of its Index.
+    """Yield the changes that readers see between two stores, in the order of the Index.
 
-    Cost:   the keys that differ.
+    Cost:   proportional to the keys that differ.
     """
     if after is before or same(before, after):
         return
@@ -87,7 +86,7 @@ def key_changes(
                 was, now = ENTRY_KEYS.get(before, key), ENTRY_KEYS.get(after, key)
             else:
                 was, now = stored, written
-            change = _change(key, _live(was, now_ms), _live(now, now_ms), kind)
+            change = _change(key, live_entry(was, now_ms), live_entry(now, now_ms), kind)
             if change is not None:
                 yield change
 
@@ -96,7 +95,7 @@ def _change(
     key: str, was: Entry | None, now: Entry | None, kind: ValueType[T]
 ) -> KeyChange[T] | None:
     """Return the change of a key; None if readers see no difference."""
-    # "Type (None: deleted)"; a key that came and went between two looks is no change.
+    # "Type (None: deleted)"; a key created and deleted between two reads is no change.
     if now is None:
         return None if was is None else KeyChange(key, None, None, read_value(was, kind))
     # A write that readers cannot see, such as a new expiry, is not reported.
@@ -106,10 +105,6 @@ def _change(
     return KeyChange(key, now.type_name, read_value(now, kind), previous)
 
 
-def _store(value: Value) -> Index:
+def as_store(value: Value) -> Index:
+    """Return `value` if it is a store, otherwise an empty store."""
     return value if isinstance(value, Index) else EMPTY_INDEX
-
-
-def _live(stored: Value, now_ms: int) -> Entry | None:
-    slot = read_slot(stored, now_ms)
-    return slot.entry if slot.live else None

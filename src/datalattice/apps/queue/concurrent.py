@@ -13,6 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -85,12 +86,11 @@ class _Worker:
 
     def _take(self, wait_s: float) -> list[_Item | _Flush]:
         batch: list[_Item | _Flush] = []
-        try:
+        # Only the first record is waited for; a batch need not be full.
+        with suppress(queue.Empty):
             batch.append(self.inbox.get(timeout=wait_s) if wait_s else self.inbox.get_nowait())
             while len(batch) < self._batch_max:
                 batch.append(self.inbox.get_nowait())
-        except queue.Empty:  # as many as there were; the batch is not waited for
-            return batch
         return batch
 
     def _commit(self, batch: list[_Item | _Flush]) -> None:
@@ -123,7 +123,6 @@ class _Worker:
             # Producers get this error from `offer` and `flush`. The worker stops here, because
             # appending later records could lose or reorder records.
             self.failure = error
-            return
 
 
 class ConcurrentTopic:
@@ -199,7 +198,7 @@ class ConcurrentTopic:
             try:
                 worker.inbox.put(item, timeout=_POLL_S)
             except queue.Full:
-                continue  # wait on, but check for a close or a failure each POLL_S
+                continue  # checks for a close or a failure every _POLL_S
             return
 
     def flush(self) -> None:
@@ -229,7 +228,7 @@ class ConcurrentTopic:
             except queue.Full:
                 if worker.alive():
                     continue
-                marker.done.set()  # nothing is left that would set it
+                marker.done.set()  # a dead worker would never set it
             return
 
     def close(self) -> None:
@@ -252,7 +251,7 @@ class ConcurrentTopic:
         # "drain leftovers": records offered before `close` are committed.
         for worker in self._workers:
             worker.drain()
-        for worker in self._workers:  # after all were drained: one failure costs no other partition
+        for worker in self._workers:  # after all are drained, so that one failure stops no other
             self._check(worker)
 
     def __enter__(self) -> Self:

@@ -1,10 +1,10 @@
-"""Consumer: a named reader that goes on where it was left, at least once.
+"""Consumer: a named reader that continues from its stored position, with each entry at least once.
 
-Theory of operation: an entry is delivered, then done, then committed. Delivered and done are kept
-in memory; committing writes the position behind the entries that are done into the database
+Theory of operation: an entry is delivered, then done, then committed. Delivered and done entries
+are noted in memory; a commit writes the position after the done entries to the database
 `.consumers` of the folder's owner, in one edit for all partitions. So a position is never ahead of
-the work, and an entry that was not done comes again: after a crash, after `break` or an error in
-the loop, and after a batch of the node that failed.
+the work, and an entry that was not done is delivered again: after a crash, after `break` or an
+error in the loop, and after a failed batch of the node.
 
 Source: docs/queue.md "Consumers"; docs/design/front-door.md "Handles".
 """
@@ -40,22 +40,22 @@ CONSUMERS_DATABASE: Final = ".consumers"
 """The database of an owner that holds the positions of consumers."""
 
 Reach = tuple[Value, Owner | None, Value]
-"""What a consumer reads: topic, owner, partition. None means all owners, and all partitions."""
+"""The topic, owner and partition that a consumer reads; None means all owners or partitions."""
 
 
 class Consumer(Stream[QueueEntry[T]]):
-    """A named reader of a queue, topic or feed; each entry comes at least once.
+    """A named reader of a queue, topic or feed; each entry is delivered at least once.
 
-    Asking for the next entry says that the one before is done. What is done becomes durable every
-    `commit_every` seconds, before waiting, and on leaving `with`. An entry that is left by `break`
-    or an error is not done: the next iteration begins with it.
+    Requesting the next entry marks the one before as done. Done entries are committed every
+    `commit_every` seconds, before waiting, and at the end of `with`. If `break` or an error ends an
+    iteration, its last entry is not done: the next iteration begins with it.
 
         with node.queue("todo").consumer("robot") as tasks:
             for task in tasks: ...
 
-    Iteration and `take` raise DataLoss, and move nothing, if entries were truncated before they
-    were done (`.lost`), or if the log no longer has the entry before the position (`.forked`).
-    `seek` goes on.
+    Iteration and `take` raise DataLoss, and keep the position, if entries were truncated before
+    they were done (`.lost`), or if the log no longer has the entry before the position (`.forked`).
+    `seek` continues at another position.
     """
 
     def __init__(
@@ -90,20 +90,20 @@ class Consumer(Stream[QueueEntry[T]]):
         self._notes_start = False
         self._committed_s = time.monotonic()
         try:
-            # One reader of a name: two would commit over each other.
+            # A name has one reader: two would overwrite each other's position.
             release = self._binding.hold(f"consumer {self.name} of {self._binding.own.hex()}")
         except StoreLocked as error:
             raise ConsumerBusy(
                 f"the consumer {self.name!r} is in use by a program on this machine; close it "
                 "there, or read with another name"
             ) from error
-        # Given back when the object is collected, too.
+        # The lock is also released when the object is collected.
         self._release = weakref.finalize(self, release)
         super().__init__(partitions.root, wait=wait, timeout=timeout)
         try:
             self._begin(start)
         except BaseException:
-            super().close()  # the stream's subscription was made already
+            super().close()  # ends the subscription that the stream has made
             self._release()
             raise
 
@@ -132,7 +132,7 @@ class Consumer(Stream[QueueEntry[T]]):
         return entry
 
     def poll(self) -> list[QueueEntry[T]]:
-        """Return the next entries that are there; those delivered before are done."""
+        """Return the available entries; those delivered before are done."""
         self._request()
         self._delivered += (entries := super().poll())
         return entries
@@ -153,7 +153,7 @@ class Consumer(Stream[QueueEntry[T]]):
             while len(entries) < count and self._refill():
                 entries.append(self._ready.popleft())
         except DataLoss:
-            # The entries before the loss come first; the next request finds it again.
+            # Entries before the loss are returned first; the next request raises again.
             if not entries:
                 raise
         return entries
@@ -164,34 +164,34 @@ class Consumer(Stream[QueueEntry[T]]):
     # --- what is done ---
 
     def finish(self) -> None:
-        """Say that all delivered entries are done; unlike `commit`, it writes nothing."""
+        """Mark all delivered entries as done; unlike `commit`, write nothing."""
         with self._flush_lock:
             last = {entry.id: entry for entry in self._delivered}
             for id, entry in last.items():
-                # The hash of the record: shows a fork of the log later.
+                # The record's hash reveals a later fork of the log.
                 self._done[id] = Bookmark(entry.offset + 1, value_hash(entry.cell))
             self._is_dirty = self._is_dirty or bool(last)
             self._delivered.clear()
 
     def rewind(self) -> None:
-        """Deliver the entries that were delivered and are not done once more."""
+        """Deliver again the entries that were delivered and are not done."""
         self._refresh()
         if self._delivered or self._ready:
             self._move(self._marks())
 
     def commit(self) -> None:
-        """Say that all delivered entries are done, and make that durable.
+        """Mark all delivered entries as done, and make the position durable.
 
-        Inside `node.batch()` it becomes durable with the batch.
+        Inside `node.batch()` the position becomes durable with the batch.
         """
         self._request()
         self._flush()
 
     def seek(self, to: Start | Mapping[PartitionId, int]) -> None:
-        """Go on at another position, and make that durable.
+        """Move to another position, and make it durable.
 
         Args:   to: as `start` of `Queue.follow`; or an offset for each partition, as `position`
-                and `committed` give them.
+                and `committed` return them.
         Raises: UsageError: one offset for several partitions.
         """
         self._refresh()
@@ -206,10 +206,10 @@ class Consumer(Stream[QueueEntry[T]]):
         with self._flush_lock:
             self._done |= marks
             self._move(self._marks())
-            self._flush()  # at once: a seek that a crash undoes would surprise
+            self._flush()  # durable at the return, as a caller expects of an explicit move
 
     def close(self) -> None:
-        """Commit what is done, and give the name back. Closing twice is allowed."""
+        """Commit the done entries and release the name. Closing twice is allowed."""
         # "Before waiting, and at the end of `with`, also after an error" (docs/queue.md
         # "Consumers").
         if self.closed:
@@ -219,7 +219,7 @@ class Consumer(Stream[QueueEntry[T]]):
             if self._is_dirty:
                 self._flush()
         finally:
-            self._delivered.clear()  # delivered and not done: they come again
+            self._delivered.clear()  # they are not done, so the next reader gets them
             super().close()
             self._release()
 
@@ -244,7 +244,7 @@ class Consumer(Stream[QueueEntry[T]]):
         return {id: self._stored[at].next for id, at in fields.items() if at in self._stored}
 
     def lag(self) -> int:
-        """Return how many entries that are there now are not done."""
+        """Return how many of the present entries are not done."""
         self._refresh()
         marks, count = self._marks(), 0
         for id, reader in self._partitions.readers.items():
@@ -254,9 +254,9 @@ class Consumer(Stream[QueueEntry[T]]):
         return count
 
     def _marks(self) -> dict[PartitionId, Bookmark]:
-        """Return the position of the first entry that is not done of each partition."""
+        """Return the position of each partition: its first entry that is not done."""
         self._partitions.refresh()
-        # What is done is ahead of where a partition was begun.
+        # A done position is ahead of the position at which the partition was begun.
         return {**self._begins, **self._done}
 
     def _move(self, marks: dict[PartitionId, Bookmark]) -> None:
@@ -275,7 +275,7 @@ class Consumer(Stream[QueueEntry[T]]):
         self._binding.on_undo(self._undo)
         if self._is_stale:
             self._is_stale = False
-            begun = self._load()  # what the failed batch had stored is gone
+            begun = self._load()  # without the positions that the failed batch had stored
             self._done = {id: self._first_of(id, mark) for id, mark in self._begins.items()}
             self._is_dirty = self._notes_start and not begun
             self._move(self._marks())
@@ -294,11 +294,11 @@ class Consumer(Stream[QueueEntry[T]]):
             self._done |= self._begins
             self._partitions.move(self._done)
             # Stored at once: "end" and times mean the moment at which the consumer was first made,
-            # so entries that are appended before a restart are not passed over.
-            self._flush()  # before the first entry is delivered
+            # so a restart must not skip entries that were appended meanwhile.
+            self._flush()
 
     def _first(self, id: PartitionId, state: QueueState) -> Bookmark:
-        """Return where a partition is begun that was found just now."""
+        """Return the position at which a newly found partition begins."""
         mark = self._begins[id] = self._first_of(id, Bookmark(state.start))
         return mark
 
@@ -315,8 +315,7 @@ class Consumer(Stream[QueueEntry[T]]):
             for offset, before in [value.to_list()]
             if isinstance(offset, int) and is_within(field, self._reach)
         }
-        # Any stored field says so: of a consumer that has read nothing yet, the one that notes its
-        # start.
+        # A consumer that has read nothing yet has the field that notes its start.
         return bool(self._stored)
 
     def _is_flush_due(self, *, idle: bool) -> bool:
@@ -329,10 +328,10 @@ class Consumer(Stream[QueueEntry[T]]):
                 raise UsageError(f"the consumer {self.name!r} is closed")
             changed = {field_of(id): mark for id, mark in self._done.items()}
             if self._notes_start:
-                # A field for the start itself: a partition found later must not be read from "end"
-                # again.
+                # A field for the start itself: after a restart, a partition found later is read
+                # from its start, not from "end".
                 changed.setdefault(field_of(self._reach), Bookmark(0))
-            # Only what moved is written: an idle consumer makes no roots.
+            # Only changed positions are written: an idle consumer makes no roots.
             changed = {at: mark for at, mark in changed.items() if self._stored.get(at) != mark}
             values = {at: Vector.of((mark.next, mark.before)) for at, mark in changed.items()}
 
@@ -343,7 +342,7 @@ class Consumer(Stream[QueueEntry[T]]):
             if values:
                 self._binding.edit(store)
             self._stored |= changed
-            self._is_dirty = False  # only after the edit: an error leaves it to the next call
+            self._is_dirty = False  # after the edit: if it fails, the next call tries again
             self._committed_s = time.monotonic()
 
     def __repr__(self) -> str:
@@ -351,7 +350,7 @@ class Consumer(Stream[QueueEntry[T]]):
 
 
 class Followable(Tabular, Generic[T]):
-    """What can be followed, consumed and read as a table: a queue, a topic, a feed."""
+    """Base of queues, topics and feeds: following, consumers, and tables."""
 
     __slots__ = ()
 
@@ -387,8 +386,8 @@ class Followable(Tabular, Generic[T]):
             reader = queue.to_arrow(columns=["offset", "value"])
             duckdb.sql("select count(*) from reader")
 
-        The root is kept until the reader is read to its end or dropped. Records are decoded as they
-        are asked for, and every cell is compared with its hash.
+        The root is kept until the reader is read to its end or dropped. Records are decoded when
+        they are read, and every cell is compared with its hash.
 
         Args:   start, stop: offsets of each partition, clamped like those of a list; negative ones
                 count from its end. columns: of owner, topic, partition, offset, timestamp, key,
@@ -397,7 +396,7 @@ class Followable(Tabular, Generic[T]):
                 struct of its fields. keys: the form of keys, by name. verify: False skips the
                 comparison with the hash.
         Raises: UsageError: an argument is not accepted, this is not a handle of a node, or it is
-                called inside a batch. TypeMismatch: while it is read: a value is not of the form.
+                called inside a batch. TypeMismatch: while it is read, a value of another form.
         """
         options = {"start": start, "stop": stop, "columns": columns, "values": values}
         reader = bound(self._binding, "to_arrow").to_arrow
@@ -416,15 +415,15 @@ class Followable(Tabular, Generic[T]):
             for entry in queue.follow("end"): ...
             async for entry in queue.follow(timeout=5.0): ...
 
-        Order holds within a partition; entries of several come by time. A partition that appears
+        Entries of one partition come in order, those of several by time. A partition that appears
         later is read from its start.
 
         Args:   start: "start", "end", an offset (a negative one counts from the end), an aware
-                datetime, a timedelta back from now, or a position of each partition; one that has
-                none is read from its start. wait: False ends at the end of the log.
+                datetime, a timedelta back from now, or a position for each partition; one without
+                a position is read from its start. wait: False ends at the end of the log.
                 timeout: seconds without a new entry after which iteration ends. on_loss: "skip"
-                reports entries that were truncated before they were read, and goes on behind them.
-        Raises: UsageError: an offset for several partitions. DataLoss: while it is iterated:
+                reports entries that were truncated before they were read, and continues after them.
+        Raises: UsageError: an offset for several partitions. DataLoss: during the iteration,
                 entries were truncated before they were read.
         """
         now_ms = present_ms(self._clock)
@@ -440,10 +439,10 @@ class Followable(Tabular, Generic[T]):
         commit_every: float = 1.0,
         on_loss: OnLoss = "raise",
     ) -> Consumer[T]:
-        """Return the consumer `name`, which goes on where it was left: see `Consumer`.
+        """Return the consumer `name`, which continues from its stored position: see `Consumer`.
 
-        Args:   start: where it begins when it has no stored position. commit_every: seconds. The
-                others are those of `follow`.
+        Args:   start: where it begins without a stored position. commit_every: seconds. The others
+                are those of `follow`.
         Raises: ConsumerBusy: a program on this machine uses the name. ReadOnly: the node is read
                 only. UsageError: this is not a handle of a node.
         """
@@ -465,10 +464,10 @@ def _database(root: LatticeCursor, binding: Binding) -> Database:
 
 
 def field_of(reach: Reach) -> str:
-    """Return the field of a position, `topic/owner/partition`; without a part that means all.
+    """Return the field of a position, `topic/owner/partition`; an empty part means all.
 
     A slash or percent sign in a part is written %2F or %25; names other than strings, and
-    partitions other than integers, are written as they print, behind `%=`.
+    partitions other than integers, are written in printed form after `%=`.
     """
     topic, owner, partition = reach
     parts = (
@@ -489,7 +488,7 @@ def _escaped(text: str) -> str:
 
 
 def is_within(field: str, reach: Reach) -> bool:
-    """Return whether a field is that of a partition that a consumer with this reach reads."""
+    """Return whether a consumer with this reach reads the partition of a field."""
     parts, wanted = field.split("/"), field_of(reach).split("/")
     return len(parts) == len(wanted) and all(
         # "" in the reach means all.

@@ -57,7 +57,7 @@ class NewRecords:
         key_row = row_of("keys", keys, len(row))
         header_row = row_of("headers", headers, len(row))
         rows: list[bytes] | None = None
-        # Headers are maps: these are packed one by one.
+        # Headers are Maps, so records with headers are encoded one by one.
         if len(row) >= PACKED_MIN and header_row is None:
             rows = _packed(row, stamp_ms, key_row)
         self.rows: Final = rows

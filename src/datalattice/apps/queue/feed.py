@@ -1,4 +1,4 @@
-"""Feed: the copies of one topic that are kept here, of all owners or of some; read only.
+"""Feed: the copies of one topic in this folder, of all owners or of some; read only.
 
 Source: docs/queue.md "Feeds"; docs/design/front-door.md "Handles".
 """
@@ -23,9 +23,9 @@ from datalattice.cursors import LatticeCursor
 class Feed(Followable[T]):
     """A topic of several owners below one root; iteration yields their values by time.
 
-    Order holds within a partition. Entries of several partitions come by the times of what is
-    there now: nothing waits for an owner whose data comes late. Owners and partitions that appear
-    while a feed is followed are read from their start.
+    Entries of one partition come in order, those of several by time among the present ones: none
+    waits for an owner whose data arrives late. Owners and partitions that appear while a feed is
+    followed are read from their start.
     """
 
     __slots__ = ("_binding", "_clock", "_name", "_owners", "_root", "_type")
@@ -79,8 +79,8 @@ class Feed(Followable[T]):
     def _named(self, key: Value) -> Owner:
         return Owner(key) if self._binding is None else self._binding.owner(key)
 
-    # Only owners whose part of the section changed are looked at.
     def _changed(self, before: Value, now: Value) -> PartitionCursors:
+        # Only owners whose value in the section changed are read.
         for owner in changed_keys(before, now):
             if self._is_wanted(owner):
                 topic = self[owner]

@@ -1,8 +1,7 @@
 """Following: the entries of one or more partitions, in order, as they are appended.
 
-A follower keeps the offset of the next entry of each partition. Order holds within a partition;
-entries of several partitions come by their times, as far as they are there: a slow owner delays
-nobody else.
+A follower keeps the offset of the next entry of each partition. Entries of one partition come in
+order, those of several by time among the present ones, so that a slow owner delays no other.
 
 Source: docs/queue.md "Following"; docs/design/front-door.md "Handles".
 """
@@ -32,7 +31,7 @@ first entry at or after a time, or a time span back from now."""
 OnLoss = Literal["raise", "skip"]
 
 CHUNK: Final = 1_024
-"""Entries that are read from a partition at a time."""
+"""Most entries that are read from a partition at a time."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_1_MS: Final = -62_135_596_800_000
@@ -40,7 +39,7 @@ _YEAR_9999_MS: Final = 253_402_300_799_999
 
 
 class PartitionId(NamedTuple):
-    """Which partition of which owner's topic; None for what a queue outside a root lacks."""
+    """A partition of an owner's topic. A queue outside a root has no topic and no owner: None."""
 
     topic: Any
     owner: Owner | None
@@ -52,7 +51,7 @@ class PartitionId(NamedTuple):
 
 
 class QueueEntry(Generic[T]):
-    """One record of a queue, with where it is.
+    """One record of a queue, with its partition and offset.
 
     Shapes: cell: the record as it is stored. An element that is not a record has key and value
             None, no headers, and the time 0.
@@ -75,7 +74,7 @@ class QueueEntry(Generic[T]):
 
     @property
     def owner(self) -> Owner | None:
-        """The owner of the topic; None of a queue that stands alone."""
+        """The owner of the topic; None for a queue outside a root."""
         return self.id.owner
 
     @property
@@ -108,8 +107,8 @@ class QueueEntry(Generic[T]):
 
     @property
     def time(self) -> datetime:
-        """The time as an aware datetime in UTC, at most that of the years 1 and 9999."""
-        # A writer may set any 64-bit number.
+        """The time as an aware datetime in UTC, clamped to the years 1 to 9999."""
+        # A writer may set any 64-bit number as the time.
         return _EPOCH + timedelta(milliseconds=min(max(self.time_ms, _YEAR_1_MS), _YEAR_9999_MS))
 
     def __eq__(self, other: object) -> bool:
@@ -128,7 +127,7 @@ class QueueEntry(Generic[T]):
 
 
 def partition_id(cursor: LatticeCursor, binding: Binding | None) -> PartitionId:
-    """Return what the path of a partition's cursor says: `..., topic, :partitions, partition`."""
+    """Return the id in the path of a partition's cursor: `..., topic, :partitions, partition`."""
     path, owner = cursor.context.path, cursor.context.owner
     named = Owner(owner) if binding is None else binding.owner(owner)
     return PartitionId(
@@ -141,7 +140,7 @@ def partition_id(cursor: LatticeCursor, binding: Binding | None) -> PartitionId:
 def start_offset(state: QueueState, start: object, now_ms: int) -> int:
     """Return the offset that `start` means in a log.
 
-    A time is found by halving: it is exact where times do not decrease.
+    A time is found by binary search, which is exact if times never decrease.
     Raises: UsageError: `start` is of another kind.
     """
     if start == "start":
@@ -157,8 +156,8 @@ def start_offset(state: QueueState, start: object, now_ms: int) -> int:
         return state.start + found
     if isinstance(start, int) and not isinstance(start, bool):
         checked_offset("start", start)
-        # An offset below the start stays as it is: what was truncated is a loss, never a jump.
-        # Counted from the end, it never leads below the start.
+        # An offset below the start stays, so that the truncated records are reported as a loss. One
+        # counted from the end stops at the start.
         return start if start >= 0 else max(state.end + start, state.start)
     raise UsageError(
         f'a start is "start", "end", an offset, a datetime or a timedelta, got {start!r}'
@@ -186,7 +185,7 @@ class Bookmark(NamedTuple):
 
 def bookmark_at(state: QueueState, offset: int) -> Bookmark:
     """Return the position `offset` in a log, which may not have the entry before it."""
-    # Without the record before it nothing is known of a fork: the position alone counts.
+    # Without the record before the position, a fork cannot be detected.
     is_held = state.start < offset <= state.end
     return Bookmark(
         offset, value_hash(state.entries[offset - 1 - state.start]) if is_held else None
@@ -209,25 +208,25 @@ class PartitionReader(Generic[T]):
         return read_state(self.cursor.get())
 
     def move(self, mark: Bookmark) -> None:
-        """Go on at a position."""
+        """Continue at a position."""
         self.ahead.clear()  # read ahead from the old position
         self.mark, self.has_more = mark, True
 
     def has_forked(self, state: QueueState) -> bool:
-        """Return whether the log has another entry before the position than was read."""
+        """Return whether the entry before the position differs from the one that was read."""
         here = bookmark_at(state, self.mark.next).before
-        # Both sides must know the record: truncation alone makes no fork.
+        # Both hashes must be known: truncation alone is no fork.
         return self.mark.before is not None and here is not None and here != self.mark.before
 
     def read(self, state: QueueState) -> None:
-        """Read entries ahead, as many as `CHUNK`."""
+        """Read up to `CHUNK` entries ahead."""
         begin, stop = self.mark.next, min(self.mark.next + CHUNK, state.end)
         if begin < stop:
             cells = state.entries.iter_range(begin - state.start, stop - state.start)
             id, type = self.id, self._type
             self.ahead.extend([QueueEntry(id, at, c, type) for at, c in enumerate(cells, begin)])
             self.mark = bookmark_at(state, stop)
-        self.has_more = stop < state.end  # nothing more until the root changes
+        self.has_more = stop < state.end  # at the end, a change of the root sets it again
 
 
 PartitionCursors = Iterable[tuple[PartitionId, LatticeCursor]]
@@ -239,16 +238,15 @@ def changed_keys(before: Value, now: Value) -> list[Value]:
     """Return the keys of the Map `now` that are new, or have another value than in `before`."""
     own = now if isinstance(now, Map) else EMPTY_MAP
     other = before if isinstance(before, Map) else EMPTY_MAP
-    # A key that was removed has nothing to read.
+    # A removed key is left out: it has nothing to read.
     return [key for key, is_here, *_ in own.differences(other) if is_here]
 
 
 class PartitionSet(Generic[T]):
-    """The readers of the partitions that `find` gives.
+    """The readers of the partitions that `find` yields.
 
-    Looking costs what the partitions cost that changed since the last look.
-
-    Shapes: first: gives the position at which a partition that is new is begun: its start.
+    Shapes: first: returns the position at which a new partition begins; by default its start.
+    Cost:   a fetch reads the partitions that changed since the last one.
     """
 
     def __init__(
@@ -271,10 +269,10 @@ class PartitionSet(Generic[T]):
         self.first: Callable[[PartitionId, QueueState], Bookmark] = _first
 
     def refresh(self) -> None:
-        """Take up the partitions that are new."""
-        self._take_up(None, self.root.get())
+        """Make readers of new partitions."""
+        self._note_changed(None, self.root.get())
 
-    def _take_up(self, before: Value, now: Value) -> None:
+    def _note_changed(self, before: Value, now: Value) -> None:
         for id, cursor in self._find(before, now):
             reader = self.readers.get(id)
             # "Partitions and owners that appear later are read from their start" (docs/queue.md
@@ -285,12 +283,12 @@ class PartitionSet(Generic[T]):
             reader.has_more = True  # its value differs, so there may be more
 
     def starts(self, start: Start, now_ms: int) -> dict[PartitionId, Bookmark]:
-        """Return the position that `start` means in each partition that is there now.
+        """Return the position that `start` means in each present partition.
 
-        Raises: UsageError: `start` is an offset, and there is not one partition.
+        Raises: UsageError: `start` is an offset, and the number of partitions is not 1.
         """
         self.refresh()
-        # Offsets of different partitions have nothing in common.
+        # Offsets of different partitions are unrelated.
         if isinstance(start, int) and len(self.readers) != 1:
             raise UsageError(
                 f"the offset {start!r} needs one partition, and there are {len(self.readers)}; "
@@ -299,10 +297,10 @@ class PartitionSet(Generic[T]):
         states = {id: reader.state() for id, reader in self.readers.items()}
         return {id: bookmark_at(s, start_offset(s, start, now_ms)) for id, s in states.items()}
 
-    def known(self, positions: Mapping[Value, Bookmark]) -> dict[PartitionId, Bookmark]:
-        """Return positions that are given by the ids of partitions, as far as there are such.
+    def checked(self, positions: Mapping[Value, Bookmark]) -> dict[PartitionId, Bookmark]:
+        """Return positions, given by the partition's id in its topic, by `PartitionId`.
 
-        Raises: DataLoss: the log of a partition ends before its position, or is not there.
+        Raises: DataLoss: the log of a partition ends before its position, or is absent.
         """
         self.refresh()
         found = {id: positions[id.partition] for id in self.readers if id.partition in positions}
@@ -318,23 +316,23 @@ class PartitionSet(Generic[T]):
         return {id: reader.mark for id, reader in self.readers.items()}
 
     def move(self, marks: Mapping[PartitionId, Bookmark]) -> None:
-        """Go on at these positions, as far as the partitions were found."""
+        """Continue at these positions; those of unknown partitions are ignored."""
         for id, mark in marks.items():
             if id in self.readers:
                 self.readers[id].move(mark)
 
     def fetch(self) -> list[QueueEntry[T]]:
-        """Return the next entries that are there, by time; none if there are none.
+        """Return the next available entries by time; an empty list if there are none.
 
         Raises: DataLoss: entries were truncated before they were read, or a log has forked.
         """
         value = self.root.get()
         if value is not self._seen:
-            self._take_up(self._seen, value)
-        # Only where a reader has nothing left: a lot is used up before the next is read.
+            self._note_changed(self._seen, value)
+        # A reader reads again only when its entries are used up.
         states = {r.id: r.state() for r in self.readers.values() if r.has_more and not r.ahead}
-        # A loss is found again by the next call, which compares with the same former value.
-        self._check(states)
+        # Before `_seen` changes, so that the next call finds the same loss again.
+        self._check_losses(states)
         for id, state in states.items():
             self.readers[id].read(state)
         self._seen = value
@@ -361,7 +359,7 @@ class PartitionSet(Generic[T]):
             else:
                 heapq.heappop(heads)
 
-    def _check(self, states: dict[PartitionId, QueueState]) -> None:
+    def _check_losses(self, states: dict[PartitionId, QueueState]) -> None:
         lost, forked = {}, {}
         for id, state in states.items():
             reader = self.readers[id]
@@ -378,7 +376,7 @@ class PartitionSet(Generic[T]):
         for id in [*lost, *forked]:
             reader = self.readers[id]
             skipped = lost.get(id, range(reader.mark.next, reader.mark.next))
-            # Behind the loss, or at the same place on the new branch.
+            # After the loss, or at the same offset of the new branch.
             reader.move(Bookmark(skipped.stop))
             context = reader.cursor.context
             report = context.report if self._binding is None else self._binding.report
@@ -404,8 +402,8 @@ def _loss_text(lost: dict[PartitionId, range], forked: dict[PartitionId, int]) -
 class Follow(Stream[QueueEntry[T]]):
     """The entries of a queue, topic or feed from a start on, as they are appended.
 
-    Raises: DataLoss: when it is asked for entries that were truncated, or the log has forked; see
-            `on_loss` of `follow`.
+    Raises: DataLoss: on a request for the next entry, if it was truncated or the log has forked;
+            see `on_loss` of `follow`.
     """
 
     def __init__(
@@ -419,7 +417,7 @@ class Follow(Stream[QueueEntry[T]]):
     ) -> None:
         self._partitions: Final = partitions
         if isinstance(start, Mapping):
-            partitions.move(partitions.known(start))
+            partitions.move(partitions.checked(start))
         else:
             partitions.move(partitions.starts(start, now_ms))
         self.begun: Final = partitions.marks()

@@ -197,7 +197,7 @@ def _longer(a: QueueState, b: QueueState, start: int, context: MergeContext) -> 
         winner = a if value_hash(mine) > value_hash(theirs) else b
     lost = OTHER if winner is a else OWN
     lost_end = b.end if winner is a else a.end
-    # The lost branch is kept as evidence by the listener.
+    # The receiver of this report keeps the lost branch as evidence.
     context.report(QueueForked(context.path, first, lost, lost_end))
     return winner
 

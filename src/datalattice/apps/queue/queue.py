@@ -142,7 +142,7 @@ class Queue(Followable[T]):
         A value of None is a tombstone: compaction removes its key.
 
         Raises: TypeMismatch: `headers` is not a mapping. NoSigningKey: the queue belongs to an
-                owner and no key is at hand.
+                owner, and the cursor's context has no key of that owner.
         """
         # `to_cell` happens in the batch.
         cell = value if self._type is UNTYPED else self._type.to_cell(value)
@@ -166,11 +166,11 @@ class Queue(Followable[T]):
         return self._append(cells, keys, headers)
 
     def load(self, table: object, *, key: str | None = None, value: str | None = None) -> int:
-        """Append the rows of an Arrow table, data frame or reader; return how many there were.
+        """Append the rows of an Arrow table, data frame or reader; return their number.
 
         key: the column of keys. value: the column of values; None: each record is a Map of all
         columns. Decimals and times become numbers and ISO text. Each edit has up to 100,000 rows.
-        Raises: UsageError: it is not a table, or a column is missing. Others as `offer_many`.
+        Raises: UsageError: `table` is not a table, or a column is missing. Others as `offer_many`.
         """
         count = 0
         for keys, values in bound(self._binding, "load").rows_of(table, key, value):
@@ -196,7 +196,7 @@ class Queue(Followable[T]):
         return range(end - batch.count, end)
 
     def advance(self, before: QueueState, entries: Vector) -> bool:
-        """Replace the log of the snapshot `before` by `entries`; return whether that was done.
+        """Replace the log of the snapshot `before` by `entries`; return whether it was replaced.
 
         For writers of more records than fit in memory: they append to the entries of a snapshot,
         store finished cells on the way, and publish the result here in one update. Returns False
@@ -214,7 +214,7 @@ class Queue(Followable[T]):
         def step(value: Value) -> Value:
             nonlocal done
             made = states.advance(value, before, entries, now_ms)
-            done = made is not None  # set again each time: the update may run twice
+            done = made is not None  # set on every run: the update may run twice
             return made if done else value
 
         self._cursor.update(step)
@@ -255,7 +255,7 @@ class Queue(Followable[T]):
     def range(self, first: int, last: int) -> Vector:
         """Return the values that the queue holds at offsets `first` to `last`, both included.
 
-        They are cells, also if the handle has a type.
+        The values are cells even if the handle has a type.
         """
         state = self.state()
         low = max(checked_offset("first", first), state.start)  # "clamped to [start, end-1]"
@@ -265,7 +265,7 @@ class Queue(Followable[T]):
         return Vector.of(values) if values else EMPTY_VECTOR
 
     def entries(self, start: int | None = None, stop: int | None = None) -> Iterator[QueueEntry[T]]:
-        """Yield the entries of the offsets `start` to `stop` - 1 that are there at the call.
+        """Yield the entries at offsets `start` to `stop` - 1 that the queue holds at the call.
 
         Negative offsets count from the end, as in `queue[start:stop]`.
         Cost:   reads one leaf at a time; memory does not grow with the length of the range.
@@ -285,7 +285,7 @@ class Queue(Followable[T]):
     def __getitem__(self, at: int | slice) -> T | list[T]:
         """Return the value at an absolute offset, or those of a half-open range of offsets.
 
-        Negative offsets count from the end. A range is clamped to the offsets that are there.
+        Negative offsets count from the end. A range is clamped to the offsets that the queue holds.
         Raises: IndexError: the record is truncated or not yet appended. UsageError: a step.
         """
         state = self.state()
@@ -418,7 +418,7 @@ class Queue(Followable[T]):
         return f"{counted(count, 'record')}, {first}{state.end - 1:,}, last {last}"
 
     def _others(self) -> list[str]:
-        """Return some other owners with records in this partition, for people who look for them."""
+        """Return other owners with records in this partition: the caller may mean one of them."""
         topic, _, partition = self.id
         if self._binding is None or topic is None:
             return []

@@ -35,7 +35,8 @@ _START: Final = 3
 STATE_COUNT: Final = 4
 
 STATE_COUNT_MAX: Final = 256
-"""Most elements of a state. A dozen cells can encode any number, and a merge keeps them all."""
+"""Most elements of a state. A dozen cells can encode a Vector of any length, and a merge keeps all
+elements."""
 
 _OFFSET_MAX: Final = 2**63 - 1
 
@@ -73,9 +74,8 @@ def is_foreign_state(value: Value) -> bool:
 
 
 def _is_offset(value: Value) -> bool:
-    return (
-        type(value) is int and 0 <= value <= _OFFSET_MAX
-    )  # a boolean does not count as an integer
+    # `type`, because a bool is an instance of int.
+    return type(value) is int and 0 <= value <= _OFFSET_MAX
 
 
 def read_state(value: Value) -> QueueState:

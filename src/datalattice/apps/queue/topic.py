@@ -152,7 +152,7 @@ class Topic(Followable[T]):
     """A topic over one cursor: partitions by id (normally 0 to n - 1) and metadata.
 
     Reading writes nothing: a topic and its partitions are created by their first write. Iteration
-    yields the values of all partitions that are there, by time.
+    yields the values of all present partitions by time.
     """
 
     __slots__ = ("_binding", "_clock", "_count", "_cursor", "_type")
@@ -172,7 +172,7 @@ class Topic(Followable[T]):
         self._binding = binding
         self._count = None if partitions is None else checked_count(partitions)
         if partitions is not None:
-            # Refused when the handle is made, not at the first offer.
+            # Checked when the handle is made, not only at the first offer.
             self._wanted_count(self.num_partitions)
 
     @classmethod
@@ -298,12 +298,12 @@ class Topic(Followable[T]):
         now_ms = present_ms(self._clock)  # one reading: all records get the same time
         batches = {
             id: NewRecords(
-                [rows[at] for at in places],
+                [rows[at] for at in positions],
                 now_ms,
-                None if key_row is None else [key_row[at] for at in places],
-                None if header_row is None else [header_row[at] for at in places],
+                None if key_row is None else [key_row[at] for at in positions],
+                None if header_row is None else [header_row[at] for at in positions],
             )
-            for id, places in by_partition.items()
+            for id, positions in by_partition.items()
         }
         ends: dict[Value, int] = {}
 
@@ -326,11 +326,11 @@ class Topic(Followable[T]):
         return {id: range(ends[id] - batch.count, ends[id]) for id, batch in batches.items()}
 
     def load(self, table: object, *, key: str | None = None, value: str | None = None) -> int:
-        """Append the rows of an Arrow table, data frame or reader; return how many there were.
+        """Append the rows of an Arrow table, data frame or reader; return their number.
 
         key: the column of keys. value: the column of values; None: each record is a Map of all
         columns. Decimals and times become numbers and ISO text. Each edit has up to 100,000 rows.
-        Raises: UsageError: it is not a table, or a column is missing. Others as `offer_many`.
+        Raises: UsageError: `table` is not a table, or a column is missing. Others as `offer_many`.
         """
         count = 0
         for keys, values in bound(self._binding, "load").rows_of(table, key, value):
@@ -370,7 +370,7 @@ class Topic(Followable[T]):
     # --- fork and sync ---
 
     def fork(self) -> Topic[T]:
-        """Return a working copy; its writes arrive here with its `sync`."""
+        """Return a working copy; its `sync` merges its writes into this topic."""
         return Topic(
             self._cursor.fork(),
             self._clock,
@@ -380,7 +380,7 @@ class Topic(Followable[T]):
         )
 
     def sync(self) -> None:
-        """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
+        """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
         self._cursor.push()
 
     def __repr__(self) -> str:
@@ -390,7 +390,7 @@ class Topic(Followable[T]):
         return handle_text("Topic", name, context.owner, self._binding, self._summary)
 
     def _summary(self) -> str:
-        # Partitions without records count, too, where their number is stored.
+        # The stored number counts partitions without records, too.
         return counted(max(self.num_partitions, len(self.partitions())), "partition")
 
     def _repr_html_(self) -> str:
@@ -416,7 +416,7 @@ class Topics:
 
     @classmethod
     def create(cls, clock: Clock | None = None) -> Self:
-        """Return an empty object without topics over its own cursor."""
+        """Return an object without topics over its own cursor."""
         lattice = topic_map_lattice()
         return cls(RootLattice(lattice, lattice.zero()), clock)
 
@@ -460,11 +460,11 @@ class Topics:
         return _in_order([name for name in names if name not in (None, "")])
 
     def fork(self) -> Topics:
-        """Return a working copy; its writes arrive here with its `sync`."""
+        """Return a working copy; its `sync` merges its writes into these topics."""
         return Topics(self._cursor.fork(), self._clock, binding=self._binding)
 
     def sync(self) -> None:
-        """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
+        """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
         self._cursor.push()
 
     def __repr__(self) -> str:
