@@ -250,7 +250,7 @@ def test_content_goes_where_the_storage_is(kind: str, tmp_path: Path) -> None:
 def test_content_is_refused_where_none_is_declared() -> None:
     venue = venue_of()
     for text in ("{}", '{"content":7}', '{"content":{}}', '{"content":{"sha256":"00"}}'):
-        with pytest.raises(UsageError, match="declares no content|is not 64 hex digits"):
+        with pytest.raises(UsageError, match=r"declares no content|is not 64 hex digits"):
             venue.put_content(venue.register(text), b"")
     with pytest.raises(NoSuchPath):
         venue.put_content(bytes(32), b"")

@@ -14,7 +14,7 @@ from datalattice.apps.binding import Binding, bound, handle_text, owner_cell
 from datalattice.apps.dlfs import tree
 from datalattice.apps.dlfs.files import BinaryMode, TextMode, open_file
 from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
-from datalattice.apps.dlfs.merging import time_of
+from datalattice.apps.dlfs.merging import node_time
 from datalattice.apps.dlfs.node import (
     ZERO_NODE,
     DriveNode,
@@ -197,7 +197,7 @@ class Drive(DriveReader):
             if target[: len(source)] == source:  # "inside": it would contain itself
                 raise UsageError(f"{join_path(target)} is inside {join_path(source)}")
             # The tombstone of a moved tree has to be later than the tree.
-            stamp = max(now_ms, time_of(value) + 1) if move else now_ms
+            stamp = max(now_ms, node_time(value) + 1) if move else now_ms
             made = tree.edit(
                 root, target, stamp, tree.placement(target, value, overwrite=overwrite)
             )

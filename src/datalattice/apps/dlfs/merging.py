@@ -52,7 +52,7 @@ from datalattice.lattice import (
 Key = tuple[bytes, bytes | int]
 
 
-def time_of(value: Value) -> int:
+def node_time(value: Value) -> int:
     """Return the time of a node: its utime; of a directory, the greatest in its subtree.
 
     A malformed value has time -1.

@@ -19,7 +19,7 @@ from datalattice.apps.dlfs.node import (
     split_path,
 )
 from datalattice.apps.dlfs.properties import properties_of
-from datalattice.apps.dlfs.tree import PathNames, listed, live_entries
+from datalattice.apps.dlfs.tree import PathNames, live_entries, sorted_entries
 from datalattice.cells import Value, blob_length, same, value_hash
 from datalattice.cursors import LatticeCursor, Stream
 from datalattice.errors import IsADirectory, NoSuchPath, NotADirectory, UsageError
@@ -107,7 +107,7 @@ def walked(names: PathNames, value: Value) -> Iterator[tuple[str, list[str], lis
     waiting = [(names, value)]
     while waiting:
         place, directory = waiting.pop()  # an explicit stack: Python's recursion is limited
-        found = listed(directory)
+        found = sorted_entries(directory)
         below = [(name, child) for name, child, node in found if node.is_directory]
         yield (
             join_path(place),
@@ -146,7 +146,7 @@ def _differing(names: PathNames, before: Value, after: Value) -> Iterator[FileCh
     # Equal subtrees have equal hashes and are skipped.
     if same(before, after) or len(names) > DRIVE_DEPTH_MAX:
         return
-    old, new = ({name: child for name, child, _ in listed(one)} for one in (before, after))
+    old, new = ({name: child for name, child, _ in sorted_entries(one)} for one in (before, after))
     for name in sorted({*old, *new}):
         was, now, path = old.get(name), new.get(name), (*names, name)
         if was is not None and now is not None and same(was, now):
@@ -209,13 +209,14 @@ class DriveReader:
 
     def list(self, path: PathLike = "/") -> FileNames:
         """Return the names in a directory, in the order of their UTF-8 bytes."""
-        return [name for name, _, _ in tree.listed(self._directory(path))]
+        return [name for name, _, _ in tree.sorted_entries(self._directory(path))]
 
     def entries(self, path: PathLike = "/") -> Stats:
         """Return the status of every entry of a directory, in the order of names."""
         names = split_path(path)
         return [
-            stat_of((*names, name), value) for name, value, _ in tree.listed(self._directory(path))
+            stat_of((*names, name), value)
+            for name, value, _ in tree.sorted_entries(self._directory(path))
         ]
 
     def page(self, path: PathLike, start: bytes, count: int) -> tuple[Stats, bytes]:

@@ -18,7 +18,7 @@ from datalattice.apps.dlfs.merging import (
     Merging,
     entries_of,
     is_well_formed,
-    time_of,
+    node_time,
 )
 from datalattice.apps.dlfs.node import (
     ABOVE,
@@ -76,7 +76,7 @@ def _later(own: Value, other: Value) -> Value:
 DELETIONS: Final = ExactKeys(_later, texts=False)
 
 
-def root_of(value: Value) -> DriveNode:
+def root_node(value: Value) -> DriveNode:
     """Return the parts of the root of a drive; None reads as an empty drive.
 
     Raises: TypeMismatch: the value is not a directory.
@@ -102,7 +102,7 @@ def find(root: Value, names: PathNames) -> Value:
     """Return the live node at `names`. Raises: NoSuchPath: nothing is there."""
     # A drive that was never written reads as empty.
     value: Value = ZERO_NODE if root is None else root
-    node = root_of(value)
+    node = root_node(value)
     for position, name in enumerate(names):
         if node.entries is None:  # "a missing step, file or tombstone in the way: not found"
             raise NotADirectory(f"{join_path(names[:position])} is a file")
@@ -204,7 +204,7 @@ def unreachable(value: Value) -> list[str]:
     return found
 
 
-def listed(value: Value) -> list[tuple[str, Value, DriveNode]]:
+def sorted_entries(value: Value) -> list[tuple[str, Value, DriveNode]]:
     """Return what `live_entries` yields, in the order of the names' bytes."""
     # "in Index (UTF-8 byte) order", also for names beyond the compared bytes.
     return sorted(live_entries(value), key=_name_bytes)
@@ -237,7 +237,7 @@ def edit(root: Value, names: PathNames, now_ms: int, change: NodeEdit) -> Value:
         # it" (docs/dlfs.md "Writes"). Computed once per write, as it may walk a directory.
         if not found:
             latest = max([above.base for above in chain])
-            found.append(next_stamp(now_ms, max(latest, time_of(present))))
+            found.append(next_stamp(now_ms, max(latest, node_time(present))))
         return found[0]
 
     child = change(present, stamp)
@@ -273,7 +273,7 @@ def check_file(root: Value, names: PathNames) -> None:
 
 def _directories(root: Value, names: PathNames) -> list[DriveNode]:
     """Return the directories from the root to `names`, both included."""
-    chain = [root_of(root)]
+    chain = [root_node(root)]
     for position, name in enumerate(names):
         node = read_node(stored(chain[-1], name))
         path = join_path(names[: position + 1])
@@ -345,7 +345,7 @@ def edit_metadata(
     """
     if names:
         return edit(root, names, now_ms, _new_metadata(names, metadata))
-    node = root_of(root)
+    node = root_node(root)
     stamp = next_stamp(now_ms, max(node.base, node.utime))
     return _with_metadata(ZERO_NODE if root is None else root, node, metadata, lambda: stamp)
 

@@ -151,7 +151,7 @@ class Database(TypedOperations[T], Tabular):
         self._cursor = cursor
         self._held = None
         self._clock = clock or SystemClock()
-        self._name = checked_name(name)
+        self._name = checked_database(name)
         self._replica = checked_replica(replica, cursor.context)
         given = owner_cell(owner)
         self._owner: Value = key_pair.public_key if given is None and key_pair else given
@@ -197,7 +197,7 @@ class Database(TypedOperations[T], Tabular):
         owner's signature and writes nothing.
         """
         identity = owner_cell(owner)
-        cursor = root.path(KV_SECTION, identity, VALUE_KEY, checked_name(name))
+        cursor = root.path(KV_SECTION, identity, VALUE_KEY, checked_database(name))
         return cls(cursor, clock, replica, name=name, owner=identity, of=of, binding=binding)
 
     @property
@@ -449,7 +449,7 @@ def joined(value: Value, stores: list[Index], context: MergeContext) -> Value:
     return value
 
 
-def checked_name(name: object) -> str:
+def checked_database(name: object) -> str:
     """Return `name` if it is valid for a database.
 
     Raises: TypeMismatch: it is not a str. UsageError: it is empty.

@@ -150,7 +150,7 @@ def read_entry(cell: Value) -> Entry | None:
     return Entry(cell, kind, tag, value, utime, expire, base)
 
 
-def is_entry(cell: Value) -> bool:
+def is_sound_entry(cell: Value) -> bool:
     """Return whether `cell` is an entry and all its members are well formed.
 
     Cost:   reads every member of a structure.

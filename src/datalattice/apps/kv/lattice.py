@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.kv.entries import ZERO_ENTRY, is_entry, read_entry
+from datalattice.apps.kv.entries import ZERO_ENTRY, is_sound_entry, read_entry
 from datalattice.apps.kv.joining import merge_entries
 from datalattice.apps.kv.order import latest_of_entries
 from datalattice.cells import Keyword, Value
@@ -46,7 +46,7 @@ class KVEntryLattice(Lattice):
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether `value` is an entry and all its members are well formed."""
-        return is_entry(value)
+        return is_sound_entry(value)
 
     def accepts(self, other: Value, context: MergeContext) -> bool:
         """Return whether `other` is an entry; the merge checks its members one by one."""

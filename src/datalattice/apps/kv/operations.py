@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from datalattice.apps.kv.entries import VALUE_TAG, Entry, register
 from datalattice.apps.kv.joining import ENTRY_KEYS
 from datalattice.apps.kv.keys import checked_key, checked_text, checked_values
-from datalattice.apps.kv.showing import read_value
+from datalattice.apps.kv.showing import typed_value
 from datalattice.apps.kv.writing import (
     KeyState,
     after,
@@ -117,7 +117,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
     # --- values ---
 
     def _value(self, entry: Entry) -> T:
-        return read_value(entry, self._type)
+        return typed_value(entry, self._type)
 
     def __getitem__(self, key: str) -> T:
         """Return the value of a live key; raise KeyError if the key is not live."""
@@ -308,7 +308,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
         for name, limit in (("start", start), ("stop", stop)):
             if limit is not None:
                 checked_text(limit, f"`{name}`, a key,")
-        return live_entries(self.store(), prefix, self._clock.now_ms(), start, stop)
+        return live_keys(self.store(), prefix, self._clock.now_ms(), start, stop)
 
     # --- expiry ---
 
@@ -392,7 +392,7 @@ class _Values(ValuesView[T]):
             yield self._mapping._value(entry)
 
 
-def live_entries(
+def live_keys(
     store: Index, prefix: str, now_ms: int, start: str | None = None, stop: str | None = None
 ) -> Iterator[tuple[str, Entry]]:
     """Yield the live keys of a store that `Operations.scan` asks for, with their entries."""

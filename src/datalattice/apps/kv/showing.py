@@ -79,7 +79,7 @@ def shown_value(entry: Entry) -> Value:
     if kind is HASH:
         return by_field(entry.members)
     if kind is SET:
-        return Set.of([member[0] for _name, member in shown(kind, entry.members)])
+        return Set.of([member[0] for _name, member in visible_members(kind, entry.members)])
     if kind is ZSET:
         return Vector.of([Vector.of(pair) for pair in by_score(entry.members)])
     return total_of(entry.members)
@@ -92,7 +92,7 @@ def short_value(entry: Entry) -> Value:
     return members if is_long else shown_value(entry)
 
 
-def read_value(entry: Entry, type: ValueType[T]) -> T:
+def typed_value(entry: Entry, type: ValueType[T]) -> T:
     """Return the value that a handle with a value type returns for an entry.
 
     Raises: TypeMismatch: a plain value does not fit the type.
@@ -104,14 +104,14 @@ def read_value(entry: Entry, type: ValueType[T]) -> T:
     return cast("T", shown_value(entry))
 
 
-def shown(kind: StructureKind, index: Index) -> Iterator[tuple[Value, Vector]]:
+def visible_members(kind: StructureKind, index: Index) -> Iterator[tuple[Value, Vector]]:
     """Yield the visible members with their keys."""
     for key, member in index.entries():
         if kind.holds(key, member) and kind.shows(member) and isinstance(member, Vector):
             yield key, member
 
 
-def fields(index: Index) -> Iterator[tuple[str, Value]]:
+def visible_fields(index: Index) -> Iterator[tuple[str, Value]]:
     """Yield the visible fields of a hash with their values."""
     for field, member in FIELDS.entries(index):
         if HASH.holds(field, member) and HASH.shows(member) and isinstance(member, Vector):
@@ -120,7 +120,7 @@ def fields(index: Index) -> Iterator[tuple[str, Value]]:
 
 def by_field(index: Index) -> Index | Map:
     """Return the visible fields of a hash; a Map if a field is longer than 32 bytes."""
-    return fielded(list(fields(index)))
+    return fielded(list(visible_fields(index)))
 
 
 def fielded(pairs: list[tuple[str, Value]]) -> Index | Map:
@@ -136,7 +136,7 @@ def by_score(index: Index) -> list[tuple[Value, float]]:
     A NaN score, which a peer may send, comes last.
     """
     ranked: list[tuple[bool, float, int, Value, float]] = []
-    for position, (_name, member) in enumerate(shown(ZSET, index)):
+    for position, (_name, member) in enumerate(visible_members(ZSET, index)):
         score = member[1]
         assert isinstance(score, float)
         unordered = math.isnan(score)  # NaN compares false with every number
@@ -244,16 +244,16 @@ def _structured(
         return _hash(stored, members, value, now_ms)
     if kind is SET:
         assert isinstance(value, Set)
-        gone = [one[0] for _name, one in shown(SET, members) if one[0] not in value]
+        gone = [one[0] for _name, one in visible_members(SET, members) if one[0] not in value]
         stored = remove_members(stored, SET, "SHOW", gone, now_ms)[0]
-        held = Set.of([one[0] for _name, one in shown(SET, members)])
+        held = Set.of([one[0] for _name, one in visible_members(SET, members)])
         return add_members(stored, [one for one in value if one not in held], now_ms)[0]
     assert isinstance(value, Vector)
     wanted = [(pair[0], checked_score(pair[1])) for pair in value if isinstance(pair, Vector)]
     kept = Set.of([member for member, _score in wanted])
-    gone = [one[0] for _name, one in shown(ZSET, members) if one[0] not in kept]
+    gone = [one[0] for _name, one in visible_members(ZSET, members) if one[0] not in kept]
     stored = remove_members(stored, ZSET, "SHOW", gone, now_ms)[0]
-    scores = Map.of([(one[0], one[1]) for _name, one in shown(ZSET, members)])
+    scores = Map.of([(one[0], one[1]) for _name, one in visible_members(ZSET, members)])
     # An equal score is not written again: its time stays.
     fresh = [one for one in wanted if not same(scores.get(one[0]), one[1])]
     return add_scored(stored, fresh, now_ms)[0]
@@ -261,7 +261,7 @@ def _structured(
 
 def _hash(stored: Value, members: Index, value: Value, now_ms: int) -> Value:
     assert isinstance(value, (Index, Map))
-    before = dict(fields(members))
+    before = dict(visible_fields(members))
     wanted = {field: held for field, held in value.entries() if isinstance(field, str)}
     gone = [field for field in before if field not in wanted]
     changed = [

@@ -14,7 +14,13 @@ from typing import Any, Final
 from datalattice.apps.kv.keys import checked_text, checked_values
 from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, StructureKind
 from datalattice.apps.kv.operations import Operations
-from datalattice.apps.kv.showing import by_field, by_score, checked_score, fields, shown
+from datalattice.apps.kv.showing import (
+    by_field,
+    by_score,
+    checked_score,
+    visible_fields,
+    visible_members,
+)
 from datalattice.apps.kv.writing import (
     add_members,
     add_scored,
@@ -170,7 +176,7 @@ class TypedOperations(Operations[T]):
 
     def hlen(self, key: str) -> int:
         """Return the number of fields of a hash."""
-        return sum(1 for _field in fields(self._members(key, HASH, "HLEN")))
+        return sum(1 for _field in visible_fields(self._members(key, HASH, "HLEN")))
 
     # --- sets ---
 
@@ -192,12 +198,12 @@ class TypedOperations(Operations[T]):
 
     def smembers(self, key: str) -> Set:
         """Return the members of a set."""
-        members = shown(SET, self._members(key, SET, "SMEMBERS"))
+        members = visible_members(SET, self._members(key, SET, "SMEMBERS"))
         return Set.of([member[0] for _name, member in members])
 
     def scard(self, key: str) -> int:
         """Return the number of members of a set."""
-        return sum(1 for _member in shown(SET, self._members(key, SET, "SCARD")))
+        return sum(1 for _member in visible_members(SET, self._members(key, SET, "SCARD")))
 
     # --- sorted sets ---
 
@@ -257,7 +263,7 @@ class TypedOperations(Operations[T]):
 
     def zcard(self, key: str) -> int:
         """Return the number of members of a sorted set."""
-        return sum(1 for _member in shown(ZSET, self._members(key, ZSET, "ZCARD")))
+        return sum(1 for _member in visible_members(ZSET, self._members(key, ZSET, "ZCARD")))
 
 
 def positions(start: int, stop: int, count: int) -> tuple[int, int]:

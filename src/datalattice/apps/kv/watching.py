@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple
 
 from datalattice.apps.kv.entries import VALUE, Entry
 from datalattice.apps.kv.joining import ENTRY_KEYS
-from datalattice.apps.kv.showing import live_entry, read_value
+from datalattice.apps.kv.showing import live_entry, typed_value
 from datalattice.apps.valuetypes import T, ValueType
 from datalattice.cells import EMPTY_INDEX, Index, IndexPart, Value, same
 from datalattice.clock import Clock
@@ -97,12 +97,12 @@ def _change(
     """Return the change of a key; None if readers see no difference."""
     # "Type (None: deleted)"; a key created and deleted between two reads is no change.
     if now is None:
-        return None if was is None else KeyChange(key, None, None, read_value(was, kind))
+        return None if was is None else KeyChange(key, None, None, typed_value(was, kind))
     # A write that readers cannot see, such as a new expiry, is not reported.
     if was is not None and was.tag == now.tag and same(was.cell[VALUE], now.cell[VALUE]):
         return None
-    previous = None if was is None else read_value(was, kind)
-    return KeyChange(key, now.type_name, read_value(now, kind), previous)
+    previous = None if was is None else typed_value(was, kind)
+    return KeyChange(key, now.type_name, typed_value(now, kind), previous)
 
 
 def as_store(value: Value) -> Index:

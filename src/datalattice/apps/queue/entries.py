@@ -53,9 +53,9 @@ class NewRecords:
         keys: Iterable[object] | None = None,
         headers: Iterable[object] | None = None,
     ) -> None:
-        row = listed("values", values)
-        key_row = row_of("keys", keys, len(row))
-        header_row = row_of("headers", headers, len(row))
+        row = list_argument("values", values)
+        key_row = row_argument("keys", keys, len(row))
+        header_row = row_argument("headers", headers, len(row))
         rows: list[bytes] | None = None
         # Headers are Maps, so records with headers are encoded one by one.
         if len(row) >= PACKED_MIN and header_row is None:
@@ -69,21 +69,21 @@ class NewRecords:
         return log.extend(self.entries) if self.rows is None else log.extend_encoded(self.rows)
 
 
-def listed(name: str, column: object) -> list[object]:
+def list_argument(name: str, column: object) -> list[object]:
     """Return an argument as a list. Raises: TypeMismatch: it is not an iterable."""
     if not isinstance(column, Iterable):
         raise TypeMismatch(f"`{name}` is not an iterable: {type(column).__name__}")
     return list(column)
 
 
-def row_of(name: str, column: Iterable[object] | None, count: int) -> list[object] | None:
+def row_argument(name: str, column: Iterable[object] | None, count: int) -> list[object] | None:
     """Return an argument that has one element for each of `count` values as a list, or None.
 
     Raises: TypeMismatch: it is not an iterable. UsageError: it has another length.
     """
     if column is None:
         return None
-    row = listed(name, column)
+    row = list_argument(name, column)
     # "Appends all or none in one update": a short row must not shift keys to other values.
     if len(row) != count:
         raise UsageError(

@@ -148,7 +148,7 @@ def start_offset(state: QueueState, start: object, now_ms: int) -> int:
     if start == "end":
         return state.end
     if isinstance(start, datetime | timedelta):
-        wanted_ms = time_ms(start, now_ms)
+        wanted_ms = unix_ms(start, now_ms)
         entries = range(len(state.entries))
         found = bisect_left(
             entries, wanted_ms, key=lambda at: entry_stamp_ms(state.entries[at]) or 0
@@ -164,7 +164,7 @@ def start_offset(state: QueueState, start: object, now_ms: int) -> int:
     )
 
 
-def time_ms(time: datetime | timedelta, now_ms: int) -> int:
+def unix_ms(time: datetime | timedelta, now_ms: int) -> int:
     """Return a time, or a span back from `now_ms`, in Unix milliseconds.
 
     Raises: UsageError: the datetime has no time zone.

@@ -19,8 +19,8 @@ from datalattice.apps.queue.metadata import (
     EMPTY_METADATA,
     Metadata,
     is_metadata,
+    metadata_of,
     put_metadata,
-    read_metadata,
     same_metadata,
     write_metadata,
 )
@@ -89,7 +89,7 @@ def read_state(value: Value) -> QueueState:
         return EMPTY_STATE
     return QueueState(
         entries if isinstance(entries, Vector) else EMPTY_VECTOR,
-        read_metadata(meta),
+        metadata_of(meta),
         stamp_ms if isinstance(stamp_ms, int) else 0,
         start if isinstance(start, int) else 0,
         tuple(extra),  # "kept from own and not interpreted"

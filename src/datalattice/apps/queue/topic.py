@@ -13,7 +13,7 @@ from typing import Final, Self
 from datalattice.apps.binding import Binding, bound, handle_text, owner_cell
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
-from datalattice.apps.queue.entries import NewRecords, listed, row_of
+from datalattice.apps.queue.entries import NewRecords, list_argument, row_argument
 from datalattice.apps.queue.following import (
     OnLoss,
     PartitionCursors,
@@ -287,8 +287,11 @@ class Topic(Followable[T]):
         """
         # Converted before the update: a change may run again, and an iterator gives its items once.
         cells = values if self._type is UNTYPED else self._type.to_cells(values)
-        rows = listed("values", cells)
-        key_row, header_row = row_of("keys", keys, len(rows)), row_of("headers", headers, len(rows))
+        rows = list_argument("values", cells)
+        key_row, header_row = (
+            row_argument("keys", keys, len(rows)),
+            row_argument("headers", headers, len(rows)),
+        )
         count = self._wanted_count(self.num_partitions)
         by_partition: dict[Value, list[int]] = {}
         for at in range(len(rows)):
