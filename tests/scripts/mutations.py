@@ -1613,8 +1613,8 @@ MUTATIONS: Final = (
     Mutation(
         "journal: a reader takes a record while its writer still does",
         "engine/journal.py",
-        "            with self._lock:\n                # Together",
-        "            if True:\n                # Together",
+        "            with self._lock:\n                # Under one lock",
+        "            if True:\n                # Under one lock",
         (
             UNIT + "engine/test_journaled.py::"
             "test_a_thread_that_reads_while_a_record_is_published_does_not_take_it_twice",

@@ -43,7 +43,6 @@ Accumulate = Callable[[Value, Value], object]
 Wake = Callable[[], None]
 """Called by the thread that replaced a value, afterwards. It is quick and never raises."""
 
-
 _COUNTED: Final = (Map, Index, Set, Vector, List)
 
 
@@ -81,8 +80,8 @@ class Reference:
     def __init__(self, value: Value) -> None:
         self.value = value
         self._lock: Final = threading.Lock()
-        # Written in single steps, without the lock: a listener may end while garbage is collected,
-        # in a thread that holds the lock.
+        # Changed in single steps, without the lock: the garbage collector may end a listener in a
+        # thread that holds the lock.
         self._listeners: dict[object, Wake] = {}
 
     def swap(self, expected: Value, new: Value) -> bool:
@@ -126,7 +125,7 @@ class Reference:
 class Cursor:  # no ABC: see `cells.CellSink`
     """A handle on an immutable value.
 
-    Host values given to it (dict, list, set) become cells. Threads may share a cursor.
+    Python values given to it (dict, list, set) become cells. Threads may share a cursor.
     """
 
     __slots__ = ()
@@ -266,9 +265,9 @@ class Cursor:  # no ABC: see `cells.CellSink`
 
         def change(current: Value) -> Value:
             nonlocal result
-            given = self._seed(current)
             # A missing value is passed as the zero of its lattice, so a function need not handle
             # None.
+            given = self._seed(current)
             result = to_cell(function(given))
             # "One that returns the object it was given changes nothing, not even the identity of
             # the value" (docs/cursors.md "Operations").
@@ -280,13 +279,13 @@ class Cursor:  # no ABC: see `cells.CellSink`
     # --- merging ---
 
     def merge(self, value: object) -> Value:
-        """Replace the value by that of the detached cursor `value`, if it is unchanged since.
+        """Replace the value by that of the detached cursor `value`, if it has not changed since.
 
         Returns whether it was replaced. Merging values needs a lattice cursor.
         Raises: UnsupportedOperation: `value` is not a detached cursor.
         """
-        # A detached cursor replaces instead of merging, if the value is still the one that it was
-        # made from.
+        # Without a lattice nothing can be merged: the detached value replaces this one, if this one
+        # still is what it was detached from.
         if isinstance(value, Root):
             return self.compare_and_set(value.initial_value, value.get())
         raise UnsupportedOperation(f"a {type(self).__name__} without a lattice cannot merge values")
@@ -365,7 +364,7 @@ class PathCursor(Cursor):
 
     def path(self, *keys: object) -> Cursor:
         """Return a cursor on the value at `keys`; with no keys, this cursor."""
-        # One cursor for the whole path: a chain would rebuild the value once for each link.
+        # One cursor for all keys: in a chain of cursors a write would rebuild the value in each.
         return PathCursor(self._base, self._keys + cells(keys), self._lattice) if keys else self
 
     def _path_shown(self) -> Sequence[object]:
@@ -396,8 +395,7 @@ class PathCursor(Cursor):
         return before, after
 
     def _seed(self, value: Value) -> Value:
-        # "If that is nil and a lattice is known at the end of the path, that lattice's zero": an
-        # update function gets a value that is present as it is.
+        # "If that is nil and a lattice is known at the end of the path, that lattice's zero".
         lattice = self._lattice_here() if value is None else None
         return value if lattice is None else lattice.zero()
 

@@ -44,7 +44,6 @@ from datalattice.lattice import (
 SyncCallback = Callable[[Value], object]
 """Called with the value of a root that syncs; returns an equal value, or one to merge."""
 
-
 Gate = Callable[[MergeContext], None]
 """Called with the context before a write below an owner. It may wait; it raises to refuse."""
 
@@ -123,7 +122,7 @@ class LatticeCursor(Cursor):
         """Merge the value with the cursor above this one; return it."""
 
     def push(self) -> None:
-        """Sync as `sync` does, without a walk to the value."""
+        """Sync as `sync` does, without reading the value afterwards."""
         self.sync()
 
     def merge(self, value: object) -> Value:
@@ -274,7 +273,7 @@ class ForkedLattice(_Holder):
                 return self._joined(local, theirs)
 
             synced = self._parent._apply(join)[1]
-            # There was a write here meanwhile: it stays, merged with what the parent has now.
+            # A write was made here meanwhile: it is merged with the parent's value, and stays.
             if not self._reference.swap(local, synced) and self._lattice is not None:
                 self._reference.apply(lambda current: self._joined(current, synced))
             self._fork_point = synced

@@ -151,13 +151,13 @@ class _WriteCheck:
         for own, other in _pairs(before, after):
             for key, has, mine, had, theirs in own.differences(other):  # type: ignore[arg-type]
                 old, new = mine if has else ABSENT, theirs if had else ABSENT
-                came = key
+                new_key = key
                 if is_exact and isinstance(other, Index) and had:
-                    came = other.key_cell(key)
-                    if has and not same(key, came):  # another owner's slot in the same position
+                    new_key = other.key_cell(key)
+                    if has and not same(key, new_key):  # another owner's slot in the same position
                         yield from self._entry(lattice, key, old, ABSENT, (*path, key))
                         old = ABSENT
-                yield from self._entry(lattice, came, old, new, (*path, came))
+                yield from self._entry(lattice, new_key, old, new, (*path, new_key))
 
     def _entry(
         self, lattice: Lattice, key: Value, before: object, after: object, path: tuple[Value, ...]
@@ -215,20 +215,20 @@ class _WriteCheck:
                 return None
             return NoSigningKey(f"{self._foreign(path)}, so it cannot be removed")
         if not isinstance(after, Signed):
-            error = f"got {_kind(after)} without a signature"
+            got = f"got {_kind(after)} without a signature"
             if is_own:
                 at = self._at(path)
-                return TypeMismatch(f"{at} takes a Signed value by a key of its owner, {error}")
-            return NoSigningKey(f"{self._foreign(path)}; {error}")
+                return TypeMismatch(f"{at} takes a Signed value by a key of its owner, {got}")
+            return NoSigningKey(f"{self._foreign(path)}; {got}")
         signer = after.public_key
         is_claimed = self._is_claimed(before, signer)
         if owner is not None and not is_claimed and not context.verify_owner(owner, signer):
-            error = f"got one signed by 0x{signer.hex()}, which may not sign for its owner"
+            got = f"got one signed by 0x{signer.hex()}, which may not sign for its owner"
             if is_own:
                 return BadSignature(
-                    f"{self._at(path)} takes values signed by a key of its owner, {error}"
+                    f"{self._at(path)} takes values signed by a key of its owner, {got}"
                 )
-            return NoSigningKey(f"{self._foreign(path)}; {error}")
+            return NoSigningKey(f"{self._foreign(path)}; {got}")
         # The signer first, then the signature: the first error names the key to use.
         if not after.verify():
             return BadSignature(f"{self._at(path)} is not what 0x{signer.hex()} signed")
@@ -242,9 +242,9 @@ class _WriteCheck:
         # This node signed it, so the write may drop parts of the current value.
         if is_claimed or (is_own and (owner is None or context.holds(signer))):
             return None
-        place = context.at((*context.path, *path), owner)
+        below = context.at((*context.path, *path), owner)
         # If merging adds nothing to the write, it contains everything that the owner has signed.
-        if same(lattice.merge(_value(before), after, place), after):
+        if same(lattice.merge(_value(before), after, below), after):
             return None
         return NotContained(f"{self._foreign(path)}; got an earlier or a different state")
 

@@ -71,7 +71,7 @@ def without_malformed(store: Store, unsound: Mapping[bytes, str]) -> Repair:
     if top in unsound:
         raise BadFormat(f"the root itself is malformed: {unsound[top]}")
     tainted = _above(store, encoding, unsound)
-    # The unsound cells lie outside of the root: nothing has to be left out.
+    # The root does not reach the unsound cells, so nothing has to be left out.
     if not tainted:
         return Repair(root, ())
     holes = Holes(unsound, tainted)

@@ -1,11 +1,11 @@
-"""Rings: the newest of some events, which several readers share.
+"""Rings: the newest events of one source, which several readers share.
 
     ring = EventRing(128)
     stream = EventStream(ring)      # what is added from now on
     ring.add(event)
 
-A reader has a position and nothing else. One that is so slow that its next event is gone gets
-`EventsMissed`, and its stream ends: it begins again, and knows that it has missed something.
+A reader has a position and nothing else. If it is so slow that its next event is gone, it gets
+`EventsMissed` and its stream ends: it opens another one, and knows how many events it missed.
 
 Source: docs/design/service.md "Events".
 """
@@ -31,7 +31,7 @@ RING_EVENTS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class EventsMissed:
-    """So many events were gone before a reader took them."""
+    """`count` events were gone before the reader took them."""
 
     count: int
 
@@ -41,7 +41,7 @@ class EventRing(Generic[T]):
 
     def __init__(self, size: int = RING_EVENTS, entropy: Entropy | None = None) -> None:
         self.id: Final = (entropy or SystemEntropy()).bytes(_ID_BYTES)
-        """Identifies this ring: numbers of another one, as of before a restart, mean nothing."""
+        """Identifies this ring: numbers of another one, such as from before a restart, differ."""
         self._events: deque[T] = deque(maxlen=size)
         self._count = 0
         self._lock: Final = threading.Lock()
@@ -55,14 +55,14 @@ class EventRing(Generic[T]):
         self._listeners.tell()
 
     def after(self, number: int) -> tuple[int, list[T]]:
-        """Return the events from the one of this number on, and the number of the next one.
+        """Return (the number of the next event, the events from `number` on).
 
-        Numbers begin with 0. Events that are gone are left out, which a reader sees by the count.
+        Numbers begin with 0. If events are gone, there are fewer than the two numbers say.
         """
         with self._lock:
-            lacking = max(0, self._count - max(0, number))
+            wanted = max(0, self._count - max(0, number))
             kept = list(self._events)
-            return self._count, kept[len(kept) - min(lacking, len(kept)) :]
+            return self._count, kept[len(kept) - min(wanted, len(kept)) :]
 
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after each event from now on; return a function that ends this."""
@@ -72,7 +72,7 @@ class EventRing(Generic[T]):
 class EventStream(Stream[T | EventsMissed]):
     """The events of a ring from now on; it ends with `EventsMissed` when it was too slow.
 
-    ring: of the events. next: the number of the event that comes next; None at first: the newest.
+    next: the number of the first event; None: the next one that is added.
     """
 
     def __init__(

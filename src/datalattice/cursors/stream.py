@@ -92,7 +92,7 @@ class Stream(ABC, Generic[T]):
 
     def __init__(self, source: Source, *, wait: bool = True, timeout: float | None = None) -> None:
         if timeout is not None and timeout < 0:
-            raise UsageError(f"`timeout` is not 0 or more seconds, or None: {timeout!r}")
+            raise UsageError(f"`timeout` is 0 or more seconds, or None; got {timeout!r}")
         self._waits: Final = wait
         self._timeout: Final = timeout
         self._ready: Final[deque[T]] = deque()
@@ -125,20 +125,20 @@ class Stream(ABC, Generic[T]):
     def _take_up_to(self, count: int, timeout: float) -> list[T]:
         """Return up to `count` items, waiting up to `timeout` seconds for the first one.
 
-        Raises: UsageError: `count` is not 1 or more.
+        Raises: UsageError: `count` is less than 1.
         """
         if count < 1:
-            raise UsageError(f"`count` is not 1 or more: {count!r}")
+            raise UsageError(f"`count` is 1 or more, got {count!r}")
         # Monotonic: a clock set back must not prolong the wait.
         ends_s = time.monotonic() + timeout
         while True:
-            self._bell.flag.clear()  # cleared before looking: news in between rings it again
+            self._bell.flag.clear()  # before looking: an item that comes meanwhile sets it again
             if self._is_flush_due(idle=False):
                 self._flush()
             items = self._take_ready(count)
             if items or self.closed or time.monotonic() >= ends_s:
                 return items
-            # "before waiting": what is done becomes durable while there is time.
+            # Before waiting: marks of items that are done become durable while there is time.
             if self._is_flush_due(idle=True):
                 self._flush()
             self._bell.flag.wait(max(ends_s - time.monotonic(), 0.0))

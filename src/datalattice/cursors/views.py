@@ -67,7 +67,7 @@ class TimeCache(View):
     def __init__(self, source: Cursor, ttl_ms: int, clock: Clock | None = None) -> None:
         super().__init__(source)
         if ttl_ms < 0:
-            raise UsageError(f"ttl_ms is not 0 or more: {ttl_ms}")
+            raise UsageError(f"ttl_ms is 0 or more, got {ttl_ms}")
         self._ttl_ms: Final = ttl_ms
         self._clock: Final[Clock] = SystemClock() if clock is None else clock
         self._cached: tuple[int, Value] | None = None

@@ -53,7 +53,7 @@ def open_engine(
     """
     text = os.fspath(where)  # a Path and its text are the same engine
     if text == MEMORY_URL:
-        if read_only:  # it would never show anything
+        if read_only:  # it would be empty for ever
             raise UsageError("an engine in memory starts empty and cannot be opened with read_only")
         return MemoryEngine(tables)
     # Any other scheme is a mistake, not the name of a folder.
@@ -66,8 +66,9 @@ def open_engine(
     try:
         opens = partial(open_journal, folder, create=not read_only)
         boot = boot_id()
-        # What is not made durable is not written twice. Without a boot id nothing says after a
-        # power failure that the header of the journal may be older than its records.
+        # With 0 bytes every transaction goes to the tables at once. A journal saves waits for the
+        # disk, which tables that are not durable do not have; and without a boot id it is unknown
+        # after a power failure whether its header is older than its records.
         full_bytes = JOURNAL_BYTES if durable and boot else 0
         return JournaledEngine(base, opens, boot, full_bytes=full_bytes)
     except BaseException:

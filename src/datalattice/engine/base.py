@@ -15,6 +15,7 @@ writer nor block it. A read transaction belongs to one thread at a time.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final, Protocol, Self, runtime_checkable
@@ -35,6 +36,9 @@ TABLES_MAX: Final = 64
 
 TABLE_NAME_BYTES_MAX: Final = 64
 """Longest name of a table."""
+
+FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Codes of the operating system that need room: no space, no quota, file too large."""
 
 
 class ReadTxn(Protocol):

@@ -20,8 +20,8 @@ UNFINISHED: Final = "unfinished"
 def copy_tables(engine: Engine, folder: str | os.PathLike[str]) -> None:
     """Replace the tables in a folder by those of an engine now; durable on return.
 
-    Writers of any process go on meanwhile. A crash leaves the old tables there, without what was in
-    their journal alone, or the new ones.
+    Writers of any process continue meanwhile. A crash leaves the new tables or the old ones, these
+    perhaps without the transactions that only their journal had.
     Raises: StoreFull, StoreFailed: they cannot be written.
     """
     target = Path(folder)
@@ -34,8 +34,9 @@ def copy_tables(engine: Engine, folder: str | os.PathLike[str]) -> None:
         with closing(copy), engine.read() as view, copy.write() as txn:
             for table in engine.tables:
                 txn.put_many(table, view.scan(table))
-        # Of older tables: they are void from now on, and must not stand in front of the new ones.
-        # The header first: without it all records that check count, so a crash leaves them whole.
+        # The journal of the old tables: its records must not be read in front of the new ones. The
+        # header goes first: without it every record with a right check counts, so a crash between
+        # the two steps loses none.
         for name in (JOURNAL_END_FILE, JOURNAL_FILE):
             (target / name).unlink(missing_ok=True)
         (made / DATA_FILE).replace(target / DATA_FILE)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class GroupTxn:
-    """The write transaction as one piece of work sees it; over when the piece returns."""
+    """The write transaction as one piece of work uses it; over when the piece returns."""
 
     __slots__ = ("_callbacks", "_raw", "_undo")
 
@@ -46,7 +46,7 @@ class GroupTxn:
 
     @property
     def writer(self) -> WriteTxn:
-        """What changes go through: the transaction itself where no old values are kept."""
+        """The object to write through: the transaction itself if no old values are kept."""
         raw = self._live()
         return raw if self._undo is None else self
 
@@ -88,7 +88,7 @@ class GroupTxn:
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
         raw = self._live()
         if self._undo is not None:
-            # Every key that is going to vanish.
+            # The old values of all keys in the range, which a rollback puts back.
             self._remember(raw, table, [key for key, _ in raw.scan(table, start, end)])
         return raw.delete_range(table, start, end)
 
@@ -101,7 +101,7 @@ class GroupTxn:
     def _remember(self, raw: WriteTxn, table: str, keys: list[bytes]) -> None:
         undo = self._undo
         assert undo is not None
-        # The first value counts, whatever the piece writes later.
+        # Only the value before the first write counts; later writes of the piece have replaced it.
         new = [key for key in keys if (table, key) not in undo]
         for key, value in zip(new, raw.get_many(table, new), strict=True):
             undo[table, key] = value
@@ -126,7 +126,7 @@ class GroupTxn:
 class _Piece:
     """A piece of work: what it returned or raised, and a lock that its thread waits for.
 
-    shared: calls that are made for several pieces at once have it in place of `work`.
+    shared: the function of `run_shared`, in place of `work`.
     """
 
     __slots__ = (
@@ -158,13 +158,13 @@ class _Piece:
         self.wake.acquire()
 
     def end(self, value: Any, error: BaseException | None = None) -> None:
-        """Note what came of it: a result, or the exception that its thread gets."""
+        """Store the result, or the exception that its thread gets."""
         self.is_done = True
         self.value = value
         self.error = error
 
     def fail(self, error: BaseException) -> None:
-        """Note that the commit failed; an exception of its own stays."""
+        """Note that the commit failed; an exception of the piece itself stays."""
         if self.error is None:  # the piece's own error says more than the commit's
             self.error = error
         self.callbacks = []  # nothing was committed, so nothing may be announced
@@ -178,7 +178,7 @@ class _Piece:
 
 
 class _Abandoned(Exception):
-    """What came first in a transaction failed, so nothing else is in it."""
+    """The first piece of a transaction failed: nothing else is in it, so it is rolled back."""
 
 
 def _together(piece: _Piece, pieces: list[_Piece], at: int) -> list[_Piece]:
@@ -228,7 +228,7 @@ class GroupCommit:
     def run_shared(
         self, shared: Callable[[GroupTxn, list[Item]], Iterable[T | Exception]], item: Item
     ) -> T:
-        """Call `shared` with the items of all threads that came with it; return this one's result.
+        """Call `shared` with the items of all threads that wait with it; return this one's result.
 
         For work that costs less for many at once than for each alone. It returns a result for each
         item, in their order; an exception there is raised to the caller of that item alone. Where
@@ -246,7 +246,7 @@ class GroupCommit:
                 raise UsageError("run was called within a piece of work; use its transaction")
             # A callback writes: its thread leads already, so it commits at once.
             self._commit([piece])
-            self._collect(piece, self._owner or piece)  # behind those of earlier commits
+            self._collect(piece, self._owner or piece)  # after those of earlier commits
             return piece.result()
         try:
             with self._lock:
@@ -320,7 +320,7 @@ class GroupCommit:
                     self._run_all(raw, pieces, takes_queue=takes_queue)
             except _Abandoned:
                 if not all(piece.is_done for piece in pieces):
-                    continue  # what failed was first: the rest is tried without it
+                    continue  # the first piece failed: the others are tried without it
             except BaseException as error:  # noqa: BLE001 - raised in the threads of the pieces
                 for piece in pieces:
                     piece.fail(error)
@@ -342,14 +342,14 @@ class GroupCommit:
 
     def _run(self, raw: WriteTxn, pieces: list[_Piece], *, is_first: bool) -> None:
         """Run one piece, or several by one call."""
-        # What fails first takes the transaction with it, so it needs no old values.
+        # If the first piece fails, the transaction is rolled back, so it needs no old values.
         txn = GroupTxn(raw, None if is_first else {})
         self._in_work = True
         try:
             outcomes = _call(txn, pieces)
         except BaseException as error:  # noqa: BLE001 - raised in the thread of the piece
             for piece in pieces:
-                # Of several that failed together each is tried again, unless it was a signal.
+                # Pieces that failed in one call are tried again one by one, except after a signal.
                 if len(pieces) == 1 or not isinstance(error, Exception):
                     piece.end(None, error)  # other pieces go on; this one's thread gets it
                 piece.is_alone = True
@@ -370,7 +370,7 @@ class GroupCommit:
         finally:
             self._in_work = False
         for piece in pieces:
-            if not piece.is_done:  # of a call that failed for several: which of them was it?
+            if not piece.is_done:  # the call failed for several: each is tried alone
                 self._run(raw, [piece], is_first=False)
 
     def _collect(self, piece: _Piece, owner: _Piece) -> None:

@@ -4,7 +4,7 @@ LMDB writes a page of every table that a transaction touches, and waits for the 
 small transaction is appended to a file, the journal, which is synced once; its changes are held in
 memory, in front of the tables. Once the journal is full, and for a large transaction, all changes
 go to the tables in one transaction there, which also names the next generation of the journal: from
-then on the records in the file are void, and the next ones are written over them.
+then on the records in the file do not count, and the next ones are written over them.
 
     journal     = 128 zeros, records
     journal.end = boot id 16, generation 16, end u64, number of records so far u64, CRC-32 u32
@@ -19,9 +19,9 @@ A check covers the body and the check before, the first one the generation, so r
 records or of a failed write are never read as a record. Integers are big-endian.
 
 Any number of processes may use the file. A writer holds the write transaction of the tables, so
-there is one at a time. `end` says how far the records are durable: all read up to there, and never
-see what a power failure could take back. After a restart of the machine the header may be older
-than the records; all that check are durable then, and count.
+there is one at a time. `end` says how far the records are durable: all processes read up to there,
+and so never see a transaction that a power failure could undo. After a restart of the machine the
+header may be older than the records; then every record with a right check is durable, and counts.
 
 Length: one file format, with the transactions that read through it.
 """
@@ -29,7 +29,6 @@ Length: one file format, with the transactions that read through it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import threading
@@ -45,6 +44,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from datalattice.crypto import blake3
 from datalattice.engine.base import (
+    FULL_CODES,
     TABLE_KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
     Engine,
@@ -69,18 +69,16 @@ JOURNAL_BYTES: Final = 512 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024
 """Larger transactions go to the tables at once: writing them twice would cost more."""
 
-
-_KEY: Final = b"generation"
-_HEADER: Final = Struct(">16s16sQQ")
+_KEY: Final = b"generation"  # in `JOURNAL_TABLE`
+_HEADER: Final = Struct(">16s16sQQ")  # boot id, generation, end, number of records
 _HEADER_BYTES: Final = _HEADER.size + 4
-_START: Final = 128
-_HEAD: Final = Struct(">I16s")
+_START: Final = 128  # where the first record begins
+_HEAD: Final = Struct(">I16s")  # of a record: length, check
 _LENGTH: Final = Struct(">I")
-_REMOVED: Final = 2**32 - 1
-_HEADER_LOOKS: Final = 100
+_REMOVED: Final = 2**32 - 1  # in place of the length of a value
+_HEADER_LOOKS: Final = 100  # readings of a header until one has the right checksum
 _CHECK_BYTES: Final = 16
 _NO_GENERATION: Final = bytes(16)
-_FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class JournalFile(Protocol):
@@ -147,7 +145,7 @@ class _Recent:
         self.count = number  # last: what a snapshot counts is complete
 
     def find(self, table: str, key: bytes, count: int) -> tuple[int, bytes | None] | None:
-        """Return the newest of the first `count` records' values of a key; None: none has one."""
+        """Return (record number, value) of the newest of the first `count` records with a key."""
         values = self.values.get(table)
         versions = None if values is None else values.get(key)
         if versions is not None:
@@ -476,11 +474,11 @@ class JournaledEngine:
         *,
         full_bytes: int = JOURNAL_BYTES,
     ) -> None:
-        """Use `open_journaled`, unless the disk is simulated.
+        """Use `open_engine`, unless the disk is simulated.
 
-        base: durable, with the table `journal` besides those of this engine. open_file: given a
-        name; None while there is no such file. boot: differs after each restart of the machine,
-        empty where unknown.
+        base: durable, with the table `journal` besides those of this engine. open_file: opens a
+        file by name; returns None while there is no such file. boot: differs after each restart of
+        the machine, empty where unknown.
         """
         self._base = base
         self._names = tuple(name for name in base.tables if name != JOURNAL_TABLE)
@@ -493,7 +491,7 @@ class JournaledEngine:
         self._lock = threading.RLock()
         self._recent = _Recent(_NO_GENERATION)
         self._records = 0  # as the header says, for the next one
-        self._has_looked = False  # behind the records that the header knows
+        self._has_looked = False  # whether a writer has looked for records after the header's end
         self._is_damaged = False
         self._closed = False
         if base.read_only:
@@ -502,8 +500,8 @@ class JournaledEngine:
             with base.write() as raw:  # alone: files are filled with zeros
                 self._open_files()
                 self._move_header()
-                # What a killed writer has left counts from now on or never: a caller decides by
-                # what it reads before it writes. Whoever reads or writes gets the damage raised.
+                # Records of a killed writer are adopted now or never, since a caller reads before
+                # it writes and relies on that. Damage is raised again by reads and writes.
                 with contextlib.suppress(Corruption):
                     self._follow(raw, is_writer=True)
         except BaseException:
@@ -597,12 +595,13 @@ class JournaledEngine:
             file.write(recent.end, record + bytes(_LENGTH.size))
             file.sync()
             with self._lock:
-                # Together: a reader that found it published would read it into `recent`, too.
+                # Under one lock: a reader that found the record published before `recent` has it
+                # would add it a second time.
                 end = recent.end + len(record)
                 self._publish(_Header(self._boot, recent.generation, end, self._records + 1))
                 recent.apply(changes, len(record), check)
         except OSError as error:
-            # Not acknowledged, so it should not be found after a power failure either.
+            # The transaction was not acknowledged, so its record is made invalid.
             with contextlib.suppress(OSError):
                 file.write(recent.end, bytes(_HEAD.size))
                 file.sync()
@@ -624,7 +623,7 @@ class JournaledEngine:
                 if value is None:
                     raw.delete(table, key)
             raw.put_many(table, [(key, value) for key, value in rows if value is not None])
-        # Of the history so far, so that a journal is never taken for that of other tables.
+        # Derived from all records so far, so that the journal of other tables never fits.
         number = self._base.last_commit.to_bytes(8, "big")
         raw.put(JOURNAL_TABLE, _KEY, blake3(recent.check + number)[:_CHECK_BYTES])
 
@@ -651,8 +650,8 @@ class JournaledEngine:
             former = file.read(0, _HEADER.size)
             if any(former):
                 _, generation, end, records = _HEADER.unpack(former)
-                # Of no boot, so that all that checks counts: that version may have written after
-                # this one, or may do so again.
+                # With a boot id that fits none, every record with a right check counts: the earlier
+                # version may have written after this one, or may do so again.
                 self._publish(_Header(bytes(16), generation, end, records))
                 file.write(0, bytes(_START))
                 file.sync()
@@ -691,9 +690,9 @@ class JournaledEngine:
             raise _failure(error) from error
 
     def _follow(self, view: ReadTxn, *, is_writer: bool = False) -> tuple[_Recent, bool]:
-        """Return the records in front of the tables as `view` shows them.
+        """Return (the records in front of the tables as `view` shows them, whether they are valid).
 
-        With them goes whether nothing can have been written over them while they were read.
+        Not surely valid are records that another writer may have overwritten during the reading.
         """
         generation = view.get(JOURNAL_TABLE, _KEY) or _NO_GENERATION
         recent = self._recent
@@ -705,9 +704,10 @@ class JournaledEngine:
             return recent, True
         is_published = header.generation == generation
         published = header.end if is_published else _START
-        # In another boot all that checks was read from the disk, so it is durable, and counts: the
-        # header may be older. In this boot it says what was acknowledged, and no more counts; but a
-        # volume that was taken off, and copies of it, have an older one, so a writer looks once.
+        # If the header is of another boot, every record with a right check came from the disk, so
+        # it is durable and counts: the header may be older. If it is of this boot, only the records
+        # up to its end count. But the header of a detached volume, or of a copy, may be older, so a
+        # writer looks for further records once.
         is_bounded = header.boot == self._boot and (self._has_looked or not is_writer)
         if is_bounded and recent.end >= published:
             return recent, is_published or is_writer
@@ -723,13 +723,13 @@ class JournaledEngine:
                 self._adopt(recent)
             self._has_looked = True
         elif not is_bounded and self._header().boot == self._boot:
-            # A writer came meanwhile, so not all that checks is durable.
+            # A writer came meanwhile, so a record with a right check may not be durable.
             self._recent = _Recent(_NO_GENERATION)
             return self._follow(view)
         return recent, is_writer
 
     def _record(self, recent: _Recent) -> tuple[dict[str, dict[bytes, bytes | None]], int, bytes]:
-        """Return the record behind the last one, its size and check; a size of 0: there is none."""
+        """Return (changes, size, check) of the record after the last one; size 0: there is none."""
         file = self._file
         assert file is not None, "records are read from a file that is there"
         head = self._read(file, recent.end, _HEAD.size)
@@ -746,7 +746,8 @@ class JournaledEngine:
         file = self._file
         assert file is not None, "a writer has made the file"
         try:
-            # Written again: a sync that failed may have left them clean and lost.
+            # Written again: after a failed sync the kernel may hold pages that never got to the
+            # disk and count as written.
             file.write(_START, file.read(_START, recent.end - _START))
             file.sync()
             count = self._records + recent.count
@@ -809,7 +810,7 @@ def _decode(body: bytes) -> dict[str, dict[bytes, bytes | None]]:
 
 
 def _failure(error: OSError) -> StoreFull | StoreFailed:
-    if error.errno in _FULL_CODES:
+    if error.errno in FULL_CODES:
         return StoreFull(f"the journal: no room left: {error.strerror}")
     return StoreFailed(f"the journal: {error.strerror}")
 
@@ -846,13 +847,13 @@ class _OsFile:
 
 
 class _MappedFile:
-    """The header, in memory that all processes share. Its maker is the only writer meanwhile."""
+    """The header, in memory that all processes share. With `create` no other process writes it."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
         file = _OsFile(path, create=create)
         try:
             if file.size() < _HEADER_BYTES:
-                if not create:  # its maker is about to fill it
+                if not create:  # the process that made it has not filled it yet
                     raise FileNotFoundError
                 file.write(0, bytes(_HEADER_BYTES))
             access = mmap.ACCESS_WRITE if create else mmap.ACCESS_READ
@@ -877,9 +878,9 @@ class _MappedFile:
 
 
 def open_journal(folder: Path, name: str, *, create: bool) -> JournalFile | None:
-    """Open a file of the journal in a folder; None: it is not there, and is not to be created.
+    """Open a file of the journal in a folder; None: it is not there, and `create` is False.
 
-    With `create` by one process at a time.
+    Only one process at a time may create.
     """
     try:
         if name == JOURNAL_END_FILE:
@@ -912,7 +913,7 @@ def _take_room(file: _OsFile, folder: Path) -> None:
 
 
 def boot_id() -> bytes:
-    """Return what differs after each restart of the machine; empty where it is unknown."""
+    """Return bytes that differ after each restart of the machine; empty where it is unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
     except OSError:

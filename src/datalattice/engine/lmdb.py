@@ -25,6 +25,7 @@ from typing import Any, Final, Self
 import lmdb
 
 from datalattice.engine.base import (
+    FULL_CODES,
     TABLES_MAX,
     VALUE_BYTES_MAX,
     KeyValue,
@@ -62,9 +63,6 @@ READERS_MAX: Final = 1_024
 DATA_FILE: Final = "data.mdb"
 _LOCK_FILE: Final = "lock.mdb"
 
-
-_FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space, no quota, file too large
-
 _FULL_BYTES: Final = 1 << 20
 """With less free space than this, EIO means a full disk: LMDB writes at most 256 KiB at once."""
 
@@ -94,11 +92,11 @@ def _is_full(error: lmdb.Error, where: str) -> bool:
     """
     code = getattr(error, "code", 0)
     if code != errno.EIO:
-        return code in _FULL_CODES
+        return code in FULL_CODES
     try:
         status = os.statvfs(where)
     except OSError:
-        return False  # the disk itself fails: not a full one
+        return False  # the disk itself fails
     return status.f_bavail * status.f_frsize < _FULL_BYTES
 
 
@@ -106,7 +104,7 @@ class _Environment:
     """One LMDB environment of this process, shared by the engines that name its folder."""
 
     def __init__(self, path: Path, name: str, *, durable: bool, create: bool) -> None:
-        self.name = name  # resolved at opening: the path may lead elsewhere later
+        self.name = name  # the real path at opening: a link may lead elsewhere later
         self.durable = durable
         self.users = 0
         self.pid = os.getpid()
@@ -138,7 +136,7 @@ class _Environment:
     def take(self) -> None:
         """Become the one thread that writes; waits for another one.
 
-        Raises: UsageError: this thread is it already.
+        Raises: UsageError: this thread writes already.
         """
         me = threading.get_ident()
         if self.writer_thread == me:  # two nested writers of one thread would wait for each other
@@ -174,7 +172,7 @@ def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = os.path.realpath(path)  # two paths may lead to one folder
     with _shared_lock:
-        # Nothing that could run a finalizer stands between the look and the count of users.
+        # From this look-up to the count of users nothing may run a finalizer, which could close it.
         file, pid = _file_of(path), os.getpid()
         found = _shared.get(name)
         if found is not None and found.pid != pid:
@@ -335,7 +333,7 @@ class _Transaction:
         """Return the value of `key`, or None."""
         raw = self._live()
         handle = self._engine.handle(table)
-        is_long = not is_short(key)
+        is_long = not is_plain(key)
         if handle is None:  # the table does not exist yet: no key
             return None
         try:
@@ -354,7 +352,7 @@ class _Transaction:
         handle = self._engine.handle(table)
         are_short = True
         for key in wanted:
-            if not is_short(key):
+            if not is_plain(key):
                 are_short = False
         if handle is None:
             return [None] * len(wanted)
@@ -442,7 +440,7 @@ class LmdbSnapshot(_Transaction):
     def _group(
         self, long: LongKeys, group: bytes, start: bytes, end: bytes | None, reverse: bool
     ) -> Iterator[KeyValue]:
-        """Yield the keys from `start` to before `end` that are longer than `group` and begin so."""
+        """Yield the keys from `start` to before `end` that begin with `group` and are longer."""
         above = successor(group)
         # Within one group; a reverse walk begins at the bound or at the group's end.
         bound: bytes | None = max(start, group + b"\0")
@@ -590,9 +588,9 @@ class LmdbWriteTxn(_Transaction):
         return entry if len(entry[0]) <= SHORT_KEY_BYTES else None  # a group is walked by seeking
 
     def _seek(self, table: str, bound: bytes | None, reverse: bool) -> tuple[Any, KeyValue | None]:
-        """Return the first entry at or after `bound`, or with `reverse` the last before it.
+        """Return (cursor, entry): the first at or after `bound`, with `reverse` the last before it.
 
-        With it goes a cursor that stands on it; None for a long key or the empty one.
+        The cursor is on the entry; None for a long key or the empty one.
         """
         raw = self._live()
         try:
@@ -621,11 +619,11 @@ class LmdbWriteTxn(_Transaction):
     def put(self, table: str, key: bytes, value: bytes) -> None:
         raw = self._live()
         check_value(value)
-        short = is_short(key)
+        plain = is_plain(key)
         handle = self._engine.handle(table)
         self._writes += 1  # an open scan must seek anew
         try:
-            if short:
+            if plain:
                 raw.put(key, value, db=handle)
             else:
                 self._long(table).put(key, value)
@@ -643,17 +641,17 @@ class LmdbWriteTxn(_Transaction):
             cursor.putmulti(items if plain else self._checked(items, long))
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
-        for key, value in long:  # behind the short ones: the order of distinct keys does not matter
+        for key, value in long:  # after the short ones: the order of distinct keys does not matter
             self.put(table, key, value)
 
     def _checked(self, items: Iterable[KeyValue], long: list[KeyValue]) -> Iterator[KeyValue]:
         """Yield the pairs with short keys after checking each; append the others to `long`."""
         for pair in items:
-            # The conditions repeat is_short and check_value to save two calls per valid pair.
+            # The conditions repeat is_plain and check_value to save two calls per valid pair.
             key, value = pair
             if not (type(value) is bytes and len(value) <= VALUE_BYTES_MAX):
                 check_value(value)
-            if (type(key) is bytes and 0 < len(key) <= SHORT_KEY_BYTES) or is_short(key):
+            if (type(key) is bytes and 0 < len(key) <= SHORT_KEY_BYTES) or is_plain(key):
                 self._writes += 1  # `items` may be made from a scan
                 yield pair
             else:
@@ -661,11 +659,11 @@ class LmdbWriteTxn(_Transaction):
 
     def delete(self, table: str, key: bytes) -> bool:
         raw = self._live()
-        short = is_short(key)
+        plain = is_plain(key)
         handle = self._engine.handle(table)
         self._writes += 1
         try:
-            gone: bool = raw.delete(key, db=handle) if short else self._long(table).delete(key)
+            gone: bool = raw.delete(key, db=handle) if plain else self._long(table).delete(key)
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
         return gone
@@ -678,7 +676,7 @@ class LmdbWriteTxn(_Transaction):
 
 
 def _are_plain(items: list[KeyValue]) -> bool:
-    """Return whether all keys are on disk as they are, and nothing is to be refused."""
+    """Return whether all keys are stored as they are, and all pairs are valid."""
     for key, value in items:
         if not (type(key) is bytes and 0 < len(key) <= SHORT_KEY_BYTES):
             return False
@@ -687,7 +685,7 @@ def _are_plain(items: list[KeyValue]) -> bool:
     return True
 
 
-def is_short(key: bytes) -> bool:
+def is_plain(key: bytes) -> bool:
     """Return whether `key` is on disk as it is.
 
     Raises: UsageError: as check_key.

@@ -45,17 +45,17 @@ class LongKeys:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""
-        place = self._place(key)
-        if place is None:
+        found_at = self._locate(key)
+        if found_at is None:
             return None
-        _, table, stored = place
+        _, table, stored = found_at
         found: bytes | None = self._raw.get(stored, None, table)
         return found
 
-    def _place(self, key: bytes) -> tuple[list[tuple[Any, bytes, bytes]], Any, bytes] | None:
-        """Return the groups that lead to a key, its table and its name there; None: no such key.
+    def _locate(self, key: bytes) -> tuple[list[tuple[Any, bytes, bytes]], Any, bytes] | None:
+        """Return (groups on the way to a key, its table, its key there); None: a group is missing.
 
-        Of a group: the table of its entry, the name there, and its number.
+        A group is (table of its entry, key there, number of the group).
         """
         groups: list[tuple[Any, bytes, bytes]] = []
         if not key:
@@ -105,10 +105,10 @@ class LongKeys:
 
     def delete(self, key: bytes) -> bool:
         """Remove `key`, and the groups that are empty then; return whether it was there."""
-        raw, place, surplus = self._raw, self._place(key), -1
-        if place is None:
+        raw, found_at, surplus = self._raw, self._locate(key), -1
+        if found_at is None:
             return False
-        groups, table, stored = place
+        groups, table, stored = found_at
         if not raw.delete(stored, db=table):
             return False
         # From the innermost group: an empty one would be found by scans.

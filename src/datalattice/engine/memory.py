@@ -61,8 +61,8 @@ class MemoryEngine:
         self._names = check_tables(tables)
         self._tables = {name: _Table({}, []) for name in self._names}
         self._write_lock = threading.Lock()
-        # A commit must not swap a table while a reader pins it. Reentrant: garbage collection may
-        # close a snapshot at any moment, also in a thread that holds this lock.
+        # Held while a commit replaces tables and while a reader pins them. Reentrant: garbage
+        # collection may close a snapshot at any moment, also in a thread that holds this lock.
         self._swap_lock = threading.RLock()
         self._writer_thread: int | None = None
         self._closed = False

@@ -98,7 +98,7 @@ def test_take_gives_a_list_and_the_next_request_says_that_it_is_done() -> None:
         assert values_of(tasks.take(9)) == [4]
         assert tasks.take(9) == []
         assert tasks.lag() == 0
-        with pytest.raises(UsageError, match="`count` is not 1 or more"):
+        with pytest.raises(UsageError, match="`count` is 1 or more"):
             tasks.take(0)
 
 

@@ -67,7 +67,7 @@ def test_a_timeout_ends_the_loop_quietly() -> None:
     begun_s = time.monotonic()
     assert list(stream) == [1]
     assert time.monotonic() - begun_s >= 0.02
-    with pytest.raises(UsageError, match="`timeout` is not 0 or more seconds"):
+    with pytest.raises(UsageError, match="`timeout` is 0 or more seconds"):
         Counted(Root(1), timeout=-1.0)
 
 

@@ -168,5 +168,5 @@ def test_wrong_parts_are_refused() -> None:
         Transformer(Root(1), None)  # type: ignore[arg-type]
     with pytest.raises(TypeMismatch, match="the source of a view is not a Cursor: int"):
         TimeCache(1, 5)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="ttl_ms is not 0 or more: -1"):
+    with pytest.raises(UsageError, match="ttl_ms is 0 or more, got -1"):
         TimeCache(Root(1), -1)
