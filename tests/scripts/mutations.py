@@ -1915,7 +1915,7 @@ MUTATIONS: Final = (
     Mutation(
         "sketches: a failed session counts as complete",
         "sync/weaver/comparisons.py",
-        "            self._differs = True  # equal sets were answered `done`\n"
+        "            self._differs = True  # equal sets would be answered `done`\n"
         "            return super().start()\n",
         "            return Step(is_done=True)\n",
         (

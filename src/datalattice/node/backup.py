@@ -142,7 +142,7 @@ class Backup:
             return taken or None
 
     def _try(self, work: Callable[[], None], observer: Observer) -> bool:
-        """Do something; return whether it succeeded, and degrade the node if not."""
+        """Run `work`; return whether it succeeded, and degrade the node if not."""
         try:
             work()
         except Exception as error:  # noqa: BLE001 - a filter of the user may raise anything

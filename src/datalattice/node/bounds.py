@@ -14,7 +14,7 @@ from typing import Final
 
 BURST_S: Final = 4  # after a pause a peer may send the share of this many seconds at once
 
-# A frame that has begun has to grow by so many bytes in so many seconds, or end.
+# An incomplete frame must grow by this many bytes in every period, or its connection ends.
 PROGRESS_BYTES: Final = 1_000
 PROGRESS_S: Final = 10.0
 

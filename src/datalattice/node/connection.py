@@ -260,7 +260,7 @@ class Connection:
         self._account()
 
     def handled(self, payload_bytes: int, stream: int = MAIN_STREAM) -> None:
-        """Note that the lane is done with a frame of so many bytes."""
+        """Note that the lane is done with a frame of `payload_bytes`."""
         self._streams.handled(stream, payload_bytes)
         if self._streams.is_idle:
             self._idle.set()
@@ -319,7 +319,8 @@ class Connection:
             self._on_held(change)
         # "128 MB (`peer_bytes_max`), then it is cut" (docs/protocol.md "Limits").
         if held > self._held_bytes_max:
-            self.cut(f"{held} bytes of it wait here, {self._held_bytes_max} may", "memory")
+            text = f"{held} bytes of its frames wait here, at most {self._held_bytes_max} are kept"
+            self.cut(text, "memory")
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -396,7 +397,7 @@ class Connection:
                 if self._reading is None:
                     return await self._link.read()
                 await asyncio.wait((self._reading,))
-        else:  # a frame waits here for its turn: wait for the link and for that at once
+        else:  # a frame waits here: its turn or more bytes may come first
             if self._reading is None:
                 self._reading = asyncio.ensure_future(self._link.read())
             stirred = asyncio.ensure_future(self._stirred.wait())

@@ -1,4 +1,4 @@
-"""Sync: replicas and what moves messages between them, without I/O; time is passed in."""
+"""Sync: replicas and the state machines that exchange their messages; no I/O, no clock."""
 
 from datalattice.sync import conversation as conversation
 from datalattice.sync.conduct import MALFORMED_FRAME as MALFORMED_FRAME, UNASKED as UNASKED

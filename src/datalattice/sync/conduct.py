@@ -1,4 +1,4 @@
-"""Conduct: counts the useless messages of a peer, and tells when to disconnect it.
+"""Conduct: counts the useless messages of a peer, and says when to disconnect it.
 
 Single useless messages happen between honest nodes: an answer after its request timed out, a value
 of a section that only one side has. So most kinds are bounded in a row, and a useful message resets
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 MALFORMED_MAX: Final = 8
-"""Undecodable frames before a connection is closed. They are never forgiven."""
+"""Undecodable frames, in a row or not, before a connection is closed."""
 
 UNASKED_MAX: Final = 1_000
 """Answers in a row to no request of ours, replays included, before a connection is closed."""
@@ -20,7 +20,7 @@ IGNORED_MAX: Final = 20_000
 """Messages in a row that this node ignores before a connection is closed."""
 
 REFUSED_MAX: Final = 10_000
-"""Values or cells in a row that were not taken before a connection is closed."""
+"""Refused values or cells in a row before a connection is closed."""
 
 MALFORMED_FRAME: Final = "malformed"
 UNSOUND: Final = "unsound"
@@ -56,8 +56,8 @@ class Conduct:
         return f"{limit} {what}" if self._counts[kind] >= limit else None
 
     def forgive(self) -> None:
-        """Note a useful message."""
-        # Bounded is "each kind in a row" (docs/design/replication.md, Conduct). Frames that cannot
-        # be read have no honest cause, so nothing takes those back.
+        """Note a useful message: it resets all counts but that of undecodable frames."""
+        # Bounded is "each kind in a row" (docs/design/replication.md, Conduct). No honest node
+        # sends an undecodable frame, so that count only grows.
         for kind in (UNASKED, IGNORED, REFUSED):
             self._counts[kind] = 0

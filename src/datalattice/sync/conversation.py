@@ -5,8 +5,8 @@ peer into *events* for the replicator; `send` turns a *saying* of the replicator
 conversation owns all that one connection needs to remember: request ids, which answer belongs to
 which request, deadlines, the peer's features, and the proof of its key. It has no storage.
 
-One message may give several events, and `send` may give events too (a comparison may end at once),
-so both wait in order: take `frames()` and then `events()` after each call.
+One message may cause several events, and so may `send` (a comparison may end at once). Frames and
+events are queued: take `frames()` and then `events()` after each call.
 
 An *exchange* is a number of this conversation for a comparison: positive for ours, negative for one
 that the peer began. Each of its messages is a `Round`, and `Ended` follows the last of them. An
@@ -56,7 +56,7 @@ class Proved:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The peer signed a message with this key, which proves nothing yet; None: it signed none."""
+    """The key that signed the peer's message, not yet proved to be the peer's; None: unsigned."""
 
     public_key: bytes | None
 
@@ -70,9 +70,9 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """The peer sent a value without a message around it; `reason`: why that is ignored.
+    """The peer sent a value that is not inside a message.
 
-    From a peer that is known to broadcast its state so, it is an offer.
+    It is an offer if the peer is known to broadcast its state, and else ignored for `reason`.
     """
 
     offer: Offer
@@ -100,7 +100,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A message of a comparison: of ours, or of one that the peer began."""
+    """The peer's message in a comparison, which either side may have begun."""
 
     exchange: int
     message: object
@@ -116,7 +116,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Parts that were requested; the peer lacks those of the request that are not among them."""
+    """The peer's answer to a request for parts; it lacks the requested parts not among `parts`."""
 
     request: Want
     parts: tuple[Part, ...]
@@ -131,7 +131,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """Something between the two may have been lost, so they are to be compared."""
+    """A message between the two may have been lost, so their states are to be compared."""
 
     reason: str
 
@@ -251,9 +251,9 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class TellTwin:
-    """Tell the peer of another node with its identity.
+    """Tell the peer that another node has its identity.
 
-    next: the connection of that node, to be told after this one has answered.
+    next: the connection of that node, which is told once this peer has answered.
     """
 
     start: object
@@ -282,7 +282,7 @@ class Conversation(Protocol):
 
     @property
     def peer(self) -> Peer:
-        """Who it is with, as far as that is known and proved."""
+        """Who is at the other end, as far as that is known and proved."""
 
     @property
     def batch_max(self) -> int:
@@ -310,10 +310,10 @@ class Conversation(Protocol):
         """Give up the requests whose deadline has passed."""
 
     def excuse(self, busy_ms: int) -> None:
-        """Extend all deadlines: this node read nothing for so long."""
+        """Extend all deadlines by the time for which this node read nothing."""
 
     def close(self) -> None:
-        """End the conversation: what is awaited has failed."""
+        """End the conversation: its open requests and comparisons fail."""
 
     def frames(self) -> list[bytes]:
         """Return the payloads to be sent, once each."""
@@ -323,7 +323,7 @@ class Conversation(Protocol):
 
 
 class Outbox:
-    """Base of conversations: what is to be sent, and what happened; each is returned once."""
+    """Base of conversations: queues of payloads and of events, each returned once."""
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
@@ -361,7 +361,7 @@ LATE_MAX: Final = 16
 
 @dataclass(slots=True)
 class Pending:
-    """A saying that is not answered yet. `detail` is the wire protocol's own."""
+    """A saying that is not answered yet. Only the wire protocol reads `detail`."""
 
     saying: object
     deadline_ms: int

@@ -12,7 +12,7 @@ from datalattice.sync.replica import Probe
 from datalattice.sync.wants import ROUNDS_MAX
 
 BROADCAST_DELAY_MS: Final = 50  # one push for many small changes
-BURST_MAX: Final = 8
+BURST_MAX: Final = 8  # early pushes in a row, before the delay holds again
 ROOT_SYNC_INTERVAL_MS: Final = 30_000  # a peer that missed a change notices by then
 REQUEST_TIMEOUT_MS: Final = 5_000  # without the time that this node was busy
 ASK_TIMEOUT_MS: Final = 10_000
@@ -56,7 +56,7 @@ class Standing:
     public_key:    the key that it has proved to hold.
     is_dirty:      something may have been lost since the last complete comparison.
     compared_ms:   when that comparison ended, by the steady clock.
-    agreed_ms:     when it last had our state, as far as known; of a peer that is equal, since when.
+    agreed_ms:     while it is known to have our state: since when; otherwise until when it had it.
     stated:        the last state that it stated, if all of that is here.
     """
 
@@ -95,9 +95,9 @@ class Effects:
     notes:      events to count and log.
     identified: (connection, public key) that a challenge proved.
     useful:     connections with a message that changed the state, answered, or got parts.
-    taken:      (connection, error or None) of values that were merged in full, or were not.
-    breaches:   connections among `closes` whose peers did what no honest peer does.
-    suspects:   (connection, reason) of wanted peers that did so; they stay connected.
+    taken:      (connection, None or why not) of each value: whether it was merged in full.
+    breaches:   connections among `closes` whose peers sent what no honest peer sends.
+    suspects:   (connection, reason) of wanted peers that sent such a thing; they stay connected.
     push_count: states and differences among the sends.
     twins:      starts of other nodes with this node's identity, as peers report them.
     healed, unhealed: parts that `acquire` asked for, and got or did not get.

@@ -1,4 +1,4 @@
-"""Partner: what a replicator knows of one peer in any protocol, and when each is due."""
+"""Partner: what a replicator knows of one peer in any protocol, and when its next step is due."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ class OpenComparison:
     """A comparison that is not over.
 
     needs:        parts that it needs and that are not here.
-    is_done:      it asks nothing more.
+    is_done:      this side asks nothing more.
     has_finished: `Finish` was sent.
-    has_moved:    it needed something, or the peer asked for something meanwhile.
-    is_partial:   it leaves something out, by itself or since parts were given up meanwhile.
+    has_moved:    it needed parts, or parts were sent to the peer meanwhile.
+    is_partial:   parts are left out: by the comparison, or because no peer delivered them.
     """
 
     comparison: Comparison
@@ -127,22 +127,24 @@ class Partner:
     sent_last:      `sent` is the later of the two.
     pushed_keys:    keys of the last states that it was sent.
     lost_patch:     it could not read one of them, so the next push is not a patch.
-    repush_ms:      when a stranger may say that again.
+    repush_ms:      from when on such a report of a stranger counts again.
     stated:         the key of the last state that it stated, taken in or not.
-    is_settled:     `received` is what that came to.
+    is_settled:     `stated` was taken in, as `received`.
     has_news:       there may be something to push.
     is_refused:     it was not admitted when something was to be pushed. The next event or
                     comparison asks again: to wake for it would be a busy loop.
-    paced_ms:       when pushes at the pace would have used up those that were made.
+    paced_ms:       when the pushes made so far would have left at one in `broadcast_delay_ms`.
     may_push_early: the next push need not wait for the window to end, since few were made lately.
     window_ms:      when the window of the last push ends.
-    is_dirty:       something between the two may have been lost; a complete comparison clears it.
+    push_after_ms:  the earliest time of the next push.
+    compare_after_ms: when the next comparison of the interval is due.
+    is_dirty:       a message between the two may have been lost; a complete comparison clears it.
     again_ms:       when it is compared again because of that; None: with the next one that is due.
-    rest_ms:        how long the next such rest is.
+    rest_ms:        how long the next rest before such a comparison is.
     compared_ms:    when a comparison was last complete.
-    agreed_ms:      when it was last known to have our state, or since when, while `is_agreed`.
-    comparisons:    the open ones, by exchange.
-    answers:        the unfinished ones, in turn.
+    agreed_ms:      while `is_agreed`, since when it has our state; otherwise until when it had it.
+    comparisons:    open comparisons, by exchange.
+    answers:        unfinished answers, in the order in which each makes its next reply.
     start:          its start, signed with its proved key.
     claimed:        the key that it claims to hold, not proved.
     """
@@ -188,7 +190,7 @@ class Partner:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it fetches nothing, so that offers to it are complete in themselves."""
+        """Whether it fetches nothing, so that offers to it carry all their parts."""
         # Before it is met nothing is known, so nothing complete is made for it.
         return self.met and FETCHES not in self.peer.features
 
@@ -200,7 +202,7 @@ class Partner:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many frames wait to be written as may."""
+        """Whether `UNSENT_MAX` frames wait to be written to it."""
         return self.unsent_count >= UNSENT_MAX
 
     @property
@@ -255,7 +257,7 @@ class Partner:
     def pushed(self, probe: Probe, now_ms: int, pace: Pace, *, is_whole: bool = True) -> None:
         """Note that this peer was sent a state; decide when the next push may leave.
 
-        is_whole: as of `News`; what was lost before is found by a comparison alone if it is not.
+        is_whole: as of `News`: the state also shows what was lost before, as a comparison does.
         """
         self.sent, self.sent_last, self.lost_patch = probe, True, False
         self.pushed_keys.append(probe.key)
@@ -296,7 +298,7 @@ class Partner:
         """Note that there is something to push: at the end of the window, or of the burst.
 
         crowded: strangers changed it and more of them wait, so it may wait `CROWDED_MS`.
-        Returns: whether it may be due at another time than before.
+        Returns: whether its due time may have changed.
         """
         had_news, self.has_news, before_ms = self.has_news, True, self.push_after_ms
         if self.is_agreed:
@@ -315,7 +317,7 @@ class Partner:
         return not had_news or self.push_after_ms != before_ms
 
     def doubt(self, now_ms: int, pace: Pace, *, at_once: bool = False) -> None:
-        """Note that something may have been lost; plan to compare again, after a rest."""
+        """Note that a message may have been lost; plan to compare again, after a rest."""
         self.is_dirty = True
         for running in self.comparisons.values():
             running.is_partial = True  # it may have begun before the loss
@@ -326,12 +328,12 @@ class Partner:
             self.rest_ms = min(2 * self.rest_ms, pace.root_sync_interval_ms)
 
     def compared(self, now_ms: int) -> None:
-        """Note that a comparison was complete: whatever was lost before is here now."""
+        """Note that a comparison was complete: it has brought what was lost before."""
         self.is_dirty, self.again_ms, self.rest_ms = False, None, AGAIN_MS
         self.compared_ms = now_ms
 
     def agrees(self, now_ms: int, *, is_equal: bool) -> None:
-        """Note that it has our state, or that our state has changed."""
+        """Note whether it is now known to have our state."""
         if self.is_agreed != is_equal:
             self.is_agreed, self.agreed_ms = is_equal, now_ms
 

@@ -1,4 +1,4 @@
-"""Pulls: the callers that wait until what a peer states is contained here."""
+"""Pulls: callers that wait until this replica contains the state of a peer."""
 
 from __future__ import annotations
 

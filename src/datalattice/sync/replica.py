@@ -1,7 +1,7 @@
 """Replica: the seam between something that replicates and everything that moves messages.
 
 A replica keeps content-addressed *parts* and describes its state by a *probe*. Two replicas have
-converged when their probes are equal. A `Replicator` needs this of one:
+converged when their probes are equal. A `Replicator` calls:
 
     probe     its state
     publish   make local writes durable                              -> whether there were any
@@ -33,8 +33,8 @@ from typing import Final, Protocol
 from datalattice.errors import BadFormat
 
 FETCHES: Final = "fetches"
-"""Feature of a peer that asks for the parts it lacks. Any other peer is sent offers that are
-complete in themselves, a limited lot at a time, paced by their bytes."""
+"""Feature of a peer that asks for the parts it lacks. Any other peer is sent offers with all their
+parts, a limited number at a time, paced by their bytes."""
 
 REPLICATES: Final = "replicates"
 """Feature of a peer of our kind. It is sent changes when a burst of them is over; any other peer at
@@ -77,8 +77,8 @@ class Probe:
 class Offer:
     """What one side gives another: a probe and parts; or hashes of parts that no peer delivered.
 
-    base:     of news, the later of the known states that it is the difference to.
-    patch:    the parts once more, written as a patch of `base`, where that may be shorter.
+    base:     of news, the known state that the parts are the difference to; of two the later one.
+    patch:    the same parts as a patch of `base`, where that may be shorter.
     is_aside: the probe is not the state of the peer that sent it.
     """
 
@@ -197,7 +197,7 @@ class Why(Enum):
     MEETING:  the peer answered our greeting.
     WELCOMED: the peer greeted us.
     DUE:      the interval is over.
-    DIRTY:    something between the two may have been lost, or the last comparison left some out.
+    DIRTY:    a message may have been lost, or the last comparison left parts out.
     DOUBT:    the peer assumes that we hold a state which is not here.
     PULL:     a caller waits until the peer's state is here.
     ASKED:    the peer has begun a comparison; its first message comes next.
@@ -217,7 +217,7 @@ class Step:
     """What follows in a comparison: what to say next, what to fetch, what the peer offered.
 
     is_done: this side asks nothing more; the comparison ends here once `need` has come.
-    error:   why the peer's message is of no use, for whoever waits for the comparison.
+    error:   why the peer's message cannot be used; a pull that waits for the comparison fails.
     is_partial: some of the difference was left out, for another comparison.
     """
 
@@ -234,7 +234,7 @@ class Comparison(Protocol):
 
     @property
     def probe(self) -> Probe | None:
-        """The state of ours that it tells the peer, if any."""
+        """Our state, if the comparison states it to the peer."""
 
     def start(self) -> Step:
         """Return what to say first."""
@@ -246,7 +246,7 @@ class Comparison(Protocol):
         """
 
     def ended(self) -> Probe | None:
-        """Note that no further message comes; return the state that both sides have, if known."""
+        """Note that no message follows; return the state that both sides have now, if known."""
 
 
 class Undecodable(BadFormat):
@@ -293,7 +293,7 @@ class Replica(Protocol):
         """
 
     def repair(self, parts: Sequence[Part]) -> None:
-        """Replace damaged or missing parts by these, which peers had.
+        """Replace damaged or missing parts by these, which peers delivered.
 
         Raises: StoreError: the store cannot keep them.
         """

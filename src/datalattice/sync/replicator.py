@@ -12,9 +12,9 @@ What keeps replicas equal, from fast to sure:
 * When a peer is met, the two states are compared.
 * Parts that an offer needs are fetched before it is merged: first from the peer that made it, then
   from the others.
-* Every 30 s each joined partner is compared again, so a peer that missed anything finds out.
-* A partner is dirty until a comparison with it was complete, and again whenever something between
-  the two may have been lost. A dirty one is compared sooner.
+* Every 30 s each joined partner is compared again, which finds whatever one of the two missed.
+* A partner is dirty until a comparison with it was complete, and again whenever a message between
+  the two may have been lost. A dirty partner is compared sooner.
 
 Length: one state machine; its records of each partner and of wanted parts are other modules.
 """
@@ -80,9 +80,9 @@ class Replicator:
         public_key: bytes | None = None,
         pinned: bytes | None = None,
     ) -> None:
-        """Take up a new connection: outbound ones are joined, since this node chose the peer.
+        """Take up a new connection; changes are pushed on outbound ones, whose peer we chose.
 
-        An inbound one is sent nothing until the peer asks for changes: it may be a mere client.
+        On an inbound one nothing is pushed until the peer asks: it may only want to read.
 
         public_key: the key that the transport has proved.
         pinned:     the key that the peer must prove before anything else is said or heard.
@@ -137,7 +137,7 @@ class Replicator:
         return is_changed
 
     def settle(self, absorbed: Absorbed, source: str, now_ms: int) -> None:
-        """Do what follows from what the replica absorbed, or from another change of its state.
+        """Act on what the replica absorbed, or on another change of its state.
 
         source: the connection that it came from, or a label of another source.
         """
@@ -220,9 +220,9 @@ class Replicator:
             self._fetch(now_ms)
 
     def tick(self, now_ms: int, busy_ms: int = 0) -> None:
-        """Do what is due. To be called at `deadline_ms`, or more often.
+        """Do what is due. Call it at `deadline_ms`, or more often.
 
-        busy_ms: how long this node read nothing; requests in flight get that much more time.
+        busy_ms: how long this node read nothing; the deadlines of requests move by it.
         """
         self._update_due()
         due = self._due.take(now_ms)
@@ -380,7 +380,7 @@ class Replicator:
                 self._expel(partner, now_ms)
 
     def _refuse(self, partner: Partner, event: talk.PeerEvent, now_ms: int) -> None:
-        """Answer a peer that is not admitted, in the words for something unknown."""
+        """Answer a peer that is not admitted as if what it asks for were unknown."""
         self._effects.note("not-admitted", partner.id, f"{type(event).__name__.lower()} by it")
         if isinstance(event, talk.Asked | talk.Round):
             self._say(partner, talk.Deny(event.exchange), now_ms)
@@ -675,11 +675,12 @@ class Replicator:
         if error is None and not running.is_partial:
             partner.compared(now_ms)
         elif not partner.is_plain:
-            # After a partial session that brought or gave at least one, reconcile again at once.
+            # A partial comparison that moved at least one part goes on at once; one that moved
+            # nothing would fail the same way, so it rests.
             at_once = error is None and running.has_moved
             partner.doubt(now_ms, self._pace, at_once=at_once)
         both = running.comparison.ended()
-        # A complete comparison ends with a state that both sides have.
+        # After a complete comparison both sides have this state, so later news build on it.
         if both is not None and error is None:
             partner.sent, partner.sent_last = both, True
             partner.received, partner.stated, partner.is_settled = both, both.key, True
@@ -761,7 +762,7 @@ class Replicator:
             absorbed = self._replica.absorb(Offer(None, (), lost), peer)
             self.settle(absorbed, peer.connection, now_ms)
 
-    # --- who is there -------------------------------------------------------------------------
+    # --- identities ---------------------------------------------------------------------------
 
     def _recognise(self, now_ms: int) -> None:
         """Ask for proof on inbound connections whose claimed key is that of a plain peer of ours.
@@ -794,7 +795,7 @@ class Replicator:
             self._effects.note("peer-cloned", partner.id, f"{TWINS} {twin.id}")
             self._say(twin, talk.TellTwin(partner.start), now_ms)
 
-    # --- small things -------------------------------------------------------------------------
+    # --- sending and charging -----------------------------------------------------------------
 
     def _say(self, partner: Partner, saying: talk.Saying, now_ms: int) -> int:
         """Send something to a peer; return the size of its frames in bytes."""

@@ -42,9 +42,9 @@ class _Want:
     later:     peers that stated it after that, in order.
     asked:     peers already asked in this round.
     again:     peers that stated it after they were asked, and are asked once more in this round.
-    in_flight: the peer that is asked just now.
-    next_peer: once passed on, the peer in whose line it is, until `line_until_ms`.
-    slow:      peers in whose lines it waited in vain.
+    in_flight: the peer whose answer is awaited.
+    next_peer: once passed on, the peer in whose line it waits, until `line_until_ms`.
+    slow:      peers in whose lines it waited `LINE_MS` without being requested.
 
     Tuples of a few names and no sets: three empty sets would take more than all else of a want, and
     a node that was cut off wants tens of thousands of parts at once.
@@ -107,7 +107,7 @@ class WantList:
                 self._pass_on(hash, now_ms)
 
     def add(self, hashes: Iterable[bytes], source: str) -> None:
-        """Note that these parts are missing and that a connected peer should have them."""
+        """Note that these parts are missing, and that `source`, a connected peer, states them."""
         queue = self._queues.setdefault(source, [])
         for hash in hashes:
             want = self._wants.get(hash)
@@ -151,8 +151,8 @@ class WantList:
         return taken
 
     def found(self, hashes: Iterable[bytes], peer: str | None = None) -> None:
-        """Note that parts have arrived, on a request to `peer` or by any other way."""
-        # While a peer that delivers is asked for a part, no other peer is.
+        """Note that parts have arrived: from `peer` on request, or otherwise."""
+        # While a part is in flight to a peer that delivers, no other peer is asked for it.
         if peer is not None:
             self._prompt.add(peer)
         for hash in hashes:
@@ -164,7 +164,7 @@ class WantList:
     ) -> None:
         """Note that `peer` did not deliver: ask the next peer, rest, or give up.
 
-        is_silent: it did not answer, so until it delivers others are asked at the same time.
+        is_silent: it did not answer; until it delivers, others may be asked for its parts too.
         """
         if is_silent:
             self._prompt.discard(peer)
@@ -182,7 +182,7 @@ class WantList:
             want = self._wants.get(hash)
             if want is None or want.in_flight is not None or want.line_until_ms > now_ms:
                 continue
-            # In line for too long, or at the end of a rest.
+            # A want in a line has waited too long there; any other has come to the end of a rest.
             if want.next_peer:
                 self._change_line(hash, want, now_ms)
             else:

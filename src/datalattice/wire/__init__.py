@@ -1,4 +1,4 @@
-"""Wire: conversion between bytes and messages; the only state is a buffer."""
+"""Wire: conversion between bytes and messages, without I/O."""
 
 from datalattice.wire.answers import encode_answer as encode_answer, encode_supply as encode_supply
 from datalattice.wire.framing import (
@@ -11,8 +11,8 @@ from datalattice.wire.framing import (
 )
 from datalattice.wire.identity import (
     answer_challenge as answer_challenge,
-    check_answer as check_answer,
     encode_challenge as encode_challenge,
+    proved_key as proved_key,
 )
 from datalattice.wire.lattice import (
     EXTRA_MAX as EXTRA_MAX,

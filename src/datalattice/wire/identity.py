@@ -66,10 +66,10 @@ def answer_challenge(challenge: Challenge, own: KeyPair | None) -> bytes:
         return encode_failure(id, ErrorCode.FORMAT, "a challenge is complete, with all its cells")
 
 
-def check_answer(
+def proved_key(
     answer: Value, asker: bytes, token: Value, wanted: bytes | None, *context: Value
 ) -> bytes:
-    """Return the public key that an answer to this node's challenge proves.
+    """Return the public key that an answer to this node's challenge proves, after checking it.
 
     Raises: ProtocolViolation: it answers another challenge, or proves another key than the wanted
             one. BadSignature: it is not signed by the key that it names.

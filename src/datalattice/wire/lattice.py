@@ -405,7 +405,7 @@ def encode_complete(path: Sequence[Value], value: Value, cells: Iterable[bytes])
 
 def encode_patched(base: Value, hash: bytes, patch: bytes) -> bytes:
     """Return a LATTICE_PATCH. It names the base without sending its cells."""
-    # A patch above one cell is a blob of several, which all go along.
+    # A patch longer than one cell is a blob of several cells: all are sent with it.
     blob = make_blob(patch)
     top = encode(Vector.of((_PATCH, base, hash, blob)))
     return join_cells(top, [encoding for _, encoding, _ in novelty(blob)])

@@ -360,7 +360,7 @@ class Mux:
         return self._begun
 
     def handled(self, stream: int, payload_bytes: int) -> None:
-        """Note that a frame of so many payload bytes was handled, and give its credit back."""
+        """Note that a frame with `payload_bytes` was handled, and give its credit back."""
         found = self._streams.get(stream) or self._closed[stream]
         found.handled(payload_bytes)
         self._unhandled_bytes -= payload_bytes + FRAME_BYTES

@@ -7,7 +7,7 @@
     1     HELLO   0         nonce (32 bytes), features (ASCII, separated by spaces)
     2     OPEN    new       length of the name u8, name of the protocol (ASCII), store id
     3     DATA    any       1 to `DATA_BYTES_MAX` bytes of the frames of the stream
-    4     CREDIT  any       u32: so many bytes more may be sent on the stream
+    4     CREDIT  any       u32: number of further bytes that may be sent on the stream
     5     END     not 0     none: nothing more is sent on the stream
     6     RESET   not 0     none: the stream is over in both directions
 

@@ -66,7 +66,7 @@ class FrameArrived:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnded:
-    """The peer sends nothing more on a stream; after a reset, this side neither."""
+    """The peer sends nothing more on a stream; after a reset, neither does this side."""
 
     stream: int
     is_reset: bool
@@ -165,8 +165,7 @@ class SingleStream:
 
         Raises: ProtocolViolation, LimitExceeded: an illegal length.
         """
-        # "Requests of one connection are handled in order": one frame at a time, a few of a wanted
-        # peer.
+        # "Requests of one connection are handled in order": `frames_max` frames at a time.
         channel = self._channel
         if not channel.has_room(self.frames_max):
             return None

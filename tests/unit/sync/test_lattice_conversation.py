@@ -302,11 +302,11 @@ def test_cells_come_by_their_hash_embedded_ones_too() -> None:
 @pytest.mark.parametrize(
     ("payload", "text"),
     [
-        (supply(1, LONG), "the answer to a request of 2 cells"),
-        (supply(1, LONG, LONG, LONG), "the answer to a request of 2 cells"),
-        (encode_result(Result(1, 5)), "the answer to a request of 2 cells"),
-        (supply(1, LONG, 5), "a cell that was not asked for"),
-        (encode_result(Result(1, Vector.of([LONG, LONG]))), "a cell that was not asked for"),
+        (supply(1, LONG), "the answer to a request for 2 cells"),
+        (supply(1, LONG, LONG, LONG), "the answer to a request for 2 cells"),
+        (encode_result(Result(1, 5)), "the answer to a request for 2 cells"),
+        (supply(1, LONG, 5), "another cell in place of"),
+        (encode_result(Result(1, Vector.of([LONG, LONG]))), "another cell in place of"),
     ],
 )
 def test_an_answer_of_another_form_or_with_other_cells_is_refused(

@@ -254,7 +254,9 @@ def shrunk(message: SketchMessage) -> SketchMessage:
     if message.estimate is None or not message.estimate.sums:
         return message
     sender = SketchedSet(SketchKey.derive(NONCES, message.estimate.attempt), sorted(SENDER[0]))
-    return SketchMessage(estimate=replace(message.estimate, sums=sketchset.pack(sender.sums)))
+    return SketchMessage(
+        estimate=replace(message.estimate, sums=sketchset.pack_integers(sender.sums))
+    )
 
 
 SENDER = [sized(2_000, 400)[0]]
@@ -479,9 +481,9 @@ def window(start: int, size: int, attempt: int = 0) -> SketchMessage:
         ([window(0, 23)], "276 bytes of cells"),
         ([SketchMessage(cells=SketchCells(0, 0, bytes(300 + 1)))], "301 bytes of cells"),
         ([window(0, 30, attempt=1)], "in attempt 1"),
-        ([window(0, 24), window(24, 2)], "behind 24 cells"),
-        ([window(0, 24), window(24, 4)], "behind 24 cells"),
-        ([window(0, SKETCH_LIMITS.cells + 1)], "behind 0 cells"),
+        ([window(0, 24), window(24, 2)], "after 24 cells"),
+        ([window(0, 24), window(24, 4)], "after 24 cells"),
+        ([window(0, SKETCH_LIMITS.cells + 1)], "after 0 cells"),
         ([SketchMessage(ids=bytes(8 * 299))], "300 ids were announced"),
         ([SketchMessage(hashes=b"")], "not those of the wanted ids"),
         ([SketchMessage(retry=True)], "before a result"),
@@ -566,7 +568,7 @@ def test_every_hash_is_checked_against_the_id_it_was_asked_by(
     with pytest.raises(ProtocolViolation, match=r"wanted ids|comes twice|bytes of hashes"):
         side.receive(SketchMessage(hashes=b"".join(change(hashes))))
     assert side.receive(SketchMessage(hashes=b"".join(hashes))).needs == tuple(hashes)
-    with pytest.raises(ProtocolViolation, match="behind the last one"):
+    with pytest.raises(ProtocolViolation, match="after the hashes"):
         side.receive(SketchMessage(hashes=b"".join(hashes)))
 
 
@@ -590,8 +592,8 @@ def estimated(attempt: int = 0, sums: bytes = bytes(256)) -> SketchMessage:
     ("messages", "reason"),
     [
         ([SketchMessage(more=True)], "an estimate comes first"),
-        ([estimated(1)], "attempt 1 behind attempt 0"),
-        ([estimated(), estimated()], "attempt 0 behind attempt 0"),
+        ([estimated(1)], "attempt 1 after attempt 0"),
+        ([estimated(), estimated()], "attempt 0 after attempt 0"),
         ([estimated(), estimated(1), estimated(2, b""), estimated(3)], "more than 2 attempts"),
         ([estimated(sums=bytes(255))], "255 bytes of sums; 256 are accepted"),
         ([SketchMessage(estimate=SketchEstimate(b"short", 1, bytes(32)))], "a nonce has 16 bytes"),
@@ -618,7 +620,7 @@ def test_an_answer_that_does_not_follow_ends_the_session(
 
 def test_a_result_has_at_most_as_many_ids_as_cells() -> None:
     own = ScannedHashes(OWN)
-    sums = sketchset.pack(SketchedSet(KEY, sorted(OWN)).sums)
+    sums = sketchset.pack_integers(SketchedSet(KEY, sorted(OWN)).sums)
 
     def result(count: int) -> SketchStep:
         side = SketchSender(own, NONCES[0], ANY_SIZE)
@@ -626,7 +628,7 @@ def test_a_result_has_at_most_as_many_ids_as_cells() -> None:
         assert cells.cells is not None
         assert len(cells.cells.cells) == 12 * FIRST_CELLS_MIN
         ids = array("q", range(count))
-        return side.receive(SketchMessage(result=SketchResult(sketchset.pack(ids))))
+        return side.receive(SketchMessage(result=SketchResult(sketchset.pack_integers(ids))))
 
     for count in (FIRST_CELLS_MIN - 1, FIRST_CELLS_MIN):
         assert result(count).say[0].retry
@@ -636,7 +638,7 @@ def test_a_result_has_at_most_as_many_ids_as_cells() -> None:
 
 def test_more_cells_than_allowed_are_never_sent() -> None:
     side = SketchSender(ScannedHashes(OWN), NONCES[0], ANY_SIZE._replace(windows=4))
-    sums = sketchset.pack(SketchedSet(KEY, sorted(OWN)).sums)
+    sums = sketchset.pack_integers(SketchedSet(KEY, sorted(OWN)).sums)
     windows = len(side.receive(estimated(sums=sums)).say)
     for _ in range(4):
         windows += len(side.receive(SketchMessage(more=True)).say)

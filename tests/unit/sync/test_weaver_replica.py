@@ -719,7 +719,7 @@ def test_ranges_behind_the_peers_last_word_end_the_comparison() -> None:
     assert not heard.hear(1, PeerMessage(sync_done=SyncDone(STORE)))
     fault, ended = heard.hear(1, payload)
     assert isinstance(fault, talk.Fault)
-    assert ended == talk.Ended(-1, "the peer went on behind SyncDone")
+    assert ended == talk.Ended(-1, "the peer sent ranges after SyncDone")
 
 
 def copied(records: int) -> tuple[Pair, Site, Site]:

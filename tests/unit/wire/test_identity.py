@@ -13,9 +13,9 @@ from datalattice.wire import (
     Result,
     Unknown,
     answer_challenge,
-    check_answer,
     decode_payload,
     encode_challenge,
+    proved_key,
 )
 
 ASKER = KeyPair(b"a" * 32)
@@ -56,7 +56,7 @@ def test_a_key_is_proved(wanted: bytes | None, context: tuple[Value, ...], token
     assert (result.id, result.error) == (1, None)
     assert isinstance(result.value, Signed)
     assert encode(result.value.value) == encode(Vector.of((token, ASKER.public_key, *context)))
-    proved = check_answer(result.value, ASKER.public_key, token, wanted, *context)
+    proved = proved_key(result.value, ASKER.public_key, token, wanted, *context)
     assert proved == OWN.public_key
 
 
@@ -146,13 +146,13 @@ def test_an_answer_to_something_else_proves_nothing(
     value: Value, wanted: bytes | None, context: tuple[Value, ...]
 ) -> None:
     with pytest.raises(ProtocolViolation):
-        check_answer(value, ASKER.public_key, TOKEN, wanted, *context)
+        proved_key(value, ASKER.public_key, TOKEN, wanted, *context)
 
 
 def test_a_forged_answer_proves_nothing() -> None:
     stated = Vector.of([TOKEN, ASKER.public_key])
     for forged in (Signed(OWN.public_key, bytes(64), stated), Signed(b"", bytes(64), stated)):
         with pytest.raises(BadSignature):
-            check_answer(forged, ASKER.public_key, TOKEN, None)
+            proved_key(forged, ASKER.public_key, TOKEN, None)
     with pytest.raises(PeerError):
-        check_answer(answer(TOKEN, ASKER.public_key, key=OTHER), ASKER.public_key, TOKEN, b"o" * 32)
+        proved_key(answer(TOKEN, ASKER.public_key, key=OTHER), ASKER.public_key, TOKEN, b"o" * 32)

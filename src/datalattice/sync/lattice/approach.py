@@ -2,11 +2,11 @@
 
 Whose data a value has is known once the containers that lead to its owners are here: the root and
 the maps of owners, which are few cells. `Approach` fetches them first and holds them in memory.
-Then what is refused is cut off, and only the rest is claimed.
+Then what is refused is cut off, and only the rest is claimed and fetched.
 
-`SlotFetches` knows in whose slot each cell lies that is fetched for the rest, since it is asked for
-because of a cell above it. So cells are charged as they arrive, and a slot without room for them is
-cut off long before it is complete.
+A cell of the rest is fetched because a cell above it names it, so `SlotFetches` knows in whose slot
+each one lies. Cells are charged as they arrive, and a slot without room for them is cut off long
+before it is complete.
 
 Source: docs/design/foreign-data.md "Room".
 """
@@ -35,7 +35,7 @@ from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.sync.replica import Part, Probe
 
 AHEAD_BYTES_MAX: Final = 16_000_000
-"""Bytes of upper cells held in memory; a thousand owners have some 200 kB. With more, the values
+"""Most bytes of upper cells in memory; a thousand owners have some 200 kB. Beyond it, the values
 that wait for upper cells are given up."""
 
 
@@ -96,7 +96,7 @@ class Approach:
         return list(self._looks)
 
     def count(self, peer: str) -> int:
-        """Return how many values of a peer are among them."""
+        """Return for how many values of a peer upper cells are fetched."""
         return sum(claim.peer == peer for claim in self._looks)
 
     def open(self, incoming: Incoming) -> tuple[Value, Ahead]:
@@ -110,7 +110,7 @@ class Approach:
         return decode(encode(incoming.value), loader), loader
 
     def cells(self, incoming: Incoming, more: dict[bytes, bytes]) -> Mapping[bytes, bytes]:
-        """Return the cells at hand of a stated value: those that came, `more`, and upper ones."""
+        """Return the cells of a stated value in memory: those that came, `more`, and upper ones."""
         brought = incoming.cells.encodings()
         # The upper cells of all values may be many: they are not copied.
         if self._ahead:
@@ -197,8 +197,8 @@ class SlotFetches:
         """Note in which slots the cells lie that a claim waits for.
 
         slots:   with the hashes that lead into each.
-        cells:   those at hand, by hash.
-        missing: the hashes of the others.
+        cells:   encodings in memory, by hash.
+        missing: the hashes of the cells that are not here.
         """
         absent = set(missing)
         for slot, names in slots:

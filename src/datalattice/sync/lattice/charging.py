@@ -38,9 +38,9 @@ class _Account:
     """A sender's ticks and conduct.
 
     ticks:       in its bucket, as of `seen_ms`; negative: debt.
-    brought:     for bytes that it brought and no merge has used.
-    exceeded_ms: when a merge last exceeded its account.
-    unsound:     unsound cells since it was last cut.
+    brought:     for bytes that it brought and that no merge has used.
+    exceeded_ms: when a merge last exceeded its account; None: long enough ago.
+    unsound:     unsound cells since it was last disconnected for them.
     spent:       ticks that it has caused.
     """
 
@@ -81,7 +81,7 @@ class Charges:
         """Note who is at the other end of a connection, before anything else of it.
 
         is_wanted: the operator named it as a peer.
-        is_known:  that, or the operator allowed it to connect.
+        is_known:  the operator named it, or allowed it to connect.
         """
         self.leave(peer)
         self._senders[peer] = sender
@@ -127,9 +127,9 @@ class Charges:
         return Work(made, earn_max=account.brought - start, pairs=self.pairs)
 
     def close(self, peer: str, work: Work, *, is_commit: bool = False) -> None:
-        """Charge what a merge spent; to have exceeded its account costs the sender its credit.
+        """Charge what a merge spent; one that exceeded its account costs the sender its credit.
 
-        is_commit: it took a commit.
+        is_commit: its result was committed.
         """
         # "A message costs 40 ticks ..., and a commit 100": it stands for the sync of the disk
         # (docs/design/foreign-data.md, Charges).

@@ -78,7 +78,7 @@ class PlainPeer:
         if self.open:
             return
         if self.failed:
-            # What was not answered is assumed to be as it was.
+            # What the peer did not answer is assumed unchanged.
             self.heard = tuple({one.key: one for one in (*self.heard, *self.fresh)}.values())
         else:
             self.heard, self.told = tuple(self.fresh), None

@@ -28,11 +28,11 @@ PROVING is a state only where a key is pinned: elsewhere the proof may come afte
 extensions use elements that every node of the protocol ignores when it does not know them:
 
     [:PING id :PEER :LP]  push changes from now on, as patches where they are shorter. A peer that
-                          reads patches says so in the info of its answer. A connection that never
-                          sends this is a mere client
+                          reads patches says so in the info of its answer. On a connection that
+                          never sends this nothing is pushed: it is a client's
     [:PING id :PEER :LP S] the same from a node with an identity: its start ([starts](starts.py))
-    [:LQ id path bytes]   send at most so many bytes of cells along: with 0 the root alone, and the
-                          asker fetches what it lacks
+    [:LQ id path bytes]   send at most `bytes` of cells along: with 0 the root alone, and the asker
+                          fetches what it lacks
 
 A peer whose answer to the first has no such info knows neither: it is a plain peer, which is sent
 complete values and asked for its root again and again.
@@ -254,7 +254,7 @@ class LatticeConversation(talk.Outbox):
             self._hello(now_ms)
 
     def _hello(self, now_ms: int) -> None:
-        # Only the dialler greets: the other end of an accepted connection may be a mere client.
+        # Only the dialler greets: the other end of an accepted connection may only want to read.
         if not self.peer.dialled or self._is_greeted:
             return
         self._is_greeted = True
@@ -282,7 +282,7 @@ class LatticeConversation(talk.Outbox):
             if isinstance(one, StatedRoot):
                 self._frames.append(_pushed(one.offer))
             elif isinstance(one, Question):
-                # A peer that does not answer has at most 64 requests of ours to remember.
+                # "Requests of ours that wait for one peer: 64" (docs/protocol.md, Limits).
                 if one.is_optional and len(self._requests) >= PENDING_MAX:
                     continue
                 id = self._ask(one, now_ms, exchange)
@@ -328,7 +328,7 @@ class LatticeConversation(talk.Outbox):
         ):
             self._fault(IGNORED, "said before the wanted key is proved")
             return
-        # With our own key only starts are exchanged: nothing is to be replicated with oneself.
+        # With our own key only starts are exchanged: a node does not replicate with itself.
         is_twin = isinstance(message, wire.Ping) and TWIN_TAG in message.extra[:1]
         if self._is_own and not is_twin and not isinstance(message, wire.Result | wire.Goodbye):
             self._fault(IGNORED, "said with our own key")
@@ -510,7 +510,7 @@ class LatticeConversation(talk.Outbox):
         try:
             if error is not None:
                 raise ProtocolViolation(f"the peer answers a challenge with {error}")
-            public_key = wire.check_answer(value, self._node.asker.public_key, token, self._pinned)
+            public_key = wire.proved_key(value, self._node.asker.public_key, token, self._pinned)
         except PeerError as fault:
             self._unproved(str(fault))
             return
@@ -552,11 +552,11 @@ class LatticeConversation(talk.Outbox):
                     self._unproved("the peer does not answer a challenge")
 
     def excuse(self, busy_ms: int) -> None:
-        """Extend all deadlines: this node read nothing for so long."""
+        """Extend all deadlines by the time for which this node read nothing."""
         self._requests.excuse(busy_ms)
 
     def close(self) -> None:
-        """End the conversation: what is awaited has failed."""
+        """End the conversation: its open requests and comparisons fail."""
         self._requests.clear()
         self._events += [talk.Ended(exchange, CLOSED) for exchange in self._open]
         self._open.clear()
@@ -592,7 +592,9 @@ def _parts_of(value: Value, parts: MessageCells, hashes: Sequence[bytes]) -> lis
     Raises: ProtocolViolation: the answer has another length, or a cell that was not requested.
     """
     if not isinstance(value, Vector) or len(value) != len(hashes):
-        raise ProtocolViolation(f"the answer to a request of {len(hashes)} cells has not as many")
+        raise ProtocolViolation(
+            f"the answer to a request for {len(hashes)} cells has another count"
+        )
     encodings = parts.encodings()
     found: list[Part] = []
     for position, hash in enumerate(hashes):
@@ -601,7 +603,7 @@ def _parts_of(value: Value, parts: MessageCells, hashes: Sequence[bytes]) -> lis
             # Embedded cells are in the vector itself; they are checked by their hash all the same.
             cell = _element(value, position)
             if cell is not None and value_hash(cell) != hash:
-                raise ProtocolViolation(f"a cell that was not asked for instead of {hash.hex()}")
+                raise ProtocolViolation(f"the answer has another cell in place of {hash.hex()}")
             encoding = None if cell is None else encode(cell)
         if encoding is not None:
             found.append(Part(hash, encoding))

@@ -161,7 +161,7 @@ def _batches(
 ) -> Iterator[tuple[bytes, bytes | None]]:
     begin = 0
     while begin < len(hashes):
-        # Fetched is little more than the account can pay for.
+        # Fetch what the account can pay for and one cell more, so that the one too many is noticed.
         count = FETCH_MAX if work is None else min(FETCH_MAX, 1 + work.left // work.limits.counted)
         some = hashes[begin : begin + max(count, 1)]
         yield from zip(some, fetch(some), strict=True)

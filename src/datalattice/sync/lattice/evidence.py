@@ -79,10 +79,10 @@ class EvidenceLimits:
     records, bytes:   of the node; beyond, records of the owner with most bytes go, never those of
                       watched owners.
     dropped:          ids of dropped records that are remembered, so that a replay brings none back.
-    forks_per_minute: of one slot that are examined; of further ones the order decides alone.
-    own_records_per_slot: of an owner whose key is here. Of its forks every one is examined, for a
-                      clone of this node may fork as often as it writes, and each branch may have
-                      acknowledged records; they may take all `bytes`.
+    forks_per_minute: of one slot that are examined; the order alone decides further ones.
+    own_records_per_slot: of an owner whose key is here. All its forks are examined, and its records
+                      may take all `bytes`: a clone of this node may fork as often as it writes, and
+                      each branch may have acknowledged records.
     """
 
     records_per_slot: int = 8
@@ -470,7 +470,7 @@ class Evidence:
 
 @dataclass(slots=True)
 class SlotChange:
-    """What was in a slot before; `is_rise`: its present cell is greater, None: not compared yet."""
+    """The former cell of a slot. is_rise: the present cell is greater; None: not compared yet."""
 
     before: Value
     is_rise: bool | None = None
@@ -497,16 +497,16 @@ class Branches:
         two: Signed,
         change: SlotChange | None = None,
     ) -> tuple[Value, OwnerForked | None]:
-        """Return (the cell of a slot that stays, how it leaves the other one out).
+        """Return (the cell that stays in a slot, None or how it leaves the other one out).
 
         change: of the slot, if `one` is there now and `two` is at most what was there before.
-        Cost:   a merge; the order is asked once for a change.
-        Raises: WorkExceeded: there is too little left on the account.
+        Cost:   a merge; with `change` one comparison by the order for all branches of the slot.
+        Raises: WorkExceeded: the account has too little left.
         """
         lattice = self._lattice.path(*path)
         if not isinstance(lattice, SignedLattice):
             return one, None
-        # Own forks are compared at any cost.
+        # "Of one's own all": forks of our owners are compared at any cost.
         work = None if self._context.signer(owner) is not None else self.work
         if work is not None and work.spent > self.spent_max:
             raise WorkExceeded("the message pays for no more comparisons")

@@ -144,7 +144,7 @@ def _judge(data: bytes) -> ForkVerdict:
         return ForkVerdict(INVALID, "its path is not that of a slot")
     hashes = (value_hash(one), value_hash(other))
     # A fork: each way of merging drops something of the other side.
-    forked = _forks(lattice, one, other, context) and _forks(lattice, other, one, context)
+    forked = all(_merged(lattice, a, b, context)[1] for a, b in ((one, other), (other, one)))
     text = "neither contains the other" if forked else "one of the two contains the other"
     return ForkVerdict(FORK if forked else CHAIN, text, steps, owner, hashes)
 
@@ -153,7 +153,7 @@ def is_descendant(path: tuple[Value, ...], cell: Value, former: Value) -> bool:
     """Return whether a slot's cell contains the former one.
 
     True also where the path is not a slot's, or one of the two is not signed.
-    Raises: MissingData: a cell that differs is not at hand.
+    Raises: MissingData: a cell that differs is not in the store.
     """
     lattice = root_lattice().path(*path)
     if not isinstance(cell, Signed) or not isinstance(former, Signed):
@@ -163,10 +163,6 @@ def is_descendant(path: tuple[Value, ...], cell: Value, former: Value) -> bool:
     context = MergeContext(verifier=verify_did, path=path, owner=path[-1])
     merged, is_fork = _merged(lattice, cell, former, context)
     return merged is cell and not is_fork
-
-
-def _forks(lattice: SignedLattice, one: Signed, other: Signed, context: MergeContext) -> bool:
-    return _merged(lattice, one, other, context)[1]
 
 
 def _merged(

@@ -98,7 +98,7 @@ def fork_id(path: ValuePath, loser: Signed) -> bytes:
     return value_hash(Vector.of((Vector.of(path), value_hash(loser))))
 
 
-def read_record(id: Value, cell: Value) -> ForkRecord | None:
+def _read_record(id: Value, cell: Value) -> ForkRecord | None:
     """Return a stored record, None if it is malformed."""
     if not isinstance(cell, Map) or not isinstance(id, bytes):
         return None
@@ -158,7 +158,7 @@ def stored_forks(
     found: dict[bytes, ForkRecord] = {}
     if isinstance(records, Index):
         for id, cell in records.entries():
-            record = read_record(id, cell)
+            record = _read_record(id, cell)
             if record is not None:
                 found[record.id] = record
     ids = dropped if isinstance(dropped, Vector) else EMPTY_VECTOR

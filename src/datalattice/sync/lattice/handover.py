@@ -38,8 +38,8 @@ OWNERS_ASKED_MAX: Final = 8
 """Owners that one peer is asked about in one round; the next round goes on with the others."""
 
 DIDS_MAX: Final = 64
-"""Most DIDs named at a time; each is checked again every time. Any peer may add any number of them,
-and may name a key of this node in a document."""
+"""Most DIDs that one call checks, and that it returns. Any peer may add any number of DIDs, and may
+name a key of this node in the document of each."""
 
 
 def is_fork_query(path: ValuePath) -> bool:
@@ -100,8 +100,8 @@ def one_handed(
 class MetOwners:
     """The DIDs among a root's owners that this node may sign for, kept up as the root changes.
 
-    A `did:key` names its key and is left out. What another DID stands for is known only where it is
-    met: in the root. One thread uses it.
+    A `did:key` names its key and is left out. Another DID is known only once it stands in the root.
+    One thread uses it.
 
     paths: the containers of owners.
     signs: whether a key of this node may sign for a DID; the answer may change.

@@ -123,7 +123,7 @@ class Hosting:
         return found
 
     def without_forgotten(self, value: Value) -> Value:
-        """Return a root without the slots that the operator had forgotten."""
+        """Return a root without the slots that the operator ordered to forget."""
         if not self.rules.table.has_refusals:
             return value
         for path, owner in self.rules.forgotten():
@@ -132,7 +132,7 @@ class Hosting:
         return value
 
     def released(self) -> None:
-        """Note that the root is now without what the operator had forgotten."""
+        """Note that the root is now without the slots that the operator ordered to forget."""
         for path, owner in self.rules.forgotten():
             self.quotas.usage.drop(OwnerSlot(section_name(path), owner))
         self.quotas.decided()

@@ -74,7 +74,7 @@ class Completion:
     complete: claims that wait for nothing more.
     holes:    the holes of complete claims that have any.
     refused:  complete claims of which nothing can be used, and why.
-    unsound:  (hash, reason, sender) of cells that turned out to be unsound.
+    unsound:  (hash, reason, sender) of cells newly found to be unsound.
     """
 
     stored: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -167,7 +167,7 @@ class IncompleteCells:
         top: bytes = b"",
         sender: str = "",
     ) -> Completion:
-        """Wait for `hashes` on behalf of `claim`, with these cells at hand.
+        """Wait for `hashes` on behalf of `claim`; `cells` came with it.
 
         cells: scanned encodings by hash (`decode_parts`); those not below `hashes` are not kept.
         top:   the encoding that refers to `hashes`, if it has no cell of its own.
@@ -302,7 +302,7 @@ class IncompleteCells:
             self._gaps[key] = gaps
             if not gaps:
                 ready.append(key)
-        # This sender is one more to be asked for what others left open.
+        # The sender states these cells too, so it can be asked for gaps that other peers left.
         progress.missing += self._open_below(held)
         self._cells.update(fresh)
         self.size_bytes += sum(cell.size_bytes for cell in fresh.values())
@@ -329,7 +329,7 @@ class IncompleteCells:
         return found
 
     def _advance(self, ready: list[object], progress: Completion) -> None:
-        """Settle what has no gap below it, and what that completes in turn."""
+        """Settle cells and claims without gaps, and those whose last gap that closes."""
         while ready:
             key = ready.pop()
             try:
@@ -351,8 +351,8 @@ class IncompleteCells:
             self._close_gaps(key, len(cell.encoding) <= EMBEDDED_BYTES_MAX, ready)
 
     def _wait_again(self, key: object, hashes: Iterable[bytes], progress: Completion) -> None:
-        """Wait once more: the check must read stored cells that are damaged."""
-        # They are fetched or healed first: the cell above them is not to blame.
+        """Have a cell or claim wait for damaged stored cells that its check must read."""
+        # They are fetched or healed first: the cell above them is not at fault.
         wanted = list(dict.fromkeys(hashes))
         if isinstance(key, bytes):
             cell = self._cells[key]
@@ -377,7 +377,7 @@ class IncompleteCells:
             spoiled.users += len(parents)
         for parent in parents:
             self._gaps[parent] -= 1
-            # Its parent should have embedded it: known only now that its length is.
+            # Its parent should have embedded it, which shows only now that its length is known.
             if is_short and isinstance(parent, bytes):
                 self._cells[parent].names_short = True
             if not self._gaps[parent]:
@@ -446,8 +446,7 @@ class IncompleteCells:
                 front.extend(one.below)
         if bad:
             progress.holes[claim] = Holes(bad, tainted)
-            # Tainted cells stay in memory while claims use them.
-            # Tainted cells are never stored, so one claim may have 4 MB of them in memory.
+            # Tainted cells stay in memory while claims use them, since they are never stored.
             if sum(map(len, tainted.values())) > self._tainted_max:
                 progress.refused[claim] = (
                     f"more than {self._tainted_max} bytes lie above unsound cells"
@@ -461,7 +460,7 @@ class IncompleteCells:
         progress.complete.append(claim)
 
     def _release(self, hashes: Iterable[bytes]) -> None:
-        """Note that one user less refers to these cells; some may be spoiled."""
+        """Note that one user fewer refers to these cells; some may be spoiled."""
         spoiled = [hash for hash in hashes if hash in self._spoiled]
         for hash in spoiled:
             self._spoiled[hash].users -= 1
@@ -500,11 +499,11 @@ class IncompleteCells:
         return list(found)
 
     def heaviest(self, group: Callable[[object], object]) -> list[object]:
-        """Return the claims of the groups that hold most, until they make up a quarter of all.
+        """Return the claims of the groups that hold most memory, up to a quarter of all.
 
         Cost: it visits every cell. A cell that several groups wait for counts for the first.
         """
-        # A quarter, so that this is not needed again at once.
+        # A quarter, so that the next message does not need it again.
         weights: dict[object, int] = {}
         members: dict[object, list[object]] = {}
         seen: set[bytes] = set()

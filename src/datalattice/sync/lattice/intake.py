@@ -1,15 +1,15 @@
 """Intake: foreign values, from their arrival until they are complete and joined, or refused.
 
 A foreign value goes through four steps. It is wrapped up to the root, so that every check from
-there down applies to it. What this node does not replicate is cut off. It is claimed: cells that
-are neither here nor in the message are named, and nothing more happens until they have come. Then
-the `LatticeState` joins it into the root, on the account of its sender.
+there down applies to it. What this node does not replicate is cut off. The rest is claimed: it
+waits for the cells that are neither here nor in the message. Once they have come, the
+`LatticeState` joins it into the root, on the account of its sender.
 
 Two rules decide what comes first. Under a hosting policy the upper cells of a value are fetched
 before the rest (`Approach`). A value that is known by its hash alone waits until the one before it
 is finished.
 
-The `Absorption` of an offer goes along with it from step to step and is its result.
+Each step writes into the `Absorption` of the offer, which is the result.
 
 Length: one account of what every peer's values wait for; every step changes the same claims.
 """
@@ -41,10 +41,7 @@ from datalattice.errors import (
     UsageError,
     WorkExceeded,
 )
-from datalattice.lattice import (
-    ValuePath,
-    get_in,
-)
+from datalattice.lattice import ValuePath, get_in
 from datalattice.sync.lattice.absorption import UNSOUND_CELLS, VALUE_REFUSED, Absorption
 from datalattice.sync.lattice.approach import AHEAD_BYTES_MAX, Approach, SlotFetches
 from datalattice.sync.lattice.charging import Charges
@@ -84,9 +81,9 @@ class Intake:
         self._approach = Approach(state.store)
         self._slots = SlotFetches()
         self._waiting: dict[Claim, Waiting] = {}
-        self._stated: dict[Claim, Probe] = {}  # what is waited for, as it was stated
-        self._next: dict[Claim, Probe] = {}  # what is known by its hash alone, and comes after
-        # What a peer stated, under which policy, and what of it was taken.
+        self._stated: dict[Claim, Probe] = {}  # claimed values under a policy, before it cut them
+        self._next: dict[Claim, Probe] = {}  # values known by hash alone, to be claimed afterwards
+        # (key of what a peer stated, epoch of the policy then, what was taken of it)
         self._cuts: dict[Claim, tuple[bytes, object, Probe]] = {}
 
     @property
@@ -96,7 +93,7 @@ class Intake:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of cells of such values that are here already."""
+        """Bytes of cells in memory for values that wait."""
         return self._incomplete.size_bytes + self._approach.size_bytes
 
     @property
@@ -105,15 +102,16 @@ class Intake:
         return self._incomplete.size_bytes
 
     def take_in(self, offer: Offer, outcome: Absorption) -> None:
-        """Take in what `outcome.sender` sent, and note there what became of it.
+        """Take in what `outcome.sender` sent, and note the result in `outcome`.
 
-        Raises: Undecodable: a malformed patch. StoreError: the store cannot keep it; all that waits
-                for cells is given up.
+        Raises: Undecodable: a malformed patch. StoreError: the store cannot keep it; all values
+                that wait for cells are given up.
         """
         try:
             self._take_in(unpatched(offer, self._views.load, outcome), outcome)
         except StoreError:
-            # Staging has let go of cells that the store may not have: nothing may rest on them.
+            # `IncompleteCells` counts cells as stored that the store may lack, so no claim that
+            # builds on them may complete.
             self._give_up(list(self._waiting), outcome)
             raise
 
@@ -196,8 +194,8 @@ class Intake:
             return
         before = self._waiting.get(claim)
         if before is not None and incoming.absent is not None:
-            # It would be fetched from its top again. If the last value always replaced the one
-            # before, nothing of a peer that writes faster than that takes would ever be merged.
+            # It would be fetched from its top again. If each value replaced the one before, a peer
+            # that writes faster than a fetch takes would never be merged.
             self._replace_next(claim, probe.key, outcome)
             if before.key != probe.key:
                 self._next[claim] = probe
@@ -222,7 +220,7 @@ class Intake:
     def _wait(
         self, claim: Claim, waiting: Waiting, cells: Mapping[bytes, bytes], outcome: Absorption
     ) -> Completion:
-        """Wait for the cells of a value, with these at hand, instead of the one before it."""
+        """Wait for the cells of a value, which replaces the one before it; `cells` came with it."""
         before = self._waiting.get(claim)
         if before is not None:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
@@ -237,13 +235,13 @@ class Intake:
     def _consider_hosted(self, claim: Claim, probe: Probe, outcome: Absorption) -> bool:
         """Consider a value under a policy: find out whose data it has, cut off what is refused.
 
-        False: it is malformed above that, so it is cut, around its holes, once all of it is here.
+        False: its upper cells are malformed, so it is cut around its holes once all of it is here.
         """
         incoming, hosting, approach = probe.data, self._hosting, self._approach
         assert isinstance(incoming, Incoming)
         assert hosting is not None
         before = self._waiting.get(claim)
-        # Looking at whose data it has costs, too, so its sender pays for it.
+        # Finding out whose data it has takes time, too, which its sender pays for.
         work = self._charges.open(claim.peer)
         try:
             value, loader = approach.open(incoming)
@@ -270,7 +268,7 @@ class Intake:
             self._charges.close(claim.peer, work)
         if before is None and claim not in approach and same(value, self._state.zero):
             self._note_held(claim, probe.key, Probe(value_hash(value), value), outcome)
-            return True  # nothing of it concerns this node, so there is nothing to merge
+            return True  # nothing of it is hosted here, so there is nothing to merge
         cells = approach.cells(incoming, {hash: data for hash, data, _ in novelty(value, loader)})
         passed = approach.forget(claim)
         if passed is not None:
@@ -331,7 +329,7 @@ class Intake:
         outcome.unwanted += [hash for hash in waits if not self._incomplete.is_wanted(hash)]
 
     def _replace_next(self, claim: Claim, newer: bytes, outcome: Absorption) -> None:
-        """Let the value with the key `newer` replace the one that was to come next."""
+        """Let the value with the key `newer` replace the one that was to be claimed next."""
         if claim in self._next:
             _supersede(outcome, self._next.pop(claim).key, newer)
 
@@ -341,8 +339,8 @@ class Intake:
     def _frame(self, path: ValuePath, value: Value, peer: str, work: Work | None = None) -> Value:
         """Return a foreign value as a root, without what is not replicated or not hosted here.
 
-        Raises: as `Views.frame`. MissingData: it takes a look at a cell that is not here yet.
-                WorkExceeded: to look whose data it has costs more than `work` has.
+        Raises: as `Views.frame`. MissingData: a cell that decides about it is not here yet.
+                WorkExceeded: to find out whose data it has costs more than `work` has.
         """
         value = self._views.frame(path, value, peer)
         if self._hosting is not None:
@@ -352,7 +350,7 @@ class Intake:
         return value
 
     def _proceed(self, progress: Completion, peer: str, outcome: Absorption) -> None:
-        """Store what is complete, note what is missing, merge the values that became complete."""
+        """Store complete cells, note missing ones, join the values that became complete."""
         if progress.stored:
             self._state.make_writable()
             try:
@@ -427,9 +425,9 @@ class Intake:
             del self._cuts[next(iter(self._cuts))]
 
     def _is_here(self, claim: Claim, probe: Probe, outcome: Absorption) -> bool:
-        """Return whether all that a peer states is here, without a look at its cells.
+        """Return whether all that a peer states is known to be here by its hash alone.
 
-        That is: the zero, our own state, or again a value of which all hosted parts were taken.
+        Such are the zero, our own state, and a value of which all hosted parts were taken before.
         """
         if claim in self._waiting or claim in self._approach:
             return False

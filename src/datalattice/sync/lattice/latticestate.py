@@ -72,10 +72,10 @@ _REFUSALS: Final = (BadFormat, Corruption, MissingData, UsageError, WorkExceeded
 class JoinResult:
     """The result of joining a complete foreign value into the root.
 
-    value:    what of it is hosted.
+    value:    its hosted part.
     error:    why none of it was taken.
-    in_full:  nothing of it was left out.
-    is_cut:   all of it was taken that is hosted, and a part of it is not.
+    in_full:  nothing of `value` was left out.
+    is_cut:   all of `value` was taken, and a hosting policy may have cut off the rest.
     slots:    owners' slots that were counted anew.
     """
 
@@ -120,8 +120,8 @@ class LatticeState:
         # Owners that are no public key need a verifier; this one knows those that name their key.
         users = context.verified_by(context.verifier or verify_did)
         self._context = users.reporting(self._note)
-        self._outcome = Absorption()  # of the offer that is taken in just now
-        self._holes = NO_HOLES  # of the value that is joined just now
+        self._outcome = Absorption()  # of the offer that is being taken in
+        self._holes = NO_HOLES  # of the value that is being joined
         self.zero: Final = lattice.zero()
         self.root: Value = store.root()
         """The durable value, with what never leaves this node."""
@@ -132,7 +132,7 @@ class LatticeState:
             store.commit(self.root)
         self._live_root = self.root  # the last root that is part of the live value
         self.views: Final = Views(lattice, store, made_max)
-        """What peers are told and served."""
+        """What peers are sent and served."""
         self.views.announce(self._public(self.root), self.root)
         self._forks: list[OwnerForked] = []  # met since the last commit
         self.evidence: Final = Evidence(
@@ -157,7 +157,7 @@ class LatticeState:
     def owners(self) -> list[bytes | str]:
         """The owners that this node may sign for: its ring's and identity's keys, and their DIDs.
 
-        What DIDs other than `did:key` stand for is known only where they are met: in the root.
+        A DID other than `did:key` is among them once it stands in the announced root.
         """
         own = self._context.key_pair
         pairs = [*self._context.keys] + ([] if own is None else [own])
@@ -166,7 +166,7 @@ class LatticeState:
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing was written or taken in here so far."""
+        """Whether the root holds no data: it equals the lattice's zero."""
         return same(self.root, self.zero)
 
     # --- local writes -------------------------------------------------------------------------
@@ -174,13 +174,14 @@ class LatticeState:
     def publish(self) -> bool:
         """Commit the live value and announce it; return whether it was a new one.
 
-        Raises: UsageError, BadSignature: it has what this node may not write, or lacks what the
-                root has. Nothing is committed; the live value has these parts as they were, and
-                the rest of it is committed by the next call.
+        Raises: UsageError, BadSignature: it has data that this node may not write, or lacks data
+                of the root. Nothing is committed; these parts of the live value are set back, and
+                the next call commits the others.
         """
         self._update_live()
         if self.hosting is not None and self.hosting.rules.table.has_refusals:
-            self.cursor.adopt(self._without_forgotten)  # forks of the live value may still have it
+            # Forks of the cursor, made before a refusal, may have brought refused slots back.
+            self.cursor.adopt(self._without_forgotten)
         value = self.cursor.get()
         if value is self.root or same(value, self.root):
             return False
@@ -200,9 +201,9 @@ class LatticeState:
         return value
 
     def _refuse(self, value: Value) -> None:
-        """Take out of the live value what may not be written here, and raise if there is any.
+        """Set back what may not be written here in the live value, and raise if there is any.
 
-        It must not stay: it would keep all later writes from being committed.
+        If it stayed, no later write could be committed.
         """
         before = self._without_forgotten(self.root)
         refused = list(refusals(self.lattice, before, value, self._context))
@@ -243,7 +244,7 @@ class LatticeState:
             return JoinResult(other, error)
         else:
             joined = JoinResult(other, in_full=not holes and outcome.dropped_parts == dropped)
-            # What had no room is cut off later values, too, for a while: it is missing here.
+            # A slot without room is cut off this peer's values for a minute: it is missing here.
             short = [] if hosting is None else hosting.quotas.short_of(peer)
             if joined.in_full and short:
                 outcome.remark(QUOTA_EXCEEDED, short[-1])
@@ -294,7 +295,7 @@ class LatticeState:
             self.on_loss(hashes)
 
     def _load_all(self, hashes: Sequence[bytes]) -> list[bytes | None]:
-        """Return encodings of cells of the value that is joined just now, those above holes too."""
+        """Return encodings of cells of the value that is being joined, those above holes too."""
         tainted = self._holes.tainted
         if not tainted:
             return self.views.load_all(hashes)
@@ -316,7 +317,7 @@ class LatticeState:
                 self._pairs.forked(value_hash(fork.kept), value_hash(fork.other))
         return made
 
-    # --- what the operator decides ------------------------------------------------------------
+    # --- decisions of the operator ------------------------------------------------------------
 
     def drop_evidence(self, ids: Sequence[bytes]) -> bool:
         """Delete records of forks for good; return whether there were any; durable."""
@@ -366,7 +367,7 @@ class LatticeState:
         if new:
             self._handed = {one.id for one in kept}
         self.root = value
-        # Announced only now that it is durable: a peer never hears of what a crash could take.
+        # Announced only now that it is durable: a crash takes nothing back that a peer has seen.
         self.views.announce(announced, value)
         self._update_live()
 
@@ -402,8 +403,8 @@ def overlaid(
 ) -> Value:
     """Return `root` with what `live` has changed of `base` joined in.
 
-    A merge of `live` and `root` says the same, but it looks into all that `root` changed, which was
-    judged and paid for before: a writer would pay again for what strangers sent meanwhile.
+    A merge of `live` and `root` gives the same value, but it looks into all that `root` changed,
+    which was checked before: a writer would spend time on what strangers sent meanwhile.
 
     live, root: both made of `base` by writes and merges.
     Cost:       sections and slots that differ between `base` and `live`.

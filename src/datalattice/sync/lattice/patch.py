@@ -2,8 +2,8 @@
 
 One changed key in a large tree makes a new cell at every level, and each repeats fifteen hashes
 that the peer has and one that it can compute. A patch has neither: it names the references of the
-old cell that are replaced, and goes on with the cells behind them. The reader builds the new cells
-from the leaves up, hashing on the way; the hash of the top tells whether all of it is right.
+old cell that are replaced, and continues with the cells behind them. The reader builds the new
+cells from the leaves up and hashes them; the hash of the top shows whether all are right.
 
     patch  = cell
     cell   = head, one gap for each replaced reference, edit, one cell for each of them
@@ -14,8 +14,8 @@ from the leaves up, hashing on the way; the hash of the top tells whether all of
                     the old cell that stay and that go, and new ones; its rest stays
              WHOLE: VLQ length, bytes: there is no old cell
 
-The old cell of the top is the base; of a cell below, what the reference with the same number in the
-old cell above referred to. Where there is none a constant stands for the hash to be computed.
+The old cell of the top is the base. The old cell of any other is the one behind the reference with
+the same number in the old cell above; without such a reference a constant stands in its position.
 
 Nothing in a patch has to be believed: cells are named by their hashes.
 
@@ -42,19 +42,19 @@ MATCH_BYTES: Final = 6
 """Bytes that must agree for a position to count as the same in the old and the new cell."""
 
 SKIP_MAX: Final = 64
-"""Greatest number of old bytes that are tried as removed before all the rest counts as removed."""
+"""Most old bytes that are skipped in search of a match; beyond, all further ones are removed."""
 
 HUNKS_MAX: Final = 256
 """Greatest number of hunks of one edit; a cell with more changes is written whole."""
 
 PATCH_CELLS_MAX: Final = 4_096
-"""Most cells of a patch below its top: that takes a look at as many old ones."""
+"""Most cells of a patch below its top: each takes a load of its old cell."""
 
 PATCH_HUNKS_MAX: Final = 8_192
-"""Greatest number of hunks that a writer looks for; cells after them are written whole."""
+"""Most hunks that a writer tries for one patch; cells after them are written whole."""
 
 CELL_PATCH_BYTES: Final = 3
-"""Least bytes of a patch for each of its cells: two name it, and something in it must change."""
+"""Least bytes of a patch for each of its cells: two name it, and one at least changes it."""
 
 FREE_CELLS: Final = 64
 """Cells that any patch may have, however short: the way to a single change."""
@@ -205,7 +205,7 @@ def read_patch(
 
 
 class _PatchReader:
-    """A patch and how far it is read."""
+    """A patch that is being read, and the limits of what it may make."""
 
     def __init__(self, patch: bytes, load: LoadEncoding, bytes_max: int, cells_max: int) -> None:
         self._patch = patch
@@ -216,9 +216,11 @@ class _PatchReader:
         self._at = 0
 
     def frame(self, old_hash: bytes | None, old: bytes | None = None) -> _Frame:
-        """Read a cell up to those below it; it is an edit of `old`, or of the cell with a hash.
+        """Read the edit of one cell: of `old`, or of the cell with the hash `old_hash`.
 
-        Raises: BadFormat: there is no old cell. MissingData: it is missing.
+        Raises: BadFormat: malformed, or an edit without an old cell. MissingData: the old cell is
+                not here. LimitExceeded: it makes more cells or bytes than allowed, or changes
+                nothing.
         """
         self._cell_room -= 1
         if self._cell_room < 0:

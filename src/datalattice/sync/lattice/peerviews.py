@@ -1,8 +1,8 @@
 """Views: which parts of a root are replicated, and with whom.
 
 The *announced* value is the root without what never leaves this node (`:local`). Each peer sees its
-*view* of that: all of it, or only the paths that are replicated with it. Of what a peer states the
-same paths are taken.
+*view* of that: all of it, or only the paths that are replicated with it. From a peer's own state
+this node takes the same paths.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from datalattice.store import Store
 from datalattice.sync.replica import Offer, Part, Probe
 
 MADE_MAX: Final = 1_000
-"""Remembered cells that exist only because something was cut off the root, for each view of it."""
+"""Most remembered cells, for each view, that exist only because something was cut off the root."""
 
 SECTIONS_MAX: Final = 256
-"""Greatest number of sections of a foreign root, unknown ones included. A few bytes name a huge
-root whose cells are here already."""
+"""Most sections of a foreign root, unknown ones included: a few bytes may name a root of any size
+if its cells are here already."""
 
 _SIGNED_FIELDS: Final = {"public-key", "signature", "value"}
 
@@ -56,7 +56,7 @@ class Views:
         self._made_max = made_max
         self._zero: Final = lattice.zero()
         self.announced: Value = self._zero
-        """What peers may know of the root."""
+        """The part of the root that peers may see."""
         self._made: dict[bytes, bytes] = {}  # cells that cutting made, which the store lacks
         self._paths: dict[str, tuple[tuple[Value, ...], ...]] = {}
         self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, its view)
@@ -92,7 +92,7 @@ class Views:
         """Return a foreign value as a root, at its path, without what is not replicated.
 
         Raises: UsageError: the path leads nowhere, or through a signature; a wrong kind of value.
-                MissingData: it takes a look at a cell that is not here yet.
+                MissingData: a cell that decides about it is not here yet.
         """
         lattice = self._lattice
         if path:

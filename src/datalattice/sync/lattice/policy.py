@@ -1,4 +1,4 @@
-"""Policy: whose data a node hosts: its settings, its operator's decisions, and what they come to.
+"""Policy: whose data a node hosts, by its settings, its operator's decisions, and its own keys.
 
 Own keys are never limited.
 
@@ -128,7 +128,7 @@ class Decision:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing."""
+        """Whether nothing is decided."""
         return not self.allowed and self.limit is None and not self.refused
 
 
@@ -151,7 +151,7 @@ class HostingTable:
 
     @property
     def forgotten(self) -> list[tuple[str | None, str]]:
-        """(section, owner) of all refusals; section None: every one."""
+        """(section, owner) of all refusals; section None: all sections."""
         return [
             (None if section == "*" else section, one.owner)
             for one in self._decisions.values()
@@ -189,11 +189,11 @@ class HostingTable:
         self._decide(replace(before, allowed=False, refused=names, reason=reason or before.reason))
 
     def set_limit(self, owner: str, limit: int | None) -> None:
-        """Set the bytes that an owner may have, None: as many as others; durable on return."""
+        """Set the bytes that an owner may have, None: as the policy says; durable on return."""
         self._decide(replace(self._of(owner), limit=limit))
 
     def host(self, owner: str) -> None:
-        """Take an owner's data again, within the limits of all; durable on return."""
+        """Take an owner's data again, within its limits; durable on return."""
         self._decide(replace(self._of(owner), refused=(), reason=""))
 
     def _of(self, owner: str) -> Decision:
@@ -215,7 +215,7 @@ class HostingTable:
 def _parse(text: str | None) -> dict[str, Decision]:
     """Return the decisions in a note.
 
-    Raises: Corruption: it is none.
+    Raises: Corruption: it is not a list of decisions.
     """
     try:
         rows = [] if text is None else json.loads(text)
@@ -227,7 +227,7 @@ def _parse(text: str | None) -> dict[str, Decision]:
     return {one.owner: one for one in found}
 
 
-# --- what they come to ----------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -251,7 +251,7 @@ class Areas:
                 if path or key != LOCAL_KEY:
                     self._collect((*path, key), child)
         elif not path:
-            return  # a root without sections: a policy names none of it
+            return  # a root without sections: no policy applies to it
         elif isinstance(lattice, OwnerLattice):
             self.owned.append(path)
         else:
@@ -279,7 +279,7 @@ class OwnerRules:
 
     @property
     def epoch(self) -> object:
-        """What the decisions rest on: while it is equal, a value is cut in the same way."""
+        """The inputs of all decisions: while it is equal, a value is cut in the same way."""
         # The wanted peers decide only where strangers are refused.
         wanted = frozenset(self.wanted()) if self.policy.owners == "known" else None
         return self.table.version, wanted
@@ -299,7 +299,7 @@ class OwnerRules:
         return any(self.is_own(self._owner_of(path, text)) for path in self.areas.owned)
 
     def is_free(self, owner: Value) -> bool:
-        """Return whether the data of an owner has no limits: it is own, or on a list of those."""
+        """Return whether the data of an owner has no limits: an own key, or an allowed owner."""
         if self.is_own(owner):
             return True
         text = owner_text(owner)
@@ -340,7 +340,7 @@ class OwnerRules:
         return found
 
     def values_of(self, root: Value, slot: OwnerSlot) -> list[Value]:
-        """Return what a slot has in a root: unsigned parts of a section are one slot."""
+        """Return the values of a slot in a root: all unsigned parts of a section are one slot."""
         areas = self.areas.unsigned if slot.owner is None else self.areas.owned
         below = () if slot.owner is None else (slot.owner,)
         values = [
@@ -391,7 +391,7 @@ def containers(
 
 
 def without(value: Value, path: ValuePath, key: Value, lattice: Lattice) -> Value:
-    """Return a root without what is at a key of the container at a path, nor an empty container."""
+    """Return a root without a key of the container at a path, and without emptied containers."""
     container = get_in(value, path)
     if not isinstance(container, (Map, Index)) or key not in container:
         return value

@@ -71,7 +71,7 @@ class Limit(NamedTuple):
 
 @dataclass(slots=True)
 class _Short:
-    """A slot that had no room: when and why, and the connections that the values came over."""
+    """A slot that had no room for a value: why, when, and the connections of its senders."""
 
     text: str
     at_ms: int
@@ -88,9 +88,9 @@ class Quotas:
         # Branches of forks count for the owner, and are deleted before a value is refused.
         self.evidence: Final = evidence
         self.over: Final[dict[bytes, int]] = {}
-        """Slots that had no room for a value, by key, and when."""
+        """When each slot last had no room for a value, by its key."""
         self._short: dict[bytes, _Short] = {}  # by the key of a slot
-        self._strangers_bytes: int | None = None  # of all their slots, None: to be added up
+        self._strangers_bytes: int | None = None  # None: to be added up again
 
     @property
     def strangers_bytes(self) -> int:
@@ -148,14 +148,14 @@ class Quotas:
         # Before data is refused, evidence of the owner's forks is deleted.
         if size > limit.room and slot.owner is not None and self.evidence.release(slot.owner):
             limit = self.limit_of(slot)
-        # A count may be too high, since it still has what later values left out.
+        # A count may be too high, since it includes cells that later values no longer have.
         if size > limit.room and slot.owner is not None:
             for value in self._rules.values_of(root, slot):
                 self.usage.refresh(slot, value)
             limit = self.limit_of(slot)
         if size <= limit.room:
             return True
-        # All at once: to find the oldest of many would cost more than it saves.
+        # All are dropped: to find the oldest of many would cost more than to check them again.
         if len(self.over) >= OVER_MAX:
             self.over.clear()
         self.over[slot.key] = self._clock.now_ms()
@@ -178,7 +178,7 @@ class Quotas:
             del self._short[next(iter(self._short))]
 
     def short_of(self, peer: str | None = None) -> list[str]:
-        """Describe the slots that had no room of late, latest last: all, or those of one peer."""
+        """Say which slots lately had no room for values of all peers or one, the latest last."""
         if not self._short:
             return []
         since_ms = self._clock.now_ms() - SHORT_MS
@@ -195,9 +195,9 @@ class Quotas:
         *,
         is_known: bool,
     ) -> QuotaCheck:
-        """Return what of a complete foreign root has room here, and the counts to be taken then.
+        """Return which part of a complete foreign root has room here, and its counts.
 
-        What costs more to count than `work` has is left out, and reported.
+        A part that costs more to count than `work` has is left out, and reported.
         """
         made = QuotaCheck(
             self, self._rules, root, other, peer, outcome, work or Work(), bool(self.over)
@@ -211,13 +211,13 @@ class Quotas:
         return made
 
     def taken(self, merged: Value, admitted: QuotaCheck) -> list[Count]:
-        """Take over the counts of what is in the merged root; return them."""
+        """Take over the counts of the values that the merged root has; return them."""
         found: list[Count] = []
         for path, owner, mine, count in admitted.counts:
             present = get_in(merged, (*path, owner))
             if same(present, mine):
                 continue  # the merge left the value out
-            # A join with own is another value than was counted, of about the same size.
+            # A merge with our value is another value than was counted, of about the same size.
             now = count.plus(value_hash(present), (0, 0))
             if self._strangers_bytes is not None:
                 self._strangers_bytes += now.size_bytes - self.usage.used_bytes(now.slot)
@@ -232,7 +232,7 @@ class Quotas:
         return found
 
     def decided(self) -> None:
-        """Note that lists or limits changed."""
+        """Note that the operator's lists or limits changed."""
         self._strangers_bytes = None
         self.over.clear()
         self._short.clear()
@@ -245,7 +245,7 @@ class Quotas:
             values = self._rules.values_of(root, slot)
             if not values:
                 self.usage.drop(slot)
-            # A count of strangers' data only grows, and one with `since` has what values left out.
+            # A count of strangers' data only grows; one with `since` may include removed cells.
             elif slot.owner is None or count.since or count.root != value_hash(values[0]):
                 found += [(slot, value) for value in values]
         return found
@@ -267,13 +267,13 @@ class Quotas:
 
 @dataclass(slots=True)
 class QuotaCheck:
-    """What of one foreign root has room here.
+    """Which part of one foreign root has room here.
 
-    value:    what is merged of it; at first all.
+    value:    the part to be merged; at first all.
     work:     the account that pays for the counting.
-    is_short: something was left out that had no room just now.
-    counts:   (path, owner, value before, count) of owners' slots, to be taken once merged.
-    added:    (path, value before, slot, (bytes, cells)) of unsigned parts, likewise.
+    is_short: a part was left out, now or within the last minute.
+    counts:   (path, owner, value before, count) of owners' slots, valid once merged.
+    added:    (path, value before, slot, (bytes, cells)) of unsigned parts, valid once merged.
     """
 
     quotas: Quotas
@@ -290,11 +290,11 @@ class QuotaCheck:
     def weigh_area(
         self, weigh: Callable[[ValuePath, Value], None], path: ValuePath, other: Value
     ) -> None:
-        """Weigh all that a foreign root has at a path."""
+        """Weigh the part of a foreign root at a path; leave it out if that costs too much."""
         try:
             weigh(path, other)
         except WorkExceeded:
-            # The account is at its end, so nothing is left to merge any of it.
+            # The account is used up, so no merge of this path can be paid for.
             self.outcome.remark(TOO_COSTLY, SectionDropped(path, TOO_COSTLY))
             self.leave_out(path[:-1], path[-1])
 
@@ -361,9 +361,9 @@ class QuotaCheck:
     def _afford(
         self, path: ValuePath, key: Value, mine: Value, theirs: Value, weigh: Callable[[], Value]
     ) -> None:
-        """Weigh what is at a key of the container at a path, or leave it out: it costs too much.
+        """Weigh the value at a key of the container at a path; leave it out if that costs too much.
 
-        Raises: WorkExceeded: it does, and the account is at its end.
+        Raises: WorkExceeded: the account is used up.
         """
         try:
             self.work.attempt(mine, theirs, weigh)
@@ -374,6 +374,6 @@ class QuotaCheck:
             self.leave_out(path, key)
 
     def leave_out(self, path: ValuePath, key: Value) -> None:
-        """Leave out what is at a key of the container at a path."""
+        """Leave out the value at a key of the container at a path."""
         self.value = without(self.value, path, key, self.rules.lattice)
         self.is_short = True

@@ -1,7 +1,7 @@
 """Lattice replica: a store, a lattice and a live cursor, as something that replicates.
 
-What it holds is a `LatticeState`. What peers send comes in by `absorb` through the `Intake`, which
-joins complete values into that state; what they are sent is made here.
+A `LatticeState` holds the data. `absorb` gives what peers send to the `Intake`, which joins
+complete values into that state; what peers are sent is made here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TOO_LARGE: Final = "too-large"
 """Metric label of entries that do not fit into a frame to a plain peer."""
 
 IMPORTED: Final = "import"
-"""Stands for the connection of what the operator brings."""
+"""The name, in place of a connection, of an import by the operator."""
 
 NOT_HOSTED: Final = "not-hosted"
 """Metric label of parts that the hosting policy of this node cuts off."""
@@ -73,7 +73,7 @@ _LEFT_OUT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLimits:
-    """What a replica holds in memory at most.
+    """Bounds of what a replica holds in memory and sends.
 
     staged_bytes_max: bytes of cells above gaps, of all values that wait.
     made_max:         cells that exist only because something was cut off, for each view.
@@ -88,7 +88,7 @@ class ReplicaLimits:
 class LatticeReplica:
     """A lattice value that replicates; one thread owns it, its cursor is for every thread.
 
-    Whoever gives `on_sync` makes sure that `publish` is called, on the owner's thread.
+    on_sync: as of `LatticeState`. frame_max: longest frame that this node reads, in bytes.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LatticeReplica:
         limits = limits or ReplicaLimits()
         clock = clock or SystemClock()
         self.charges: Final = charges or Charges(clock)
-        """What the merges of each sender cost."""
+        """The accounts of senders, which pay for merges."""
         self.state: Final = LatticeState(
             store,
             lattice,
@@ -131,7 +131,7 @@ class LatticeReplica:
         self.evidence: Final = self.state.evidence
         self.hosting: Final = self.state.hosting
         self.intake: Final = Intake(self.state, self.charges, limits.staged_bytes_max)
-        """The foreign values that are on their way in."""
+        """The foreign values that wait for cells."""
         self._frame_max = frame_max
         self._push_bytes_max = limits.push_bytes_max
         self._meetings: dict[str, Meeting] = {}  # by connection
@@ -143,7 +143,7 @@ class LatticeReplica:
 
     @property
     def announced(self) -> Value:
-        """The value that peers are told and served."""
+        """The part of the root that peers are sent and served."""
         return self.views.announced
 
     @property
@@ -169,7 +169,7 @@ class LatticeReplica:
         """Take in a foreign value, or cells that one waits for.
 
         Raises: BadFormat: a value that is not what its encoding claims. Undecodable: a malformed
-                patch. StoreError: the store cannot keep it. All that waits for cells is given up.
+                patch. StoreError: the store cannot keep it; all values that wait are given up.
         """
         plain = self._plain(peer)
         outcome = Absorption(sender=peer.connection)
@@ -186,7 +186,7 @@ class LatticeReplica:
         return outcome.finish()
 
     def repair(self, parts: Sequence[Part]) -> None:
-        """Replace damaged or missing cells by these, which peers had.
+        """Replace damaged or missing cells by these, which peers delivered.
 
         Raises: BadFormat: one is not what its hash says. StoreError: they cannot be kept.
         """
@@ -269,8 +269,8 @@ class LatticeReplica:
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
         """Return the present root with the cells that none of the known values has.
 
-        For a plain peer: complete values of what it has not stated and was not sent since; None
-        until it has answered once.
+        For a plain peer: what it neither stated nor was sent since, as complete values; None until
+        it has answered once.
         """
         plain = self._plain(peer)
         if plain is not None:
@@ -316,7 +316,7 @@ class LatticeReplica:
         )
 
 
-# --- what the operator brings ---------------------------------------------------------------------
+# --- imports by the operator ----------------------------------------------------------------------
 
 
 def offer_of(top: bytes, apart: Mapping[bytes, bytes]) -> Offer:
@@ -335,7 +335,7 @@ def absorb_import(replica: LatticeReplica, offer: Offer, *, is_known: bool = Fal
     is_known: its unsigned data comes from a known sender, so that it has no quota.
     Raises: as `LatticeReplica.absorb`.
     """
-    # The operator waits for it, so it may cost as much as the values of wanted peers.
+    # The operator waits for it, so it has the account of a wanted peer.
     replica.charges.introduce(IMPORTED, IMPORTED, is_wanted=True, is_known=is_known)
     try:
         names = replica.intake.not_hosted(offer, IMPORTED)

@@ -1,8 +1,8 @@
 """Spelling out: what a plain peer lacks, in values that are complete in themselves.
 
 Such a peer takes a value with the cells that came with it and fetches nothing, so it is sent values
-with everything below them. They are small parts of the root: the entry of an owner, or entries of a
-content store, in a container of their own that merges into the peer's like any other. Entries that
+with everything below them. They are small parts of the root: the entry of one owner, or entries of
+a content store, each in a container of the same kind, which merges into the peer's. Entries that
 the peer has already are not sent.
 """
 
@@ -44,7 +44,6 @@ _LENGTH_BYTES: Final = 3
 
 _Container = Map | Index
 _Path = tuple[Value, ...]
-_Difference = tuple[Value, bool, Value, bool, Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class CompleteValue:
 class Spelling:
     """Values to send to a peer now.
 
-    told:      a root with all values sent so far, including these pieces, and nothing else.
+    told:      a root of all values sent so far, these pieces included, and nothing else.
     is_all:    after these pieces the peer has everything.
     too_large: paths of entries that do not fit into one frame; they count as sent.
     missing:   cells that the peer lacks and this store does not have.
@@ -251,17 +250,9 @@ def _lacking(value: _Container, known: list[Value]) -> Iterator[tuple[Value, Val
     """Yield the entries of a container that none of `known` has with the same value."""
     alike = [one for one in known if _is_like(one, value)]
     base = alike[0] if alike else _empty(value)
-    for key, has, entry, _had, _theirs in _differences(value, base):
+    for key, has, entry, _, _ in value.differences(base):  # type: ignore[arg-type]
         if has and not any(key in one and same(one.get(key), entry) for one in alike[1:]):
             yield key, entry
-
-
-def _differences(value: _Container, base: _Container) -> Iterator[_Difference]:
-    if isinstance(value, Map):
-        assert isinstance(base, Map)
-        return value.differences(base)
-    assert isinstance(base, Index)
-    return value.differences(base)
 
 
 def _joined(told: Value, view: Value, path: _Path, value: Value) -> Value:

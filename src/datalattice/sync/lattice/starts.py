@@ -9,7 +9,7 @@ answered, so that both are alive, it sends the newer one the older start:
     [:PING id :TWIN S]       another node with your identity has sent me this start
     {:START S}               the receiver's, in the info of the answer to that
 
-Where the other end has our own key, a node sends its own start so, and nothing else.
+To an end that has proved our own key, a node sends its own start in a `:TWIN` and nothing else.
 
 S is [:START number time], signed. Its second element is an Integer, so it cannot serve as an answer
 to a challenge, and no section of the root takes a Vector for data of an owner. A forwarded start is

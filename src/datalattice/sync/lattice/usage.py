@@ -5,8 +5,8 @@ cells below it. "Each slot is counted by itself", so what two owners share is ch
 sum is an upper bound of the disk, and equal on every node that has the same values.
 
 A count is exact for one value of the slot, whose hash it names. When a later value is taken, the
-cells that it adds are counted, and what it leaves out stays in the count until the slot is counted
-anew: when a value would not fit any more, and after each collection of garbage.
+cells that it adds are counted; cells that it no longer has stay in the count until the slot is
+counted anew: when a value would not fit any more, and after each collection of garbage.
 
 The unsigned part of a section has no owner; there only the bytes that strangers added count.
 
@@ -30,15 +30,15 @@ RECOUNT_MS: Final = 60_000
 """A slot without room for a value is counted anew at most once in this time."""
 
 _REMEMBERED_MAX: Final = 65_536
-"""Slots of which the time of the last count is remembered."""
+"""Most slots whose time of the last full count is remembered."""
 
 _UNBOUNDED: Final = 1 << 62
 
 
 class OwnerSlot:
-    """What one owner has in one section; owner None: the unsigned part. `key` names it in a table.
+    """What one owner has in one section; owner None: the unsigned part.
 
-    Two are equal if their keys are.
+    `key` identifies it: slots with equal keys are equal.
     """
 
     __slots__ = ("key", "owner", "section")
@@ -69,7 +69,7 @@ class Count:
     """The bytes and cells of a slot.
 
     root:  hash of the value that was counted.
-    since: those of the bytes that were added since a full count.
+    since: bytes added since the last full count.
     """
 
     slot: OwnerSlot
@@ -104,12 +104,12 @@ class Usage:
         return iter(list(self._counts.values()))
 
     def used_bytes(self, slot: OwnerSlot) -> int:
-        """Return the bytes of a slot as far as they were counted."""
+        """Return the counted bytes of a slot, 0 if it was never counted."""
         found = self._counts.get(slot.key)
         return 0 if found is None else found.size_bytes
 
     def bytes_of(self, owner: Value) -> int:
-        """Return the bytes of all slots of an owner as far as they were counted."""
+        """Return the counted bytes of all slots of an owner."""
         return self._owner_bytes.get(value_hash(owner), 0)
 
     def known(self, slot: OwnerSlot, present: Value) -> Count:
@@ -157,7 +157,7 @@ class Usage:
         last_ms = self._counted_ms.get(slot.key)
         if last_ms is not None and 0 <= now_ms - last_ms < RECOUNT_MS:
             return False
-        # All at once: to find the oldest of many would cost more than it saves.
+        # All are dropped: to find the oldest of many would cost more than to count some again.
         if len(self._counted_ms) >= _REMEMBERED_MAX:
             self._counted_ms.clear()
         self._counted_ms[slot.key] = now_ms

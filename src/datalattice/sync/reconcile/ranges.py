@@ -9,8 +9,8 @@ list. Whoever receives a list learns what it needs.
     items_reply   -> done; needs what is in theirs alone
     done          -> nothing
 
-Each payload is answered by one payload with all answers. A peer is held to that: it may only speak
-of the ranges that the last payload leaves it, so neither rounds nor work grow at its will.
+Each payload is answered by one payload with all answers. A peer may only answer the ranges of our
+last payload, so it can make neither the rounds nor the work grow.
 
 Source: Weaver specification "Reconciliation", "Limits and hostile peers".
 """
@@ -119,7 +119,7 @@ class RangeLimits(NamedTuple):
     """Bounds of one session."""
 
     items: int = 32  # "own + peer count <= 32"
-    """Hashes of both sides in a range up to which lists are sent in the place of fingerprints."""
+    """Most hashes of both sides in a range for which lists are sent in place of fingerprints."""
     first_ranges: int = 16  # "The first payload may hold 1 to 16 ranges"
     """Most ranges in the payload that opens a session."""
     payloads: int = 260  # "260 payloads end any legal session"
@@ -127,7 +127,7 @@ class RangeLimits(NamedTuple):
     answer_bytes: int = 4 * 1024 * 1024  # "stay within 4 MiB": half of a frame
     """Bytes of one payload after which ranges are answered `done`, for a later session."""
     session_bytes: int = 16 * 1024 * 1024  # "At most 16 MiB + 40 bytes per own hash"
-    """Bytes sent in a session, plus `session_hash_bytes` per own hash, after which they are."""
+    """Bytes sent in a session, plus `session_hash_bytes` per own hash, with the same effect."""
     session_hash_bytes: int = 40
 
 
@@ -174,7 +174,7 @@ class RangeStep(NamedTuple):
 
 
 class _Left:
-    """What our last payload leaves the peer to answer, and what of it has been answered.
+    """The ranges of our last payload that the peer may answer, and those that it has answered.
 
     A fingerprint is answered by one list or by the two halves of its range, a list by one list.
     """
@@ -257,8 +257,8 @@ class RangeReconciliation:
     def start(self, cut: bytes | None = None, *, differs: bool = False) -> tuple[RangeMessage, ...]:
         """Return the payload that opens a session: the full space, or two ranges around `cut`.
 
-        differs: it is known that the sets differ, so these are halved at once, into 16 ranges. That
-                 saves three payloads, and would cost 1.5 kB where the sets are equal.
+        differs: the sets are known to differ, so the ranges are halved at once, into 16. That saves
+                 three payloads, and would cost 1.5 kB where the sets are equal.
         """
         bounds = [HASH_START, HASH_END] if cut is None else [HASH_START, cut, HASH_END]
         # "The first payload may hold 1 to 16 ranges."

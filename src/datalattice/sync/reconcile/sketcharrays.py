@@ -1,6 +1,6 @@
-"""Sketch arrays: the arithmetic of a sketch for a large set at once, where NumPy is installed.
+"""Sketch arrays: the arithmetic of a sketch for many items at once, with NumPy.
 
-Each function gives what the item by item one gives, to the bit.
+Each function returns the same bits as its counterpart for one item.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _mix(z: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-def siphash(key: bytes, hashes: bytes | bytearray) -> array[int]:
+def siphash_many(key: bytes, hashes: bytes | bytearray) -> array[int]:
     """Return SipHash-2-4 of each 32-byte hash, as signed integers."""
     words = np.frombuffer(hashes, dtype="<u8").reshape(-1, HASH_BYTES // 8)
     found = np.empty(len(words), dtype=np.uint64)
@@ -72,13 +72,13 @@ def _rotate(numbers: Any, count: int) -> Any:
     return (numbers << np.uint64(count)) | (numbers >> np.uint64(64 - count))
 
 
-def mix(ids: array[int], salt: int, set_bits: int) -> array[int]:
+def mix_many(ids: array[int], salt: int, set_bits: int) -> array[int]:
     """Return `mix(id ^ salt) | set_bits` of each id."""
     mixed = _mix(_unsigned(ids) ^ np.uint64(salt & (2**64 - 1))) | np.uint64(set_bits)
     return array("q", mixed.tobytes())
 
 
-def spread(
+def spread_many(
     ids: array[int],
     states: array[int],
     places: array[int],
@@ -93,7 +93,7 @@ def spread(
     salt = np.uint64(salts[0] & (2**64 - 1))
     for start in range(0, len(all_ids), _BATCH):
         batch = slice(start, start + _BATCH)
-        # The others are behind the last cell already.
+        # Items whose place lies behind the last cell have no more cells here.
         which = np.nonzero(all_places[batch] < len(cell_view))[0] + start
         id, state, place = all_ids[which], all_states[which], all_places[which]
         check = _mix(id ^ salt) & np.uint64(0xFFFFFFFF)
@@ -109,6 +109,6 @@ def spread(
             )
             all_states[which], all_places[which] = state, place
             left = place < len(cell_view)
-            # Only what has further cells goes on.
+            # Items without further cells drop out.
             which, id, check = which[left], id[left], check[left]
             state, place = state[left], place[left]

@@ -30,7 +30,7 @@ _IS_COMPILED = not __file__.endswith(".py")
 
 
 class SketchAborted(Exception):
-    """Cells that no two sets give, or give with small chance: the attempt has failed."""
+    """The cells are not the difference of two sets, or decode badly: the attempt has failed."""
 
 
 def _signed(value: int) -> int:
@@ -115,10 +115,10 @@ def spread(
 
 
 class SketchDecoder:
-    """Recovers the ids in which two sets differ from the XOR of their cells, as these come.
+    """Recovers the ids in which two sets differ from the XOR of their cells, as these arrive.
 
-    Each recovered id is removed from its cells one by one, so a peer cannot choose the rounds: the
-    steps are counted against `steps_max` times the number of cells.
+    Each recovered id is removed from its cells one by one. The steps are at most `steps_max` times
+    the number of cells, so a peer cannot choose how long it takes.
     """
 
     def __init__(self, salts: tuple[int, int], steps_max: int) -> None:
@@ -172,7 +172,7 @@ class SketchDecoder:
         if walk.place != place:
             return  # a cell that looks pure by chance
         if id in self._states:
-            raise SketchAborted("an id was recovered twice")  # no two sets give that
+            raise SketchAborted("an id was recovered twice")  # impossible with cells of two sets
         if len(self._states) >= len(self._cells):
             raise SketchAborted("more ids than cells")
         walk.start(id, self._place_salt)

@@ -1,8 +1,8 @@
 """Sketches: reconcile two sets of 32-byte hashes by keyed rateless invertible Bloom lookup tables.
 
-What is sent grows with the difference alone: about 12 bytes a cell, 1.4 cells a difference, and not
-with the sets. The sender opens and sends cells of its set, the receiver takes away those of its own
-and recovers the ids in which the sets differ.
+The bytes sent grow with the difference alone, not with the sets: 12 bytes a cell, about 1.4 cells a
+difference. The sender opens and sends cells of its set; the receiver takes away those of its own
+set and recovers the ids in which the sets differ.
 
     sender                          receiver
     opening: nonce, set         ->
@@ -13,14 +13,13 @@ and recovers the ids in which the sets differ.
                                 <-  result: ids that it lacks, hashes that the sender lacks
     hashes: those of the ids    ->  both know what they need
 
-An attempt fails where the cells do not come to zero within the limits, or what is left of both sets
-without the difference is not equal. The receiver sends an estimate of the next attempt, on its own
-or because the sender says retry, with new keys. After the second the sender sends all its ids. If
-those are too many, and where the cells would be longer, `SketchStep.by_ranges` says that ranges
-are the way to go on.
+An attempt fails if the cells do not come to zero within the limits, or if the two sets without the
+difference are not equal. The receiver then sends an estimate for the next attempt with new keys,
+or because the sender says retry. After the second attempt, or where cells would be longer, the
+sender sends all its ids. If these are too many, `SketchStep.by_ranges` says that ranges follow.
 
-With regions, the first estimate has a fingerprint of each of 256 regions of hashes in the place of
-the sums. Only the regions that differ are sketched, which makes a small difference of large sets
+With regions, the first estimate has a fingerprint of each of 256 regions of hashes in place of the
+sums. Only the regions that differ are sketched, which makes a small difference of large sets
 cheap to find for 800 bytes more.
 
 Source: Yang, Gilad and Alizadeh, "Practical Rateless Set Reconciliation" (SIGCOMM 2024);
@@ -58,10 +57,10 @@ from datalattice.sync.reconcile.sketchset import (
     combine,
     estimate,
     has_arrays,
-    pack,
     pack_cells,
-    unpack,
+    pack_integers,
     unpack_cells,
+    unpack_integers,
 )
 
 SKETCH_NONCE_BYTES: Final = 16
@@ -94,7 +93,7 @@ class SketchLimits(NamedTuple):
     messages: int = 256
     """Most messages of the peer."""
     regions_from: int = 1 << 62
-    """Items of the receiver from which it looks for the regions that differ first."""
+    """Items of the receiver from which it first looks for the regions that differ."""
 
 
 SKETCH_LIMITS: Final = SketchLimits()
@@ -116,7 +115,7 @@ class SketchStep(NamedTuple):
     say:       messages to be sent, each on its own.
     needs:     hashes of the peer that are not here.
     is_done:   this side knows all that it needs.
-    by_ranges: of the sender: neither cells nor a list are of use, and nothing is said.
+    by_ranges: of the sender: sketches cannot go on, so ranges follow; `say` is empty.
     """
 
     say: tuple[SketchMessage, ...] = ()
@@ -127,7 +126,7 @@ class SketchStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """Both sets as a whole: number and XOR of the hashes of this side and of the peer."""
+    """Number and XOR of all hashes, of this side and of the peer."""
 
     own: int
     own_xor: int
@@ -135,7 +134,7 @@ class _Sides:
     peer_xor: int
 
     def are_equal_without(self, ours: Collection[bytes], theirs: Collection[bytes]) -> bool:
-        """Return whether both sets are the same without what is in one of them alone."""
+        """Return whether the sets are equal without the hashes that only one of them has."""
         return self.own - len(ours) == self.peer - len(theirs) and self.own_xor ^ _xor(
             ours
         ) == self.peer_xor ^ _xor(theirs)
@@ -179,7 +178,7 @@ class _SketchSession:
         return sketch
 
     def _region_prints(self, key: SketchKey) -> bytes:
-        """Return 4 bytes for each region, which no one knows without the key."""
+        """Return 4 bytes for each region, which cannot be computed without the key."""
         prints = []
         for region in range(_REGIONS):
             span = _region(region)
@@ -212,7 +211,7 @@ class SketchSender(_SketchSession):
         """
         self._heard(message)
         if self._is_done:
-            raise illegal("a message behind the result")
+            raise illegal("a message after the result")
         if message.estimate is not None:
             return self._begin(message.estimate)
         if self._awaits_estimate or self._both is None:
@@ -226,7 +225,7 @@ class SketchSender(_SketchSession):
     def _begin(self, theirs: SketchEstimate) -> SketchStep:
         self._both = self._sides(theirs)
         if theirs.attempt != self._attempt + (not self._awaits_estimate):
-            raise illegal(f"attempt {theirs.attempt} behind attempt {self._attempt}")
+            raise illegal(f"attempt {theirs.attempt} after attempt {self._attempt}")
         if theirs.attempt > self._attempts:
             raise illegal(f"more than {self._attempts} attempts")
         self._attempt = theirs.attempt
@@ -241,7 +240,7 @@ class SketchSender(_SketchSession):
             return self._list(theirs.count)
         if len(theirs.sums) != 4 * SUMS:
             raise illegal(f"{len(theirs.sums)} bytes of sums; {4 * SUMS} are accepted")
-        different = estimate(self._set.sums, unpack("i", theirs.sums))
+        different = estimate(self._set.sums, unpack_integers("i", theirs.sums))
         first = _first_window(different)
         # "When 12 bytes x cells would exceed 8 bytes x N, send the plain id list."
         if first > self._limits.cells or first * SKETCH_CELL_BYTES > self._count * ID_BYTES:
@@ -250,7 +249,9 @@ class SketchSender(_SketchSession):
 
     def _begin_by_regions(self, key: SketchKey, theirs: bytes) -> SketchStep:
         if len(theirs) != _REGIONS * _REGION_BYTES:
-            raise illegal(f"{len(theirs)} bytes of regions; {_REGIONS * _REGION_BYTES} are")
+            raise illegal(
+                f"{len(theirs)} bytes of regions; {_REGIONS * _REGION_BYTES} are accepted"
+            )
         ours = self._region_prints(key)
         different = [
             region
@@ -261,7 +262,7 @@ class SketchSender(_SketchSession):
             return self._retry()  # too many or none: regions tell nothing here
         self._set = self._sketch(key, different)
         bits = sum(1 << region for region in different).to_bytes(_REGIONS // 8, "little")
-        # So many items, each in any region, leave so many regions without any.
+        # The number of items at random that would be expected to touch that many regions.
         count = ceil(-_REGIONS * log(1 - len(different) / _REGIONS))
         return SketchStep((self._window(_first_window(count), bits),))
 
@@ -269,7 +270,7 @@ class SketchSender(_SketchSession):
         if max(self._count, peer_count) > self._limits.listed:
             return SketchStep(by_ranges=True)
         self._is_listed = True
-        return SketchStep((SketchMessage(ids=pack(self._set.ids)),))
+        return SketchStep((SketchMessage(ids=pack_integers(self._set.ids)),))
 
     def _window(self, size: int, regions: bytes = b"") -> SketchMessage:
         start, self._sent = self._sent, self._sent + size
@@ -338,7 +339,7 @@ class SketchReceiver(_SketchSession):
 
     @staticmethod
     def accepts(larger: int, limits: SketchLimits = SKETCH_LIMITS) -> bool:
-        """Return whether sets are sketched of which the larger one has so many items."""
+        """Return whether two sets are sketched if the larger one has `larger` items."""
         is_sized = limits.items_min <= larger <= limits.items
         # To ask loads NumPy: 0.2 s in which news would wait, and 30 MB of a node of small stores.
         return is_sized and (larger <= limits.items_alone or has_arrays())
@@ -359,7 +360,7 @@ class SketchReceiver(_SketchSession):
         else:
             self._set = self._sketch(self._key, None)
             if self._attempt < self._attempts:
-                sums = pack(self._set.sums)
+                sums = pack_integers(self._set.sums)
         return SketchMessage(
             estimate=SketchEstimate(
                 self._nonce, self._count, self._fingerprint, self._attempt, sums, regions
@@ -377,7 +378,7 @@ class SketchReceiver(_SketchSession):
         """
         self._heard(message)
         if self._is_done:
-            raise illegal("a message behind the last one")
+            raise illegal("a message after the hashes")
         if message.cells is not None:
             return self._take_cells(message.cells)
         if message.ids is not None:
@@ -412,7 +413,7 @@ class SketchReceiver(_SketchSession):
         ):
             raise illegal(
                 f"{len(window.cells)} bytes of cells from {window.start} on in attempt "
-                f"{window.attempt}, behind {self._have} cells of attempt {self._attempt}"
+                f"{window.attempt}, after {self._have} cells of attempt {self._attempt}"
             )
         if is_first and self._is_by_regions:
             self._set = self._sketch(self._key, _regions_of(window.regions))
@@ -436,7 +437,7 @@ class SketchReceiver(_SketchSession):
             raise illegal(f"a list of {len(ids)} bytes; {self._both.peer} ids were announced, once")
         if max(self._both.peer, self._count) > self._limits.listed:
             raise illegal(f"a list of sets with more than {self._limits.listed} items")
-        different = set(unpack("q", ids)).symmetric_difference(self._set.ids)
+        different = set(unpack_integers("q", ids)).symmetric_difference(self._set.ids)
         self._attempt = self._attempts  # "then the plain list": nothing is tried after it
         return self._result(different, self._set)
 
@@ -444,10 +445,10 @@ class SketchReceiver(_SketchSession):
         found = own.find(different)
         wanted = [id for id in different if id not in found]
         if self._both.own - len(found) != self._both.peer - len(wanted) and self._have:
-            return self._next_attempt()  # the numbers do not fit: something was recovered wrongly
+            return self._next_attempt()  # the counts disagree: an id was recovered wrongly
         self._wanted = wanted
         self._given = tuple(found.values())
-        packed = pack(array("q", wanted))
+        packed = pack_integers(array("q", wanted))
         return SketchStep((SketchMessage(result=SketchResult(packed, b"".join(self._given))),))
 
     def _take_hashes(self, data: bytes) -> SketchStep:
@@ -469,18 +470,18 @@ class ScannedHashes(SortedHashes):
 
 
 def _first_window(different: int) -> int:
-    """Return the cells of the first window for about so many differences."""
+    """Return the cells of the first window for about `different` differences."""
     return ceil(1.4 * different) + FIRST_CELLS_MIN
 
 
 def _next_window(have: int, windows: int, limits: SketchLimits) -> int:
-    """Return the cells of the window that follows so many; 0: the limits allow none."""
+    """Return the cells of the window after `have` cells; 0: the limits allow none."""
     size = -(-have // 8)  # an eighth more each time
     return size if windows < limits.windows and have + size <= limits.cells else 0
 
 
 def _region(region: int) -> tuple[bytes, bytes]:
-    """Return the range of the hashes whose first byte is this."""
+    """Return the range of the hashes whose first byte is `region`."""
     tail = bytes(HASH_BYTES - 1)
     return bytes([region]) + tail, HASH_END if region == 255 else bytes([region + 1]) + tail
 

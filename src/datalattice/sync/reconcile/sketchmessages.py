@@ -1,4 +1,4 @@
-"""Messages of a reconciliation by sketches; `sketches.py` says what follows what.
+"""Messages of a reconciliation by sketches; `sketches.py` says in which order they come.
 
 Integers are little-endian, hashes have 32 bytes.
 """
@@ -11,7 +11,7 @@ from typing import Annotated
 from datalattice.errors import ProtocolViolation
 from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Field, Message
-from datalattice.sync.reconcile.sketchset import ID_BYTES, unpack
+from datalattice.sync.reconcile.sketchset import ID_BYTES, unpack_integers
 
 
 class SketchOpening(Message, name="datalattice.reconcile.SketchOpening"):
@@ -75,11 +75,11 @@ class SketchMessage(Message, name="datalattice.reconcile.SketchMessage"):
 def read_ids(data: bytes) -> Sequence[int]:
     """Return the ids of a message.
 
-    Raises: ProtocolViolation: the bytes are no ids, or one comes twice.
+    Raises: ProtocolViolation: the bytes are not a multiple of 8, or an id comes twice.
     """
     if len(data) % ID_BYTES:
         raise illegal(f"{len(data)} bytes of ids; each has {ID_BYTES}")
-    ids = unpack("q", data)
+    ids = unpack_integers("q", data)
     if len(set(ids)) < len(ids):
         raise illegal("an id comes twice")  # the XOR of both would be zero
     return ids
@@ -88,7 +88,7 @@ def read_ids(data: bytes) -> Sequence[int]:
 def read_hashes(data: bytes) -> tuple[bytes, ...]:
     """Return the hashes of a message.
 
-    Raises: ProtocolViolation: the bytes are no hashes, or one comes twice.
+    Raises: ProtocolViolation: the bytes are not a multiple of 32, or a hash comes twice.
     """
     if len(data) % HASH_BYTES:
         raise illegal(f"{len(data)} bytes of hashes; each has {HASH_BYTES}")

@@ -3,10 +3,11 @@
     id    = SipHash-2-4(key, hash), 64 bits; 0 becomes 1
     sum j = number of ids whose bit j of mix(id ^ the salt of sums) is 1, less those where it is 0
 
-Of two sets the mean square of the differences of their 64 sums is the number of ids in which they
-differ, with a standard deviation of 18 %. Sets and cells are kept up to date as hashes come and go.
+The mean square of the differences between the 64 sums of two sets estimates the number of ids in
+which they differ, with a standard deviation of 18 %. Adding or removing a hash updates sums and
+cells.
 
-Large sets are summed and spread over cells with NumPy, where it is installed, to the same result.
+Large sets are summed and spread over cells with NumPy where it is installed, with the same result.
 """
 
 from __future__ import annotations
@@ -65,11 +66,9 @@ class SketchKey(NamedTuple):
 
     @classmethod
     def derive(cls, nonces: Sequence[bytes], attempt: int) -> SketchKey:
-        """Return the key of an attempt: nobody knows it before both sides have drawn their nonce.
-
-        "Unkeyed sketches can be blocked by two chosen items."
-        """
-        # Both nonces and the attempt: the peer alone cannot choose the key.
+        """Return the key of an attempt, which depends on the nonces of both sides."""
+        # "Unkeyed sketches can be blocked by two chosen items": with both nonces, neither side
+        # alone can choose the key.
         seed = b"".join(nonces) + attempt.to_bytes(1, "big")
         salts = array("q", blake3(b"datalattice sketch salts" + seed)[:24])
         if sys.byteorder == "big":
@@ -83,7 +82,7 @@ class SketchKey(NamedTuple):
 
 
 class SketchedSet:
-    """A set of hashes as one key shows it."""
+    """The ids, sums and cells of a set of hashes under one key."""
 
     def __init__(self, key: SketchKey, hashes: Iterable[bytes] = ()) -> None:
         self.key: Final = key
@@ -143,7 +142,7 @@ class SketchedSet:
 
     def _ids_of(self, hashes: bytes) -> array[int]:
         if len(hashes) >= _ARRAYS_FROM * HASH_BYTES and (arrays := _arrays()) is not None:
-            ids: array[int] = arrays.siphash(self.key.key, hashes)
+            ids: array[int] = arrays.siphash_many(self.key.key, hashes)
             while 0 in ids:  # as `id_of` does
                 ids[ids.index(0)] = 1
             return ids
@@ -152,7 +151,7 @@ class SketchedSet:
 
     def _mixed(self, ids: array[int], salt: int, set_bits: int = 0) -> array[int]:
         if len(ids) >= _ARRAYS_FROM and (arrays := _arrays()) is not None:
-            mixed: array[int] = arrays.mix(ids, salt, set_bits)
+            mixed: array[int] = arrays.mix_many(ids, salt, set_bits)
             return mixed
         return array("q", [mix(id ^ salt) | set_bits for id in ids])
 
@@ -165,7 +164,7 @@ class SketchedSet:
                     self._ones[8 * column + bit] += sign * count * (value >> bit & 1)
 
     def _spread(self, ids: array[int]) -> tuple[array[int], array[int]]:
-        """Add ids to all cells there are; return where their walks are then."""
+        """Add ids to all cells made so far; return where their walks are then."""
         states = self._mixed(ids, self.key.places, 1)
         places = array("q", bytes(ID_BYTES * len(ids)))
         self._advance(ids, states, places)
@@ -176,7 +175,7 @@ class SketchedSet:
             return  # the walks begin with the first cells that are made
         # A few items are quicker one by one.
         arrays = _arrays() if len(ids) >= _ARRAYS_FROM else None
-        run = spread if arrays is None else arrays.spread
+        run = spread if arrays is None else arrays.spread_many
         salts = (self.key.checks, self.key.places)
         run(ids, states, places, salts, self._cells, self._checks)
 
@@ -202,12 +201,12 @@ class SketchedSet:
 
 
 def estimate(own: Sequence[int], theirs: Sequence[int]) -> int:
-    """Return about in how many ids two sets differ, by their sums."""
+    """Return the estimated number of ids in which two sets differ, from their sums."""
     return ceil(sum((a - b) ** 2 for a, b in zip(own, theirs, strict=True)) / SUMS)
 
 
-def pack(numbers: array[int]) -> bytes:
-    """Return integers of an array as little-endian bytes, as many each as the array has."""
+def pack_integers(numbers: array[int]) -> bytes:
+    """Return the integers of an array as little-endian bytes, in the array's item size."""
     if sys.byteorder == "little":  # the format is little-endian on every machine
         return numbers.tobytes()
     turned = numbers[:]
@@ -215,8 +214,8 @@ def pack(numbers: array[int]) -> bytes:
     return turned.tobytes()
 
 
-def unpack(kind: str, data: bytes) -> array[int]:
-    """Return the array of a kind that `pack` gives as `data`."""
+def unpack_integers(kind: str, data: bytes) -> array[int]:
+    """Return the array of type code `kind` that `pack_integers` wrote as `data`."""
     numbers = array(kind, data)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -225,13 +224,13 @@ def unpack(kind: str, data: bytes) -> array[int]:
 
 def pack_cells(cells: array[int], checks: array[int]) -> bytes:
     """Return cells as bytes: the ids of all, then the checks of all."""
-    return pack(cells) + pack(array("I", checks))
+    return pack_integers(cells) + pack_integers(array("I", checks))
 
 
 def unpack_cells(data: bytes) -> tuple[array[int], array[int]]:
-    """Return what `pack_cells` gives as `data`, a multiple of 12 bytes."""
+    """Return (ids, checks) that `pack_cells` wrote as `data`, a multiple of 12 bytes."""
     middle = len(data) // SKETCH_CELL_BYTES * ID_BYTES  # all ids stand before all checks
-    return unpack("q", data[:middle]), array("q", unpack("I", data[middle:]))
+    return unpack_integers("q", data[:middle]), array("q", unpack_integers("I", data[middle:]))
 
 
 def combine(a: array[int], b: array[int]) -> array[int]:

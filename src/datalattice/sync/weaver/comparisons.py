@@ -1,7 +1,7 @@
 """Comparisons: how two copies of a Weaver store find out what each of them lacks.
 
-Two that met before compare their sets by ranges of hashes. A copy that was just joined first takes
-the witness log of the node that invited it, whose records it verifies.
+They compare their sets by ranges of hashes or by sketches. A node that has just joined first copies
+the witness log of the node that invited it, and verifies its records.
 
 Source: Weaver specification "Session", "Join and bootstrap".
 """
@@ -48,7 +48,7 @@ class LogView(ScannedSet, Protocol):
     """The log of a store as it was at one moment."""
 
     def head(self) -> Head:
-        """Return where it stands."""
+        """Return its end: sequence number, count, fingerprint."""
         ...
 
     def get(self, hash: bytes) -> SignedIntention | None:
@@ -85,11 +85,11 @@ class ReplicatedStore(Protocol):
         ...
 
     def suspect(self, doubt: Doubt) -> None:
-        """Refuse own writes until a peer was asked."""
+        """Refuse own writes until a peer was asked for what this node lacks."""
         ...
 
     def settle(self, *, asked: bool) -> None:
-        """Note that a peer was asked, and all that it has is here."""
+        """Note that a peer was asked, and that all it has is here."""
         ...
 
     def take(self, signed: Sequence[SignedIntention], *, bounded: bool = True) -> Ingested:
@@ -97,24 +97,24 @@ class ReplicatedStore(Protocol):
         ...
 
     def read(self) -> AbstractContextManager[LogView]:
-        """Give the log as it is now."""
+        """Open a view of the log as it is now."""
         ...
 
 
 LOT_RECORDS: Final = 4_000
-"""Records of a copied log that are handed on together: while some of them are committed, the
-signatures of the next ones are verified."""
+"""Records of a copied log that are taken in together: while one lot is committed, the signatures of
+the next one are verified."""
 
 LOT_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of them and of their intentions from which fewer do."""
+"""Bytes of records and intentions from which a lot has fewer records."""
 
 
 class LogComparison:
     """The first copy of a store: the witness log of one peer, verified on the way.
 
     node:      the peer's public key. limit: records of one request.
-    on_copied: called once the log has come to its end; returns the state that both sides have.
-    on_end:    called at the end of the comparison, however far the log came.
+    on_copied: called once all of the log is here; returns the state that both sides have.
+    on_end:    called at the end of the comparison, even if the log is not complete.
     """
 
     probe: Final = None
@@ -135,13 +135,13 @@ class LogComparison:
         self._chain = ChainEnd(0, ZERO_HASH)
         self._asked_to = 0
         self._is_copied = False
-        # What came and is not verified yet.
+        # Received and not verified yet.
         self._records: list[WitnessRecord] = []
         self._parts: list[Part] = []
         self._bytes = 0
 
     def start(self) -> Step:
-        """Ask from the beginning."""
+        """Ask for the log from its first record on."""
         return self._ask()
 
     def _ask(self) -> Step:
@@ -150,14 +150,14 @@ class LogComparison:
         return Step((BootstrapRequest(self._store_id, begin, self._limit, one_signature=True),))
 
     def receive(self, message: object) -> Step:
-        """Take in records and their intentions, and offer them once they are enough for a lot.
+        """Take in records and their intentions, and offer them once they make up a lot.
 
         Raises: ChainBroken, ProtocolViolation: the peer did not sign a record, or it names an
                 intention that was not sent.
         """
-        # The conversation gives this comparison no other answer.
+        # The conversation gives this comparison no other message.
         assert isinstance(message, BootstrapResponse)
-        # An answer of nothing would go on for ever.
+        # Empty answers would keep the comparison open for ever.
         if not (message.records or message.done):
             raise ProtocolViolation("witness log: no record, and not the end")
         self._collect(message)
@@ -199,7 +199,7 @@ class LogComparison:
     def ended(self) -> Probe | None:
         """Return the copied state; None if the log did not come to its end."""
         self._on_end(self)
-        # Not copied to the end: the next meeting begins anew.
+        # A copy that is not complete begins anew at the next meeting.
         return self._on_copied() if self._is_copied else None
 
 
@@ -233,7 +233,7 @@ class RangeComparison:
         self._is_open = True
         self._is_done = False
         self.is_complete = False
-        """Whether it ended with all that the peer has being here."""
+        """Whether it has ended and all that the peer has is here."""
 
     def start(self) -> Step:
         """State two ranges around a random cut, or 16 where it is known that the sets differ."""
@@ -254,7 +254,7 @@ class RangeComparison:
 
     def _lacking(self, hashes: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return those of the peer's hashes that are not stored."""
-        self._needs.update(hashes)  # what the union will hold, if all of it comes
+        self._needs.update(hashes)  # the union has these once all have come
         # "A hash that is stored, floating or as the loser of a fork, is not fetched again."
         lacking = tuple([one for one in hashes if self._held.get(one) is None])
         self._on_need(lacking)
@@ -292,8 +292,8 @@ class RangeComparison:
 class SketchComparison(RangeComparison):
     """A comparison that opens with ranges and a sketch; the peer answers one or the other.
 
-    Ranges it is where the sets are equal or small, and where the peer does not know sketches. A
-    session of sketches that has failed goes on by ranges from the beginning.
+    The peer answers by ranges if the sets are equal or small, or if it does not know sketches. A
+    session of sketches that has failed starts again by ranges.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class SketchComparison(RangeComparison):
         self._nonce = nonce
         self._limits = limits
         self._sketch: SketchSender | SketchReceiver | None = None
-        self._may_open = True  # the peer, with its first message
+        self._may_open = True  # the peer may, with its first message
 
     def start(self) -> Step:
         """State two ranges around a random cut, and open a session of sketches."""
@@ -333,7 +333,7 @@ class SketchComparison(RangeComparison):
     def receive(self, message: object) -> Step:
         """Take in ranges or a sketch.
 
-        Raises: ProtocolViolation: neither of it follows from what was said.
+        Raises: ProtocolViolation: the message does not follow from what was said.
         """
         assert isinstance(message, tuple)
         sketch = message[-1] if message else None
@@ -348,7 +348,7 @@ class SketchComparison(RangeComparison):
         step = self._sketch.receive(sketch)
         if step.by_ranges:
             self._sketch, self._ranges = None, RangeReconciliation(self._held)
-            self._differs = True  # equal sets were answered `done`
+            self._differs = True  # equal sets would be answered `done`
             return super().start()
         self._is_done = step.is_done
         return Step(step.say, need=self._lacking(step.needs), is_done=step.is_done)

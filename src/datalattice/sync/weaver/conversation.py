@@ -65,33 +65,33 @@ SILENCE_MS: Final = 15_000  # "Receive timeout 15 s"
 """How long an exchange may take without a message of the peer."""
 
 FETCH_HASHES_MAX: Final = 100_000  # "At most 100 000 hashes in a FetchIntentions"
-"""Most hashes of a FetchIntentions that is sent or answered. Intentions come in the order of the
-peer's log within one request alone, and what comes before its dependencies has to wait here, so
-all that is lacking is asked for at once."""
+"""Most hashes of a FetchIntentions that is sent or answered. Only within one request do intentions
+come in the order of the peer's log. One that comes before its dependencies has to wait here, so all
+missing ones are asked for at once."""
 
 FETCH_LOT: Final = 1_000
-"""Intentions of a fetch that are taken in together; they come 50 in a response, and a commit of so
-few costs more than the intentions."""
+"""Intentions of a fetch that are taken in together: they come 50 in a response, and a commit of 50
+costs more than the intentions."""
 
 FETCH_LOT_BYTES: Final = 1024 * 1024
-"""Bytes of them from which fewer are."""
+"""Bytes of intentions from which a lot has fewer."""
 
 FETCH_PART_MS: Final = 100
-"""Time that an intention earns for the rest of its fetch, beside a millisecond for 100 bytes: a
-peer that sends one now and then holds up what others could deliver."""
+"""How much each intention extends the deadline of its fetch, beside a millisecond for 100 bytes: a
+peer that sends one now and then would delay what others could deliver."""
 
 FETCH_AHEAD_MS: Final = 2 * SILENCE_MS
-"""Most time that a fetch has in hand."""
+"""How far in the future the deadline of a fetch may lie."""
 
 FETCH_LOT_MS: Final = 1_000
-"""Time after which what has come is taken in with the next response, however little it is."""
+"""Time after which the intentions received so far are taken in with the next response."""
 
 SERVED_MAX: Final = 64  # each holds a reader of the store until its last reply is sent
 """Requests of the peer that may be open."""
 
 SESSIONS_MAX: Final = 2
-"""Comparisons of the peer that may be open: each holds a view of the store. An honest peer has one,
-and perhaps one that it gave up."""
+"""Comparisons of the peer that may be open: each holds a view of the store. An honest peer has one
+open, and perhaps one that it gave up."""
 
 _FETCHES_OPEN: Final = 4
 """Fetches of ours that may be open, apart from those of chains."""
@@ -101,11 +101,11 @@ CHAINS_OPEN: Final = 16
 
 
 class NewsMessage(Message, name="datalattice.weaver.NewsMessage"):
-    """News: signed intentions or their hashes, and what the sender's log came to by them.
+    """News: signed intentions or their hashes, and the state of the sender's log after them.
 
-    fingerprint and count are left out, empty and 0, where more news of the same change follows.
+    fingerprint, count: empty and 0 where more news of the same change follows.
     announced:    hashes of intentions that the sender has, too.
-    is_redundant: what the receiver sent had come by another way, so it may announce from now on.
+    is_redundant: the receiver's intentions had come by another way, so hashes suffice from now on.
     """
 
     intentions: Annotated[tuple[bytes, ...], Field(1)] = ()
@@ -127,9 +127,12 @@ def probed_count(probe: Probe) -> int:
 
 @dataclass(slots=True)
 class _Session:
-    """A comparison: whether a payload of ours waits for an answer, and who has said SyncDone.
+    """A comparison, by which side may end it and when.
 
-    of_ranges: it ends with SyncDone both ways; any other ends with the peer's last response.
+    of_ranges:     it ends with SyncDone both ways; any other ends with the peer's last response.
+    is_awaited:    a payload of ours waits for an answer.
+    has_payload:   the peer has sent a payload.
+    needs_nothing: this side needs nothing more.
     """
 
     deadline_ms: int
@@ -143,13 +146,13 @@ class _Session:
 
 @dataclass(slots=True)
 class _Fetch:
-    """A request of ours for intentions: those that have not come.
+    """A request of ours for intentions.
 
-    since: of a chain, the intention after which it ends; None: not a chain. A chain arrives newest
-           first: `wanted` is the next intention.
+    wanted: hashes that have not come; of a chain, which arrives newest first, the next one.
+    since: of a chain, the intention before its oldest one; None: not a chain.
     left:  how many more intentions of the chain may arrive.
-    held:  received intentions that wait for a full batch.
-    end_ms: deadline for more intentions; other messages of the peer do not extend it.
+    held:  received intentions that wait for a full lot.
+    end_ms: deadline that only intentions extend, not other messages of the peer.
     """
 
     wanted: dict[bytes, None]
@@ -174,7 +177,7 @@ class _Fetch:
         self.held_bytes += len(part.data)
 
     def is_lot(self, now_ms: int) -> bool:
-        """Return whether what has come is enough to be taken in, or has waited for long."""
+        """Return whether the held intentions make up a lot, or have waited long enough."""
         is_full = len(self.held) >= FETCH_LOT or self.held_bytes >= FETCH_LOT_BYTES
         return is_full or now_ms - self.held_ms >= FETCH_LOT_MS
 
@@ -187,12 +190,12 @@ class _Fetch:
 
 
 class WeaverConversation(talk.Outbox):
-    """See the module."""
+    """A conversation about one Weaver store, or about joining one; see the table above."""
 
     batch_max = FETCH_HASHES_MAX
 
     def __init__(self, peer: Peer, store_id: bytes | None, gaps: ChainGaps | None = None) -> None:
-        """store_id: of all messages; None: of any, for joining. gaps: those of the store."""
+        """store_id: what all messages must name; None: any, for joining. gaps: the store's."""
         super().__init__()
         self._gaps = gaps or ChainGaps()
         self.peer = replace(peer, features=frozenset({FETCHES, REPLICATES, SKETCHES}))
@@ -203,7 +206,7 @@ class WeaverConversation(talk.Outbox):
         self._fetches: dict[int, _Fetch] = {}
         self._served: set[int] = set()
         self._announced: dict[bytes, int] = {}
-        """Hashes that the peer announced, and until when they may come by another way."""
+        """Hashes that the peer announced, each with the time from which it is fetched."""
 
     @property
     def room(self) -> int:
@@ -223,7 +226,7 @@ class WeaverConversation(talk.Outbox):
         return min([*times, *islice(self._announced.values(), 1)], default=None)
 
     def _open(self) -> dict[int, _Session | _Fetch]:
-        """Return the exchanges in which the peer has to say something."""
+        """Return the exchanges in which a message of the peer is awaited."""
         return {**self._sessions, **self._fetches}
 
     # --- what we say --------------------------------------------------------------------------
@@ -330,7 +333,7 @@ class WeaverConversation(talk.Outbox):
                     ranges = ()
 
     def _settle(self, exchange: int) -> None:
-        """Say SyncDone if it is time, and end the comparison if the peer said it, too."""
+        """Say SyncDone once this side is done, and end the comparison once both have said it."""
         session = self._sessions[exchange]
         is_time = session.needs_nothing and session.has_payload and not session.is_awaited
         if is_time and not session.said_done:
@@ -363,7 +366,7 @@ class WeaverConversation(talk.Outbox):
         """Take in a payload of the peer. What is wrong with it is a `Fault` event."""
         try:
             zigzag, at = read_varint(payload, 0)
-            # What is the peer's own is negative here.
+            # Exchanges that the peer began are negative here.
             exchange = (zigzag >> 1) + 1 if zigzag & 1 else -(zigzag >> 1)
             if exchange == 0:
                 self._take_push(NewsMessage.decode(payload[at:]), now_ms)
@@ -389,10 +392,10 @@ class WeaverConversation(talk.Outbox):
         self._events.append(talk.Doubted("a peer lacks a chain that it built on"))
 
     def _deliver(self, fetch: _Fetch, lacking: Iterable[bytes] = ()) -> None:
-        """Tell of the intentions of a fetch that came, and of those that the peer lacks."""
+        """Report the intentions of a fetch that have come, and those that the peer lacks."""
         parts, fetch.held, fetch.held_bytes = fetch.held, [], 0
         if fetch.since is not None:
-            # A chain comes newest first, and is taken oldest first, so that little of it floats.
+            # A chain comes newest first, and is taken in oldest first, so that little of it floats.
             parts.reverse()
         want = Want((*[part.hash for part in parts], *lacking))
         self._events += [talk.Answered(talk.Request(want)), talk.Delivered(want, tuple(parts))]
@@ -422,7 +425,7 @@ class WeaverConversation(talk.Outbox):
 
     def _take(self, exchange: int, message: NodeMessage, now_ms: int) -> None:
         for body in vars(message).values():
-            # As proto3 has it: one kind is set, the others are None. A sketch goes with ranges.
+            # "One of": one kind is set, the others are None. A sketch comes with a ranges payload.
             if body is None or body is message.sketch or not self._is_ours(body.store_id):
                 continue
             match body:
@@ -457,8 +460,9 @@ class WeaverConversation(talk.Outbox):
         """Take in a response in a comparison of ours that is not of ranges."""
         session = self._sessions.get(exchange)
         if session is None or session.of_ranges:
-            if not 0 < exchange <= self._last_exchange:  # late: the exchange was given up here
-                self._events.append(talk.Fault(UNASKED, "an answer to nothing that was asked"))
+            # A response to an exchange of ours that is over comes late, which is no fault.
+            if not 0 < exchange <= self._last_exchange:
+                self._events.append(talk.Fault(UNASKED, "an answer to no request of ours"))
             return
         session.deadline_ms = now_ms + SILENCE_MS
         session.has_payload = True
@@ -482,7 +486,7 @@ class WeaverConversation(talk.Outbox):
         session = self._sessions.get(exchange)
         if session is None:
             if exchange > 0:
-                return  # given up here, and the peer does not know yet
+                return  # this side gave it up, which the peer has not read yet
             if sum(one < 0 for one in self._sessions) >= SESSIONS_MAX:
                 self._write(exchange, None)  # "refused": the peer may begin again later
                 return
@@ -491,12 +495,12 @@ class WeaverConversation(talk.Outbox):
             self._events.append(
                 talk.Fault(MALFORMED_FRAME, "ranges where a log or an answer is awaited")
             )
-            self._give_up(exchange, "the peer sent something else")
+            self._give_up(exchange, "the peer sent ranges in another exchange")
             return
         if session.heard_done and not _is_done(ranges, sketch):
             # "After that point a payload with a non-done message is a protocol error."
-            self._events.append(talk.Fault(MALFORMED_FRAME, "ranges behind SyncDone"))
-            self._give_up(exchange, "the peer went on behind SyncDone")
+            self._events.append(talk.Fault(MALFORMED_FRAME, "ranges after SyncDone"))
+            self._give_up(exchange, "the peer sent ranges after SyncDone")
             return
         session.deadline_ms = now_ms + SILENCE_MS
         session.has_payload = True
@@ -521,9 +525,9 @@ class WeaverConversation(talk.Outbox):
         fetch = self._fetches.get(exchange)
         if fetch is None:
             if not 0 < exchange <= self._last_exchange:
-                self._events.append(talk.Fault(UNASKED, "an answer to nothing that was asked"))
+                self._events.append(talk.Fault(UNASKED, "an answer to no request of ours"))
             return  # otherwise it is late
-        # It would keep the exchange open for nothing.
+        # Empty responses would keep the exchange open for ever.
         if not (response.intentions or response.done):
             raise BadFormat("a response without intentions that is not the last one")
         for part in self._parts(response.intentions):
@@ -544,7 +548,7 @@ class WeaverConversation(talk.Outbox):
     # --- time ---------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> None:
-        """Give up exchanges in which the peer was silent for too long; heed old announcements."""
+        """Give up exchanges in which the peer is silent; have overdue announced hashes fetched."""
         due = [hash for hash, until_ms in self._announced.items() if until_ms <= now_ms]
         if due:
             for hash in due:
@@ -556,22 +560,21 @@ class WeaverConversation(talk.Outbox):
                 self._give_up(exchange, talk.NO_ANSWER)
 
     def excuse(self, busy_ms: int) -> None:
-        """Extend all deadlines: this node read nothing for so long."""
+        """Extend all deadlines by the time for which this node read nothing."""
         for one in self._open().values():
-            # Time in which this node did not read is not the peer's silence.
             one.deadline_ms += busy_ms
             if isinstance(one, _Fetch):
                 one.end_ms += busy_ms
 
     def close(self) -> None:
-        """End it: comparisons are over, and requests have failed."""
-        self._fetches.clear()  # whoever asked learns of it by `close`
+        """End the conversation: its open requests and comparisons fail."""
+        self._fetches.clear()  # the replicator asks other peers once a connection is gone
         for exchange in list(self._sessions):
             self._over(exchange, talk.CLOSED)
 
 
 class WeaverProtocol:
-    """Makes the conversations of one store; None: those in which nodes ask to join one."""
+    """Makes conversations about one store; store_id None: those in which nodes ask to join one."""
 
     def __init__(self, store_id: bytes | None, gaps: ChainGaps | None = None) -> None:
         self._store_id = store_id
@@ -583,6 +586,6 @@ class WeaverProtocol:
 
 
 def _is_done(ranges: Sequence[RangeMessage], sketch: SketchMessage | None) -> bool:
-    """Return whether a payload asks nothing."""
+    """Return whether a payload needs no answer."""
     is_last = sketch is None or sketch.hashes is not None
     return is_last and all(one.done is not None for one in ranges)

@@ -1,4 +1,4 @@
-"""Gaps: predecessors that a store lacks, so that an author's chain is fetched in one request.
+"""Gaps: predecessors that a store lacks, each fetched with the chain before it in one request.
 
 Source: Weaver specification "Gap repair".
 """
@@ -14,14 +14,14 @@ CHAIN_MAX: Final = 32
 """Most intentions of a chain that is fetched at once; a longer gap is left to a comparison."""
 
 _GAPS_MAX: Final = 4_096
-"""Gaps that are remembered; a predecessor beyond them is fetched by its hash alone."""
+"""Most gaps that are remembered; any other predecessor is fetched by its hash alone."""
 
 _REFUSALS_MAX: Final = 2
 """Peers that may refuse a chain before its last intention is asked for by its hash alone."""
 
 
 class ChainGaps:
-    """The missing predecessors of one store, and where what is here of each chain ends."""
+    """The missing predecessors of one store, each with the last intention before the gap."""
 
     def __init__(self) -> None:
         self._since: dict[bytes, bytes] = {}
@@ -36,9 +36,9 @@ class ChainGaps:
             self.forget((next(iter(self._since)),))
 
     def since(self, prev: bytes) -> bytes | None:
-        """Return behind which intention the chain to `prev` begins, ZERO for the author's first.
+        """Return the stored intention after which the chain to `prev` begins.
 
-        None: `prev` is not known as the end of a chain.
+        Zeros: the chain begins with the author's first. None: `prev` is not a remembered gap.
         """
         return self._since.get(prev)
 

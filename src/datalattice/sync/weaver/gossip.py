@@ -1,8 +1,8 @@
 """Gossip: to which connections a store pushes, and which of them get hashes in place of intentions.
 
-Every neighbour gets each new intention, so in a dense network a node would receive one as often as
-it has neighbours. A connection that delivers an intention already stored here is *redundant*: this
-node tells its sender, which from then on announces only hashes there. The other connections form a
+If every neighbour were sent each new intention, a node would receive it once from each neighbour.
+A connection that delivers an intention already stored here is *redundant*: this node tells its
+sender, which from then on announces only hashes there. The other connections form a
 tree, on which an intention reaches each node once. If an announced intention does not arrive within
 `GRAFT_MS`, it is fetched from the announcer, whose connection joins the tree again; this repairs a
 broken tree. Nodes that are not neighbours find missing intentions by a comparison.
@@ -25,7 +25,7 @@ GRAFT_MS: Final = 100
 """How long an announced intention may take to come by another way."""
 
 ANNOUNCED_MAX: Final = 1_000
-"""Hashes in an announcement, and those of one peer that may wait; more are left to a comparison."""
+"""Most hashes in an announcement, and most of one peer that wait; a comparison finds the others."""
 
 _DICE_BYTES: Final = 8
 
@@ -34,8 +34,8 @@ _DICE_BYTES: Final = 8
 class GossipOffer(Offer):
     """News with hashes of further intentions.
 
-    announced:    what the sender has too, to be fetched if it does not come by another way.
-    is_redundant: what the receiver sent had come here by another way.
+    announced:    hashes that the sender has too, fetched if they do not come by another way.
+    is_redundant: the receiver's intentions had come to the sender by another way.
     """
 
     announced: tuple[bytes, ...] = ()
@@ -60,7 +60,7 @@ class Neighbours:
         return self._is_eager.get(connection, False)
 
     def meet(self, connection: str) -> None:
-        """Take up a connection: each one is a neighbour with the same chance."""
+        """Take up a connection: each one becomes a neighbour with the same chance."""
         if connection in self._is_eager or connection in self._others:
             return
         if len(self._is_eager) < self._limit:
@@ -86,12 +86,12 @@ class Neighbours:
             self._is_eager[self._others.pop(self._below(len(self._others)))] = True
 
     def set_eager(self, connection: str, *, is_eager: bool) -> None:
-        """Have intentions pushed to a neighbour, or hashes alone."""
+        """Choose whether intentions are pushed to a neighbour, or their hashes alone."""
         if connection in self._is_eager:
             self._is_eager[connection] = is_eager
 
     def found_redundant(self, connection: str) -> None:
-        """Note that what came had been here: neither side needs to send more than hashes."""
+        """Note that pushed intentions were here already: hashes suffice in both directions."""
         self.set_eager(connection, is_eager=False)
         self._redundant.add(connection)
 

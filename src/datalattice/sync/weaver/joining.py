@@ -1,7 +1,7 @@
 """Joining: a node with an invite asks the node that made it to become a peer of a store.
 
-A node does not talk about a store with strangers, so they ask on a stream of its own kind, one for
-all stores of the node. Every refusal is the same message, whether the store is unknown, the secret
+A store's own stream refuses strangers, so they ask on a stream of another protocol, one for all
+stores of the node. Every refusal is the same message, whether the store is unknown, the secret
 wrong or used, or the peer revoked.
 
 Source: Weaver specification "Join and bootstrap".
@@ -38,7 +38,7 @@ _NOTHING: Final = Probe(b"")
 
 
 class JoinPolicy(Protocol):
-    """What decides who may join."""
+    """Decides who may join the stores of a node."""
 
     @property
     def node(self) -> bytes:
@@ -55,9 +55,9 @@ class JoinPolicy(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Application:
-    """A request of ours to join a store, and what is called when it has ended.
+    """A request of ours to join a store.
 
-    on_end: gets the kind of the store, or why it was refused; called once, in the lane.
+    on_end: called once, in the lane, with (kind of the store, None) or (None, why it was refused).
     """
 
     store_id: bytes
@@ -67,28 +67,28 @@ class Application:
 
 
 class JoinReplica:
-    """Answers those who ask to join, and asks for this node. It holds no data."""
+    """Answers requests to join, and makes those of this node. It holds no data."""
 
     def __init__(self, policy: JoinPolicy) -> None:
         self._policy = policy
         self._applications: dict[bytes, Application] = {}  # by inviter
 
     def apply(self, application: Application) -> None:
-        """Ask the inviter when it is next compared with; a former application to it is replaced."""
+        """Ask the inviter at its next comparison; a former application to it is replaced."""
         self._applications[application.inviter] = application
 
     # --- what a replicator needs --------------------------------------------------------------
 
     def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> _JoinRequest | None:
-        """Ask, if there is something to ask of this peer; it compares nothing with this node."""
-        if why is Why.ASKED:  # strangers ask; they are asked nothing
+        """Ask to join if there is an application to this peer; nothing else is compared."""
+        if why is Why.ASKED:
             return None
-        # Asked once: the secret may be used up by the attempt.
+        # Removed at once: the attempt may use up the secret.
         application = self._applications.pop(peer.public_key or b"", None)
         return None if application is None else _JoinRequest(self._policy.node, application)
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
-        """Answer whoever asks to join."""
+        """Answer a request to join."""
         kind = None
         # "node_pubkey must equal the transport's remote key."
         if isinstance(request, JoinRequest) and request.node_pubkey == peer.public_key:
@@ -121,7 +121,7 @@ class JoinReplica:
         return None
 
     def equals(self, peer: Peer, stated: Probe | None) -> bool:
-        """Return whether the peer has all: there is nothing."""
+        """Return True: there is no data in which the two could differ."""
         return True
 
     def repair(self, parts: Sequence[Part]) -> None:

@@ -79,8 +79,8 @@ class FetchChain(Message, name="lattice.network.FetchChain"):
 class BootstrapRequest(Message, name="lattice.network.BootstrapRequest"):
     """Asks for a part of the witness log. start_seq 0 means 1, limit 0 means 1,000.
 
-    one_signature: that of the last record of each response will do, since every record names the
-                   one before it. Whoever does not know the field skips it, and signs each record.
+    one_signature: the signature of the last record in each response suffices, since every record
+                   names the one before it. A node that does not know the field signs each record.
     """
 
     store_id: Annotated[bytes, Field(1)] = b""
@@ -122,7 +122,7 @@ class PeerMessage(Message, name="lattice.network.PeerMessage"):
 class NodeMessage(PeerMessage, name="datalattice.weaver.NodeMessage"):
     """A frame between two of our own nodes: a sketch may come with a payload of ranges.
 
-    Whoever does not know sketches skips the field, and goes on by ranges.
+    A node that does not know sketches skips the field, and continues by ranges.
     """
 
     sketch: Annotated[SketchMessage | None, Field(100)] = None

@@ -1,10 +1,10 @@
 """Replica: replicates a Weaver store.
 
-Its parts are signed intentions; its state is the set of witnessed ones: XOR and count of their
-hashes. News are pushed as they are accepted. Comparing ranges of hashes finds missed intentions.
-Dependencies that an intention names are fetched by hash, and missing predecessors as a chain.
+Its parts are signed intentions; its state is the set of witnessed ones, stated as XOR and count of
+their hashes. Newly witnessed intentions are pushed; comparisons find missed ones. Dependencies that
+an intention names are fetched by hash, and missing predecessors as a chain.
 
-Length: accepting, pushing and answering share one count of arrivals, so they are read together.
+Length: accepting, pushing and answering share one count of arrivals.
 Source: Weaver specification "Gossip", "Reconciliation"; docs/design/conversation.md section 3.
 """
 
@@ -57,24 +57,24 @@ from datalattice.weaver import (
 
 
 class SendLimits(NamedTuple):
-    """Bounds of what one store sends, and takes in at once."""
+    """Bounds of what one store sends, and of what it takes in at once."""
 
     arrivals: int = 4_096  # bounds memory for peers that read slowly
-    """Newest intentions that are kept to be pushed; a peer further behind is compared. And waiting
-    ones of which it is known who brought them."""
+    """Newest intentions that are kept to be pushed; a peer further behind is compared. Also the
+    number of floating intentions whose connection is remembered."""
     arrival_bytes: int = 16 * 1024 * 1024  # an intention may have a MiB
-    """Most bytes of them."""
+    """Most bytes of intentions that are kept to be pushed."""
     batch: int = 50  # "batches of at most 50 intentions"
     """Most intentions in one reply or push."""
     batch_bytes: int = 4 * 1024 * 1024  # "and at most 4 MiB"
-    """Most bytes of them, one large intention apart: a frame has at most 8 MiB."""
+    """Most bytes of a batch of several intentions: a frame has at most 8 MiB."""
     log_request: int = 1_000  # "limit 0: 1000"
     """Records of the witness log that a request without a limit gets."""
     log_request_max: int = 10_000  # "at most 10 000 per request"
-    """Most records that a request gets, and those that one asks for."""
+    """Most records that a request of a peer gets, and that a request of ours asks for."""
     log_batch: int = 100  # "in batches of 100"
     """Most records of one reply."""
-    verified: int = 1_000  # verifying so many takes much longer than a commit waits for the disk
+    verified: int = 1_000  # verifying 1,000 takes much longer than a commit waits for the disk
     """Intentions that are committed together, while the next ones are verified."""
 
 
@@ -82,11 +82,11 @@ SEND_LIMITS: Final = SendLimits()
 
 
 class _Stated(int):
-    """Where the arrivals were when a peer stated our state. It does not know that it is ours."""
+    """The count of arrivals when a peer stated our state, which we have not stated to it."""
 
 
 WEAVER_SKETCHES: Final = SKETCH_LIMITS._replace(regions_from=100_000)
-"""Reading and hashing a log of so many intentions takes longer than sending a kilobyte more."""
+"""Reading and hashing a log of 100,000 intentions takes longer than sending a kilobyte more."""
 
 
 class _Arrival(NamedTuple):
@@ -97,12 +97,12 @@ class _Arrival(NamedTuple):
 
 
 class WeaverReplica:
-    """See the module.
+    """The replica of one Weaver store.
 
-    sketches: when its set is compared by sketches, and their bounds.
-    peers:  gives the keys that may connect and whose news are taken, as the store says now.
-    source: the peer whose witness log is fetched first, for a store that was just joined.
-    on_copied: called once that is done.
+    peers:     returns the keys that may connect and whose news are taken, as the store says now.
+    source:    the peer whose witness log is copied first, for a store that was just joined.
+    on_copied: called once that log is here.
+    sketches:  when sets are compared by sketches, and their bounds.
     """
 
     def __init__(
@@ -126,21 +126,21 @@ class WeaverReplica:
         self._entropy = entropy
         with store.read() as log:
             self._seq = log.head().seq
-        """Up to here the log is among the arrivals, or was there before this replica."""
+        """Sequence number up to which the log was read: older entries are no arrivals."""
         self._brought: dict[bytes, str] = {}
-        """Connections that brought what is not yet among the arrivals, by hash."""
+        """Connections that brought intentions which are not arrivals yet, by hash."""
         self._arrivals: deque[_Arrival] = deque()
         self._arrival_bytes = 0
         self._arrived = 0
-        """Arrivals so far; probes of this replica carry it, so that news can begin behind it."""
+        """Arrivals so far. Probes of this replica carry it: news are the arrivals after it."""
         self._copied: dict[str, int] = {}
-        """Where news begin for a connection to which the log was streamed."""
+        """Arrivals when the log was streamed to a connection to its end."""
         self._open: set[RangeComparison] = set()
         self._copying: dict[LogComparison, str] = {}
         """Copies of the source's log that have not ended, each with its connection."""
         self._abandoned: set[str] = set()
-        """Connections on which a session of sketches was begun and not ended. It costs this side a
-        look at its log each time, and the peer a message; from then on they go by ranges."""
+        """Connections on which a session of sketches was not ended by the peer. Each costs this
+        side a scan of its log, and the peer a message, so later ones there go by ranges."""
         self._neighbours = Neighbours(entropy)
         self.sent = self.received = 0  # intentions given to peers, and taken in from them
         self.gaps: Final = ChainGaps()
@@ -156,7 +156,7 @@ class WeaverReplica:
         return Probe(probe_key(head.fingerprint, head.count), self._arrived)
 
     def publish(self) -> bool:
-        """Note what was written here, by any process; return whether there was anything."""
+        """Read what any process wrote into the store here; return whether there was anything."""
         before = self._arrived
         self._read_log()
         return self._arrived > before
@@ -164,15 +164,16 @@ class WeaverReplica:
     def _read_log(
         self, appended: Appended | None = None, fresh: Sequence[SignedIntention] = ()
     ) -> None:
-        """Add to the arrivals what is new in the log.
+        """Add new intentions of the log to the arrivals.
 
-        appended: what was added to it just now. fresh: intentions of which that may consist.
+        appended: what this process has just added to the log. fresh: decoded intentions that may be
+                  among them.
         """
         if appended is not None and appended.start == self._seq:
-            # What is at hand is not read back: a row is decoded and hashed twice.
+            # Intentions in memory are not read back: that would decode and hash them again.
             by_hash = {signed.hash: signed for signed in fresh}
             for op in appended.ops:
-                if op.hash not in by_hash:  # it has waited here, and is read from the log
+                if op.hash not in by_hash:  # it had floated here, and is read from the log
                     break
                 self._arrive(by_hash[op.hash], self._seq + 1)
         with self._store.read() as log:
@@ -180,9 +181,9 @@ class WeaverReplica:
                 self._arrive(entry.signed, entry.seq)
 
     def _arrive(self, signed: SignedIntention, seq: int) -> None:
-        """Keep an intention for pushes, and of the oldest no more than the limits say."""
-        self._allowed = None  # it may be about the peers of the store
-        # Encoded anew: an envelope as it came may hold fields that nobody has signed.
+        """Keep an intention for pushes, and drop the oldest beyond the limits."""
+        self._allowed = None  # it may change who the peers of the store are
+        # Encoded anew: the envelope that came may hold unsigned fields.
         part = Part(signed.hash, signed.encode())
         self._arrivals.append(_Arrival(part, self._brought.pop(part.hash, "")))
         self._arrival_bytes += len(part.data)
@@ -201,13 +202,13 @@ class WeaverReplica:
         for verified in self._verified(new, absorbed):
             self._take(verified, absorbed, peer, asked=asked)
         if len(new) > self.limits.verified:
-            # What one lot lacks, a later one may have brought.
+            # A later lot of this offer may have brought what an earlier one lacked.
             brought = {part.hash for part in new}
             absorbed.missing = [hash for hash in absorbed.missing if hash not in brought]
         if offer.probe is not None:
             absorbed.finished.append(offer.probe.key)
             own = self.probe
-            if own.key == offer.probe.key:  # both sides are equal: news begin here
+            if own.key == offer.probe.key:  # both sides are equal: news are what arrives later
                 same = replace(own, data=_Stated(self._arrived))
                 absorbed.holds.append((peer.connection, same))
         return absorbed
@@ -215,10 +216,10 @@ class WeaverReplica:
     def _take(
         self, verified: Sequence[SignedIntention], absorbed: Absorbed, peer: Peer, *, asked: bool
     ) -> None:
-        """Take in verified intentions, durably, and note what came of them."""
+        """Take in verified intentions, durably, and note the results in `absorbed`."""
         fresh = []
         for signed in verified:
-            # "A revoked author is refused in gossip only": its history goes on spreading.
+            # "A revoked author is refused in gossip only": comparisons still spread its history.
             if not asked and signed.intention.author not in self.allowed:
                 text = f"news of {signed.intention.author.hex()}, which is no peer of the store"
                 absorbed.reports.append(Remark("author-refused", text, is_refusal=True))
@@ -227,15 +228,15 @@ class WeaverReplica:
         if not fresh:
             return
         if any(one.intention.author == self._store.author for one in fresh):
-            # The folder was set back, or a copy is in use: between two lots of its own
-            # intentions, a write would be a second branch.
+            # The folder was restored from a backup, or a copy of it is in use: a write before all
+            # own intentions have come back would be a second branch.
             self._store.suspect(Doubt.BEHIND)
             remark = Remark(
                 "own-elsewhere", "a peer has intentions of this node that were not here"
             )
             if remark not in absorbed.reports:  # once an offer
                 absorbed.reports.append(remark)
-        # What was asked for may wait beyond the bound.
+        # Requested intentions may float beyond the bound that holds for pushed ones.
         ingested = self._store.take(fresh, bounded=not asked)
         self.received += len(fresh)
         self._brought.update((one.hash, peer.connection) for one in fresh)
@@ -243,8 +244,8 @@ class WeaverReplica:
         self.gaps.add(ingested.missing)
         before = self._arrived
         self._read_log(ingested.appended, fresh)
-        # What waits was brought by its connection, too: pushed back, it would be redundant
-        # there, and intentions would be announced from then on. Of the oldest it is forgotten.
+        # Floating intentions keep their connection, too: pushed back there they would be redundant,
+        # and only hashes would be announced from then on. The oldest are forgotten.
         while len(self._brought) > self.limits.arrivals:
             del self._brought[next(iter(self._brought))]
         absorbed.changed = absorbed.changed or self._arrived > before
@@ -259,7 +260,7 @@ class WeaverReplica:
             absorbed.reports.append(Remark("future-stamp", text))
 
     def _heed(self, offer: GossipOffer, peer: Peer, absorbed: Absorbed) -> None:
-        """Do what gossip asks: send hashes alone, or fetch what has not come by another way."""
+        """Act on gossip: send hashes alone, or fetch announced intentions that have not come."""
         if offer.is_redundant:
             self._neighbours.set_eager(peer.connection, is_eager=False)
         if offer.announced:
@@ -270,7 +271,7 @@ class WeaverReplica:
             absorbed.missing += lacking
 
     def _unknown(self, offer: Offer, peer: Peer, *, asked: bool) -> list[Part]:
-        """Return what is not stored of an offer."""
+        """Return the parts of an offer that are not stored."""
         with self._store.read() as log:
             # "Duplicates are dropped by hash before any signature is checked."
             known = set(log.in_log_order([part.hash for part in offer.parts]))
@@ -284,9 +285,9 @@ class WeaverReplica:
     def _verified(
         self, parts: Sequence[Part], absorbed: Absorbed
     ) -> Iterator[list[SignedIntention]]:
-        """Yield the intentions that pass `admit`, in lots; it is asked twice about a part at most.
+        """Yield the intentions that pass `admit`, in lots; each part is checked at most twice.
 
-        While a lot is taken in, the signatures of the next one are verified.
+        While the caller takes in a lot, the signatures of the next one are verified.
         """
         verified: list[SignedIntention] = []
         for start in range(0, len(parts), self.limits.verified):
@@ -299,7 +300,7 @@ class WeaverReplica:
     def _begun(
         self, parts: Sequence[Part], absorbed: Absorbed
     ) -> Callable[[], list[SignedIntention]]:
-        """Begin to verify some parts together; what is returned gives those that are accepted."""
+        """Begin to verify some parts together; return what waits for it and gives the good ones."""
         try:
             finish = admission([part.data for part in parts], self._store.id)
         except IntentionRefused:
@@ -314,7 +315,7 @@ class WeaverReplica:
         return finished
 
     def _admitted(self, parts: Sequence[Part], absorbed: Absorbed) -> list[SignedIntention]:
-        """Return the intentions that pass `admit`, each asked for by itself."""
+        """Return the intentions that pass `admit`, each checked by itself."""
         found = []
         for part in parts:  # one that is refused costs itself alone
             try:
@@ -325,9 +326,9 @@ class WeaverReplica:
         return found
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
-        """Return what arrived since the peer was last equal or pushed to, from others than it.
+        """Return what arrived, from others, since the peer was last equal or pushed to.
 
-        Without news, send our state, so that the peer knows how far we are.
+        Without arrivals it is our state alone, unless the peer was sent that already.
         """
         places = [probe.data for probe in known if isinstance(probe.data, int)]
         if peer.connection in self._copied:
@@ -336,8 +337,8 @@ class WeaverReplica:
         if not places:
             return None  # it has not been compared yet
         if peer.connection not in self._neighbours:
-            # Comparisons serve it, but this node may be its neighbour. No probe: it does not learn
-            # what arrived.
+            # It is compared only, but it may push to this node, so it is told what is redundant.
+            # No probe: it is not sent what arrived.
             is_redundant = self._neighbours.take_redundant(peer.connection)
             notice = GossipOffer(is_redundant=True)
             return News((notice,), is_whole=False) if is_redundant else None
@@ -347,7 +348,9 @@ class WeaverReplica:
             return News(is_behind=True)
         probe = self.probe
         if probed_count(probe) > self._seq:
-            return None  # what another process has just written is published next, and stated then
+            return (
+                None  # another process has just written: `publish` reads that before it is stated
+            )
         recent = islice(self._arrivals, len(self._arrivals) - behind, None)
         # Never back to the connection that brought it.
         parts = [one.part for one in recent if one.connection != peer.connection]
@@ -357,7 +360,7 @@ class WeaverReplica:
             return None
         *offers, last = self._gossip(parts, peer) or [GossipOffer()]
         last = replace(last, probe=probe, is_redundant=is_redundant)
-        # A store that is written to all the time must be compared all the same.
+        # `is_whole=False`: constant pushes must not put off the comparison that finds losses.
         return News((*offers, last), is_whole=False)
 
     def _gossip(self, parts: Sequence[Part], peer: Peer) -> list[GossipOffer]:
@@ -371,16 +374,16 @@ class WeaverReplica:
         ]
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
-        """Answer a `Want`, give a chain, or stream a part of the witness log."""
+        """Answer a request for intentions by hash, for a chain, or for a part of the log."""
         if isinstance(request, BootstrapRequest):
             return self._serve_log(peer, request)
         if isinstance(request, Want):
-            # What it asks for did not reach it: its connection is part of the tree again.
+            # The tree did not bring it these, so its connection is part of the tree again.
             self._neighbours.set_eager(peer.connection, is_eager=True)
             return self._serve_intentions(request.hashes)
         if isinstance(request, FetchChain):
             return self._serve_chain(request)
-        return iter((Reply(None),))  # joining is not asked of a store
+        return iter((Reply(None),))  # a request to join goes to `JoinReplica`
 
     def _serve_chain(self, request: FetchChain) -> Iterator[Reply]:
         # "Empty since means down to the author's first intention."
@@ -423,7 +426,7 @@ class WeaverReplica:
             with self._store.read() as log:
                 for entry in log.entries(seq, min(left, limits.log_batch)):
                     envelope = entry.signed.encode()
-                    # "split by size as well as by count"; the first one goes whatever its size.
+                    # "split by size as well as by count"; the first is sent whatever its size.
                     if intentions and size + len(envelope) > limits.batch_bytes:
                         break
                     entries.append(entry)
@@ -432,7 +435,7 @@ class WeaverReplica:
                     seq += 1
                 is_end = seq > log.head().seq
             if is_end:
-                self._copied[peer.connection] = self._arrived  # what arrived since is pushed
+                self._copied[peer.connection] = self._arrived  # later arrivals are pushed
             self.sent += len(entries)
             left -= len(entries)
             is_last = is_end or left == 0
@@ -446,7 +449,7 @@ class WeaverReplica:
                 return
 
     def _batches(self, parts: Sequence[Part]) -> Iterator[tuple[Part, ...]]:
-        """Yield the parts in lots; a part larger than the bound of bytes goes alone."""
+        """Yield the parts in batches; a part larger than the bound of bytes is one alone."""
         limits = self.limits
         self.sent += len(parts)
         batch: list[Part] = []
@@ -464,18 +467,17 @@ class WeaverReplica:
     def compare(
         self, peer: Peer, why: Why, path: Sequence[object] = ()
     ) -> RangeComparison | LogComparison | None:
-        """Begin to compare: the side that dialled does, when they meet and from time to time."""
-        # One side only: both would compare the same sets twice. A loss is known to one side alone.
+        """Begin to compare: the side that dialled does so at the meeting and at each interval."""
+        # Not both sides: they would compare the same sets twice. But only one may know of a loss.
         begins = why in (Why.PULL, Why.DIRTY) or (peer.dialled and why in (Why.MEETING, Why.DUE))
-        # What the log is still to bring would be found lacking, and come twice. And one copy at a
-        # time: that of a large log takes longer than comparisons are apart.
+        # A comparison would fetch a second time what the log is about to bring. And one copy at a
+        # time: copying a large log takes longer than the interval of comparisons.
         if peer.connection in self._copying.values() and why is not Why.PULL:
             return None
         if begins and peer.public_key is not None and peer.public_key == self.source:
             copied = partial(self._copied_from, self._arrived)
             limit = self.limits.log_request_max  # the source pauses between two requests
-            # Once: the log of the inviter is verified record by record, which a comparison cannot
-            # do.
+            # Only here are the inviter's records verified one by one: a comparison has no records.
             copy = LogComparison(self._store.id, peer.public_key, limit, copied, self._end_copying)
             self._copying[copy] = peer.connection
             return copy
@@ -483,8 +485,8 @@ class WeaverReplica:
             return None
         # "cut at 8 random bytes": only where this side opens.
         cut = first_cut(self._entropy) if begins else None
-        # The peer lists all that is lacking, so none of it is asked for as the end of a chain: the
-        # peer may refuse that as too long.
+        # A comparison lists all missing hashes, so none needs to be fetched as the end of a chain,
+        # which the peer may refuse as too long.
         on_need, on_end = self.gaps.forget, partial(self._compared, peer.connection)
         begun = (self._store, self._arrived, cut, on_need, on_end)
         comparison: RangeComparison
@@ -492,7 +494,7 @@ class WeaverReplica:
             nonce = self._entropy.bytes(SKETCH_NONCE_BYTES)
             limits = self._sketches
             if peer.connection in self._abandoned:
-                limits = limits._replace(items=-1)  # of sets of no size
+                limits = limits._replace(items=-1)  # no set is small enough: ranges alone
             comparison = SketchComparison(*begun, nonce, limits)
         else:
             comparison = RangeComparison(*begun, differs=why is Why.DIRTY)
@@ -508,7 +510,7 @@ class WeaverReplica:
             self._store.settle(asked=True)
 
     def equals(self, peer: Peer, stated: Probe | None) -> bool:
-        """Return whether a peer that states this has the set that is here."""
+        """Return whether a peer that stated `stated` has the set that is here."""
         return stated is not None and stated.key == self.probe.key
 
     def repair(self, parts: Sequence[Part]) -> None:
@@ -530,16 +532,16 @@ class WeaverReplica:
         self._copying.pop(copy, None)
 
     def _copied_from(self, arrived: int) -> Probe:
-        """Note that the log of the source is here; return the state that it has, too."""
-        self.source = None  # from now on this peer is compared like any other
+        """Note that the log of the source is here; return the state that both sides have."""
+        self.source = None  # from now on it is compared like any other peer
         self._store.settle(asked=True)
         if self._on_copied is not None:
             self._on_copied()
         return replace(self.probe, data=arrived)
 
     def peers_changed(self) -> None:
-        """Ask again who the peers are: they are those of another store, which has changed."""
-        self._allowed = None  # read again when it is needed
+        """Read again who the peers are: those of a parent store may have changed."""
+        self._allowed = None
 
     def hear(self, peer: Peer) -> None:
         """Count nothing."""
