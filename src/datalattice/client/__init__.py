@@ -92,7 +92,7 @@ from datalattice.client.slots import (
     Slot as Slot,
     SlotMoved as SlotMoved,
     WantedSlot as WantedSlot,
-    differing as differing,
+    differing_slots as differing_slots,
     present_slots as present_slots,
     read_slots as read_slots,
     with_slots as with_slots,

@@ -23,16 +23,16 @@ except ImportError as missing:
 
 from datalattice.actions import CHUNK_BYTES_MAX, ActionRequest
 from datalattice.client.asyncremote import AsyncRemoteClient
-from datalattice.client.calling import Token, body_pieces, check_answer, check_upload
+from datalattice.client.calling import Token, body_pieces, check_answer_kind, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.credentials import delegation_headers
-from datalattice.client.network import proved_door, trusting
+from datalattice.client.network import proved_door, trusting_context
 from datalattice.client.rest import (
     INFO_HEADER,
     NO_HEADERS,
     PLAIN_HINT,
     SILENCE_S,
-    DoorPlace,
+    DoorLocation,
     EventReader,
     PieceReader,
     problem_error,
@@ -45,7 +45,7 @@ from datalattice.client.retrying import (
     RETRY_POLICY,
     ConnectionLost,
     RetryPolicy,
-    unreached,
+    unreached_error,
 )
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy
@@ -77,28 +77,28 @@ class AsyncRestClient(AsyncRemoteClient):
         super().__init__(timeout_s, entropy, retry, resume_s)
         self._token: Final = token
         self._shown: Final = delegation_headers(delegations)
-        self._place: Final = DoorPlace.parse(url, tls, did, clock)
+        self._location: Final = DoorLocation.parse(url, tls, did, clock)
         self._certificate = b""
         self._opening: Final = asyncio.Lock()
-        self._http = None if self._place.pin else self._made(True if tls is None else tls)
+        self._http = None if self._location.pin else self._made(True if tls is None else tls)
 
     def _made(self, verify: ssl.SSLContext | bool) -> httpx.AsyncClient:
-        transport = httpx.AsyncHTTPTransport(verify=verify, uds=self._place.path or None)
+        transport = httpx.AsyncHTTPTransport(verify=verify, uds=self._location.path or None)
         # Proxies of the environment are ignored: the caller gave the service's own address.
         return httpx.AsyncClient(transport=transport, timeout=self._timeout_s, trust_env=False)
 
     async def _open(self) -> httpx.AsyncClient:
         """Return the connections, once the door has proved its identity. Raises: as `call`."""
-        pin, place = self._place.pin, self._place
+        pin, location = self._location.pin, self._location
         async with self._opening:
             if self._http is None or not (pin is None or pin.knows(self._certificate)):
                 assert pin is not None
                 # The door proves its identity before a request, with the caller's token, is sent.
                 self._certificate = await asyncio.to_thread(
-                    proved_door, pin, place.host, place.port or HTTPS_PORT, self._timeout_s
+                    proved_door, pin, location.host, location.port or HTTPS_PORT, self._timeout_s
                 )
                 await self.close()
-                self._http = self._made(trusting(self._certificate))
+                self._http = self._made(trusting_context(self._certificate))
             return self._http
 
     async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
@@ -122,7 +122,7 @@ class AsyncRestClient(AsyncRemoteClient):
 
         It ends with the block. It resumes and raises as `RestClient.stream`.
         """
-        check_answer(request, stream=True)
+        check_answer_kind(request, stream=True)
         return aclosing(self._items(request))
 
     async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
@@ -172,7 +172,7 @@ class AsyncRestClient(AsyncRemoteClient):
         http = await self._open()
         made = http.build_request(
             verb,
-            f"{self._place.url}{target}",
+            f"{self._location.url}{target}",
             content=own if body is None else body,
             headers=headers,
             timeout=httpx.Timeout(
@@ -190,9 +190,9 @@ class AsyncRestClient(AsyncRemoteClient):
             if self._certificate:  # the door may have a new one: prove it again
                 self._certificate = b""
                 return await self._send(request, more, is_stream=is_stream, body=body)
-            raise unreached(f"the service cannot be reached: {error}") from error
+            raise unreached_error(f"the service cannot be reached: {error}") from error
         except httpx.HTTPError as error:
-            hint = "" if self._place.is_tls or self._place.path else PLAIN_HINT
+            hint = "" if self._location.is_tls or self._location.path else PLAIN_HINT
             raise ConnectionLost(f"the service went away: {error}{hint}") from error
         return answer
 

@@ -17,7 +17,7 @@ from datalattice import actions
 from datalattice.apps.grid import parse_asset_id, parse_job_id
 from datalattice.client.calling import AsyncClient
 from datalattice.client.venues import (
-    checked_text,
+    checked_metadata,
     has_ended,
     invocation,
     message_to,
@@ -86,7 +86,7 @@ class AsyncVenueClient:
         return self.client.stream(actions.WatchJob(id=parse_job_id(id), resume=resume))
 
     async def job(self, id: bytes | str) -> actions.JobRecord:
-        """Return a job."""
+        """Return the record of a job."""
         return await self.client.call(actions.GetJob(id=parse_job_id(id)))
 
     async def jobs(self, status: str = "", before: bytes | str | None = None) -> tuple[bytes, ...]:
@@ -119,19 +119,16 @@ class AsyncVenueClient:
         after_ms: int | None = None,
         request_id: str | None = None,
     ) -> actions.WaitingCall:
-        """Have an operation begin as a job at a time; return the call, with the id of its job.
-
-        time_ms: Unix milliseconds. after_ms: from now, in its place.
-        """
+        """Schedule a job of an operation; as `VenueClient.schedule`."""
         request = scheduling(operation, input, time_ms, after_ms)
         return await self.client.call(request, request_id=request_id)
 
     async def scheduled(self, after: bytes = b"") -> tuple[actions.WaitingCall, ...]:
-        """Return calls that wait, the next one first. after: the last handle of a page."""
+        """Return waiting calls, the next one first. after: the last handle of a page."""
         return (await self.client.call(actions.ListScheduled(after=after))).calls
 
     async def unschedule(self, handle: bytes) -> None:
-        """Drop a call that waits."""
+        """Cancel a waiting call."""
         await self.client.call(actions.UnscheduleCall(handle=handle))
 
     async def delete(self, id: bytes | str) -> None:
@@ -155,7 +152,9 @@ class AsyncVenueClient:
     async def asset(self, id: bytes | str) -> str:
         """Return the exact metadata text of an asset; as `VenueClient.asset`."""
         wanted = parse_asset_id(id)
-        return checked_text(wanted, (await self.client.call(actions.GetAsset(id=wanted))).metadata)
+        return checked_metadata(
+            wanted, (await self.client.call(actions.GetAsset(id=wanted))).metadata
+        )
 
     async def upload(self, id: bytes | str, content: bytes | Iterable[bytes] | IO[bytes]) -> bytes:
         """Store the content of an asset; as `VenueClient.upload`."""

@@ -32,7 +32,7 @@ Token = str | Callable[[], str]
 """A bearer token, or a function that returns a valid one, called for each request."""
 
 
-def check_answer(request: ActionRequest[Any], *, stream: bool) -> None:
+def check_answer_kind(request: ActionRequest[Any], *, stream: bool) -> None:
     """Raise UsageError unless the action answers as the method expects: once, or with a stream."""
     action = request.action
     # Checked before anything is sent, so that all clients give the same error.

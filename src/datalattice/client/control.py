@@ -21,7 +21,7 @@ from typing import IO, Annotated, Any, Final, Protocol, TypeVar
 from datalattice import errors
 from datalattice.actions import ActionRequest, StartTask, TaskState, WatchTask
 from datalattice.cells import Loader, Value, encode, novelty
-from datalattice.client.calling import Client, body_pieces, check_answer
+from datalattice.client.calling import Client, body_pieces, check_answer_kind
 from datalattice.client.results import ResultStream
 from datalattice.errors import (
     DataLatticeError,
@@ -106,7 +106,7 @@ class ControlClient(Client):
         Raises: the node's error, as the same class. PeerUnavailable: the node ended. Timeout: it
                 did not answer; the action may have happened, and the connection is closed.
         """
-        check_answer(request, stream=False)
+        check_answer_kind(request, stream=False)
         return self._result(request, self._exchanged(request, caller, request_id))
 
     def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
@@ -123,7 +123,7 @@ class ControlClient(Client):
 
     def stream(self, request: ActionRequest[R], caller: str = "") -> ControlStream[R]:
         """Begin a stream. Close it, or use it in `with`. Raises: as `call`."""
-        check_answer(request, stream=True)
+        check_answer_kind(request, stream=True)
         return ControlStream(ControlClient(self._path, self._timeout_s), request, caller)
 
     def _exchanged(
@@ -222,7 +222,7 @@ class ControlStream(ResultStream[R]):
         return self._client._result(self._request, answer)
 
     def close(self) -> None:
-        """End the stream, here and in the node; a thread that waits for a result stops waiting."""
+        """End the stream, here and in the node; a thread that waits for a result returns."""
         self._is_closed = True
         with contextlib.suppress(OSError):  # the connection has ended already
             self._client._socket.shutdown(socket.SHUT_RDWR)

@@ -9,7 +9,7 @@ that runs in the folder. The node commits it only if the slots that it changes s
 it began with; otherwise the change runs again, on the newer root. So a change may run several
 times, and must do nothing but write to its cursor and return a result.
 
-Length: one edit, in each of three places, and the turns that all of them take.
+Length: one edit, made in each of three ways, and the turns that all of them take.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Change = Callable[[RootLattice, KeyPair], T]
 """What an edit does: it reads and writes below a cursor on the root."""
 
 TRIES_MAX: Final = 50
-"""Most runs of one change; each further run is due to another writer of the same slots."""
+"""Most runs of one change; it runs again only if another writer changed the same slots."""
 
 _RETRY_S: Final = 0.002
 """Pause before the second run; it doubles up to `_RETRY_MAX_S`."""
@@ -80,37 +80,37 @@ TURN_POLL_S: Final = 0.001
 TURN_POLL_MAX_S: Final = 0.02
 
 _BATCH_BYTES: Final = 4_000_000
-"""Most bytes of cells in one request to a node; further cells go ahead in requests of their own."""
+"""Most bytes of cells in one request to a node; further cells are sent ahead in requests."""
 
 OFFER_RECORDS_MAX: Final = 10_000
 """Records that a node appends by one request; more, or more than `_BATCH_BYTES`, are an edit."""
 
 KEEP_EVERY_S: Final = 10 * 60
-"""How often values that wait for their edit are leased again: well within the grace of a store."""
+"""Seconds between two leases of staged values: well within the grace of a store."""
 
 KEPT_MAX: Final = 256
-"""Leases of one editor, 8 or more; where it would be more, the values are put under one."""
+"""Most leases of one editor, at least 8; beyond it the values are put under one Vector."""
 
 _WAITING_MAX: Final = 65_536
-"""Staged values that wait for their edit, 32 or more; where it would be more, they are put under
-one, so that memory does not grow with their number."""
+"""Most staged values that wait for their edit, at least 32; beyond it they are put under one
+Vector, so that memory does not grow with their number."""
 
-_REF: Final = b"\x20"
+_REF: Final = b"\x20"  # the tag of a reference in an encoding
 
 EDIT: Final = "edit to end"
-"""What the turn of edits waits for, in the text of its error."""
+"""What a waiting edit waits for, in the text of its error."""
 
 KEEP_S: Final = 2 * 60 * 60
-"""How long such a lease lasts if the process dies."""
+"""Seconds of a lease on staged values, which outlives a killed process."""
 
 
 def editing_context(store: Store | None, keys: OwnKeys) -> MergeContext:
-    """Return what edits of a store merge and sign with."""
+    """Return the context in which edits of a store merge and sign."""
     return keys.context().of_copy("" if store is None else store.copy_id)
 
 
 class EditRoot(RootLattice):
-    """The root that one attempt of an edit changes, with what its changes have in common."""
+    """The root that one attempt of an edit changes, with the objects that its changes share."""
 
     __slots__ = ("_shared",)
 
@@ -119,7 +119,10 @@ class EditRoot(RootLattice):
         self._shared: dict[object, tuple[Any, Callable[[], object]]] = {}
 
     def share(self, key: object, begin: Callable[[], T], finish: Callable[[T], object]) -> T:
-        """Return what `begin` gave first under a key; `finish` gets it behind the last change."""
+        """Return the object that the first `begin` made for `key`.
+
+        Its `finish` is called with it after the last change of the attempt.
+        """
         found = self._shared.get(key)
         if found is None:
             made = begin()
@@ -127,7 +130,7 @@ class EditRoot(RootLattice):
         return cast(T, found[0])
 
     def finished(self) -> Value:
-        """Return the root, with what its changes had in common."""
+        """Write the shared objects; return the root."""
         for _, finish in self._shared.values():
             finish()
         return self.get()
@@ -136,28 +139,28 @@ class EditRoot(RootLattice):
 class Editor:
     """Makes changes of a folder's data durable, in a store that this process has opened.
 
-    A `NodeEditor` does it through a running node. Get either from `editing`.
+    A `NodeEditor` does the same through a running node. `editing` yields either.
     """
 
     def __init__(self, store: Store, keys: OwnKeys, context: MergeContext | None = None) -> None:
-        """context: `editing_context` of these two, where the caller keeps it."""
+        """context: `editing_context` of store and keys, if the caller has it already."""
         self._store = store
         self._keys = keys
         self._context = editing_context(store, keys) if context is None else context
 
     @property
     def key_pair(self) -> KeyPair:
-        """The key of the folder's owner, below which its commands write."""
+        """The key of the default owner."""
         return self._keys.owner
 
     @property
     def context(self) -> MergeContext:
-        """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
+        """How edits merge and sign: with the node's identity and the ring of owners' keys."""
         return self._context
 
     @property
     def loader(self) -> Loader:
-        """Where the cells of the root, and those that were staged, come from."""
+        """The loader of the root's cells and of staged ones."""
         return self._store
 
     def root(self) -> Value:
@@ -165,22 +168,22 @@ class Editor:
         return self._store.root()
 
     def stage(self, value: Value) -> object:
-        """Put the cells of a value where a later edit will refer to them, and free their memory."""
+        """Store the cells of a value for a later edit that refers to them; free their memory."""
         return self._store.put(value)
 
     def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
-        """Put cells, given as (hash, encoding), where a later edit will refer to them.
+        """Store cells, given as (hash, encoding), for a later edit that refers to them.
 
-        The caller has made sure that encodings are canonical and have these hashes, and that the
-        cells below them were staged or come before them.
+        The caller guarantees that encodings are canonical and have these hashes, and that the cells
+        below them were staged or come before them.
         """
         return self._store.put_encodings(cells)
 
     def edit(self, change: Change[T]) -> T:
-        """Make a change; return what it returned, when what it wrote is durable.
+        """Make a change; return what it returned, once its writes are durable.
 
-        Raises: Backpressure: others were faster each time. NoSigningKey, BadSignature,
-                NotContained: it wrote what only another owner may.
+        Raises: Backpressure: other writers came first `TRIES_MAX` times. NoSigningKey,
+                BadSignature, NotContained: it wrote what only another owner may write.
         """
         lattice = root_lattice()
         with self.turn():
@@ -202,12 +205,12 @@ class Editor:
                 except (MissingData, Corruption):
                     if self._store.root_hash() == base:
                         raise
-                    # The root moved on, and what it no longer needs may be gone already.
+                    # A newer root replaced `base`, whose cells may have been collected: run again.
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _RETRY_MAX_S)
         raise Backpressure(
             f"others changed the same data {TRIES_MAX} times while this edit was made; "
-            "nothing of it was written, try again"
+            "nothing was written, try again"
         )
 
     def offer_many(
@@ -220,11 +223,11 @@ class Editor:
     ) -> range:
         """Append records to a topic of the folder's owner; return their offsets, once durable.
 
-        It is as if an edit offered them. Where a node runs it takes less time, since the node is
-        told the records and signs for them itself.
+        The result is that of an edit. While a node runs it takes less time, because the node gets
+        the records alone and signs them itself.
 
-        keys, headers: one for each value, or none; nil where a record has none.
-        Raises: as `edit`. UsageError: `keys` or `headers` of another length.
+        keys, headers: one for each value, None for a record without; or None for all.
+        Raises: as `edit`. UsageError: `keys` or `headers` have another length than `values`.
         """
 
         def append(cursor: RootLattice, own: KeyPair) -> range:
@@ -234,25 +237,25 @@ class Editor:
         return self.edit(append)
 
     def turn(self) -> AbstractContextManager[None]:
-        """Return what keeps other editors out meanwhile: here the store's own lock does."""
+        """Return a context that keeps other editors out. Here the store's own lock does."""
         return nullcontext()
 
     def _commit(self, _before: Value, after: Value) -> bool:
-        """Make a changed root durable; False if another writer came first."""
-        # "A writer keeps the store's lock while it writes": the root is still the one before.
+        """Make a changed root durable; return False if another writer came first."""
+        # "A writer keeps the store's lock while it writes": the root is still `_before`.
         self._store.commit(after)
         return True
 
 
 class ThreadTurn:
-    """The turn of the threads of one process that write to the same data."""
+    """The write turn among the threads of one process that share data."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._holder: int | None = None
         self._depth = 0
         self.waiting = 0
-        """How many threads wait for it."""
+        """The number of threads that wait for it."""
 
     @property
     def is_mine(self) -> bool:
@@ -263,10 +266,10 @@ class ThreadTurn:
     def held(self, wait_s: float, awaited: str) -> Iterator[None]:
         """Hold the turn. May be nested in one thread.
 
-        awaited: what the other holder is, for the text of the error.
-        Raises: StoreLocked: another thread had it all the time.
+        awaited: names the other holder in the text of the error.
+        Raises: StoreLocked: other threads held it for `wait_s`.
         """
-        # Threads that wait are counted, so that a batch can tell whether it holds others up.
+        # `waiting` counts the threads that wait, so that delayed writes can give way to them.
         if not self._lock.acquire(blocking=False):
             self.waiting += 1
             try:
@@ -286,10 +289,10 @@ class ThreadTurn:
 
 
 class EditTurn:
-    """The turn of those that edit through a running node, in this and in other processes.
+    """The turn of all that edit through a running node, in this and in other processes.
 
-    One edits after the other: a quick one must not starve a slow one. What else the node does
-    meanwhile is found out when the slots are set.
+    They edit one after the other, so that quick edits do not starve a slow one. The node's own
+    writes are detected when the slots are set.
     """
 
     def __init__(self, path: Path) -> None:
@@ -301,7 +304,7 @@ class EditTurn:
     def taken(self) -> Iterator[None]:
         """Hold the turn. May be nested in one thread.
 
-        Raises: StoreLocked: others had it all the time.
+        Raises: StoreLocked: others held it for as long as `waiting` allows.
         """
         wait_s = chosen_wait_s(LOCK_WAIT_S)
         with self.threads.held(wait_s, f"{EDIT} ({self._path})"):
@@ -317,17 +320,17 @@ class EditTurn:
 
 
 class AnswerLost(OutcomeUnknown):
-    """The node went away before it answered. `slots` are those that it was to set."""
+    """The node ended before it answered. slots: those that it was asked to set."""
 
     node: tuple[int, int] | None = None
-    """Which node it was: `ControlClient.node`."""
+    """The node's `ControlClient.node`."""
     slots: list[Slot] | None = None
     result: object = None
-    """What the change returned."""
+    """The result of the change."""
 
 
 class ServingNode(Protocol):
-    """A node of this process that serves a folder: it alone writes, and its store is read."""
+    """A node of this process that serves a folder: it alone writes; others read its store."""
 
     @property
     def store(self) -> CellStore:
@@ -335,24 +338,24 @@ class ServingNode(Protocol):
         ...
 
     def swap(self, slots: Sequence[Slot]) -> bool:
-        """Set slots; return True once that is durable, False if one had moved and none was set.
+        """Set slots; return True once durable, False if one had another value and none was set.
 
-        May be called by any thread but that of the node's event loop.
+        May be called by any thread except the node's event loop.
         Raises: NoSigningKey: the node has no key. Unfenced: it may not write yet. StoreFull,
-                StoreFailed: as the text says.
+                StoreFailed: the disk refused.
         """
         ...
 
 
 class NodeEditor(Editor):
-    """An editor of a running node, which may collect what is staged, unless it is leased."""
+    """An editor of a running node, whose garbage collection spares staged values under lease."""
 
     _store: CellStore
 
     def __init__(self, store: CellStore, keys: OwnKeys, turn: EditTurn) -> None:
         super().__init__(store, keys)
         self._edit_turn = turn
-        self._staged: dict[bytes, None] = {}  # what no staged value is above
+        self._staged: dict[bytes, None] = {}  # staged values that no other staged value refers to
         self._leases: dict[bytes, Lease] = {}
         self._kept_s = time.monotonic()
 
@@ -373,10 +376,10 @@ class NodeEditor(Editor):
         return len(parts)
 
     def _keep(self, parts: list[EncodedCell]) -> None:
-        """Take note of staged cells; lease what has been waiting for its edit for long.
+        """Note staged cells; lease those that have waited long for their edit.
 
-        The node may collect garbage meanwhile, and what nothing refers to is only safe while it is
-        young. Without a node there is no such danger: this process has the store to itself.
+        The node may collect garbage meanwhile, which spares unreachable cells only while they are
+        young. Without a node this process has the store to itself, and needs no leases.
         """
         self._staged.update((hash, None) for hash, _, _ in parts)
         for _, encoding, _ in parts:
@@ -384,7 +387,7 @@ class NodeEditor(Editor):
                 self._staged.pop(below, None)
         is_due = time.monotonic() - self._kept_s >= KEEP_EVERY_S
         if len(self._staged) > (KEPT_MAX if is_due else _WAITING_MAX):
-            self._stage(self._together())  # one instead of them all, leased by this when it is due
+            self._stage(self._together())  # recursion: notes the one Vector, and leases it when due
             return
         if not is_due:
             return
@@ -398,7 +401,7 @@ class NodeEditor(Editor):
         self._kept_s = time.monotonic()
 
     def _together(self) -> list[EncodedCell]:
-        """Return the cells of a Vector of all staged values, which are known by hash only."""
+        """Return the cells of a Vector of all staged values, made from their hashes alone."""
         rows = [_REF + hash for hash in self._staged]
         ends = list(accumulate(map(len, rows)))
         made, leaves = Vector().extend_packed(b"".join(rows), ends, self._store)
@@ -408,41 +411,41 @@ class NodeEditor(Editor):
         return parts + novelty(made, self._store)
 
     def close(self) -> None:
-        """Let the node's store do what it likes with values that were staged and not used."""
+        """Release the leases: values that were staged and never used become garbage."""
         for lease in self._leases.values():
             lease.release()
         self._leases.clear()
 
     def turn(self) -> AbstractContextManager[None]:
-        """Return what keeps other editors out meanwhile."""
+        """Return a context that keeps other editors out."""
         return self._edit_turn.taken()
 
-    # The node alone writes: an editor of it never commits to the store itself.
+    # While a node runs it alone commits, so its editors hand it the changed slots.
     @abstractmethod
     def _commit(self, before: Value, after: Value) -> bool:
-        """Have the node set the changed slots; return whether they had not moved."""
+        """Set the changed slots through the node; return False if one of them had moved."""
 
     @abstractmethod
     def _bring(self, parts: list[EncodedCell]) -> bool:
-        """Put cells into the node's store, children first; return whether none below is missing."""
+        """Put cells into the node's store, children first; return False if one below is missing."""
 
 
 class ServedEditor(NodeEditor):
-    """An editor of a node of this process: it reads the node's store, and hands over its slots."""
+    """An editor of a node of this process: it stages in the node's store and hands over slots."""
 
     def __init__(self, node: ServingNode, keys: OwnKeys, turn: EditTurn) -> None:
         super().__init__(node.store, keys, turn)
         self._node = node
 
     def _commit(self, before: Value, after: Value) -> bool:
-        """Have the node set the changed slots; return whether they had not moved."""
+        """Set the changed slots through the node; return False if one of them had moved."""
         return self._node.swap(changed_slots(root_lattice(), before, after))
 
     def stage(self, value: Value) -> object:
         """Put the cells of a value into the node's store, and free their memory."""
         if not isinstance(value, Blob) or len(value) < STAGED_BYTES:
             return super().stage(value)
-        # The store notes where a large one lies, so that the commit need not follow it.
+        # `put` notes where a large blob lies, so that the commit does not walk its cells.
         count = self._store.put(value)
         self._keep([(value.hash, value.encoding, value)])
         return count
@@ -454,10 +457,7 @@ class ServedEditor(NodeEditor):
 
 
 class RemoteEditor(NodeEditor):
-    """An editor of a node of another process, through its control socket.
-
-    The store is read beside it.
-    """
+    """An editor of a node of another process: it reads the store and writes through the node."""
 
     def __init__(
         self, client: ControlClient, store: CellStore, keys: OwnKeys, turn: EditTurn
@@ -473,9 +473,8 @@ class RemoteEditor(NodeEditor):
         keys: Sequence[object] | None = None,
         headers: Sequence[object] | None = None,
     ) -> range:
-        """Append records by one request to the node; very many, or large ones, by an edit."""
+        """Append records by one request to the node; many or large ones by an edit."""
         columns = [None if one is None else to_cell(one) for one in (values, keys, headers)]
-        # What is long goes ahead in requests of its own, as it does for any edit.
         size = sum(len(encoding) for _, encoding, _ in novelty(Vector.of(columns), self._store))
         # "More than 10,000 records or 4 MB are an edit" (docs/design/control.md).
         if not 0 < len(values) <= OFFER_RECORDS_MAX or size > _BATCH_BYTES:
@@ -491,7 +490,7 @@ class RemoteEditor(NodeEditor):
         return range(made.first, made.first + made.count)
 
     def _commit(self, before: Value, after: Value) -> bool:
-        """Have the node set the changed slots; return whether they had not moved."""
+        """Set the changed slots through the node; return False if one of them had moved."""
         slots = changed_slots(root_lattice(), before, after)
         for slot in slots:
             parts = novelty(slot.after, self._store)
@@ -508,7 +507,7 @@ class RemoteEditor(NodeEditor):
             raise
 
     def _write(self, request: ActionRequest[R]) -> R:
-        """Have the node write, once: it may have, though its answer does not come."""
+        """Send a write once. Raises: AnswerLost: no answer came, and it may have happened."""
         try:
             return self._client.call(request)
         except (PeerUnavailable, Timeout) as error:
@@ -517,13 +516,13 @@ class RemoteEditor(NodeEditor):
             raise lost from error
 
     def _bring(self, parts: list[EncodedCell]) -> bool:
-        """Send cells, children first; return whether all below them is in the node's store."""
+        """Send cells, children first; return False if the node lacks one below them."""
         batch: list[EncodedCell] = []
         size = 0
         for part in parts:
             batch.append(part)
             size += len(part[1])
-            # Children first, so that each request refers only to cells that the node has.
+            # A request may refer only to cells that the node has: the batches are in order.
             if size >= _BATCH_BYTES or part is parts[-1]:
                 values = packed(Vector.of(value for _, _, value in batch), self._store)
                 if not self._client.call(StageValues(packed=values)).done:
@@ -534,11 +533,11 @@ class RemoteEditor(NodeEditor):
 
 
 def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
-    """Take the lock of those that write one after the other, waiting for it.
+    """Wait for a lock file that serializes writers, and take it.
 
-    awaited: what the other holder does, for the text of the error.
-    Raises: StoreLocked: others held it all the time. StoreFull, StoreFailed: the lock file
-            cannot be made.
+    awaited: names the other holder in the text of the error.
+    Raises: StoreLocked: others held it for `wait_s`. StoreFull, StoreFailed: the lock file cannot
+            be made.
     """
     give_up_s = time.monotonic() + wait_s
     pause_s = TURN_POLL_S
@@ -546,7 +545,7 @@ def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
         try:
             return RealDisk().lock(path)
         except StoreLocked:
-            # The lock is asked for again, with pauses: the system gives no sign when it is free.
+            # Polled: waiting inside the system could not be limited to `wait_s`.
             if time.monotonic() >= give_up_s:
                 raise StoreLocked(
                     f"waited {wait_s:g} s in vain for another {awaited} ({path})"

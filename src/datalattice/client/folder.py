@@ -6,7 +6,7 @@ DIR/store/          the cells and the root
 DIR/node.toml       settings of the node
 DIR/edit.lock       held while a process edits through a running node
 DIR/names.json      local names of owners (`client.owners`)
-DIR/name            how the node is called, for people
+DIR/name            the node's name, for people
 
 A folder with one key has it as `identity.key`: the same key then proves the node and owns its data.
 In older folders that file is called `key`.
@@ -28,14 +28,16 @@ from datalattice.store import RealDisk, replace_file
 HOME_VARIABLE: Final = "DATALATTICE_HOME"
 DEFAULT_FOLDER: Final = "~/.datalattice"
 VARIABLE_PREFIX: Final = "LATTICE_"
-"""How the environment variables begin that set what `node.toml` does not."""
+"""Prefix of the environment variables that set what `node.toml` does not."""
 
 KEY_FILE_MODE: Final = 0o600
 _KEY_PREFIX: Final = "ed25519-seed:"
-KEY_FILE_BYTES_MAX: Final = 1_024  # a key file is shorter, whatever a larger one begins with
+KEY_FILE_BYTES_MAX: Final = 1_024  # a key file has 78 bytes
+"""Longest file that is read as a key."""
+
 KEY_SUFFIX: Final = ".key"
 OWNER_NAME: Final = "owner"
-"""Name of the key that commands write under, where the identity is another one."""
+"""Name of the default owner's key if the identity is a different key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Folder:
     def identity_path(self) -> Path:
         """The file of the key that the node proves to peers."""
         named, older = self.path / "identity.key", self.path / "key"
-        # Folders of the first versions.
+        # Folders of the first versions have `key`.
         return older if older.exists() and not named.exists() else named
 
     @property
@@ -97,7 +99,7 @@ class Folder:
 
 
 def read_node_name(folder: Folder) -> str:
-    """Return how the node of a folder is called; "" if it was not named."""
+    """Return the name of a folder's node; "" if it has none."""
     try:
         return folder.name_path.read_text("utf-8").rstrip("\n")
     except FileNotFoundError:
@@ -118,12 +120,12 @@ def folder_of(given: str | os.PathLike[str] | None = None) -> Folder:
     """
     # "None: `DATALATTICE_HOME`, else `~/.datalattice`" (docs/design/front-door.md "Open").
     # An empty variable counts as unset.
-    place = given if given is not None else os.environ.get(HOME_VARIABLE) or DEFAULT_FOLDER
-    path = Path(place).expanduser()
-    for place in (path, *path.parents):
-        # A file in the way would fail later, without a reason.
-        if place.exists() and not place.is_dir():
-            raise UsageError(f"{place} is not a folder; name a node's folder with --dir")
+    chosen = given if given is not None else os.environ.get(HOME_VARIABLE) or DEFAULT_FOLDER
+    path = Path(chosen).expanduser()
+    for part in (path, *path.parents):
+        # Checked here, where the error can name the file that is in the way.
+        if part.exists() and not part.is_dir():
+            raise UsageError(f"{part} is not a folder; name a node's folder with --dir")
     return Folder(path)
 
 
@@ -132,8 +134,8 @@ class OwnKeys:
     """The keys of a folder.
 
     identity: proves the node to peers and owns its `:local` slot.
-    owner:    what the folder's own commands write under; the identity where there is no other.
-    ring:     the keys of all owners that the node writes for; the identity counts without it.
+    owner:    the default owner, which commands write for; the identity if there is no other key.
+    ring:     the keys of all owners that the node writes for, besides the identity.
     """
 
     identity: KeyPair
@@ -142,15 +144,15 @@ class OwnKeys:
 
     @classmethod
     def of(cls, key_pair: KeyPair) -> OwnKeys:
-        """Return one key for both."""
+        """Return keys in which one key is identity and owner."""
         return cls(key_pair, key_pair, KeyRing(key_pair))
 
     def in_order(self) -> tuple[KeyPair, ...]:
-        """Return the owners' keys as a node takes them: first the one that commands write under."""
+        """Return the owners' keys, the default owner's first."""
         return (self.owner, *(pair for pair in self.ring if pair != self.owner))
 
     def context(self) -> MergeContext:
-        """Return what edits of the folder merge and sign with."""
+        """Return the context in which edits of the folder merge and sign."""
         return MergeContext(key_pair=self.identity, verifier=verify_did, keys=self.ring)
 
 
@@ -166,7 +168,7 @@ def read_keys(folder: Folder) -> OwnKeys:
 
 
 def read_keys_or_none(folder: Folder) -> OwnKeys | None:
-    """Return the keys of a folder, None when it has no identity: it can follow, and not write.
+    """Return the keys of a folder, None if it has no identity: then it can read, but not write.
 
     Raises: UsageError: a key file is readable by others, or is not a key file.
     """
@@ -177,17 +179,17 @@ def read_key(path: Path) -> KeyPair:
     """Return the key pair in a key file.
 
     Raises: NoSigningKey: there is no such file.
-            UsageError: others can read it, or it holds something else.
+            UsageError: others can read it, or it is not a key file.
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-        # One byte more than allowed shows that it is longer.
-        data = path.read_bytes()[: KEY_FILE_BYTES_MAX + 1]
+        with path.open("rb") as file:
+            data = file.read(KEY_FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
         raise NoSigningKey(f"no key at {path}; make one with `lattice key new`") from error
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be read: {error.strerror}") from error
-    # A private key that others can read may be in use elsewhere already.
+    # Others may have copied a private key that they can read.
     if mode & 0o077:
         raise UsageError(
             f"the key file {path} can be read by others (mode {mode:04o}); run: chmod 600 {path}"
@@ -196,8 +198,12 @@ def read_key(path: Path) -> KeyPair:
     try:
         seed = bytes.fromhex(text.removeprefix(_KEY_PREFIX))
     except ValueError:
-        seed = b""  # one error for all that is wrong with it
-    if not text.startswith(_KEY_PREFIX) or len(seed) != SEED_BYTES:
+        seed = b""  # refused below, as any other content
+    if (
+        len(data) > KEY_FILE_BYTES_MAX
+        or not text.startswith(_KEY_PREFIX)
+        or len(seed) != SEED_BYTES
+    ):
         raise UsageError(
             f"{path} is not a key file: expected {_KEY_PREFIX} and {2 * SEED_BYTES} hex digits"
         )
@@ -210,7 +216,7 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
     Raises: UsageError: there is a file already, or the folder cannot be written to.
     """
     disk = RealDisk()
-    # Of this process: two first writes do not share it.
+    # The process id keeps two first writers from sharing the file.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         disk.create_folder(str(path.parent))
@@ -220,12 +226,12 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
             file.write(f"{_KEY_PREFIX}{key_pair.seed.hex()}\n")
             file.flush()
             os.fsync(file.fileno())  # on disk before it has its name
-        # A link replaces no file, so no key is lost, and the key appears complete.
+        # Unlike a rename, a link never replaces a file; and the key appears complete.
         path.hardlink_to(fresh)
-        disk.sync_folder(str(path.parent))  # else a power failure may take the name away
+        disk.sync_folder(str(path.parent))  # makes the new name durable
     except FileExistsError as error:
         raise UsageError(f"there is a key at {path} already; it was not replaced") from error
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error
     finally:
-        fresh.unlink(missing_ok=True)  # after the link the second name goes
+        fresh.unlink(missing_ok=True)  # the key keeps its other name

@@ -1,4 +1,4 @@
-"""Forks: the branches of forked values that a node keeps as evidence, for those who read them.
+"""Forks: reads the branches of forked values that a node keeps as evidence.
 
     for fork in node.forks().list():
         print(fork.owner, fork.path, fork.entries)
@@ -42,14 +42,14 @@ from datalattice.sync import (
 )
 
 FORK_ENTRIES_MAX: Final = 100
-"""Differing entries that a list counts."""
+"""Most differing entries that a list counts."""
 
 
 class Forks:
-    """What a root has of forks: the evidence of one node, and the values in its slots."""
+    """The forks in a root: the evidence of one node, and the values in the forked slots."""
 
     def __init__(self, root: Value, store: Store | None, context: MergeContext | None) -> None:
-        """context: with the key of the node, and those of its owners; None: it has none."""
+        """context: with the keys of the node and its owners; None: the node has no keys."""
         context = context or MergeContext()
         self._root: Final = root
         self._store: Final = store
@@ -64,10 +64,10 @@ class Forks:
         return tuple(self._info(one) for one in self._records)
 
     def show(self, id: str, skip: int, count: int) -> ForkDetails:
-        """Return a fork with some of what its branch has.
+        """Return a fork with up to `count` entries or records of its branch, after `skip` of them.
 
-        id: 64 hex digits, or the first of them. skip, count: which entries or records.
-        Raises: NoSuchPath: there is no such fork. UsageError: several begin so.
+        id: 64 hex digits, or the first of them.
+        Raises: NoSuchPath: no fork has this id. UsageError: several ids begin with these digits.
         """
         record = self._find(id)
         parts = list(islice(self._parts(record), skip, skip + count))
@@ -78,16 +78,16 @@ class Forks:
         )
 
     def id(self, begins: str) -> str:
-        """Return the id that begins so. Raises: as `show`."""
+        """Return the full id that begins with these digits. Raises: as `show`."""
         return self._find(begins).id.hex()
 
     def parts(self, id: str) -> Iterator[ForkedEntry | ForkedRecord]:
-        """Return all that a branch has: records that logs lack, else entries that differ.
+        """Yield a branch's records that the logs lack, or its entries that differ.
 
-        Raises: as `show`. UsageError: the branch is not kept.
+        Raises: as `show`. UsageError: the branch was not kept.
         """
         record = self._find(id)
-        if record.loser is None:  # only what is kept can be shown
+        if record.loser is None:
             raise UsageError("this branch was too large to be kept: only its signature is here")
         return self._parts(record)
 
@@ -95,7 +95,7 @@ class Forks:
         """Return a proof that the owner signed both. Raises: as `parts`; as `write_proof`."""
         record = self._find(id)
         slot = self._slot(record)
-        # A proof shows both signed values; a signature alone may be of the same value.
+        # A proof shows two different signed values; a lone signature may be of the same value.
         if record.loser is None or slot is None or self._store is None:
             raise UsageError(
                 "this branch was too large to be kept: its signature alone proves no fork"
@@ -106,11 +106,11 @@ class Forks:
 
     def _find(self, text: str) -> ForkRecord:
         found = [one for one in self._records if one.id.hex().startswith(text.lower())]
-        if not text or not found:  # an empty text begins every id
+        if not text or not found:  # every id begins with the empty text
             raise NoSuchPath(
-                f"no fork {text!r:.80} is open here; `lattice forks list` has those that are"
+                f"no fork {text!r:.80} is open here; `lattice forks list` lists the open ones"
             )
-        if len(found) > 1:  # resolving the wrong fork loses a branch
+        if len(found) > 1:  # choosing one could resolve the wrong fork, and lose its branch
             raise UsageError(f"{len(found)} forks begin with {text!r}; give more digits")
         return found[0]
 
@@ -122,7 +122,7 @@ class Forks:
         slot = self._slot(record)
         entries = None
         if record.branch != LOG_BRANCH:  # records of a log are counted in `logs`
-            # Bounded: two large values may differ everywhere.
+            # Counted up to a limit: two large values may differ everywhere.
             entries = sum(1 for _ in islice(self._parts(record), FORK_ENTRIES_MAX))
         return ForkInfo(
             id=record.id.hex(),
@@ -180,7 +180,10 @@ def _log(slot: Signed | None, loser: Signed | None, log: LogLoss) -> ForkedLog:
 
 
 def _last_write_ms(state: QueueState) -> int:
-    """Return when the last record was written; a joined log has the time of its latest side."""
+    """Return when the last record was written, in Unix milliseconds.
+
+    A log without a stamped record has the time of its state.
+    """
     entries = state.entries
     last_ms = entry_stamp_ms(entries[-1]) if len(entries) else None
     return state.stamp_ms if last_ms is None else last_ms

@@ -1,4 +1,4 @@
-"""Garbage: a collection of a folder's store, as a command or the running node makes it."""
+"""Garbage: collects the garbage of a store, for a command or the running node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def collect(
 ) -> Collected:
     """Free the space of unreachable cells; with a `plan`, of the cells in that sweep list.
 
-    grace_ms: younger cells stay. progress: called with the cells done and their total.
+    grace_ms: cells younger than this stay. plan: the path of a sweep list. is_dry: only count.
+    progress: called with the number of cells done and their total.
     Raises: as `SweepList`, `Store.collect` and `CellStore.sweep`.
     """
 
@@ -32,10 +33,10 @@ def collect(
         return store.collect(grace_ms=grace_ms, dry_run=is_dry, progress=tell)
     # A sweep list names segments, which only a store in a folder has.
     if not isinstance(store, CellStore):
-        raise UsageError("a sweep list is of a store in a folder, and this one is in memory")
+        raise UsageError("a sweep list is for a store in a folder, and this one is in memory")
     found = Path(plan)
     if found.exists() and not found.is_file() and not found.is_dir():
-        raise UsageError(f"{plan}: a sweep list is a file, this is none")  # a pipe holds us up
-    # The file is closed also when the list is refused.
+        # Opening a pipe would wait for its writer.
+        raise UsageError(f"{plan}: a sweep list is a file, this is a pipe or device")
     with closing(SweepList(RealDisk(), plan)) as listed:
         return store.sweep(listed, dry_run=is_dry, progress=tell)

@@ -1,7 +1,6 @@
-"""Gathered: writes that become durable together, later than they are made.
+"""Gathered: writes that are made first and become durable together.
 
-Those of a batch are in a `Draft`; those of a node with `durable="sync"` in the draft of its
-`DelayedWrites`.
+A batch gathers them in a `Draft`; a node with `durable="sync"` in the draft of its `DelayedWrites`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ RootWork = Callable[[LatticeCursor], T]
 """Reads and writes below a root cursor. It may run several times, on newer roots."""
 
 FLUSH_S: Final = 1.0
-"""Longest time that a write of a node with `durable="sync"` is not on disk."""
+"""Longest time until a write of a node with `durable="sync"` is on disk."""
 
 
 ZERO_ROOT: Final = root_lattice().zero()
@@ -44,11 +43,11 @@ class Draft:
         self._pid = os.getpid()
         self.is_over = False
         self.target: EditRoot | None = None
-        """The root of the edit that it is a change of."""
+        """The root of the edit that this draft is a change of; None: a batch of its own."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it still gathers writes: not after its end, nor in a forked child."""
+        """Whether it still gathers writes: before its end, and in the process that began it."""
         return not self.is_over and self._pid == os.getpid()
 
     @property
@@ -61,7 +60,7 @@ class Draft:
         return self._cursor.get()
 
     def perform(self, work: RootWork[T]) -> T:
-        """Do `work` on the draft; if it raises, nothing of it stays."""
+        """Do `work` on the draft; if it raises, the draft is unchanged."""
         with self._lock:
             before = self._cursor.get()
             try:
@@ -69,7 +68,7 @@ class Draft:
             except BaseException:
                 self._cursor.adopt(lambda _current: before)
                 raise
-            # Only what wrote something is done again on a newer root.
+            # Reads need no repetition on a newer root.
             if self._cursor.get() is not before:
                 self._works.append(work)
             return result
@@ -77,19 +76,18 @@ class Draft:
     def write_to(self, cursor: LatticeCursor) -> None:
         """Make the writes below another root cursor.
 
-        If its root is the one that the draft began with, it takes over the result. Otherwise the
-        writes are made again on what is there now, so that nothing of either is lost.
+        If its root is the one that the draft began with, it adopts the draft's root. Otherwise the
+        writes are made again on its root, so that the writes of both stay.
         """
-        # Nothing came in between: the draft's root holds all of the present one.
         if same(cursor.get(), self._cursor.initial_value):
             result = self._cursor.get()
-            cursor.adopt(lambda _current: result)  # judged when it was written here
+            cursor.adopt(lambda _current: result)  # without checks: the draft made them
             return
         for work in self._works:
             work(cursor)
 
     def on_undo(self, undo: Callable[[], None]) -> None:
-        """Call `undo` if the writes are given up; giving it again changes nothing."""
+        """Call `undo` once if the writes are given up, however often it is registered."""
         if undo not in self._undo:
             self._undo.append(undo)
 
@@ -101,10 +99,10 @@ class Draft:
 
 
 class DelayedWrites:
-    """The writes of a node with `durable="sync"`: durable at `sync`, and `FLUSH_S` later at most.
+    """The writes of a node with `durable="sync"`: durable at `sync`, or after `FLUSH_S` at most.
 
-    While there are some, a thread keeps the write turn, so that offsets given meanwhile stay true.
-    It writes them out at once if another writer waits.
+    While some are pending, a thread holds the write turn, so that the offsets they returned stay
+    right. It makes them durable at once if another writer waits.
     """
 
     def __init__(self, data: OpenData, keys: OwnKeys, context: MergeContext, wait_s: float) -> None:
@@ -125,12 +123,12 @@ class DelayedWrites:
 
     @property
     def has_writes(self) -> bool:
-        """Whether something is not durable."""
+        """Whether a write is not durable yet."""
         draft = self._draft
         return self._pid == os.getpid() and draft is not None and draft.has_writes
 
     def present(self) -> Value:
-        """Return the root as it is read here."""
+        """Return the root with all writes of this node."""
         draft = self._draft
         if draft is None or self._pid != os.getpid():
             return self._data.root()
@@ -139,16 +137,16 @@ class DelayedWrites:
     def perform(self, work: RootWork[T]) -> T:
         """Do `work` on the draft.
 
-        Raises: what the last flush in the background raised. StoreLocked: as `OpenData.turn`.
+        Raises: the error of the last background flush. StoreLocked: as `OpenData.turn`.
         """
         with self.held() as draft:
             return draft.perform(work)
 
     @contextmanager
     def held(self) -> Iterator[Draft]:
-        """Give the draft, and keep other threads from writing to it and from flushing it."""
+        """Yield the draft, and keep other threads from writing to it and from flushing it."""
         if self._pid != os.getpid():
-            self._begin()  # the writes of before the fork are the parent's
+            self._begin()  # the parent flushes the writes made before the fork
         with self._changed:
             self._raise_failure()
             while not self._is_gathering:
@@ -172,7 +170,7 @@ class DelayedWrites:
     def sync(self) -> None:
         """Return when all writes are durable.
 
-        Raises: why they could not be written; they are kept, and the next call tries again.
+        Raises: the error that kept them from being written; the next call tries again.
         """
         if self._pid != os.getpid():
             return
@@ -186,7 +184,7 @@ class DelayedWrites:
             self._raise_failure()
 
     def _gather(self) -> None:
-        """Take the turn, let writes come, and write them out."""
+        """Take the write turn, gather writes, and make them durable."""
         failure: BaseException | None = None
         try:
             with self._data.turn(self._keys, self._wait_s) as editor:
@@ -204,18 +202,17 @@ class DelayedWrites:
 
     def _gathered(self, editor: Editor) -> Draft:
         with self._changed:
-            # Others may have written since a flush failed: the kept writes are made again on their
-            # root.
+            # After a failed flush its writes are made again, on the newest root.
             kept, draft = self._draft, Draft(editor.root(), self._context)
-            if kept is not None:  # what an earlier flush could not write
+            if kept is not None:
                 draft.perform(kept.write_to)
             self._draft = draft
             self._is_gathering = True
             self._changed.notify_all()
-            # "And at most 1 s later": the turn is held no longer, whoever writes.
+            # "And at most 1 s later": no stream of writes prolongs the turn.
             until_s = time.monotonic() + FLUSH_S
             while not self._is_wanted and time.monotonic() < until_s:
-                self._changed.wait(LOOK_S)  # first: who waits for the draft gets to write
+                self._changed.wait(LOOK_S)  # releases the lock, so that waiting threads can write
                 if self._data.is_awaited():
                     break
             self._is_gathering = False

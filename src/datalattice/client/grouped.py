@@ -1,10 +1,10 @@
-"""Grouped: edits of threads that come at the same time, made durable by one commit.
+"""Grouped: simultaneous edits of several threads, made durable by one commit.
 
-Each thread hands in its change. The first one there leads: it takes the write turn, makes its own
-change and all that wait by then on one copy of the root, one after the other, and commits the
-result. So a commit costs one sync, and one signature for each owner and section, however many
-changes it has. Changes that come in during a commit are in the next one, which the first of them
-leads: nothing waits for a timer, and no thread runs besides those of the callers.
+Each thread queues its change. The first thread leads: it takes the write turn, makes its own change
+and all queued ones on one copy of the root, one after the other, and commits the result. So a
+commit costs one sync, and one signature for each owner and section, however many changes it has.
+Changes queued during a commit are made by the next one, led by the first of their threads: there is
+no timer, and no thread besides the callers'.
 
 Source: docs/design/service.md "Commits".
 """
@@ -34,10 +34,10 @@ from datalattice.errors import (
 T = TypeVar("T")
 
 GROUP_MAX: Final = 256
-"""Most changes of one commit, so that the first of them does not wait for ever."""
+"""Most changes of one commit, so that the first thread does not wait for an endless queue."""
 
 _OF_ALL: Final = (StoreError, Unavailable)
-"""Why a commit fails through no fault of a single change."""
+"""Errors of a commit that no single change causes."""
 
 
 class _WaitingEdit:
@@ -59,10 +59,10 @@ class _WaitingEdit:
     def __init__(self, keys: OwnKeys, change: Change[Any]) -> None:
         self.keys: Final = keys
         self._change: Final = change
-        # The batch, and what else its caller is in, are those of a context.
+        # The leader's thread runs the change in the caller's context, with the caller's batch.
         self._context: Final = copy_context()
         self.is_alone = False
-        self.damage: Corruption | None = None  # that it met among others
+        self.damage: Corruption | None = None  # found in the group; reported if it fails alone too
         self.is_done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -75,14 +75,14 @@ class _WaitingEdit:
         return self._context.run(self._change, cursor, own)
 
     def make_among(self, cursor: RootLattice, own: KeyPair) -> None:
-        """Make the change between others: if it fails, nothing of it stays."""
+        """Make the change in a group: if it fails, the cursor is unchanged."""
         before = cursor.get()
         self.error = None
         try:
             self.value = self.make(cursor, own)
         except (MissingData, Corruption) as error:
-            # "The root moved on, and what it no longer needs may be gone already": it is made
-            # again, on the newest root.
+            # The root may have been replaced and its cells collected: made again, alone, on the
+            # newest root.
             self.is_alone = True
             self.damage = error if isinstance(error, Corruption) else None
         except Exception as error:  # noqa: BLE001 - raised in the thread of this change
@@ -91,13 +91,13 @@ class _WaitingEdit:
             cursor.adopt(lambda _current: before)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Note that it is committed, or why not: an error of its own, else the commit's."""
+        """Note the end of its commit; an error of the change itself stays."""
         self.is_done = True
         if self.error is None:
             self.error = error
 
     def result(self) -> Any:
-        error, self.error = self.error, None  # it holds its frames, which hold this
+        error, self.error = self.error, None  # breaks the cycle through the error's frames
         self.damage = None
         if error is not None:
             raise error
@@ -107,7 +107,7 @@ class _WaitingEdit:
 class EditGroups:
     """The edits of one folder's data by the threads of this process.
 
-    turn: of these threads. edit: makes one durable edit, as `OpenFolder.edit`.
+    turn: the write turn of these threads. edit: makes one durable edit, as `OpenFolder.edit`.
     """
 
     def __init__(
@@ -121,17 +121,17 @@ class EditGroups:
 
     @property
     def waiting(self) -> int:
-        """How many changes wait for a commit."""
+        """The number of changes that wait for a commit."""
         return len(self._queue)
 
     def edit(self, keys: OwnKeys, change: Change[T], wait_s: float) -> T:
-        """Make a change, on its own or with others; return what it returned, once it is durable.
+        """Make a change, alone or with others; return what it returned, once it is durable.
 
-        It may run on the thread of another caller. If it raises, nothing of it is written, and the
-        other changes are.
+        It may run on the thread of another caller. If it raises, it writes nothing, and the other
+        changes of its commit are made.
         Raises: as `edit`. StoreLocked: it did not get its turn in `wait_s`.
         """
-        # A thread that has the turn, for a batch, would wait for itself.
+        # In a batch this thread holds the turn: a leader would wait for it for ever.
         if self._turn.is_mine:
             return self._edit(keys, change, wait_s)  # type: ignore[no-any-return]
         mine = _WaitingEdit(keys, change)
@@ -139,7 +139,7 @@ class EditGroups:
         try:
             with self._lock:
                 self._queue.append(mine)
-                mine.leads = not self._is_led  # the first thread there leads, the others wait
+                mine.leads = not self._is_led
                 self._is_led = True
             if not mine.leads:
                 self._wait(mine, wait_s)
@@ -152,17 +152,17 @@ class EditGroups:
         return mine.result()  # type: ignore[no-any-return]
 
     def _wait(self, mine: _WaitingEdit, wait_s: float) -> None:
-        """Return when a change is done, or leads."""
+        """Return when a change is done or its thread is to lead. Raises: StoreLocked."""
         if mine.wake.acquire(timeout=wait_s):
             return
         with self._lock:
             if mine in self._queue and not mine.leads:
                 self._queue.remove(mine)
                 raise StoreLocked(f"waited {wait_s:g} s in vain for other threads that write")
-        mine.wake.acquire()  # its commit is under way
+        mine.wake.acquire()  # it left the queue: its commit has begun, and ends by itself
 
     def _withdraw(self, mine: _WaitingEdit) -> None:
-        """Take a change out whose thread gives up, if it still waits."""
+        """Remove a change whose thread gives up, if it is still queued."""
         with self._lock:
             if mine in self._queue:
                 self._queue.remove(mine)
@@ -170,7 +170,7 @@ class EditGroups:
             self._hand_over(mine)
 
     def _hand_over(self, leader: _WaitingEdit) -> None:
-        """Let the first one that waits lead."""
+        """Let the first queued thread lead."""
         leader.leads = False
         with self._lock:
             if self._queue:
@@ -180,7 +180,7 @@ class EditGroups:
                 self._is_led = False  # the next thread leads by itself
 
     def _take(self, keys: OwnKeys, count: int) -> list[_WaitingEdit]:
-        """Take changes that are signed with the same keys."""
+        """Remove and return up to `count` queued changes that are signed with the same keys."""
         with self._lock:
             found = [one for one in self._queue if one.keys == keys][:count]
             for one in found:
@@ -188,15 +188,15 @@ class EditGroups:
         return found
 
     def _lead(self, mine: _WaitingEdit, wait_s: float) -> None:
-        """Commit what waits by the time that the turn comes; raise what keeps it from coming."""
+        """Commit all changes that are queued when the turn comes; raise if it does not come."""
         group: list[_WaitingEdit] = []
         is_made = False
 
         def together(cursor: RootLattice, own: KeyPair) -> None:
             nonlocal is_made
             is_made = False
-            # Taken now, since those who wait may give up until the turn is there. Where another
-            # writer came first, all are made again on the newer root.
+            # Taken only now, because waiting threads may give up until the turn comes. If another
+            # writer came first, this runs again and makes the same changes on the newer root.
             for one in group:
                 if not one.is_alone:
                     one.make_among(cursor, own)
@@ -231,20 +231,20 @@ class EditGroups:
             self._hand_over(mine)
 
     def _fail(self, group: list[_WaitingEdit], error: Exception) -> None:
-        """Note what a failed commit means for each of its changes."""
+        """Decide for each change of a failed commit: failed too, or to be tried alone."""
         for one in group:
             if len(group) == 1 or isinstance(error, _OF_ALL):
                 one.is_alone = False
                 one.end(error)
             elif one.error is None:
-                one.is_alone = True  # one of them is to blame: each is tried by itself
+                one.is_alone = True  # one change is at fault: each is tried alone
 
     def _edit_alone(self, one: _WaitingEdit, wait_s: float) -> None:
         try:
             one.value = self._edit(one.keys, one.make, wait_s)
         except (MissingData, Corruption) as error:
-            # A store offers no cell that it found damaged, so the second time it is missing. What
-            # was said first names the place.
+            # A store treats a damaged cell as missing from the second read on; the first error
+            # names its location.
             one.end(one.damage or error)
         except Exception as error:  # noqa: BLE001 - raised in the thread of this change
             one.end(error)
@@ -252,7 +252,7 @@ class EditGroups:
             one.end()
 
     def _put_back(self, group: list[_WaitingEdit], mine: _WaitingEdit) -> None:
-        """Have others lead those whose changes were not written."""
+        """Queue the unwritten changes of other threads again, in their order."""
         with self._lock:
             self._queue.extendleft(one for one in reversed(group) if one is not mine)
         group.clear()

@@ -1,7 +1,7 @@
-"""Identity: a new folder's keys, and another identity for a folder that is there.
+"""Identity: makes the keys of a new folder, or a new identity for an existing one.
 
-A node is its identity. Two folders with one identity count as one device to everything that tells
-devices apart, so a copy of a folder gets a new one.
+A node is its identity: peers take two folders with one identity for one device, so a copy of a
+folder needs a new identity.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from datalattice.lattice import (
 from datalattice.store import CellStore, RealDisk
 
 FRESH_NAME: Final = "identity.new"
-"""The file of the new key until it replaces the old one; a file that is found was never used."""
+"""The file of a new identity until it replaces the old one; one that is found was never used."""
 
 
 def begin_folder(
     folder: Folder, owner: KeyPair | None = None, entropy: Entropy | None = None
 ) -> OwnKeys:
-    """Make the keys of a new folder: a new identity, beside the `owner` key it is to write for.
+    """Make the keys of a new folder: a new identity, and the key of the `owner` it writes for.
 
-    Without an owner's key the identity is the owner's key, too.
+    Without `owner` the identity is the owner's key too.
     Raises: UsageError: the folder has keys, or cannot be written to.
     """
     for path in (folder.identity_path, *folder.named_key_paths()):
-        if path.exists():  # a folder's keys are never replaced
+        if path.exists():  # keys are never replaced: without them the data cannot be signed
             raise UsageError(f"there is a key at {path} already; name a new folder")
     identity = KeyPair.generate(entropy)
     if owner is not None:
         if owner == identity:
-            raise UsageError("the identity of a folder is another key than its owner's")
+            raise UsageError("owner has the new identity's key; give another key, or no owner")
         write_key(folder.named_key_path(OWNER_NAME), owner)
-    # The identity last: with it the folder counts as begun.
+    # The identity last: only with it does a folder have keys, so a killed call can be repeated.
     write_key(folder.identity_path, identity)
     return read_keys(folder)
 
@@ -70,23 +70,23 @@ def keys_of(
 
     key:    the name of a key of the folder (`keys/NAME.key`), the path of a key file (with a
             separator), or a KeyPair. None: the folder's own.
-    create: make the folder's keys where they are missing.
+    create: make the folder's keys if it has none.
     Raises: NoSigningKey: there is no such key. UsageError: as `read_keys` and `begin_folder`.
-            StoreVersion: the folder is newer.
+            StoreVersion: the folder has a newer format.
     """
     if create:
-        check_format(folder.path)  # a newer folder gets not even a key
+        check_format(folder.path)  # first: nothing is added to a folder of a newer format
     keys = read_keys_or_none(folder)
     if keys is None and create:
         RealDisk().create_folder(str(folder.path))
-        # Two first writes at once must end with one key: the second finds that of the first.
+        # Of two first writers at once, the second must find the key that the first made.
         lock = take_turn(str(folder.edit_lock_path), LOCK_WAIT_S, "process that makes the keys")
         try:
             keys = read_keys_or_none(folder) or begin_folder(folder)
         finally:
             lock.release()
     if key is None:
-        return keys  # nothing chosen: the folder's own
+        return keys
     # "The node's identity key is not touched: only a serving process uses it"
     # (docs/design/front-door.md "Open").
     if isinstance(key, KeyPair):
@@ -105,13 +105,14 @@ def keys_of(
 
 
 def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
-    """Give a folder a new identity, and sign with it what belongs to it: `:local` and `:p2p`.
+    """Give a folder a new identity, which signs the node's entries in `:local` and `:p2p` anew.
 
-    A key that was both stays the owner's key, as `keys/owner.key`. Killed at any point, the folder
-    has the old identity with all its data, or the new one with all of it.
+    A key that was identity and owner stays the owner's key, as `keys/owner.key`. Killed at any
+    point, the folder has the old identity or the new one, each with all its data.
     Raises: NoSigningKey: there is no identity. UsageError: a node runs in the folder.
     """
-    found = node_or_store(folder)  # the node's way is refused: its identity is in use
+    found = node_or_store(folder)
+    # A running node has its identity in memory, and peers know it by that.
     if not isinstance(found, CellStore):
         found.close()
         raise UsageError(f"a node runs in {folder.path}; stop it before it becomes another node")
@@ -120,19 +121,19 @@ def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
         identity = KeyPair.generate(entropy)
         owner = folder.named_key_path(OWNER_NAME)
         if not owner.exists():
-            write_key(owner, before.owner)  # the owner's key is safe before the identity goes
+            write_key(owner, before.owner)  # before the old identity, which may be it, is replaced
         fresh = folder.path / FRESH_NAME
-        fresh.unlink(missing_ok=True)  # of a renewal that was killed
+        fresh.unlink(missing_ok=True)  # left by a killed renewal
         write_key(fresh, identity)
         root = store.root()
         if root is not None:
-            # Both slots are there until the new key is in force.
+            # The slots of both keys exist until the new key file is in place.
             store.commit(_signed_anew(root, before.identity, identity))
         older = folder.identity_path
         fresh.replace(folder.path / "identity.key")
         if older.name != "identity.key":
             older.unlink()
-        RealDisk().sync_folder(str(folder.path))  # the new name must survive a power failure
+        RealDisk().sync_folder(str(folder.path))  # makes the new name durable
         if root is not None:
             store.commit(_without(store.root(), before.identity.public_key))
     return read_keys(folder)
@@ -142,7 +143,7 @@ def _signed_anew(root: Value, old: KeyPair, new: KeyPair) -> Value:
     local = local_value(root, old.public_key)
     if local is not None:
         root = set_local(root, new, local)
-    # Published below the old key; the new one signs the same.
+    # The node's published entry, below the old key, is signed by the new one too.
     entry = get_in(root, [P2P_KEY, NODES_KEY, old.public_key])
     if isinstance(entry, Signed) and entry.public_key == old.public_key and entry.verify():
         signed = Signed.sign(new, entry.value)
@@ -153,7 +154,7 @@ def _signed_anew(root: Value, old: KeyPair, new: KeyPair) -> Value:
 def _without(root: Value, public_key: bytes) -> Value:
     """Return a root without the `:local` slot of a key.
 
-    The entry in `:p2p` stays: peers have it, and a copy of the folder may still be that node.
+    The entry in `:p2p` stays: peers have it, and a copy of the folder may still run as that node.
     """
     local = get_in(root, [LOCAL_KEY])
     if not isinstance(root, Index) or not isinstance(local, Map):

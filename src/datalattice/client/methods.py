@@ -4,12 +4,11 @@
     store.call("Put", key=b"a", value=b"b")        # or store.put(key=b"a", value=b"b")
     store.call("Get", key=b"a")["value"]           # b"b"
 
-The service describes the messages; the protobuf runtime makes classes from that. So a program can
-call a machine whose code it does not have.
+The service describes the messages, and the protobuf runtime makes classes from the description. So
+a program can call a machine whose code it does not have.
 
 Arguments and answers are plain values: a message is a dict by field names, a repeated field a list,
-an enum the name of its member (its number where the description has no name), a field that is not
-set None.
+an enum the name of its member (a number without a name stays a number), and an unset field None.
 
 Source: docs/clients.md "Weaver stores".
 """
@@ -48,7 +47,7 @@ from datalattice.weaver import UnknownMethod, parse_store_id
 R = TypeVar("R", bound=Message)
 
 DESCRIPTOR_BYTES_MAX: Final = 1 << 20
-"""Longest description of a state machine that is read."""
+"""Longest accepted description of a state machine, in bytes."""
 
 _ID_DIGITS: Final = 32
 
@@ -57,7 +56,7 @@ _FAILURES: Final[dict[int, type[DataLatticeError]]] = {
     2: UnknownMethod,
     3: UsageError,
 }
-"""Error codes of `ExecResult`; any other one is a method that failed."""
+"""Error classes by the code of `ExecResult`; any other code means that the method failed."""
 
 _KINDS: Final = {
     1: "double",
@@ -78,11 +77,11 @@ _KINDS: Final = {
     17: "int32",
     18: "int64",
 }
-"""Our word for each number of FieldDescriptorProto.Type."""
+"""The kind of `FieldInfo` for each number of FieldDescriptorProto.Type."""
 
 
 class _Caller(Protocol):
-    """A client, as far as a store needs one."""
+    """The methods of a client that a store needs."""
 
     def call(self, request: ActionRequest[R], /) -> R: ...
 
@@ -90,7 +89,7 @@ class _Caller(Protocol):
 
 
 class _AsyncCaller(Protocol):
-    """As `_Caller`, with an event loop."""
+    """As `_Caller`, for an event loop."""
 
     async def call(self, request: ActionRequest[R], /) -> R: ...
 
@@ -110,7 +109,7 @@ class StoreMethod(NamedTuple):
 
 
 class DescribedMessage:
-    """A message that a service described; its fields are declared as those of a `Message`."""
+    """A message type that a service described, with its fields declared as those of `Message`."""
 
     def __init__(self, descriptor: Any) -> None:
         self._descriptor: Final = descriptor
@@ -126,7 +125,7 @@ class DescribedMessage:
         return tuple([_declared(one) for one in fields])
 
     def __call__(self, **values: Any) -> dict[str, Any]:
-        """Return the message with these values of its fields, as plain values."""
+        """Return the message with these fields, as plain values."""
         return values
 
     def encode(self, values: dict[str, Any]) -> bytes:
@@ -134,7 +133,7 @@ class DescribedMessage:
         from google.protobuf import message_factory
 
         cls = message_factory.GetMessageClass(self._descriptor)
-        # A map is declared as its entries; the runtime of protobuf takes a dict.
+        # A map field is declared as a list of entries; the protobuf runtime takes a dict.
         entries = {
             one.name: values[one.name]
             for one in self._descriptor.fields
@@ -153,19 +152,19 @@ class DescribedMessage:
         return data
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """Return an encoding as plain values. Raises: BadFormat."""
+        """Return the plain values of an encoding. Raises: BadFormat: it is malformed."""
         from google.protobuf import message_factory
         from google.protobuf.message import DecodeError
 
         try:
             found = message_factory.GetMessageClass(self._descriptor).FromString(data)
         except DecodeError as error:
-            raise BadFormat(f"the bytes are no {self._descriptor.name}") from error
+            raise BadFormat(f"the bytes do not encode a {self._descriptor.name}") from error
         return _plain(found)
 
 
 class _DescribedEnum:
-    """The members of an enum, as a class of Python has them."""
+    """An enum type that a service described, with the `__members__` of a Python enum."""
 
     def __init__(self, descriptor: Any) -> None:
         self.__members__ = {one.name: one.number for one in descriptor.values}
@@ -174,14 +173,14 @@ class _DescribedEnum:
 def _declared(field: Any) -> FieldInfo:
     kind = _KINDS.get(field.type)
     if kind is None:
-        raise UnsupportedOperation(f"{field.full_name}: groups of protobuf cannot be used")
+        raise UnsupportedOperation(f"{field.full_name} is a protobuf group; groups are unsupported")
     of: Any = None
     if kind == "message":
         of = DescribedMessage(field.message_type)
     elif kind == "enum":
         of = _DescribedEnum(field.enum_type)
     oneof = field.containing_oneof
-    # "optional" is kept by protobuf as a oneof of the field alone.
+    # protobuf represents an `optional` field as a oneof that has only this field.
     is_optional = oneof is not None and oneof.name == f"_{field.name}" and len(oneof.fields) == 1
     name = "" if oneof is None or is_optional else oneof.name
     repeated = _is_repeated(field)
@@ -208,7 +207,7 @@ def _is_map(field: Any) -> bool:
 
 
 def _plain(message: Any) -> dict[str, Any]:
-    """Return a protobuf message as plain values, all its fields."""
+    """Return all fields of a protobuf message as plain values."""
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -217,7 +216,7 @@ def _plain(message: Any) -> dict[str, Any]:
             found[field.name] = {key: _plain_one(of, value[key]) for key in value}
         elif _is_repeated(field):
             found[field.name] = [_plain_one(field, one) for one in value]
-        # Absent differs from the default where protobuf keeps the difference.
+        # Fields with presence distinguish unset from their default.
         elif field.has_presence and not message.HasField(field.name):
             found[field.name] = None
         else:
@@ -230,13 +229,13 @@ def _plain_one(field: Any, value: Any) -> Any:
         return _plain(value)
     if field.enum_type is not None:
         member = field.enum_type.values_by_number.get(value)
-        # An open enum: a store of a later version may use numbers without a name here.
+        # Enums are open: a newer store may use numbers that the description does not name.
         return value if member is None else member.name
     return value
 
 
 class _StoreInterface:
-    """What the description of a store says: requests from calls, plain values from answers."""
+    """The methods of a described store: makes requests from names and plain values."""
 
     def __init__(self, id: bytes, found: MachineDescriptor) -> None:
         self._id: Final = id
@@ -250,11 +249,11 @@ class _StoreInterface:
         return list(self._methods)
 
     def find(self, name: str) -> StoreMethod:
-        """Return a method by its name; it may be written as in Python: `history_of`.
+        """Return the method with this name, as described (`HistoryOf`) or in Python's form.
 
-        Raises: UnknownMethod: it is not there; the text lists those that are.
+        Raises: UnknownMethod: there is none; the text lists all methods.
         """
-        # Names of methods are `HistoryOf` in the description and `history_of` in Python.
+        # Compared without case and underscores, so that `history_of` finds `HistoryOf`.
         wanted = _folded(name)
         for known, method in self._methods.items():
             if _folded(known) == wanted:
@@ -262,7 +261,7 @@ class _StoreInterface:
         raise UnknownMethod(f"the store has no method {name!r}; it has {', '.join(self._methods)}")
 
     def _attribute(self, name: str) -> StoreMethod:
-        if name.startswith("_"):  # of Python itself: copying and pickling ask for some
+        if name.startswith("_"):  # Python's own look-ups, as by `copy` and `pickle`
             raise AttributeError(name)
         try:
             return self.find(name)
@@ -283,14 +282,14 @@ class _StoreInterface:
         if method.kind != "stream":
             raise UsageError(f"{method.name} answers once: use `call`")
         payload = method.request.encode(fields)
-        # The two lists may write a name in different ways: only the service's own is sent.
+        # The two lists may spell a name differently; the service expects that of its streams.
         names = [one.name for one in streams.items if _folded(one.name) == _folded(method.name)]
         if not names:
             raise UnknownMethod(f"the store does not list the stream {method.name}")
         return method, SubscribeStream(store_id=self._id, stream_name=names[0], params=payload)
 
-    def _told(self, methods: MethodList, streams: StreamList) -> list[StoreMethod]:
-        """Return the methods with what the service says of them."""
+    def _described(self, methods: MethodList, streams: StreamList) -> list[StoreMethod]:
+        """Return the methods with the service's descriptions and kinds."""
         texts = {_folded(one.name): one.description for one in methods.items}
         texts |= {_folded(one.name): one.description for one in streams.items}
         queries = {_folded(one.name) for one in methods.items if one.kind == 1}
@@ -303,8 +302,8 @@ class _StoreInterface:
         ]
 
 
-def _key(id: bytes | str) -> bytes:
-    """Return the id of a store. id: its bytes, their 32 hex digits, or a UUID."""
+def _id_bytes(id: bytes | str) -> bytes:
+    """Return the id of a store as bytes. id: the bytes, their 32 hex digits, or a UUID."""
     if not isinstance(id, str):
         return bytes(id)
     if len(id) == _ID_DIGITS and all(one in string.hexdigits for one in id):
@@ -318,8 +317,7 @@ def _folded(name: str) -> str:
 
 def _answer(method: StoreMethod, found: ExecResult) -> dict[str, Any]:
     if found.error or found.error_code:
-        # A store has three codes of its own; by them its errors are of the same class as other
-        # errors of that kind.
+        # A store's codes 1 to 3 map to the classes that other services raise for the same fault.
         raise _FAILURES.get(found.error_code, DataLatticeError)(found.error)
     return method.answer.decode(found.result)
 
@@ -327,8 +325,8 @@ def _answer(method: StoreMethod, found: ExecResult) -> dict[str, Any]:
 class StoreMethods(_StoreInterface):
     """A Weaver store behind a client: `store.put(key=b"a", value=b"b")` calls its method `Put`.
 
-    Methods take the fields of their request as plain values and return a dict of their answer's; a
-    stream is iterated: `with store.stream("Watch", prefix=b"a") as events`.
+    Methods take the fields of the request as plain values and return those of the answer as a dict;
+    a stream is iterated: `with store.stream("Watch", prefix=b"a") as events`.
     """
 
     def __init__(self, caller: _Caller, id: bytes | str) -> None:
@@ -337,11 +335,11 @@ class StoreMethods(_StoreInterface):
         Raises: as `Client.call`. UsageError: the id is malformed. BadFormat: the description is.
         """
         self._caller: Final = caller
-        key = _key(id)
+        key = _id_bytes(id)
         super().__init__(key, caller.call(GetDescriptor(id=key)))
 
     def call(self, method: str, /, **fields: Any) -> dict[str, Any]:
-        """Call a command or query. Raises: as `Client.call`, and what the method raises."""
+        """Call a command or query. Raises: as `Client.call`; the method's own error."""
         found, request = self._exec(method, fields)
         return _answer(found, self._caller.call(request))
 
@@ -355,7 +353,7 @@ class StoreMethods(_StoreInterface):
     def methods(self) -> list[StoreMethod]:
         """Return the methods and streams, with descriptions. Raises: as `Client.call`."""
         call = self._caller.call
-        return self._told(call(ListMethods(id=self._id)), call(ListStreams(id=self._id)))
+        return self._described(call(ListMethods(id=self._id)), call(ListStreams(id=self._id)))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = self._attribute(name)
@@ -375,7 +373,7 @@ class _Events(ResultStream[dict[str, Any]]):
             yield self._method.answer.decode(event.payload)
 
     def close(self) -> None:
-        """End it."""
+        """End the stream."""
         self._stream.close()
 
 
@@ -392,7 +390,7 @@ class AsyncStoreMethods(_StoreInterface):
     @classmethod
     async def open(cls, caller: _AsyncCaller, id: bytes | str) -> Self:
         """Ask for the description of a store. Raises: as `StoreMethods`."""
-        key = _key(id)
+        key = _id_bytes(id)
         return cls(caller, key, await caller.call(GetDescriptor(id=key)))
 
     async def call(self, method: str, /, **fields: Any) -> dict[str, Any]:
@@ -403,7 +401,7 @@ class AsyncStoreMethods(_StoreInterface):
     def stream(
         self, method: str, /, **fields: Any
     ) -> AbstractAsyncContextManager[AsyncGenerator[dict[str, Any], None]]:
-        """Begin a stream of the store; errors are raised by the iteration."""
+        """Begin a stream of the store; iterating it raises its errors."""
         return aclosing(self._events(method, fields))
 
     async def _events(
@@ -419,7 +417,7 @@ class AsyncStoreMethods(_StoreInterface):
         """Return the methods and streams, with descriptions. Raises: as `AsyncClient.call`."""
         call = self._caller.call
         methods = await call(ListMethods(id=self._id))
-        return self._told(methods, await call(ListStreams(id=self._id)))
+        return self._described(methods, await call(ListStreams(id=self._id)))
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[dict[str, Any]] | Any]:
         method = self._attribute(name)
@@ -428,10 +426,10 @@ class AsyncStoreMethods(_StoreInterface):
 
 
 def _methods(descriptor_set: bytes, service: str) -> dict[str, StoreMethod]:
-    """Return the methods of a described service, by name.
+    """Return the methods of `service`, by name, from its description.
 
-    Raises: BadFormat: it describes another service, or none. LimitExceeded: it is too long.
-            UnsupportedOperation: the protobuf runtime is not installed.
+    Raises: BadFormat: the description is malformed, or has no such service. LimitExceeded: it is
+            too long. UnsupportedOperation: the protobuf runtime is not installed.
     """
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool
@@ -440,7 +438,7 @@ def _methods(descriptor_set: bytes, service: str) -> dict[str, StoreMethod]:
         raise UnsupportedOperation(
             "methods of stores need the package protobuf: pip install 'datalattice[doors]'"
         ) from error
-    # The description comes from the service, and makes classes in this process.
+    # The service chooses the description, from which classes are made in this process.
     if len(descriptor_set) > DESCRIPTOR_BYTES_MAX:
         raise LimitExceeded(f"the description of a store has at most {DESCRIPTOR_BYTES_MAX} bytes")
     pool = descriptor_pool.DescriptorPool()

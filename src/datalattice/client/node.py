@@ -4,9 +4,9 @@
         node.queue("log").offer("hello")                   # signed, and on disk when it returns
         node.database("shop")["opened"] = True
 
-It does not matter whether a process serves the folder meanwhile.
+All of it works the same whether or not a process serves the folder meanwhile.
 
-Length: one method for each thing a node has, most of them documentation.
+Length: one method for each kind of data and operation; most lines are documentation.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ R = TypeVar("R")
 M = TypeVar("M", bound=Message)
 
 _MEMORY: Final = ":memory:"
-"""The path of a node that keeps its data in memory, for tests and documentation."""
+"""The path of a node whose data is in memory, for tests and documentation."""
 
 EACH: Final = "each"
 SYNC: Final = "sync"
@@ -99,7 +99,7 @@ _THREADS: Final = 8
 """Threads of `Node.run`."""
 
 EQUAL_LOOK_S: Final = 0.05
-"""How often `wait_equal` asks the running node."""
+"""Pause between two questions of `wait_equal` to the running node."""
 
 
 class Past(NamedTuple):
@@ -121,20 +121,20 @@ def open(
     wait: float = _WAIT_S,
     cache_bytes: int = CACHE_BYTES_MAX,
 ) -> Node:
-    """Open the data of a folder: to read it, and to write what its owner signs.
+    """Open a folder to read its data, and to write data that its owner signs.
 
     path:      the folder. None: the variable DATALATTICE_HOME, else `~/.datalattice`. ":memory:":
-               a node with a fresh key that forgets everything, for tests.
+               a node with a fresh key and data in memory, for tests.
     key:       the default owner: the name of a key of the folder (`keys/NAME.key`), the path of a
                key file (with a separator), or a KeyPair. None: the folder's own.
-    create:    False: a folder that is missing raises `NoSuchPath`.
+    create:    False: a missing folder raises `NoSuchPath`.
     read_only: every write raises `ReadOnly`; no key is needed, and none is made.
-    as_of:     show the root that was current then: "HEAD~1", the name of a pin, a hash, a time as
-               text, or a datetime with a zone. Implies `read_only`.
-    durable:   "each": a write is on disk when it returns. "sync": at `sync`, at `close`, and 1 s
-               later at most; only then other processes see it.
-    wait:      seconds that a write waits for other writers; then it raises `StoreLocked`.
-    cache_bytes: memory for decoded cells, as charged. Who opens a folder first in a process says
+    as_of:     show a former root: "HEAD~1", the name of a pin, a hash, a time as text, or a
+               datetime with a zone. Implies `read_only`.
+    durable:   "each": a write is on disk when it returns. "sync": at `sync`, at `close`, or after
+               1 s at most; only then other processes see it.
+    wait:      seconds that a write waits for other writers before it raises `StoreLocked`.
+    cache_bytes: memory for decoded cells, as charged. The first open of a folder in a process sets
                it for all.
     Raises: NoSuchPath, UsageError. NoSigningKey: there is no such key.
     """
@@ -149,10 +149,12 @@ def open(
     # "Implies `read_only`": the past cannot be written to.
     is_read_only = read_only or as_of is not None
     if not folder.path.is_dir() and (is_read_only or not create):
-        raise NoSuchPath(f"there is no folder {folder.path}; it is made without create=False")
+        raise NoSuchPath(
+            f"there is no folder {folder.path}; to make it, open it for writing with create=True"
+        )
     # "Needs and makes no key": a reader leaves nothing behind in the folder.
     keys = keys_of(folder, key, create=not is_read_only)
-    # "`open` never locks": the store is touched at the first use, and locked for a write alone.
+    # "`open` never locks": the store is opened at the first use, and locked for writes only.
     return Node(OpenFolder.at(folder, cache_bytes), folder, keys, options)
 
 
@@ -167,7 +169,7 @@ def _memory_node(options: Options) -> Node:
 
 
 class Node:
-    """The data of a folder, or in memory. Made by `datalattice.open`; use it as a context.
+    """The data of a folder, or in memory. `datalattice.open` returns it; use it in `with`.
 
     Threads may share it and its handles. Reads see the newest durable data of all processes.
     """
@@ -184,7 +186,7 @@ class Node:
         if options.as_of is not None:
             try:
                 store = self._past_store()
-                # "A lease keeps the root until `close`": a collection beside this node spares it.
+                # "A lease keeps the root until `close`": garbage collection meanwhile spares it.
                 past = FormerRoot(store, root_named(store, _ref_text(options.as_of)))
             except BaseException:
                 data.close()
@@ -204,7 +206,7 @@ class Node:
 
     # --- handles ---
 
-    # Without `of`, the type of values is the default of `T`: Any.
+    # Without `of`, `T` is its default, Any: values come as stored.
 
     def queue(
         self,
@@ -214,7 +216,10 @@ class Node:
         owner: object = None,
         of: type[T] | None = None,
     ) -> Queue[T]:
-        """Return one partition of a topic: a log of values of a type. Its first write makes it."""
+        """Return one partition of a topic: a log of values. The first write makes it.
+
+        of: the type of values.
+        """
         place = self._place(owner)
         return Queue.at(*place, name, partition, of=of, binding=self._binding)
 
@@ -228,7 +233,7 @@ class Node:
     ) -> Topic[T]:
         """Return a topic: logs over which records are spread by key.
 
-        partitions: how many there are to be; the first write stores it.
+        partitions: their number, which the first write stores. of: the type of values.
         """
         return Topic.at(*self._place(owner), name, partitions, of=of, binding=self._binding)
 
@@ -239,14 +244,14 @@ class Node:
         *,
         of: type[T] | None = None,
     ) -> Feed[T]:
-        """Return all owners' copies of a topic, or those of some owners; read only."""
+        """Return all owners' copies of a topic, or those of `owners`, to read together."""
         chosen = None if owners is None else [self._binding.owner_named(one) for one in owners]
         return Feed(self._binding.root, name, chosen, of=of, binding=self._binding)
 
     def database(
         self, name: str, *, owner: object = None, of: type[T] | None = None
     ) -> Database[T]:
-        """Return a database: a mutable mapping, with hashes, sets, lists and counters."""
+        """Return a database: a mutable mapping with hashes, sets, lists and counters."""
         return Database.at(*self._place(owner), name, of=of, binding=self._binding)
 
     def drive(self, name: str, *, owner: object = None) -> Drive:
@@ -254,15 +259,15 @@ class Node:
         return Drive.at(*self._place(owner), name, binding=self._binding)
 
     def venue(self, did: str | None = None, *, storage: Storage | None = None) -> Venue:
-        """Return a venue of the grid, by default that of the own DID.
+        """Return a venue of the grid; by default that of the default owner's DID.
 
-        storage: of its contents; by default the lattice.
+        storage: where contents are stored; by default the lattice.
         """
         keys = self._binding.keys
         # "`node.venue()`, own DID by default" (docs/design/front-door.md "Handles").
         if did is None:
             did = did_of(self._binding.own)
-        # Only the own venue can be written to; another one is opened for reading, without a key.
+        # Only the default owner's venue can be written to; others are opened without a key.
         is_own = keys is not None and did == did_of(keys.owner.public_key)
         pair = keys.owner if keys is not None and is_own else None
         return Venue.at(
@@ -313,26 +318,28 @@ class Node:
     ) -> Any:
         """Return a weaver store: operations that nodes replicate, and the state they give.
 
-        name:   its name, its id, or the first digits of the id. The stored kind decides what it is.
+        name:   its name, its id, or the first digits of the id.
         kind:   makes a missing store: "kv" (a `KVStore`), "log" (a `LogStore`), or a class of
-                `weaver.Machine` (a `MachineStore`). A kind other than the stored one is an error.
-                With the full id of another node's store, it takes that one, empty until its
-                intentions come.
-        of:     the type of values; None: text. parent: the store that it is a child of.
+                `weaver.Machine` (a `MachineStore`). It must be the kind of an existing store.
+                With the full id of another node's store, that store is added here, empty until its
+                intentions arrive.
+        of:     the type of values; None: text. parent: the store whose child it is.
         Writes are signed with the node's identity and durable when they return, also in a node
         that is opened with durable="sync"; `batch` of the node does not gather them.
-        Raises: NoSuchPath: the store is missing, and `kind` is None. UsageError.
+        Raises: NoSuchPath: the store is missing, and `kind` is None. UsageError: it is of another
+                kind.
         """
         return self._weaver().open(name, kind, of, parent)
 
     def _weaver(self) -> NodeStores:
         if self._stores is None:
-            # Loaded here: most programs use the lattices alone.
+            # Imported on first use: most programs use no weaver stores.
             from datalattice.client.weaverfolder import NodeStores
 
             if self._options.as_of is not None:
                 raise UnsupportedOperation(
-                    "a weaver store has its own history: history(key), or `lattice weave history`"
+                    "as_of shows no weaver stores, which have their own history: history(key), or "
+                    "`lattice weave history`"
                 )
             self._stores = NodeStores(self._binding, self._folder, self._options, _reopen_store)
         return self._stores
@@ -344,7 +351,7 @@ class Node:
     def _place(self, owner: object) -> tuple[LatticeCursor, Value]:
         return self._binding.root, self._binding.owner_named(owner)
 
-    # --- what is there ---
+    # --- names and owners ---
 
     def topics(self, *, owner: object = None) -> list[Value]:
         """Return the names of the topics of an owner, in order."""
@@ -359,9 +366,9 @@ class Node:
         return self._names(FS_SECTION, owner)
 
     def join(self, token: str) -> Any:
-        """Have the running node join the store of an invite; return its handle, as `store` does.
+        """Join the store of an invite through the running node; return its handle, as `store`.
 
-        What the store holds arrives afterwards: follow it, or look at `status()`.
+        The store's intentions arrive afterwards: follow the store, or read its `status()`.
         Raises: PeerUnavailable: no node runs in the folder. Unauthorized: the inviter refuses.
                 BadFormat: the token is mistyped. Timeout: the inviter cannot be reached.
         """
@@ -373,7 +380,7 @@ class Node:
 
     @property
     def weaver(self) -> Stores:
-        """The engine of the weaver stores: their tree, peers, kinds, and stores of all kinds."""
+        """All weaver stores of the node: their tree, their peers and the kinds known here."""
         return self._weaver().weaver.stores()
 
     def stores(self, parent: StoreHandle | None = None) -> list[str]:
@@ -383,17 +390,17 @@ class Node:
     def _names(self, section: Value, owner: object) -> list[str]:
         held = self._binding.root.path(section, self._binding.owner_named(owner), VALUE_KEY).get()
         keys = held.keys() if isinstance(held, (Map, Index)) else ()
-        # Names that begin with a dot are the package's own, such as the positions of consumers.
+        # Names with a leading dot are internal, such as those of consumers' positions.
         return sorted(str(key) for key in keys if not str(key).startswith("."))
 
     @property
     def owner(self) -> Owner:
-        """The default owner. Raises: NoSigningKey: there is none."""
+        """The default owner. Raises: NoSigningKey: the node has no key."""
         return self._binding.owner(self._binding.own)
 
     @property
     def keys(self) -> tuple[Owner, ...]:
-        """The owners that can be written for: the default owner first."""
+        """The owners whose keys are here, the default owner first."""
         keys = self._binding.keys
         pairs = () if keys is None else keys.in_order()
         return tuple(self._binding.owner(pair.public_key) for pair in pairs)
@@ -401,7 +408,7 @@ class Node:
     def owner_key(self, given: object) -> Value:
         """Return the key of an owner: "own", a local name, a DID, a key or its first digits.
 
-        Raises: UsageError: it is none, or several. NoSigningKey: "own", and there is none.
+        Raises: UsageError: `given` names no owner, or several. NoSigningKey: "own", without a key.
         """
         return self._binding.owner_named(None if given == "own" else given)
 
@@ -414,40 +421,40 @@ class Node:
     # --- batches, durability and the past ---
 
     def batch(self) -> AbstractContextManager[None]:
-        """Gather the writes that this thread or task makes, and make them one durable root.
+        """Gather the writes of this thread or task in a `with` block into one durable root.
 
             with node.batch():
                 node.database("totals").incr("sum", 3)
                 node.queue("log").offer("three more")
 
-        Reads inside see them. An exception that leaves `with` undoes all. A nested batch joins the
-        outer one. Other writers of the folder wait meanwhile; a running node goes on merging.
+        Reads inside see them. An exception that leaves the block undoes all. A nested batch joins
+        the outer one. Other writers of the folder wait meanwhile; a running node goes on merging.
         """
         return self._binding.batch()
 
     def atomically(self, work: Callable[[], R]) -> R:
-        """Do `work`, all of whose writes become one durable root; return what it returned.
+        """Do `work`, whose writes become one durable root; return what it returned.
 
             offsets = node.atomically(lambda: node.queue("log").offer_many(["a", "b"]))
 
-        As a batch, but if another writer came first, `work` is done again on the newer root: what
-        it returns is of what was written. So it does nothing but read and write this node.
+        As a batch, but if another writer came first, `work` runs again on the newer root, so that
+        its result fits the durable root. So it must do nothing but read and write this node.
         """
         return self._binding.atomically(work)
 
     def share(self, key: object, begin: Callable[[], R], finish: Callable[[R], object]) -> R | None:
-        """Return what those that write `atomically` at the same time have in common under a key.
+        """Return an object that all `atomically` calls of one commit share under a key.
 
-        begin: makes it, for the first of them. finish: writes what came of it, behind the last
-        one and in the same commit. None: within a batch nothing is shared. What is put there stays
-        where `work` fails later, so it is the last that `work` does.
+        begin: makes the object, for the first call. finish: writes its content, after the last
+        call and in the same commit. The result is None inside a batch, which shares nothing. What
+        `work` puts into the object stays there if `work` fails later, so that comes last in `work`.
         """
         return self._binding.share(key, begin, finish)
 
     def sync(self) -> None:
-        """Return when all writes of this node are on disk; those of a batch are at its end.
+        """Return when all writes of this node are on disk; a batch's are at its end.
 
-        Raises: why they could not be written.
+        Raises: the error that kept them from being written.
         """
         self._binding.sync()
 
@@ -455,14 +462,14 @@ class Node:
         """Return a read-only node that shows a former root; see `datalattice.open`."""
         self._binding.check_open()
         if self._folder is not None:
-            # Its own view of the folder: it is closed on its own, and holds its own lease.
+            # A second use of the open folder: the two nodes are closed independently.
             data: OpenData = OpenFolder.at(self._folder)
         else:
             data = self._data
         return Node(data, self._folder, self._binding.keys, self._options._replace(as_of=ref))
 
     def history(self) -> list[Past]:
-        """Return the roots that are remembered, the newest first."""
+        """Return the recorded roots, the newest first."""
         store = self._data.store()
         if store is None:
             return []
@@ -473,7 +480,7 @@ class Node:
         ]
 
     def forks(self) -> Forks:
-        """Return the branches of forked values that are kept here."""
+        """Return the forks that this node keeps as evidence."""
         from datalattice.client.forks import Forks
 
         return Forks(self._binding.present(), self._data.store(), self._binding.context)
@@ -481,26 +488,27 @@ class Node:
     # --- values by their hashes ---
 
     def value(self, hash: bytes) -> Value:
-        """Return the value with a hash. Raises: MissingData: it is not here."""
+        """Return the value with a hash. Raises: MissingData: the folder lacks it."""
         store = self._data.store()
         if store is None:
             raise MissingData([hash])
         return store.load(hash)
 
     def has_value(self, hash: bytes) -> bool:
-        """Return whether the value with a hash is here."""
+        """Return whether the folder has the value with a hash."""
         store = self._data.store()
         return store is not None and bool(store.has_many([hash]))
 
     def cells_to_arrow(self, *, columns: Sequence[str] | None = None, verify: bool = True) -> Any:
         """Return every cell of the folder, reachable or not, as a `pyarrow.RecordBatchReader`.
 
-        They come in the order of storage. If cells are removed meanwhile, reading fails and has to
-        be repeated.
+        They come in the order of storage. If cells are removed meanwhile, reading raises and has
+        to be repeated.
 
-        Args:   columns: of hash, encoding and refs; by default without refs. verify: False skips
-                the comparison with the hash.
-        Raises: UnsupportedOperation: the node is in memory. Corruption: while it is read.
+        columns: some of hash, encoding and refs; by default without refs. verify: False skips the
+                comparison of each encoding with its hash.
+        Raises: UnsupportedOperation: the node is in memory. Corruption: from the reader, for a
+                damaged cell.
         """
         store = self._past_store()
         if not isinstance(store, CellStore):
@@ -508,38 +516,39 @@ class Node:
         return self._binding.to_arrow(store, columns=columns, verify=verify)
 
     def upload(self) -> ContentUpload:
-        """Return what takes a byte string in pieces and stores them as they come.
+        """Return an upload, which stores a byte string piece by piece.
 
         Raises: ReadOnly, NoSigningKey.
         """
         return self._binding.upload()
 
     def keep(self, name: str, value: object, *, owner: str = "") -> bytes:
-        """Store a value outside of the lattice, and keep it under a name; return its hash.
+        """Store a value outside the lattice, and pin it under a name; return its hash.
 
-        It is not replicated: peers that know its hash can ask for it. owner: who wants it, a note.
-        Raises: UsageError: the name keeps another value. ReadOnly.
+        It is not replicated: peers that know its hash can fetch it. owner: a note on who wants it.
+        Raises: UsageError: the name is pinned to another value. ReadOnly.
         """
         cell = to_cell(value)
-        # In one turn: a collection between both steps would take the value that nothing names yet.
+        # In one turn: a collection between the steps would remove the value, which is not pinned.
         with self._binding.turn() as editor:
             editor.stage(cell)
             self.pin(name, value_hash(cell), owner=owner)
         return value_hash(cell)
 
     def pin(self, name: str, hash: bytes, *, owner: str = "") -> Pin:
-        """Keep the value with a hash, and all below it, under a name, until it is unpinned.
+        """Keep the value with a hash, and all its cells, under a name, until it is unpinned.
 
-        Raises: UsageError: the name keeps another value. MissingData: it is not complete here.
+        owner: a note on who wants it.
+        Raises: UsageError: the name is pinned to another value. MissingData: cells are missing.
         """
         return self._past_store().pins.pin(hash, name, owner)
 
     def unpin(self, name: str) -> None:
-        """Let go of what is kept under a name. Raises: UsageError: there is no such pin."""
+        """Remove the pin with a name. Raises: UsageError: there is none."""
         self._past_store().pins.unpin(name)
 
     def pins(self) -> list[Pin]:
-        """Return what is kept under names, by name."""
+        """Return the pins, by name."""
         store = self._data.store()
         return [] if store is None else store.pins.all()
 
@@ -552,7 +561,7 @@ class Node:
     def events(self, *, wait: bool = True, timeout: float | None = None) -> Events:
         """Return the reports of merges in this process: superseded writes, dropped entries, forks.
 
-        The last 10,000 are kept.
+        The last 10,000 are kept. wait: whether iteration waits for new ones, `timeout` s at most.
         """
         return Events(self._binding.reports, wait=wait, timeout=timeout)
 
@@ -560,45 +569,45 @@ class Node:
 
     @property
     def path(self) -> Path | None:
-        """The folder, None of a node in memory."""
+        """The folder; None: the node is in memory."""
         return None if self._folder is None else self._folder.path
 
     @property
     def running(self) -> Running | None:
-        """The process that serves this folder, None if none does."""
+        """The node that runs in this folder; None: none does."""
         return None if self._folder is None else running(self._folder.path)
 
     @property
     def address(self) -> str | None:
-        """Where the running node listens for peers, None without one."""
+        """The address at which the running node listens for peers; None: none."""
         found = self.running
         return None if found is None else found.address
 
     @property
     def ticket(self) -> str | None:
-        """The addresses of the running node with its key: `add_peer` of another node takes it."""
+        """The addresses of the running node with its key, for `add_peer` of another node."""
         found = self.running
         return None if found is None else found.ticket
 
     def peers(self) -> list[dict[str, Any]]:
-        """Return what the running node says of its peers.
+        """Return the running node's peers with their state.
 
         Raises: PeerUnavailable: no node runs in the folder.
         """
         return [whole_document(peer) for peer in self.ask(GetNodeHealth()).peers]
 
     def add_peer(self, address: str) -> None:
-        """Have the running node connect to a peer: `host:port` or a ticket. Raises: as `peers`."""
+        """Connect the running node to a peer: `host:port` or a ticket. Raises: as `peers`."""
         self.ask(AddPeer(address=address))
 
     def remove_peer(self, address: str) -> None:
-        """Have the running node leave a peer. Raises: as `peers`."""
+        """Disconnect the running node from a peer. Raises: as `peers`."""
         self.ask(RemovePeer(address=address))
 
     def reload(self) -> list[str]:
-        """Have the running node read its settings again.
+        """Make the running node read its settings again.
 
-        Return the changed ones that wait for its next start.
+        Return the changed settings that take effect at its next start.
         Raises: as `peers`. UsageError: a setting is wrong, and nothing was changed.
         """
         return list(self.ask(ReloadSettings()).waiting)
@@ -606,9 +615,10 @@ class Node:
     def wait_equal(self, timeout: float = 30.0) -> None:
         """Return when the running node and all its peers have the same data.
 
-        What a peer had when this is called is here when it returns.
+        The data that a peer had when this was called is then here.
 
-        Raises: PeerUnavailable: no node runs in the folder. Timeout: they differ still.
+        Raises: PeerUnavailable: no node runs in the folder. Timeout: they still differ after
+                `timeout` s.
         """
         give_up_s = time.monotonic() + timeout
         is_asked = False
@@ -618,7 +628,7 @@ class Node:
             if peers and all(peer.get("equal") is True for peer in peers):
                 if is_asked:
                     return
-                # What a peer stated last may be older than what it has by now.
+                # A peer's last announced root may be old, so the node asks for the present ones.
                 with contextlib.suppress(PeerUnavailable, Timeout):
                     self.ask(PullPeers())
                     is_asked = True
@@ -633,9 +643,9 @@ class Node:
     def ask(
         self, request: ActionRequest[M], caller: str = "", *, request_id: str | None = None
     ) -> M:
-        """Have the running node do an action; return its result.
+        """Perform an action in the running node; return its result.
 
-        caller: the DID for whom it is asked; "": the owner of the folder.
+        caller: the DID for which it is asked; "": the owner of the folder.
         request_id: as `ControlClient.call`.
         Raises: what the action raises. PeerUnavailable: no node runs in the folder.
         """
@@ -654,12 +664,12 @@ class Node:
             raise PeerUnavailable(f"no node runs in {where}; start one with `lattice node start`")
         return client
 
-    # --- threads and life ---
+    # --- threads, closing and printing ---
 
     async def run(self, call: Callable[P, R], /, *args: P.args, **named: P.kwargs) -> R:
         """Await a call that may wait for the disk: `await node.run(queue.offer, "x")`.
 
-        It runs in one of 8 threads, inside the batch that the task is in.
+        It runs in one of 8 threads, and its writes join the batch of the task.
         """
         import asyncio
         from concurrent.futures import ThreadPoolExecutor
@@ -667,8 +677,7 @@ class Node:
 
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, "datalattice")
-        # The work joins the batch of the task that asks: a batch belongs to a context, not to a
-        # thread.
+        # The batch is a context variable, so the call runs in a copy of the task's context.
         context = copy_context()
 
         def in_context() -> R:
@@ -677,10 +686,10 @@ class Node:
         return await asyncio.wrap_future(self._pool.submit(in_context))
 
     def close(self) -> None:
-        """Write out what is not durable yet, and give back what the node holds. Twice is fine.
+        """Make all writes durable and release everything. Closing twice is allowed.
 
         Values that were read stay readable. Handles raise `StoreClosed` from now on.
-        Raises: why something could not be written.
+        Raises: the error that kept a write from being durable.
         """
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -726,14 +735,14 @@ class Node:
         return [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if count]
 
     def _store_names(self) -> list[str]:
-        """Return the names of the stores; none are opened where none were ever made."""
+        """Return the names of the stores; the engine is not made for this."""
         unseen = self._stores is None and (
             self._folder is None or not (self._folder.path / "weaver").is_dir()
         )
         return [] if unseen or self._options.as_of is not None else self.stores()
 
     def _repr_html_(self) -> str:
-        """Return the notebook's table of what is here."""
+        """Return the table that a notebook shows: all topics, databases, drives and stores."""
         rows: list[tuple[object, ...]] = []
         for owner in self.owners():
             if is_public_key(owner.key):

@@ -1,4 +1,4 @@
-"""Open data: what a node reads and writes, as `OpenFolder` has it in a folder; here in memory."""
+"""Open data: the interface of a node to its data, and data in memory (on disk: `OpenFolder`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class OpenData(Protocol):
-    """Data that a node reads and writes: that of a folder, or in memory."""
+    """The data of a node: in a folder (`OpenFolder`) or in memory (`MemoryFolder`)."""
 
     def root(self) -> Value:
         """Return the newest durable root, None if there is none."""
@@ -34,11 +34,11 @@ class OpenData(Protocol):
         ...
 
     def editor(self, keys: OwnKeys, wait_s: float) -> AbstractContextManager[Editor]:
-        """Give an editor, which stages values while others may write through a running node."""
+        """Yield an editor to stage values; meanwhile others may write through a running node."""
         ...
 
     def turn(self, keys: OwnKeys, wait_s: float) -> AbstractContextManager[Editor]:
-        """Give an editor, and keep other writers out meanwhile. May be nested in one thread."""
+        """Yield an editor, and keep other writers out. May be nested in one thread."""
         ...
 
     def is_awaited(self) -> bool:
@@ -46,15 +46,15 @@ class OpenData(Protocol):
         ...
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after each change of the root from now on; return what ends this."""
+        """Call `wake` after each later change of the root; return a function that stops this."""
         ...
 
     def hold(self, name: str) -> Callable[[], None]:
-        """Take the lock with this name; return what gives it back. Raises: StoreLocked."""
+        """Take the lock with this name; return its release. Raises: StoreLocked: it is taken."""
         ...
 
     def close(self) -> None:
-        """Leave it; the last one that leaves gives back what it holds."""
+        """End one use; the last use releases everything."""
         ...
 
 
@@ -77,26 +77,25 @@ class MemoryFolder:
         return self._store
 
     def edit(self, keys: OwnKeys, change: Change[T], wait_s: float = LOCK_WAIT_S) -> T:
-        """Make a change; return what it returned. Threads that come at once share a commit."""
+        """Make a change; return what it returned. Simultaneous edits of threads share a commit."""
         return self._groups.edit(keys, change, wait_s)
 
     def _edit_once(self, keys: OwnKeys, change: Change[T], wait_s: float) -> T:
         with self.turn(keys, wait_s) as editor:
             result = editor.edit(change)
-        self._wakes.tell()  # after the turn: a reader that is woken sees the change
+        self._wakes.tell()  # after the turn, when readers see the change
         return result
 
     def editor(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> AbstractContextManager[Editor]:
-        """Give an editor, as `turn`."""
+        """Yield an editor, as `turn`."""
         return self.turn(keys, wait_s)
 
     @contextmanager
     def turn(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> Iterator[Editor]:
-        """Give an editor, and keep other threads out meanwhile.
+        """Yield an editor, and keep other threads out.
 
-        Raises: StoreLocked: another thread wrote for `wait_s`.
+        Raises: StoreLocked: other threads wrote for `wait_s`.
         """
-        # As in a folder: a write waits for its turn and then raises, it never waits without end.
         with self._threads.held(wait_s, "thread that writes"):
             yield Editor(self._store, keys)
 
@@ -105,24 +104,24 @@ class MemoryFolder:
         return self._threads.waiting > 0
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after each change from now on; return what ends this."""
+        """Call `wake` after each later change; return a function that stops this."""
         return self._wakes.add(wake)
 
     def hold(self, name: str) -> Callable[[], None]:
-        """Take the lock with this name; return what gives it back.
+        """Take the lock with this name; return its release.
 
         Raises: StoreLocked: another caller has it.
         """
         mine = object()
-        # One step, so that of two threads one gets it.
+        # `setdefault` is atomic: one of two threads gets the lock.
         if self._held.setdefault(name, mine) is not mine:
             raise StoreLocked(f"{name}: in use by another thread")
         return lambda: self._drop(name, mine)
 
     def _drop(self, name: str, mine: object) -> None:
-        if self._held.get(name) is mine:  # only the holder gives it back
+        if self._held.get(name) is mine:  # a second release must not free the next holder's lock
             del self._held[name]
 
     def close(self) -> None:
-        """Wake those who wait; values that were read stay readable."""
+        """Wake waiting readers; values that were read stay readable."""
         self._wakes.tell()

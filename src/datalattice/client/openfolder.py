@@ -1,8 +1,8 @@
-"""Open folder: the data of one folder in this process, read and written beside other processes.
+"""Open folder: the data of one folder in this process, shared with other processes.
 
-There is one `OpenFolder` a folder (by its real path) in a process, shared by all that have it open.
-A read sees the newest durable root. A write goes through the running node, else it takes the write
-turn, and gives it back. A node may start and end between any two of them.
+A process has one `OpenFolder` for each folder (by its real path), shared by all nodes that opened
+it. A read sees the newest durable root. A write goes through the running node; without one it takes
+the write turn for its duration. A node may start and end between any two operations.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from datalattice.client.opening import (
     LOCK_WAIT_S,
     check_writable,
     chosen_wait_s,
-    damaged,
+    damaged_store,
     explaining_missing,
     open_reader,
     raise_format,
@@ -72,10 +72,10 @@ from datalattice.store import (
 T = TypeVar("T")
 
 SLICE_S: Final = 0.25
-"""How long one wait for the store's lock takes; then it is looked whether a node has it."""
+"""Longest single wait for the store's lock; after each, a running node is looked for."""
 
 LOOK_S: Final = 0.01
-"""How often it is looked, for those who wait for changes, whether another process wrote."""
+"""Pause between two looks for writes of other processes, while readers wait for changes."""
 
 _log = logging.getLogger("datalattice.client")
 
@@ -83,7 +83,7 @@ _log = logging.getLogger("datalattice.client")
 class OpenFolder:
     """The data of a folder. Get it from `OpenFolder.at`, and `close` it.
 
-    Any thread may use it; a forked child begins anew.
+    Any thread may use it; a forked child opens the folder anew.
     """
 
     def __init__(self, folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> None:
@@ -96,20 +96,20 @@ class OpenFolder:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin, also anew in a forked child."""
-        self._lock = threading.RLock()  # for a moment: what is open, who watches
-        self._clients: list[ControlClient] = []  # connections to a node that are not in use
+        """Set the initial state, also in a forked child."""
+        self._lock = threading.RLock()  # held briefly, for `_reader` and `_watcher`
+        self._clients: list[ControlClient] = []  # idle connections to the running node
         self._edit_turn = EditTurn(self.folder.edit_lock_path)
         self._groups = EditGroups(self._edit_turn.threads, self._edit_once)
         self._reader: CellStore | None = None
         self._seen: tuple[bytes | None, Value] = (None, None)
-        self._checked: dict[bytes, MergeContext] = {}  # of owners who may be written for
+        self._checked: dict[bytes, MergeContext] = {}  # by owner, once writing was allowed
         self._watcher: threading.Thread | None = None
         self._serving: ServingNode | None = None
 
     @classmethod
     def at(cls, folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> OpenFolder:
-        """Return the open folder of this process; the first caller bounds its cells in memory."""
+        """Return this process's `OpenFolder`; the first caller sets its `cache_bytes`."""
         # "Shares one `OpenFolder` (by real path)" (docs/design/front-door.md "Open").
         path = Path(os.path.realpath(folder.path))
         with _opening:
@@ -121,13 +121,13 @@ class OpenFolder:
             return found
 
     def close(self) -> None:
-        """Leave it; the last one that leaves gives back what it holds."""
+        """End one use; the last use releases everything."""
         with _opening:
             self._users -= 1
             if self._users > 0 or self._is_closed:
                 return
             self._is_closed = True
-            # Under the lock: a thread that opens the folder now gets a new one.
+            # Removed under the lock, so that a thread that opens the folder now makes a new object.
             if _open.get(self.folder.path) is self:
                 del _open[self.folder.path]
         self._leave_node()
@@ -145,16 +145,16 @@ class OpenFolder:
         if store is None:
             return None
         seen = self._seen
-        try:  # not `with explaining_missing`, which takes half as long as all of a read
+        try:  # `with explaining_missing` would make a read half as slow again
             hash = store.root_hash()
             if hash is not None and seen[0] != hash:
                 self._seen = seen = (hash, store.load(hash))
         except MissingData as error:
-            raise damaged(self.folder, error) from error
+            raise damaged_store(self.folder, error) from error
         return None if hash is None else seen[1]
 
     def store(self) -> CellStore | None:
-        """Return the store, for reading; None if there is none yet."""
+        """Return the store for reading, None if none was made yet."""
         serving = self._serving
         opened = self._turns.opened or self._reader if serving is None else serving.store
         if opened is not None:
@@ -162,7 +162,7 @@ class OpenFolder:
         with self._lock:
             if self._is_closed:
                 raise StoreClosed(f"{self.folder.path} is closed; open it again")
-            # A folder without this file is a store that another process is making.
+            # Without this file another process is still making the store.
             if self._reader is None and (self.folder.store_path / STORE_FILE).is_file():
                 self._reader = open_reader(self.folder, self._cache_bytes)
             return self._turns.opened or self._reader
@@ -172,9 +172,10 @@ class OpenFolder:
     def edit(self, keys: OwnKeys, change: Change[T], wait_s: float = LOCK_WAIT_S) -> T:
         """Make a change; return what it returned, once what it wrote is durable.
 
-        Threads that edit at the same time share commits: `EditGroups`.
+        Simultaneous edits of threads share commits: `EditGroups`.
         Raises: as `Editor.edit`. StoreLocked: another process wrote for `wait_s`; it is named.
-                OutcomeUnknown: a node ended meanwhile, and looking did not tell what it did.
+                OutcomeUnknown: a node ended meanwhile, and its store does not show whether it made
+                the change.
         """
         return self._groups.edit(keys, change, wait_s)
 
@@ -196,16 +197,16 @@ class OpenFolder:
                 lost = error
                 self._end_of(lost, wait_s)
             except PeerUnavailable:
-                # Nothing was asked for yet but to keep some cells: begin again.
+                # Only cells were staged so far, which may be repeated.
                 if time.monotonic() >= give_up_s:
                     raise
             except MissingData as error:
-                raise damaged(self.folder, error) from error
+                raise damaged_store(self.folder, error) from error
         self._wakes.tell()
         return result
 
     def _end_of(self, lost: AnswerLost, wait_s: float) -> None:
-        """Return when the node whose answer was lost cannot write any more.
+        """Return once the node whose answer was lost has certainly ended.
 
         Raises: OutcomeUnknown: it still runs.
         """
@@ -214,21 +215,21 @@ class OpenFolder:
         while time.monotonic() < give_up_s:
             client = connect(self.folder.path)
             if client is None:
-                # The lock of the store is free only after its last write.
+                # A node keeps the store's lock until its last write is done.
                 with contextlib.suppress(StoreLocked), self._turns.write(SLICE_S):
                     return
                 continue
             with client, contextlib.suppress(PeerUnavailable, Timeout):
-                # Another node holds the lock now, so the one that was asked has ended.
+                # Another node has the lock now, so the asked one has ended.
                 if client.node != lost.node:
                     return
                 client.call(WaitForRoot())
-                break  # it answers, so it may write yet
+                break  # it answers, so it may still write
         raise OutcomeUnknown(str(lost)) from lost
 
     @contextmanager
     def turn(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> Iterator[Editor]:
-        """Give an editor, and keep other writers out meanwhile. May be nested in one thread.
+        """Yield an editor, and keep other writers out. May be nested in one thread.
 
         Raises: as `editor`.
         """
@@ -237,7 +238,7 @@ class OpenFolder:
 
     @contextmanager
     def editor(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> Iterator[Editor]:
-        """Give the editor of the running node, or of the store with its lock.
+        """Yield an editor of the running node, or of the store, whose lock is then held.
 
         Raises: StoreLocked: another process or thread wrote for `wait_s`. NoSigningKey: a node
                 runs, and the folder has no key. Others as `check_writable`.
@@ -258,14 +259,14 @@ class OpenFolder:
                     yield from self._through(client, keys)
                     return
                 try:
-                    # One turn for both ways: a batch that began beside a node excludes those that
-                    # write to the store once the node has ended.
+                    # Threads share one turn for both ways: a batch that began through a node keeps
+                    # out threads that write to the store once the node has ended.
                     stack.enter_context(self._edit_turn.threads.held(wait_s, awaited))
                     if self._is_closed:
                         raise StoreClosed(f"{self.folder.path} is closed; open it again")
                     store = stack.enter_context(self._turns.write(min(SLICE_S, wait_s)))
                     break
-                except StoreLocked as error:  # a node may have started
+                except StoreLocked as error:  # by a command, or by a node that is starting
                     stack.close()
                     if time.monotonic() >= give_up_s:
                         reason = error.__cause__ or error
@@ -280,7 +281,7 @@ class OpenFolder:
             yield Editor(store, keys, context)
 
     def _through(self, client: ControlClient, keys: OwnKeys) -> Iterator[Editor]:
-        """Give an editor of the running node."""
+        """Yield an editor of the running node."""
         try:
             self._check_can_sign()
             store = self.store()
@@ -291,21 +292,20 @@ class OpenFolder:
             client.close()
             raise
         finally:
-            # A connection that is still good serves the next write: a dial takes as long as a
-            # write.
+            # The connection is kept for the next write: connecting takes as long as a write.
             if self._is_closed or client.has_ended():
                 client.close()
             else:
                 self._clients.append(client)
 
     def _check_can_sign(self) -> None:
-        # A node that started without a key cannot sign what it is given.
+        # The node signs what it commits, so it needs the folder's keys.
         if read_keys_or_none(self.folder) is None:
             raise NoSigningKey(NO_KEY)
 
     @contextmanager
     def served_by(self, node: ServingNode) -> Iterator[None]:
-        """Have all of this process read and write through a node of it, while the context lasts.
+        """Let all of this process read and write through its own `node` in a `with` block.
 
         Values that are read meanwhile load their cells from the node's store, until that is closed.
         """
@@ -318,7 +318,7 @@ class OpenFolder:
             yield
         finally:
             self._serving = None
-            self._seen = (None, None)  # its cells would come from the node's store
+            self._seen = (None, None)  # that root would load its cells from the node's store
 
     def is_awaited(self) -> bool:
         """Return whether another writer waits for this thread to leave its turn."""
@@ -334,11 +334,11 @@ class OpenFolder:
         return store
 
     def _opened_anew(self, _store: CellStore) -> None:
-        # The folder may be another copy now: peers and losses are asked about again.
+        # The folder may have been replaced by a copy: the checks before a write are made again.
         self._checked.clear()
 
     def _take_client(self) -> ControlClient | None:
-        """Return a connection to the node that runs, None if none does."""
+        """Return a connection to the running node, None if none runs."""
         while True:
             try:
                 client = self._clients.pop()
@@ -355,12 +355,12 @@ class OpenFolder:
     # --- changes ---
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after each change of the root from now on; return what ends this.
+        """Call `wake` after each later change of the root; return a function that stops this.
 
         Changes of this process wake at once, those of others within `LOOK_S`.
         """
         end = self._wakes.add(wake)
-        # One thread looks for all streams of the folder, and ends with the last of them.
+        # One thread serves all subscribers of the folder, and ends with the last of them.
         with self._lock:
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="changes", daemon=True)
@@ -368,7 +368,7 @@ class OpenFolder:
         return end
 
     def _watch(self) -> None:
-        # Streams have looked before this thread did: what changed in between wakes them, too.
+        # `seen` equals no root: a change between a subscriber's last read and now wakes it too.
         me, seen = self._watcher, object()
         while True:
             with self._lock:
@@ -382,20 +382,20 @@ class OpenFolder:
                 seen = found
                 self._wakes.tell()
         if self._is_closed:
-            self._wakes.tell()  # they find it closed
+            self._wakes.tell()  # waiting readers find the folder closed
 
     def _look(self) -> object:
-        """Return what differs after a change of the root."""
+        """Return a value that changes with the root: its hash, or the text of an error."""
         try:
             store = self.store()
             return None if store is None else store.root_hash()
         except DataLatticeError as error:
-            return str(error)  # who is woken reads, and meets it
+            return str(error)  # a woken reader meets the error itself
 
     # --- locks by name ---
 
     def hold(self, name: str) -> Callable[[], None]:
-        """Take the lock with this name on this machine; return what gives it back.
+        """Take the lock with this name on this machine; return its release.
 
         Raises: StoreLocked: another process, or another caller in this one, has it.
         """
@@ -414,9 +414,8 @@ class OpenFolder:
 
 @contextmanager
 def editing(folder: Folder) -> Iterator[Editor]:
-    """Give an editor of a folder: of its store, which is open and locked meanwhile, or of its node.
+    """Yield an editor of a folder, for several edits, or for values that are staged before one.
 
-    For several edits, and for values that are staged before one.
     Raises: as `OpenFolder.editor`. NoSigningKey: the folder has no key.
     """
     keys = _keys_to_edit_with(folder)
@@ -429,9 +428,9 @@ def editing(folder: Folder) -> Iterator[Editor]:
 
 
 def edit(folder: Folder, change: Change[T]) -> T:
-    """Make one change of the folder's data; return what it returned, when it is durable.
+    """Make one change of a folder's data; return what it returned, once it is durable.
 
-    Raises: as `OpenFolder.edit`; and what the change raises, with nothing written.
+    Raises: as `OpenFolder.edit`; any error of the change, with nothing written.
     """
     with closing(OpenFolder.at(folder)) as data:
         return data.edit(_keys_to_edit_with(folder), change, chosen_wait_s(LOCK_WAIT_S))
@@ -445,15 +444,15 @@ def _keys_to_edit_with(folder: Folder) -> OwnKeys:
         if client is None:
             raise
         client.close()
-        raise NoSigningKey(NO_KEY) from None  # the node has to be started again, too
+        raise NoSigningKey(NO_KEY) from None  # this text says that the node must be restarted
 
 
 def _has_happened(lost: AnswerLost, root: Value) -> bool:
-    """Return whether a node set the slots of an edit, False if it did not and cannot any more.
+    """Return whether an ended node set the slots of an edit.
 
-    Raises: OutcomeUnknown: they hold something else since.
+    Raises: OutcomeUnknown: a slot has neither the value before nor the one after the edit.
     """
-    # Records that were offered have no slot to look at: the log may have gone on since.
+    # Offered records name no slots, and the log may have grown since.
     slots = lost.slots
     if slots is None:
         raise OutcomeUnknown(str(lost)) from lost
@@ -471,7 +470,7 @@ _all: Final[weakref.WeakSet[OpenFolder]] = weakref.WeakSet()
 
 
 def _begin_in_child() -> None:
-    # Fresh locks and stores: the parent's may be held or in use, and are the parent's to close.
+    # The child makes its own locks and stores: the parent's may be held, and only it closes them.
     global _opening  # noqa: PLW0603
     _opening = threading.Lock()
     for folder in list(_all):

@@ -1,6 +1,6 @@
-"""Opening: a folder's store for reading, and its writer: the running node, or this process.
+"""Opening: opens a folder's store for reading, or for writing by the running node or this process.
 
-A store has one writer, and while a node runs that is the node. Readers open it beside them.
+A store has one writer; while a node runs, the node is the writer. Readers need no lock.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOCK_WAIT_S: Final = 10.0
-"""How long a write waits for another process to finish its own."""
+"""Default wait of a write for the write of another process."""
 
 LOCK_POLL_S: Final = 0.02
+"""Pause before a reader tries again to open a store that another process repairs."""
 
 _OFFLINE: Final[ContextVar[bool]] = ContextVar("offline", default=False)
 _WAIT_S: Final[ContextVar[float | None]] = ContextVar("wait_s", default=None)
@@ -58,7 +59,7 @@ _log = logging.getLogger("datalattice.client")
 
 @contextmanager
 def offline(chosen: bool = True) -> Iterator[None]:
-    """Have what is written meanwhile without a node be written without having asked a peer."""
+    """Within the context, writes without a node do not ask a peer first, if `chosen`."""
     token = _OFFLINE.set(chosen)
     try:
         yield
@@ -67,7 +68,7 @@ def offline(chosen: bool = True) -> Iterator[None]:
 
 
 def accepts_unasked(folder: Folder) -> bool:
-    """Return whether the user accepts writes without having asked a peer, here and now."""
+    """Return whether the user accepts writes to a folder before a peer was asked."""
     if _OFFLINE.get():
         return True
     config = _settings(folder)
@@ -75,7 +76,7 @@ def accepts_unasked(folder: Folder) -> bool:
 
 
 def moved_wait_s(folder: Folder) -> float:
-    """Return how long a write in a copied, restored or moved folder waits for a peer's answer."""
+    """Return how many seconds a write to a copied, restored or moved folder waits for a peer."""
     from datalattice.client.settings import NodeConfig
 
     return (_settings(folder) or NodeConfig()).fence_moved_wait_ms / 1e3
@@ -83,7 +84,7 @@ def moved_wait_s(folder: Folder) -> float:
 
 @contextmanager
 def waiting(seconds: float) -> Iterator[None]:
-    """Have what is written meanwhile wait so long for another process that writes."""
+    """Within the context, writes wait so many seconds for other processes that write."""
     token = _WAIT_S.set(seconds)
     try:
         yield
@@ -92,23 +93,23 @@ def waiting(seconds: float) -> Iterator[None]:
 
 
 def chosen_wait_s(default: float) -> float:
-    """Return how long a write waits for another process: what `waiting` says, else the default."""
+    """Return how many seconds a write waits for other processes: of `waiting`, else `default`."""
     chosen = _WAIT_S.get()
     return default if chosen is None else chosen
 
 
 def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | CellStore:
-    """Return the running node, else the store; wait for another process that writes.
+    """Return a client of the running node, else the store; wait for another process that writes.
 
-    fenced: the owners of the folder's keys will be written for, so the store has what the peers in
-            the folder's settings have of them, as far as one can be reached.
-    Raises: NoSigningKey: the folder has no key. StoreLocked: another process than a node goes on
-            writing. DataLoss: acknowledged commits of the store are gone. As `ask_peers`.
+    fenced: whether the folder's owners will be written for: then the peers in its settings are
+            asked first for the owners' data.
+    Raises: NoSigningKey: the folder has no key. StoreLocked: a process other than a node wrote all
+            the time. DataLoss: acknowledged commits of the store are gone. As `ask_peers`.
     """
     client = connect(folder.path)
     if client is not None:
         return client
-    keys = read_keys(folder)  # before a store is made for nothing
+    keys = read_keys(folder)  # first: without a key no store is made
 
     def attempt() -> ControlClient | CellStore:
         return connect(folder.path) or CellStore.open(folder.store_path)
@@ -124,15 +125,15 @@ def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | Ce
 
 
 def in_line(folder: Folder, attempt: Callable[[], T], wait_s: float) -> T:
-    """Return what `attempt`, which opens the store of a folder for writing, returns.
+    """Call `attempt`, which opens the store of a folder for writing, until it returns; return that.
 
     It waits in line with other processes that write there.
-    Raises: StoreLocked: another process wrote all the time. StoreVersion: the folder is newer.
+    Raises: StoreLocked: others wrote for `wait_s`. StoreVersion: the folder has a newer format.
     """
     raise_format(folder)
     path = str(folder.store_path)
     try:
-        if not folder.store_path.is_dir():  # a line is a file in it
+        if not folder.store_path.is_dir():  # the line is a file in it
             with contextlib.suppress(StoreLocked):
                 return attempt()
         return wait_for_lock(RealDisk(), path, attempt, wait_s)
@@ -141,11 +142,11 @@ def in_line(folder: Folder, attempt: Callable[[], T], wait_s: float) -> T:
 
 
 def raise_format(folder: Folder) -> None:
-    """Have the parts of a folder at our versions before something is written.
+    """Bring the parts of a folder to our versions, before something is written.
 
     Raises: StoreVersion: one is newer. As `guard_folder`.
     """
-    # Loaded here: reading needs none of it.
+    # Imported here: readers do not need it.
     from datalattice.client.upgrading import PARTS, check_format, guard_folder
 
     if check_format(folder.path) != PARTS:
@@ -153,12 +154,12 @@ def raise_format(folder: Folder) -> None:
 
 
 def check_writable(folder: Folder, store: CellStore, keys: OwnKeys, *, fenced: bool) -> None:
-    """Check a store that was opened, also anew, before something of its owners is written.
+    """Check a store before its first write after each opening.
 
-    Raises: as `ask_first`, where owners are written for (`fenced`). DataLoss: acknowledged commits
-            are gone.
+    fenced: whether its owners will be written for.
+    Raises: as `ask_first`, if `fenced`. DataLoss: acknowledged commits are gone.
     """
-    # This folder may be a copy, so a peer is asked what its owners wrote elsewhere
+    # The folder may be a copy, so peers are asked what its owners wrote elsewhere
     # (docs/design/identity.md).
     if fenced:
         ask_first(folder, store, keys)
@@ -166,17 +167,17 @@ def check_writable(folder: Folder, store: CellStore, keys: OwnKeys, *, fenced: b
 
 
 def ask_first(folder: Folder, store: CellStore, keys: OwnKeys) -> None:
-    """Have the peers in a folder's settings say what its owners have written elsewhere.
+    """Ask the peers in a folder's settings for its owners' data, and merge that into the store.
 
-    Raises: as `ask_peers`. UsageError: a setting is not what it should be.
+    Raises: as `ask_peers`. UsageError: a setting is invalid.
     """
     config = _settings(folder)
     if config is None or not config.peers:
-        store.place().note()  # so that a copy is noticed once there are peers
+        store.place().note()  # records the location, so that a later copy is detected
         return
     from datalattice.client.fence import ask_peers
 
-    # `--offline` of a command: the user takes the risk of a fork, and the command says so.
+    # With `--offline` the user takes the risk of a fork, and the command prints the warning.
     is_offline = _OFFLINE.get()
     unasked = ask_peers(folder, store, keys, config, offline=is_offline)
     if unasked is not None and not is_offline:
@@ -184,7 +185,7 @@ def ask_first(folder: Folder, store: CellStore, keys: OwnKeys) -> None:
 
 
 def _settings(folder: Folder) -> NodeConfig | None:
-    """Return a folder's settings, None where there are none: reading them takes long to import."""
+    """Return a folder's settings, None if it has none, which saves a slow import."""
     if not folder.settings_path.exists() and not any(
         name.startswith(VARIABLE_PREFIX) for name in os.environ
     ):
@@ -195,30 +196,27 @@ def _settings(folder: Folder) -> NodeConfig | None:
 
 
 def _check_loss(store: CellStore) -> None:
-    """Check that no acknowledged commits are gone: what is written next would take their offsets.
-
-    Raises: DataLoss: some are, and that is not accepted.
-    """
+    """Raise DataLoss if acknowledged commits are gone and the loss is not accepted."""
     loss = store.loss
-    # Records that were acknowledged have offsets that peers know: new ones must not take them.
+    # Peers may know the lost records by their offsets, which new records would take.
     if loss is not None:
         raise DataLoss(
-            f"{loss}; your own data cannot be written here until you accept that: "
+            f"{loss}; your own data cannot be written here until you accept the loss: "
             "lattice disk heal --accept-loss"
         )
 
 
 @contextmanager
 def explaining_missing(folder: Folder) -> Iterator[None]:
-    """Raise `damaged` where cells are missing below the root of the store."""
+    """Within the context, turn MissingData of the store's root into Corruption with the remedy."""
     try:
         yield
     except MissingData as error:
-        raise damaged(folder, error) from error
+        raise damaged_store(folder, error) from error
 
 
-def damaged(folder: Folder, error: MissingData) -> Corruption:
-    """Return the error, with the remedy, for cells that are missing below the root of the store."""
+def damaged_store(folder: Folder, error: MissingData) -> Corruption:
+    """Return the error, with its remedy, for cells that are missing below the store's root."""
     return Corruption(
         f"{folder.store_path} is damaged ({error}); `lattice disk heal` fetches them from "
         "peers, --from HOST:PORT or --from-store DIR"
@@ -226,10 +224,10 @@ def damaged(folder: Folder, error: MissingData) -> Corruption:
 
 
 def open_reader(folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> CellStore:
-    """Return the folder's store, open for reading beside its writer.
+    """Return the folder's store, open for reading while others write.
 
-    Where its index must be made again first, as after a copy of the folder, that is done. When
-    acknowledged commits are gone, that is logged: what is read lacks them.
+    If its index has to be rebuilt, as after a copy of the folder, that is done first. A warning is
+    logged if acknowledged commits are gone, which a reader then lacks.
     Raises: StoreError: it cannot be read.
     """
     store = _opened(folder, cache_bytes)
@@ -248,31 +246,31 @@ def _opened(folder: Folder, cache_bytes: int) -> CellStore:
     while True:
         try:
             return CellStore.open(folder.store_path, read_only=True, cache_bytes=cache_bytes)
-        # A reader cannot make the index again: a writer does it, once, and the reader opens anew.
+        # A reader cannot rebuild the index: open a writer, which does, then try again.
         except (StoreFailed, Corruption) as error:
             first = error
         try:
             CellStore.open(folder.store_path).close()
         except StoreLocked:
-            # Another process repairs it already, or is making the store.
+            # Another process is rebuilding the index, or making the store.
             if time.monotonic() >= give_up_s:
                 raise first from None
             time.sleep(LOCK_POLL_S)
         except Corruption:
-            raise  # it names what the log has lost, of which the reader sees an old index only
+            raise  # the writer's error names what the log has lost; a reader sees only the index
         except StoreError:
-            raise first from None  # it cannot be written either: the reader's trouble is the one
+            raise first from None  # writing is impossible too: the reader's error is the cause
 
 
 @contextmanager
 def reading(folder: Folder) -> Iterator[Value]:
-    """Give the root value of the folder's store as it is now."""
+    """Yield the newest root of the folder's store."""
     with open_reader(folder) as store, explaining_missing(folder):
         yield store.root()
 
 
 def root_named(store: Store, text: str) -> bytes:
-    """Return the hash of the root that a text names: a ref, or a time without its `@`.
+    """Return the hash of the root that a text names: a ref, or a time with or without `@`.
 
     Raises: UsageError: it is neither.
     """
@@ -288,10 +286,10 @@ def root_named(store: Store, text: str) -> bytes:
 
 @contextmanager
 def replica_of(folder: Folder, *, fenced: bool = False) -> Iterator[LatticeReplica]:
-    """Open the store of a folder in which no node runs, and give the replica on it.
+    """Open the store of a folder in which no node runs, and yield its replica.
 
-    fenced: owners are written for, so peers are asked first.
-    Raises: as `CellStore.open` and `ask_first`. UsageError: a setting is not what it should be.
+    fenced: whether its owners will be written for, so that peers are asked first.
+    Raises: as `CellStore.open` and `ask_first`. UsageError: a setting is invalid.
     """
     from datalattice.client.replicas import replica_on
 

@@ -1,4 +1,4 @@
-"""Owners: their local names, and which owner a text means.
+"""Owners: their local names, and the owner that a text stands for.
 
 `DIR/names.json` is an object of local names and public keys: `{"north": "3f2a..."}`. The names are
 for the user of this folder; peers never see them. The command line uses `read_names`, `name_owner`,
@@ -23,13 +23,13 @@ from datalattice.lattice import OwnerLattice, get_in, is_public_key, public_key_
 from datalattice.store import RealDisk, replace_file, write_error
 
 ALL: Final = "all"
-"""Names all owners, where several can be read."""
+"""The text for all owners, in commands that read several."""
 
-_PREFIX_DIGITS_MIN: Final = 4  # two digits would often be those of two owners
+_PREFIX_DIGITS_MIN: Final = 4  # fewer digits are often shared by two owners
 """Fewest hex digits that name an owner."""
 
 _SHORT_DIGITS: Final = 8
-"""Hex digits of a printed owner without a local name; more where those are not unique."""
+"""Fewest hex digits of a printed owner without a local name; more if these are not unique."""
 
 _NAME_CHARS_MAX: Final = 64
 
@@ -53,23 +53,23 @@ def read_names(folder: Folder) -> dict[str, bytes]:
         raise UsageError(f"{folder.names_path} cannot be read: {error.strerror}") from error
     try:
         names = {name: bytes.fromhex(key) for name, key in json.loads(text).items()}
-    # Damaged names are an error: owners must not be mixed up.
+    # Ignoring damaged names could make a name mean another owner.
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(
             f"{folder.names_path} is not an object of names and keys in hex; correct or remove it"
         ) from error
-    # A key has one length.
+    # Other lengths are not keys, and no name may stand for them.
     return {name: key for name, key in names.items() if len(key) == PUBLIC_KEY_BYTES}
 
 
 def name_owner(folder: Folder, name: str, key: bytes) -> None:
-    """Give an owner a local name, durably; another owner that had it loses it.
+    """Give an owner a local name, durably; it is taken from any other owner.
 
     Raises: UsageError: `name` cannot be a local name, or `key` is not a public key.
     """
     if not is_public_key(key):
-        raise UsageError(f"an owner is named by its public key of {PUBLIC_KEY_BYTES} bytes")
-    _write_names(folder, read_names(folder) | {checked_name(name): bytes(key)})
+        raise UsageError(f"an owner's key has {PUBLIC_KEY_BYTES} bytes, got {len(key)}")
+    _write_names(folder, read_names(folder) | {checked_owner_name(name): bytes(key)})
 
 
 def forget_name(folder: Folder, name: str) -> bool:
@@ -81,7 +81,7 @@ def forget_name(folder: Folder, name: str) -> bool:
     return True
 
 
-def checked_name(name: str) -> str:
+def checked_owner_name(name: str) -> str:
     """Return `name` if it can be a local name. Raises: UsageError: it cannot."""
     # "A local name has a character that is no hex digit", so it is never read as part of a key.
     is_word = 0 < len(name) <= _NAME_CHARS_MAX and name.isprintable() and not set(name) & set(" /:")
@@ -99,11 +99,11 @@ def _write_names(folder: Folder, names: Mapping[str, bytes]) -> None:
         RealDisk().create_folder(str(folder.path))
     except OSError as error:
         raise write_error(error, str(folder.path)) from error
-    # In one step: a crash leaves the old names or the new ones.
+    # Replaced in one step: a crash leaves the old names or the new ones.
     replace_file(RealDisk(), str(folder.names_path), [f"{text}\n".encode()])
 
 
-# --- which owner -----------------------------------------------------------------------------
+# --- owners of a root, and owners by text ---------------------------------------------------
 
 
 def owners_in(root: Value) -> list[Value]:
@@ -111,18 +111,18 @@ def owners_in(root: Value) -> list[Value]:
     if not isinstance(root, Index):
         return []
     lattice = root_lattice()
-    held: list[Value] = [get_in(root, _VENUES)]  # venues stand one level deeper
+    held: list[Value] = [get_in(root, _VENUES)]  # venues are one level deeper than owners
     held += [value for key, value in root.entries() if isinstance(lattice.child(key), OwnerLattice)]
     found: dict[Value, None] = {}
     for section in held:
         if isinstance(section, (Map, Index)):
             found.update((key, None) for key, _ in section.entries())
-    # Keys first, then DIDs, each in order.
+    # Public keys first, then DIDs.
     return sorted(found, key=lambda key: (not isinstance(key, bytes), str(key)))
 
 
 def section_owners(root: Value, section: Keyword) -> list[bytes]:
-    """Return the public keys that have a part of a section, in order."""
+    """Return the public keys of the owners with data in a section, in order."""
     held = get_in(root, [section])
     keys = held.keys() if isinstance(held, Map) else ()
     return sorted(key for key in keys if isinstance(key, bytes))
@@ -135,9 +135,10 @@ def resolve_owner(
 
     given:  an `Owner`, a public key (32 bytes or 64 hex digits), a unique prefix of 4 or more hex
             digits, a local name, a DID, or "own".
-    own, names, owners: the default owner, the local names, and the owners that a prefix is
-            compared with.
-    Raises: UsageError: it is something else, or a prefix of several owners; the text names them.
+    own, names, owners: the default owner, the local names, and the owners whose keys a prefix may
+            begin.
+    Raises: UsageError: `given` has another form, or is a prefix of no owner or of several, which
+            the text names.
     """
     if isinstance(given, Owner):
         return given.key
@@ -145,7 +146,7 @@ def resolve_owner(
         return bytes(given)
     if not isinstance(given, str):
         raise _not_an_owner(given)
-    # In this order: a name of the user's own hides no key, since no name can be read as one.
+    # Names before keys: no local name can be read as a key, so it hides none.
     if given == OWN_NAME and own is not None:
         return own
     if given in names:
@@ -157,7 +158,7 @@ def resolve_owner(
         raise _not_an_owner(given)
     if len(digits) == 2 * PUBLIC_KEY_BYTES:
         return bytes.fromhex(digits)
-    # Each owner once, also with a name.
+    # Each owner once, whether known by name, by data or as the default.
     known = dict.fromkeys([*names.values(), *owners, *([own] if own else [])])
     found = [key for key in known if isinstance(key, bytes) and key.hex().startswith(digits)]
     # "An ambiguous prefix raises `UsageError` with the candidates" (docs/design/front-door.md
@@ -168,7 +169,7 @@ def resolve_owner(
 
 
 def owner_of(key: Value, *, names: Mapping[str, bytes], owners: Iterable[Value]) -> Owner:
-    """Return an owner that prints as its local name, else as the shortest unique digits."""
+    """Return an owner that prints as its local name, else as its shortest unique digits."""
     for name, named in names.items():
         if named == key:
             return Owner(key, name)
@@ -196,7 +197,7 @@ def _ambiguous(given: str, digits: str, found: list[bytes]) -> UsageError:
             f"give at least {_PREFIX_DIGITS_MIN} hex digits of an owner, got {given!r}"
         )
     if not found:
-        return UsageError(f"no owner that is known here has a key that begins with {given!r}")
-    # Four digits more than were given tell them apart.
+        return UsageError(f"no owner known here has a key that begins with {given!r}")
+    # At least 4 digits more than given, to choose from.
     candidates = ", ".join(sorted(key.hex()[: max(16, len(digits) + 4)] for key in found))
     return UsageError(f"{len(found)} owners have a key that begins with {given!r}: {candidates}")

@@ -1,7 +1,7 @@
-"""Paths: how the keys of a path through a value are written, resolved and followed.
+"""Paths: parses the keys of a path through a value, and follows them.
 
 A key is written as it prints: `flights` (a string), `3` (an integer), `:value` (a keyword),
-`0x00ff` (bytes), `"3"` (a string that would read as something else).
+`0x00ff` (bytes), `"3"` (a string that would otherwise read as another kind of key).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from datalattice.errors import NoSuchPath, UsageError
 from datalattice.lattice import root_lattice
 
 KEYS_SHOWN: Final = 20
-"""Keys that an error lists where a path ends."""
+"""Most keys that the error about a missing key lists."""
 
-# What a 64-bit integer can have; longer ones are texts.
+# Up to 19 digits, as a 64-bit integer; longer numbers are strings.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*")  # pairs of digits: bytes
 
@@ -44,12 +44,10 @@ def _bytes_of(text: str, what: str) -> bytes:
 def parse_path_key(text: str) -> Value:
     """Return the cell that a written key stands for.
 
-    Raises: UsageError: it is empty, or begins like a keyword, bytes or a quoted string and is none.
+    Raises: UsageError: it is empty, or begins like bytes or a quoted string and is malformed.
     """
-    if text == "":  # an empty argument is nearly always a variable that was not set
-        raise UsageError(
-            'a key is empty; write "" in quotes that reach the command for the empty string'
-        )
+    if text == "":  # mostly a shell variable that was not set
+        raise UsageError("a key is empty; for the empty string write '\"\"'")
     if _INTEGER.fullmatch(text):
         return int(text)
     if text.startswith(":") and len(text) > 1:
@@ -57,7 +55,7 @@ def parse_path_key(text: str) -> Value:
     if text.startswith("0x"):
         return _bytes_of(text, "a key that begins with 0x")
     if text.startswith('"'):
-        return _quoted(text)  # a string that would read as something else
+        return _quoted(text)
     return text
 
 
@@ -66,18 +64,17 @@ def _quoted(text: str) -> str:
         value = json.loads(text)
     except ValueError as error:
         raise UsageError(f"a key in quotes is a JSON string, got {text}") from error
-    if not isinstance(value, str):  # a number in quotes is no JSON string
-        raise UsageError(f"a key in quotes is a JSON string, got {text}")
+    assert isinstance(value, str), "JSON that begins with a quote is a string"
     return value
 
 
 def canonical_path(keys: Sequence[Value]) -> list[Value]:
-    """Return the path with canonical keys as far as the lattice goes.
+    """Return the path with canonical keys as far as the lattice defines them.
 
-    There `queue` stands for `:queue`, and hex for an owner; below, keys mean what they say.
+    In that part `queue` stands for `:queue`, and hex for an owner. Keys below are unchanged.
     """
     lattice = root_lattice()
-    # The longest part that the lattice knows: what is below it has keys of its own kind.
+    # The longest part that the lattice knows; values below it have their own kinds of keys.
     for count in range(len(keys), 0, -1):  # from the whole path to its first key
         resolved = lattice.resolve_path(keys[:count])
         if resolved is not None:
@@ -88,12 +85,12 @@ def canonical_path(keys: Sequence[Value]) -> list[Value]:
 def value_at(value: Value, keys: Sequence[Value]) -> Value:
     """Return the value at the end of a canonical path.
 
-    Raises: NoSuchPath: there is none; the text tells what is there.
+    Raises: NoSuchPath: a key is missing; the text lists the keys beside it.
     """
     for depth, key in enumerate(keys):
         found = _step(value, key)
         if found is None:
-            # The part that was found, and the key that was not.
+            # Up to the missing key.
             at = "/".join(to_text(one) for one in keys[: depth + 1])
             raise NoSuchPath(f"there is nothing at {at}; {_hint(value)}")
         value = found
@@ -123,7 +120,6 @@ def _hint(value: Value) -> str:
     if isinstance(value, (Vector, List)):
         return f"the {kind_of(value)} there has positions 0 to {len(value) - 1}"
     if isinstance(value, (Map, Index)):
-        # The keys that there are help more than an error.
         keys = [to_text(key) for key, _ in islice(value.entries(), KEYS_SHOWN)]
         return f"the {kind_of(value)} there has: {', '.join(keys) or 'nothing'}"
     return f"a {kind_of(value)} has no keys"
@@ -138,7 +134,7 @@ def kind_of(value: Value) -> str:
 
 
 def count_of(value: Value) -> int | None:
-    """Return how many entries of a value can be listed; None when it is to be printed whole."""
+    """Return how many entries of a value can be listed; None: it is printed as a whole."""
     if isinstance(value, Signed):
         return 3  # value, public key, signature
     return len(value) if isinstance(value, (Map, Index, Vector, List, Set)) else None

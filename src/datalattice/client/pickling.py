@@ -1,6 +1,6 @@
-"""Pickling: handles travel as path, options, owner and name, and open the folder anew elsewhere.
+"""Pickling: a handle is pickled as path, options, owner and name; loading it opens the folder.
 
-For processes that are spawned, and for Spark. A handle of a node in memory does not travel.
+For spawned processes and Spark. A handle of a node in memory cannot be pickled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datalattice.client.node import open
 from datalattice.errors import UsageError
 
 _OWNER, _NAME, _PARTITION = 1, 3, 5
-"""Where these stand in the path of a cursor: `section, owner, :value, name, :partitions, id`."""
+"""Positions in the path of a cursor: `section, owner, :value, name, :partitions, id`."""
 
 
 def _parts(handle: Any) -> tuple[str, tuple[object, ...], dict[str, object]]:
@@ -40,11 +40,11 @@ def _parts(handle: Any) -> tuple[str, tuple[object, ...], dict[str, object]]:
 
 def _reduce(handle: Any) -> tuple[Any, ...]:
     binding = handle._binding
-    # Data in memory does not leave its process.
+    # Data in memory exists in its process only.
     if not isinstance(binding, NodeBinding) or binding.origin is None:
         raise UsageError(
-            f"a {type(handle).__name__} can be pickled if it is of a folder that datalattice.open "
-            "opened"
+            f"this {type(handle).__name__} cannot be pickled: only handles of a folder opened by "
+            "datalattice.open can"
         )
     return _reopened, (*binding.origin, *_parts(handle))
 
@@ -52,7 +52,7 @@ def _reduce(handle: Any) -> tuple[Any, ...]:
 def _reopened(
     path: str, options: Options, kind: str, given: tuple[object, ...], named: dict[str, object]
 ) -> object:
-    node = open(path, **options._asdict())  # opened anew: locks and threads do not travel
+    node = open(path, **options._asdict())
     return getattr(node, kind)(*given, **named)
 
 

@@ -1,4 +1,4 @@
-"""Remote: what the clients of the doors have in common, whatever the door speaks.
+"""Remote: what the clients of all doors share: timeouts, request ids and repeated calls.
 
 Source: docs/clients.md.
 """
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Final, TypeVar
 
 from datalattice.actions import ActionKind, ActionRequest
-from datalattice.client.calling import Client, check_answer
+from datalattice.client.calling import Client, check_answer_kind
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.resumption import RESUME_S
 from datalattice.client.retrying import RETRY_POLICY, Attempts, RetryPolicy
@@ -22,11 +22,11 @@ R = TypeVar("R", bound=Message)
 
 
 class CallPolicy:
-    """How a client of a door calls.
+    """How a client of a door waits and repeats.
 
-    timeout_s: the longest that a call waits for its answer.
-    entropy:   makes the ids of requests. retry: how often one with an id is sent again.
-    resume_s:  how long a stream whose connection was lost tries to go on; 0: not at all.
+    timeout_s: longest wait for the answer to a call.
+    entropy:   makes the ids of requests. retry: how often a request with an id is sent again.
+    resume_s:  how long a stream tries to resume after a lost connection; 0: not at all.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class CallPolicy:
         self._resume_s: Final = resume_s
 
     def _attempts(self, request: ActionRequest[Any], request_id: str | None) -> Attempts | None:
-        """Return what repeats a call; None: the action is not of kind ONCE, and needs no id."""
-        check_answer(request, stream=False)
-        # An action of another kind may be repeated by its caller, so nothing here decides it.
+        """Return the attempts of a call with an id; None: the action is not of kind ONCE."""
+        check_answer_kind(request, stream=False)
+        # Actions of other kinds have the same effect when repeated, so the caller may do that.
         if request.action.kind is not ActionKind.ONCE:
             return None
         return Attempts(self._retry, self._entropy, request.action.name, request_id)
@@ -55,10 +55,10 @@ class RemoteClient(CallPolicy, Client, ABC):
 
     @abstractmethod
     def _call(self, request: ActionRequest[R], request_id: str | None = None) -> R:
-        """Have an action done by one request."""
+        """Send one request; return its result."""
 
     def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
-        """Have an action done; as `Client.call`."""
+        """Perform an action; as `Client.call`."""
         attempts = self._attempts(request, request_id)
         if attempts is None:
             return self._call(request)

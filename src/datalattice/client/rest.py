@@ -3,10 +3,10 @@
     with RestClient("http://127.0.0.1:18080") as client:
         client.call(OfferRecords(topic="log", values=("hello",)))
 
-Errors of the service are raised as the class that raised them there. `written_request`,
-`read_result` and `EventReader` know no connection: the client with an event loop has them, too.
+Errors of the service are raised as the same class. `written_request`, `read_result` and
+`EventReader` do no input or output, so `AsyncRestClient` uses them too.
 
-Length: the forms of requests and answers stand beside the client that was there first.
+Length: the client, and the forms of requests and answers that both clients use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from datalattice.actions import (
     write_text,
 )
 from datalattice.cells import decode_message, encode_message
-from datalattice.client.calling import Token, body_pieces, check_answer, check_upload
+from datalattice.client.calling import Token, body_pieces, check_answer_kind, check_upload
 from datalattice.client.control import CALL_TIMEOUT_S, error_of
 from datalattice.client.credentials import delegation_headers
 from datalattice.client.network import (
@@ -61,7 +61,7 @@ from datalattice.client.retrying import (
     RETRY_POLICY,
     ConnectionLost,
     RetryPolicy,
-    unreached,
+    unreached_error,
 )
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy
@@ -84,20 +84,20 @@ _RAW: Final = "application/cvx-raw"
 _OCTETS: Final = "application/octet-stream"
 
 INFO_HEADER: Final = "x-file-info"
-"""Header of a file that comes as its bytes: what it is, as a document."""
+"""Header of an answer that is the bytes of a file: the file's size and hash as a document."""
 
-SILENCE_S: Final = 45.0  # three comments are missing: "a comment comes every 15 s" (docs/rest.md)
-"""How long a stream may be silent before its service counts as gone."""
+SILENCE_S: Final = 45.0  # three missing comments: "a comment comes every 15 s" (docs/rest.md)
+"""Longest silence of a stream before its service counts as ended."""
 
 LARGER: Final = "send fewer values at once, and large content as a file (PutFile, up to 4 GiB)"
-"""What to do with a request that is too long."""
+"""The remedy for a request that is too long."""
 
 PLAIN_HINT: Final = "; if it has TLS, connect by https://"
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _HASHES: Final = {"hash": "x-value-id", "root_hash": "x-root-hash"}
-"""Fields of a result that is a value, and the headers that they come in."""
+"""The headers in which the other fields of a result with a value arrive."""
 
 
 class RestClient(RemoteClient):
@@ -105,13 +105,13 @@ class RestClient(RemoteClient):
 
     url:   `http://host:port`, `https://host:port`, `did:key:...@host:port`, or the path of a Unix
            socket.
-    token: a bearer token, or what returns one for each request; without it the caller is anonymous,
-           or the owner of the socket.
-    delegations: what owners let that caller use, as `make_delegation` returns it.
-    did:   of the node that must answer, whatever signed its certificate; BadSignature if another
-           one does, before anything is sent. tls: verifies certificates in another way.
-    entropy: makes the ids of requests. retry: how often one with an id is sent again.
-    resume_s: how long a stream whose connection was lost tries to go on; 0: not at all.
+    token: a bearer token, or a function that returns one for each request; without it the caller is
+           anonymous, or the owner of the socket.
+    delegations: owners' permissions for that caller, as `make_delegation` returns them.
+    did:   the DID that the node must prove, whoever signed its certificate; BadSignature if it does
+           not, before a request is sent. tls: verifies certificates in place of `did`.
+    entropy: makes the ids of requests. retry: how often a request with an id is sent again.
+    resume_s: how long a stream tries to resume after a lost connection; 0: not at all.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class RestClient(RemoteClient):
         super().__init__(timeout_s, entropy, retry, resume_s)
         self._token = token
         self._shown = delegation_headers(delegations)
-        self._make = _connector(DoorPlace.parse(url, tls, did, clock), timeout_s, tls)
+        self._make = _connector(DoorLocation.parse(url, tls, did, clock), timeout_s, tls)
         self._connection = self._make()
         self._streams: WeakSet[RestStream[Any]] = WeakSet()
 
     def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
-        """Have an action done whose body is long; as `Client.upload`."""
+        """Perform an action with a long body; as `Client.upload`."""
         check_upload(request)
         pieces = chain([request.data], body_pieces(body))  # type: ignore[attr-defined]
         answer = self._send(self._connection, request, body=pieces)
@@ -148,13 +148,13 @@ class RestClient(RemoteClient):
         return read_result(request, answer.headers.get, self._read(answer))
 
     def stream(self, request: ActionRequest[R]) -> RestStream[R]:
-        """Return the results of a streaming action as they come. Nothing is asked for before.
+        """Return the results of a streaming action; the request is sent when iteration begins.
 
-        It goes on behind the last result after the connection was lost, and with a new token after
-        the one that it showed has ended.
-        Raises: as `call`, in the iteration. StaleToken: what follows the last result is gone.
+        The stream resumes behind the last result after a lost connection, and with a new token
+        after its token has expired.
+        Raises: from the iteration, as `call`. StaleToken: the results after the last one are gone.
         """
-        check_answer(request, stream=True)
+        check_answer_kind(request, stream=True)
         stream = RestStream(self, request)
         self._streams.add(stream)
         return stream
@@ -167,7 +167,7 @@ class RestClient(RemoteClient):
         *,
         body: Iterable[bytes] | None = None,
     ) -> http.client.HTTPResponse:
-        """Send a request; return the answer to it. body: instead of its own. Raises: as `call`."""
+        """Send a request, with `body` in place of its own; return its answer. Raises: as `call`."""
         verb, target, own, headers = written_request(request, self._token, {**self._shown, **more})
         _connect(connection)
         try:
@@ -176,21 +176,21 @@ class RestClient(RemoteClient):
             except (BrokenPipeError, ConnectionResetError):
                 if body is None and not own:
                     raise
-                # The service has refused it before all was sent: the answer says why.
+                # The service refused the request before all was sent: its answer says why.
             answer = connection.getresponse()
         except TimeoutError as error:
-            connection.close()  # the answer may come yet, and would be taken for another one
+            connection.close()  # a late answer would be read as the answer to the next request
             raise Timeout(f"no answer to {request.action.name} in {self._timeout_s} s") from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             reason = tls_reason(error)
-            # What a door with TLS does when plain text comes.
+            # A door with TLS answers plain text like this.
             is_plain = type(connection) is http.client.HTTPConnection
             if is_plain and isinstance(error, (http.client.BadStatusLine, ConnectionResetError)):
                 reason += PLAIN_HINT
             raise ConnectionLost(f"the service cannot be reached: {reason}") from error
         except BaseException:
-            connection.close()  # Ctrl-C: as for a timeout
+            connection.close()  # KeyboardInterrupt: as for a timeout
             raise
         if answer.status >= 400:
             raise problem_error(answer.status, self._read(answer))
@@ -214,7 +214,7 @@ class RestClient(RemoteClient):
 
 
 class RestStream(ResultStream[R]):
-    """The results of a stream, on a connection of their own. Close it, or use it in `with`.
+    """The results of a stream, on its own connection. Close it, or use it in `with`.
 
     Iteration raises the service's error as the same class.
     """
@@ -237,7 +237,7 @@ class RestStream(ResultStream[R]):
                 return
 
     def _connected(self) -> Iterator[R]:
-        """Yield the results that come on one connection."""
+        """Yield the results that one connection delivers."""
         events: EventReader[R] = EventReader(self._going)
         connection = self._client._make()
         try:
@@ -246,7 +246,7 @@ class RestStream(ResultStream[R]):
             answer = self._client._send(connection, self._going.request)
             if self._socket is not None:
                 self._socket.settimeout(SILENCE_S)
-            info = answer.getheader(INFO_HEADER)  # of a file, whatever its media type
+            info = answer.getheader(INFO_HEADER)  # only the bytes of a file have this header
             if info is not None:
                 pieces = PieceReader(self._going, info)
                 while not self._closed.is_set() and (data := answer.read(CHUNK_BYTES_MAX)):
@@ -269,11 +269,11 @@ class RestStream(ResultStream[R]):
         return next(self._items)
 
     def close(self) -> None:
-        """End it, here and in the service; who waits for it is woken."""
+        """End the stream, here and in the service; a thread that waits for a result returns."""
         self._closed.set()
         if self._socket is not None:
-            # A reader in another thread waits in the socket: `close` alone would not wake it.
-            with contextlib.suppress(OSError):  # the service has ended it already
+            # `close` would not wake a thread that waits in `recv`; `shutdown` does.
+            with contextlib.suppress(OSError):  # the service has ended the connection
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
@@ -291,7 +291,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class _PinnedConnection(http.client.HTTPSConnection):
-    """HTTP over TLS, to the node of a DID alone."""
+    """HTTP over TLS to a node that proves its DID."""
 
     def __init__(self, host: str, port: int | None, timeout_s: float, pin: DoorPin) -> None:
         super().__init__(host, port, timeout=timeout_s, context=unverified())
@@ -302,16 +302,17 @@ class _PinnedConnection(http.client.HTTPSConnection):
         """Connect. Raises: OSError. BadSignature: another node answers."""
         super().connect()
         shown = self.sock.getpeercert(binary_form=True) or b""
-        # Security: before the request, and with it the caller's token, is sent.
+        # The node proves its DID before a request, with the caller's token, is sent.
         if not self._pin.knows(shown):
             statements = read_statements(self.host, self.port, self._timeout_s)
             self._pin.check(shown, statements, f"{self.host}:{self.port}")
 
 
 def _connect(connection: http.client.HTTPConnection) -> None:
-    """Connect, unless it is connected. Raises: ConnectionLost: nothing was sent."""
+    """Connect, unless already connected. Raises: ConnectionLost: nothing was sent."""
     held = connection.sock
-    # Between requests a service says nothing: what can be read is the end. (TLS itself may talk.)
+    # Between requests a service sends nothing, so a readable socket has reached its end. (With TLS
+    # it may be a message of TLS itself.)
     if held is not None and not isinstance(held, ssl.SSLSocket):
         look = select.poll()
         look.register(held, select.POLLIN)
@@ -322,14 +323,14 @@ def _connect(connection: http.client.HTTPConnection) -> None:
             connection.connect()
         except OSError as error:
             connection.close()
-            raise unreached(f"the service cannot be reached: {tls_reason(error)}") from error
+            raise unreached_error(f"the service cannot be reached: {tls_reason(error)}") from error
         except BaseException:
             connection.close()
             raise
 
 
-class DoorPlace(NamedTuple):
-    """Where a door of HTTP is. path: of a Unix socket, "" at a host. pin: of the node there."""
+class DoorLocation(NamedTuple):
+    """The location of an HTTP door. path: of a Unix socket, else "". pin: of the node there."""
 
     path: str = ""
     host: str = ""
@@ -340,17 +341,17 @@ class DoorPlace(NamedTuple):
     @classmethod
     def parse(
         cls, url: str, tls: ssl.SSLContext | None, did: str | None, clock: Clock | None
-    ) -> DoorPlace:
-        """Return the place that a client was given; arguments as of `RestClient`.
+    ) -> DoorLocation:
+        """Return the location that the arguments of `RestClient` give.
 
-        Raises: UsageError: it is malformed, or the rest does not fit it. PeerUnavailable: there is
-                no socket.
+        Raises: UsageError: the URL is malformed, or contradicts `did` or `tls`. PeerUnavailable:
+                there is no socket.
         """
-        named, place = split_door(url)
+        named, target = split_door(url)
         pin = pin_of(did, named, clock)
         if pin is not None and tls is not None:
-            raise UsageError("tls and did: a certificate is verified in one way")
-        url = place if named is None else f"https://{place}"
+            raise UsageError("give either tls or did: each verifies the door by itself")
+        url = target if named is None else f"https://{target}"
         if pin is not None and not url.startswith("https://"):
             raise UsageError(f"{pin.did} is proved over TLS: https://host:port, got {url!r}")
         if "://" not in url:
@@ -364,16 +365,16 @@ class DoorPlace(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The URL that the targets of requests are behind."""
+        """The URL to which the targets of requests are appended."""
         host = f"[{self.host}]" if ":" in self.host else self.host or "localhost"
         port = "" if self.port is None else f":{self.port}"
         return f"{'https' if self.is_tls else 'http'}://{host}{port}"
 
 
 def _connector(
-    place: DoorPlace, timeout_s: float, tls: ssl.SSLContext | None
+    location: DoorLocation, timeout_s: float, tls: ssl.SSLContext | None
 ) -> Callable[[], http.client.HTTPConnection]:
-    path, host, port, is_tls, pin = place
+    path, host, port, is_tls, pin = location
     if path:
         return lambda: _UnixConnection(path, timeout_s)
     if pin is not None:
@@ -388,7 +389,10 @@ def written_request(
     token: Token | None,
     more: Mapping[str, str] = NO_HEADERS,
 ) -> tuple[str, str, bytes | None, dict[str, str]]:
-    """Return (verb, target, body, headers) of a request. Raises: UsageError: it has no route."""
+    """Return (verb, target, body, headers) of a request.
+
+    Raises: UsageError: the action has no route in REST. LimitExceeded: the body is too long.
+    """
     target, body, kind = _written(request)
     headers = {"accept": f"application/json, {_RAW}", "user-agent": "datalattice", **more}
     if {"value", "hash"} <= {field.name for field in request.action.result.declared()}:
@@ -403,9 +407,10 @@ def written_request(
 
 
 def read_result(request: ActionRequest[R], header: Callable[[str, str], str], body: bytes) -> R:
-    """Return the result that an answer has. header: returns a header by name, or its second value.
+    """Return the result in an answer. header: returns a header by name, or its second argument.
 
-    Raises: ProtocolViolation: it is not JSON. BadFormat, UsageError: it is another document.
+    Raises: ProtocolViolation: the answer is not JSON. BadFormat, UsageError: it does not fit the
+            result.
     """
     result = request.action.result
     fields = {field.name: field for field in result.declared()}
@@ -425,7 +430,7 @@ def read_result(request: ActionRequest[R], header: Callable[[str, str], str], bo
 
 
 class EventReader(Generic[R]):
-    """Reads server-sent events, line by line, and takes note of their tokens."""
+    """Reads server-sent events line by line, and notes their resume tokens."""
 
     def __init__(self, going: Resumption[Any]) -> None:
         self._going: Final = going
@@ -434,7 +439,7 @@ class EventReader(Generic[R]):
         self._is_over = False
 
     def read(self, line: str) -> R | None:
-        """Return the result that a line has, None if it has none.
+        """Return the result in a line, None if it has none.
 
         Raises: the service's error, as the same class.
         """
@@ -445,7 +450,7 @@ class EventReader(Generic[R]):
             self._token = text
         elif name == "data":
             return self._item(_json(text))
-        elif not name and not text:  # the end of an event; other lines without a name are comments
+        elif not name and not text:  # an empty line ends an event; ": text" is a comment
             self._going.reached(self._token)
             self._event = self._token = ""
         return None
@@ -464,16 +469,16 @@ class EventReader(Generic[R]):
         return from_document(self._result, document)
 
     def check_over(self) -> None:
-        """Check that the service said that this is the end. Raises: PeerUnavailable."""
+        """Raise PeerUnavailable unless the service sent the event `end`."""
         if not self._is_over:
-            raise PeerUnavailable("the service went away in the middle of a stream")
+            raise PeerUnavailable("the service closed the connection in the middle of a stream")
 
 
 class PieceReader:
-    """Reads a file that comes as its bytes, and takes note of what is left."""
+    """Reads a file that arrives as bytes, and notes the range that is left."""
 
     def __init__(self, going: Resumption[Any], info: str) -> None:
-        """info: the header that says what the file is."""
+        """info: the header `INFO_HEADER`."""
         self._going: Final = going
         asked: GetFile | GetContent = going.request
         about: Any = from_document(asked.about().action.result, _json(info))
@@ -493,23 +498,23 @@ class PieceReader:
         return FilePiece(data=data, start=start, size=info.size, hash=info.hash)
 
     def check_over(self) -> None:
-        """Check that all came. Raises: PeerUnavailable."""
+        """Raise PeerUnavailable unless all bytes have arrived."""
         if self._at < self._stop:
-            raise PeerUnavailable("the service went away in the middle of a file")
+            raise PeerUnavailable("the service closed the connection in the middle of a file")
 
 
 def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        raise ProtocolViolation("the service answered with a text that is not UTF-8") from error
+        raise ProtocolViolation("the service's answer is not UTF-8 text") from error
 
 
 def _json(body: bytes | str) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise ProtocolViolation("the service answered with something other than JSON") from error
+        raise ProtocolViolation("the service's answer is not JSON") from error
 
 
 def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
@@ -521,8 +526,8 @@ def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
     path = route.target(REST_BASE)
     for name in route.fields:
         text = write_text(fields[name], getattr(request, name))
-        if not text and "..." not in path:  # a path has no empty part
-            raise UsageError(f"{name}: it is empty")
+        if not text and "..." not in path:  # a path has no empty segments
+            raise UsageError(f"{name} is empty; it has at least one character")
         is_long = f"{{{name}...}}" in path
         path = path.replace(
             f"{{{name}...}}" if is_long else f"{{{name}}}", quote(text, "/" if is_long else "")
@@ -550,11 +555,11 @@ def _written(request: ActionRequest[Any]) -> tuple[str, bytes | None, str]:
 
 
 def _bounded(document: Any) -> bytes:
-    """Return a document as the body of a request. Raises: LimitExceeded: no door takes it."""
+    """Return a document as the body of a request. Raises: LimitExceeded: it is too long."""
     body = json.dumps(document).encode()
     if len(body) > MESSAGE_BYTES_MAX:
         raise LimitExceeded(
-            f"the request has {len(body)} bytes as JSON, {MESSAGE_BYTES_MAX} at most; {LARGER}"
+            f"a request has at most {MESSAGE_BYTES_MAX} bytes of JSON, got {len(body)}; {LARGER}"
         )
     return body
 
@@ -566,7 +571,7 @@ def _query(field: FieldInfo, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def problem_error(status: int, body: bytes) -> Exception:
-    """Return the error that a problem document stands for. status: of the answer."""
+    """Return the error that a problem document stands for. status: the answer's HTTP status."""
     try:
         problem = json.loads(body)
         code, text = str(problem["code"]), str(problem["detail"])

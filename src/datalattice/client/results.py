@@ -1,4 +1,4 @@
-"""Results: what every client returns for an action that answers with a stream."""
+"""Results: the streams that clients return for actions with many results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ResultStream(Protocol[T_co]):
-    """Results that come over time. Use it in `with`, or `close` it, from any thread.
+    """Results that arrive over time. Use it in `with`, or `close` it, from any thread.
 
     Iteration waits for each result, raises the service's error as the same class, and ends when the
     stream is closed.
@@ -18,7 +18,7 @@ class ResultStream(Protocol[T_co]):
     def __iter__(self) -> Iterator[T_co]: ...
 
     def close(self) -> None:
-        """End it, here and in the service; who waits for it is woken."""
+        """End the stream, here and in the service; a thread that waits for a result returns."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
-"""Resumption: how a client of a stream goes on after its connection was lost.
+"""Resumption: how a client resumes a stream after a lost connection.
 
-The service gives a token with each item, and one at the beginning. A client that is cut off asks
-again with the last one, until the service answers or its time is over.
+The service gives a token at the beginning and with each item. After a lost connection the client
+sends its request again with the last token, until the service answers or the time is over.
 
 Source: docs/rest.md "Events"; docs/grpc.md "Streams".
 """
@@ -18,19 +18,19 @@ from datalattice.errors import DataLatticeError, Draining, PeerUnavailable, Time
 Q = TypeVar("Q", bound=ActionRequest[Any])
 
 RESUME_S: Final = 20.0
-"""How long a stream tries to go on: long enough for a service that is started anew."""
+"""Longest time for resuming a stream: enough for a restart of the service."""
 
 PAUSE_S: Final = 0.05
-"""Pause before the first try; it doubles up to `PAUSE_MAX_S`."""
+"""Pause before the first attempt; it doubles up to `PAUSE_MAX_S`."""
 
 PAUSE_MAX_S: Final = 1.0
 
 
 class Resumption(Generic[Q]):
-    """The request of a stream, as it is made again after the last item.
+    """The request with which a stream resumes behind its last item.
 
-    resume_s: how long to try; 0: not at all. renews: each request has a credential of its own, so
-    one that has ended is followed by the next.
+    resume_s: how long to try; 0: not at all. renews: whether each request gets a new credential,
+    so that a stream can resume after its credential has expired.
     """
 
     def __init__(
@@ -50,20 +50,21 @@ class Resumption(Generic[Q]):
         self._has_begun = bool(getattr(request, "resume", ""))
 
     def reached(self, token: str) -> None:
-        """Take note of the token of an item, or of the beginning; "" is none."""
+        """Note the token of an item or of the beginning; "": no token."""
         if token:
             self.go_on(with_resume(self.request, token))
 
     def go_on(self, request: Q) -> None:
-        """Take note of the request for the rest."""
+        """Note the request for the rest of the stream."""
         self.request, self._has_begun = request, True
         self._give_up_s, self._pause_s = None, PAUSE_S
 
     def pause_s(self, error: DataLatticeError) -> float:
-        """Return after how many seconds to ask again. Raises: the error, if that is of no use."""
+        """Return the pause before the next attempt, in seconds. Raises: `error`, if it is final."""
         if not self._has_begun or not self._resume_s:
             raise error
-        # The credential had ended in the middle: a request that is refused at once has no use.
+        # The credential expired during the stream. `_give_up_s` is set then, so that a new
+        # credential that is refused at once ends the attempts.
         if isinstance(error, Unauthenticated) and self._renews and self._give_up_s is None:
             self._give_up_s = self._now_s()
             return 0.0

@@ -1,7 +1,7 @@
-"""Retrying: a request with an id is sent again when its answer was lost.
+"""Retrying: decides after a failure whether a request with an id is sent again, and when.
 
-The service keeps the result of such a request under its id, so it is done once however often it is
-sent. Here it is decided after each failure whether it is sent again, and after what pause.
+The service keeps the result of such a request under its id, so it performs it once, however often
+it is sent.
 
 Source: docs/design/service.md "Repeating an effect".
 """
@@ -26,13 +26,13 @@ from datalattice.errors import (
 )
 
 IDEMPOTENCY_KEY: Final = "idempotency-key"
-"""The header of HTTP with the id of a request."""
+"""The HTTP header with the id of a request."""
 
 REQUEST_ID_BYTES: Final = 16
-"""Random bytes of an id: no two requests have the same."""
+"""Random bytes of an id, enough to make it unique."""
 
 TIMEOUTS_MAX: Final = 2
-"""Sends of one request that wait in vain for their answer: each takes all of the client's time."""
+"""Most sends of one request that time out: each takes the client's whole `timeout_s`."""
 
 _SAYS_NOTHING: Final = (
     Unavailable,
@@ -41,16 +41,17 @@ _SAYS_NOTHING: Final = (
     Unauthorized,
     ProtocolViolation,
 )
-"""Answers of a service that did not look for the id: what an earlier send did is still open."""
+"""Errors that a service gives before it looks up the id: an earlier send may have had an effect."""
 
 
 class ConnectionLost(PeerUnavailable):
-    """The service was not reached, or went away before it answered. was_sent: it may have begun."""
+    """The service was not reached, or ended the connection before it answered."""
 
     was_sent = True
+    """Whether the request may have arrived."""
 
 
-def unreached(text: str) -> ConnectionLost:
+def unreached_error(text: str) -> ConnectionLost:
     """Return the error of a request that was not sent."""
     error = ConnectionLost(text)
     error.was_sent = False
@@ -59,10 +60,10 @@ def unreached(text: str) -> ConnectionLost:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a request with an id is sent, at most, and the pauses in between.
+    """The most sends of a request with an id, and the pauses between them.
 
-    first_s: before the second send; it doubles up to `most_s`. By default 11 s in all, in which a
-    service that was stopped is there again.
+    first_s: the pause before the second send; it doubles up to `most_s`. The default pauses are
+    11 s in all, enough for a restart of the service.
     """
 
     tries: int = 8
@@ -79,7 +80,7 @@ class Attempts:
     def __init__(
         self, policy: RetryPolicy, entropy: Entropy, action: str, request_id: str | None
     ) -> None:
-        """request_id: None: a new one. Raises: UsageError: it is malformed."""
+        """request_id: None: a new one is made. Raises: UsageError: it is malformed."""
         made = entropy.bytes(REQUEST_ID_BYTES).hex() if request_id is None else request_id
         check_request_id(made)
         self.id: Final = made
@@ -93,24 +94,24 @@ class Attempts:
     def pause_after(self, error: DataLatticeError) -> float:
         """Return the seconds to wait before the request is sent again.
 
-        Raises: the error, if it answers all sends. OutcomeUnknown: it was sent often enough,
-                and one of the sends may have been done.
+        Raises: `error`, if it says what became of all sends. OutcomeUnknown: the policy allows no
+                further send, and one of them may have had its effect.
         """
         if isinstance(error, ConnectionLost):
             self._is_open |= error.was_sent
-        # An answer that is not the service's own is that of a gateway, which may have passed it on.
+        # A gateway gave an answer that no service gives, and may have forwarded the request.
         elif isinstance(error, (OutcomeUnknown, ProtocolViolation)):
             self._is_open = True
         elif isinstance(error, Timeout):
             self._is_open = True
             self._timeouts += 1
-        # Nothing is open: the error says what became of the request.
+        # No send may still have an effect, or the error comes from the look-up of the id.
         if not self._is_open or not isinstance(error, _SAYS_NOTHING):
             raise error
         if self._sent >= self._policy.tries or self._timeouts >= TIMEOUTS_MAX:
             raise OutcomeUnknown(
-                f"{self._action} was sent {self._sent} times, and whether it was done is unknown; "
-                f"the same request with the id {self.id} would tell ({error})"
+                f"{self._action} was sent {self._sent} times, and it is not known whether it "
+                f"happened; send the same request with the id {self.id} to learn that ({error})"
             ) from error
         self._sent += 1
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self._policy.most_s)

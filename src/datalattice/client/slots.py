@@ -1,9 +1,9 @@
-"""Slots: the parts of a root that an edit changed, and how they are sent to a node.
+"""Slots: the parts of a root that an edit changed, in the form that is sent to a node.
 
 An edit is made on a copy of the root. A *slot* is a path with its value before and after: the entry
 of an owner, or the deepest path that the lattice names. A node sets all slots of an edit at once if
-each still has the value that the edit began with. Otherwise it sets none, and the edit is made
-again on the present root. So nothing is lost, and nothing is done twice.
+each still has the value that the edit began with. Otherwise it sets none, and the edit runs again
+on the newer root. So each edit is applied once, to the root that it read.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from datalattice.lattice import (
     get_in,
 )
 
-SLOTS_MAX: Final = 1_000  # a node applies them in one turn
+SLOTS_MAX: Final = 1_000  # a node sets them without doing anything else meanwhile
 """Most slots of one edit."""
 
-_SLOT_DEPTH_MAX: Final = 8  # deeper paths lie inside one signed slot
+_SLOT_DEPTH_MAX: Final = 8  # deeper paths are inside one signed slot
 """Most keys of a slot's path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A path in a root with its value before and after an edit; None where there is no value."""
+    """A path in a root with its value before and after an edit; None: no value."""
 
     path: tuple[Value, ...]
     before: Value
     after: Value
 
     def to_cell(self) -> Vector:
-        """Return the slot as it is sent: the value before is named by its hash."""
-        # By hash: the value itself is with the node already.
+        """Return the slot as it is sent: [path, hash of the value before, value after]."""
+        # The hash is enough, because the node has the value.
         return Vector.of((Vector.of(self.path), value_hash(self.before), self.after))
 
 
@@ -64,17 +64,20 @@ class SlotMoved(Exception):
 
 
 def changed_slots(lattice: Lattice, before: Value, after: Value) -> list[Slot]:
-    """Return what differs between two roots. Raises: UsageError: more than an edit may change."""
+    """Return the slots that differ between two roots.
+
+    Raises: UsageError: more than `SLOTS_MAX` differ.
+    """
     slots: list[Slot] = []
-    for slot in differing(lattice, before, after):
-        if len(slots) == SLOTS_MAX:  # counted while they are found
+    for slot in differing_slots(lattice, before, after):
+        if len(slots) == SLOTS_MAX:
             raise UsageError(f"one edit changes at most {SLOTS_MAX} slots; make several edits")
         slots.append(slot)
     return slots
 
 
-def differing(lattice: Lattice, before: Value, after: Value) -> Iterator[Slot]:
-    """Yield what differs between two roots, however much it is."""
+def differing_slots(lattice: Lattice, before: Value, after: Value) -> Iterator[Slot]:
+    """Yield the slots that differ between two roots, without a limit."""
     return _differing(lattice, (), before, after)
 
 
@@ -83,7 +86,7 @@ def _differing(
 ) -> Iterator[Slot]:
     if same(before, after):
         return
-    # Parts that the zero has, too, did not change.
+    # A missing value is compared as empty: all parts of `after` are new.
     own = _emptied(lattice.zero()) if before is None else before
     if _is_entered(lattice, path) and _are_containers(own, after):
         assert isinstance(own, (Map, Index))
@@ -98,7 +101,7 @@ def _differing(
 
 
 def _emptied(zero: Value) -> Value:
-    """Return a container with nothing in it, of the kind of a zero that may have parts."""
+    """Return an empty container of the kind of a zero, which may itself have entries."""
     if isinstance(zero, Index):
         return EMPTY_INDEX
     return EMPTY_MAP if isinstance(zero, Map) else zero
@@ -107,7 +110,7 @@ def _emptied(zero: Value) -> Value:
 def _is_entered(lattice: Lattice, path: tuple[Value, ...]) -> bool:
     if isinstance(lattice, (KeyedLattice, OwnerLattice)):
         return True
-    # The level above signatures: owners change apart.
+    # The level above signed values, so that each owner's value is a slot.
     return len(path) < _SLOT_DEPTH_MAX and isinstance(lattice.child(Keyword("any")), SignedLattice)
 
 
@@ -116,11 +119,10 @@ def _are_containers(before: Value, after: Value) -> bool:
 
 
 def read_slots(cell: Value) -> list[WantedSlot]:
-    """Return (path, hash of the value before, value after) of slots as they travel.
+    """Return (path, hash of the value before, value after) of slots in their sent form.
 
     Raises: UsageError: the cell has another shape.
     """
-    # From another process: its shape is checked.
     if not isinstance(cell, Vector) or not 0 < len(cell) <= SLOTS_MAX:
         raise UsageError(f"slots are a vector of 1 to {SLOTS_MAX}")
     found: list[WantedSlot] = []
@@ -134,9 +136,9 @@ def read_slots(cell: Value) -> list[WantedSlot]:
 
 
 def present_slots(root: Value, wanted: Iterable[WantedSlot]) -> list[Slot]:
-    """Return slots with the values they have in `root`.
+    """Return slots with their values in `root`.
 
-    Raises: SlotMoved: one has another value than is expected.
+    Raises: SlotMoved: one has another value than expected.
     """
     found: list[Slot] = []
     for path, expected, after in wanted:
@@ -150,9 +152,9 @@ def present_slots(root: Value, wanted: Iterable[WantedSlot]) -> list[Slot]:
 
 
 def with_slots(lattice: Lattice, root: Value, slots: Iterable[Slot]) -> Value:
-    """Return a root with the values after an edit in its slots."""
+    """Return a root with the slots' values after the edit."""
     for slot in slots:
-        # An entry that is gone after the edit is removed, not set to None.
+        # An entry without a value after the edit is removed, not set to None.
         if slot.after is not None:
             root = assoc_in(root, slot.path, slot.after, lattice)
             continue

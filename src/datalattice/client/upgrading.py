@@ -1,12 +1,12 @@
-"""Upgrading: the versions of what is in a folder, checked and raised before anything is written.
+"""Upgrading: checks the versions of a folder's parts, and raises them before anything is written.
 
     DIR/format.json         {"package": "0.1.0", "parts": {"folder": 1, "settings": 2, "store": 5}}
-    DIR/before-store-5/     the files as they were before a migration; remove it when all is well
+    DIR/before-store-5/     the files before a migration; delete it once the folder works
 
-A folder with a part of a newer version is refused and stays as it is. One with an older part is
-migrated, each step in this order: the files that it changes are copied, the step makes them anew
-from the copies, the new version is noted. Each is durable before the next begins, and a step that
-was interrupted at any point is made again from the same copies, so a crash loses nothing.
+A folder with a part of a newer version is refused and left unchanged. One with an older part is
+migrated step by step: the files that a step changes are copied, the step makes them anew from the
+copies, and the new version is recorded. Each of these is durable before the next begins, and an
+interrupted step is repeated from the same copies, so a crash loses nothing.
 
 Source: docs/node.md "Upgrades".
 """
@@ -30,17 +30,17 @@ PARTS: Final[Mapping[str, int]] = {"folder": 1, "settings": 2, "store": FOLDER_V
 """The versions that this package writes."""
 
 UNNOTED: Final[Mapping[str, int]] = {"folder": 1, "settings": 2, "store": 5}
-"""The versions in a folder that was made before they were noted."""
+"""The versions in a folder without `format.json`, which older packages made."""
 
 _WRITER_WAIT_S: Final = 10.0
-"""How long a migration waits for a command that is just writing."""
+"""Longest wait of a migration for a command that is writing."""
 
 
 class Migration(NamedTuple):
     """One step to a version of a part.
 
-    files: what it changes, below the folder. make: makes them from their copies in the first
-           folder, in the second one; it may be called again after a crash at any point.
+    files: the files that it changes, relative to the folder. make: called with the folder of the
+           copies and the folder itself, makes the new files; also again after a crash.
     """
 
     part: str
@@ -50,13 +50,13 @@ class Migration(NamedTuple):
 
 
 MIGRATIONS: Final[tuple[Migration, ...]] = ()
-"""All steps there are, by version. A store of version 5 gets version 6 from its next writer."""
+"""All steps, by version. A store of version 5 needs none: its next writer raises it to 6."""
 
 
 def check_format(folder: Path, parts: Mapping[str, int] = PARTS) -> dict[str, int]:
     """Return the versions of a folder's parts.
 
-    Raises: StoreVersion: one is newer than this package. Corruption: the note cannot be read.
+    Raises: StoreVersion: one is newer than this package. Corruption: `format.json` is malformed.
     """
     path = folder / FORMAT_FILE
     try:
@@ -65,11 +65,11 @@ def check_format(folder: Path, parts: Mapping[str, int] = PARTS) -> dict[str, in
         package = str(document["package"])
         found = {str(part): int(version) for part, version in document["parts"].items()}
     except FileNotFoundError:
-        # A new folder has our versions; one without a note was written before there were notes.
+        # A new folder has our versions; older packages made folders without this file.
         is_new = not (folder / "store").exists()
         return dict(parts) if is_new else {part: UNNOTED.get(part, 0) for part in parts}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Corruption(f"{path} is not a note of versions: {error}") from error
+        raise Corruption(f"{path} is not a record of versions: {error}") from error
     for part, version in found.items():
         # "A package that finds a newer part refuses the folder, names both versions, and changes
         # nothing in it" (docs/node.md).
@@ -87,14 +87,14 @@ def guard_folder(
     parts: Mapping[str, int] = PARTS,
     migrations: Sequence[Migration] = MIGRATIONS,
 ) -> list[Migration]:
-    """Have the parts of a folder at our versions, and note them; return the steps that it took.
+    """Bring the parts of a folder to our versions, and record these; return the steps taken.
 
-    Raises: as `check_format`. StoreLocked: a command goes on writing. StoreFull, StoreFailed.
+    Raises: as `check_format`. StoreLocked: a command wrote all the time. StoreFull, StoreFailed.
     """
     found = check_format(folder, parts)
     steps = [one for one in migrations if found.get(one.part, 0) < one.version]
     if steps:
-        # A command that has begun to write finishes first: it knows the old form alone.
+        # A command that is writing finishes first, because it writes the old form.
         lock = folder / "store" / "lock"
         disk = RealDisk()
         turn = None
@@ -105,8 +105,8 @@ def guard_folder(
         try:
             for step in steps:
                 _make(folder, step)
-                # Noted after each step: "a crash in between loses nothing, and the next start goes
-                # on" (docs/node.md).
+                # Recorded after each step: "a crash in between loses nothing, and the next start
+                # goes on" (docs/node.md).
                 found[step.part] = step.version
                 _note(folder, found)
         finally:
@@ -118,9 +118,9 @@ def guard_folder(
 
 
 def _make(folder: Path, step: Migration) -> None:
-    """Copy what a step changes, unless that was done, and make the step."""
+    """Copy the files that a step changes, unless there are copies, and take the step."""
     copies = folder / f"before-{step.part}-{step.version}"
-    # A folder with this name is complete: what lies beside it may be half made.
+    # Only complete copies get this name, by the rename below.
     if not copies.exists():
         disk, fresh = RealDisk(), copies.with_suffix(".new")
         shutil.rmtree(fresh, ignore_errors=True)
@@ -129,7 +129,7 @@ def _make(folder: Path, step: Migration) -> None:
             if (folder / name).exists():
                 (fresh / name).parent.mkdir(parents=True, exist_ok=True)
                 replace_file(disk, str(fresh / name), [(folder / name).read_bytes()])
-        # The name appears once everything in the folder is durable.
+        # After `replace_file`, which makes each copy durable.
         fresh.rename(copies)
         disk.sync_folder(str(folder))
     step.make(copies, folder)

@@ -1,11 +1,11 @@
-"""Uploads: a byte string that arrives in pieces, stored as it comes, before an edit names it.
+"""Uploads: stores a byte string piece by piece, before an edit refers to it.
 
     with node.upload() as upload:
         upload.write(piece)
         drive.write("/film", upload.finish())
 
-Its finished parts are in the store, so it needs little memory however long it is. What no edit
-names goes with a later collection.
+Complete parts go to the store, so memory stays small at any length. If no edit refers to the
+result, a later garbage collection removes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ContentUpload:
-    """One byte string that arrives. One thread at a time may use it; `close` it."""
+    """The upload of one byte string, for one thread at a time; `close` it."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ContentUpload:
         lease: Callable[[bytes, float], Lease],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """editing: gives an editor for a moment. lease: keeps a stored value for some seconds."""
+        """editing: yields an editor. lease: leases a stored value by hash for some seconds."""
         self._editing: Final = editing
         self._keep: Final = lease
         self._now_s: Final = now_s
@@ -43,13 +43,13 @@ class ContentUpload:
     def write(self, piece: bytes) -> None:
         """Add bytes at the end. Raises: StoreFull, StoreLocked."""
         self._builder.write(piece)
-        # Cells that nothing refers to are safe from collection only while they are young, so a slow
-        # upload is leased.
+        # Garbage collection spares unreachable cells only while they are young, so the parts of a
+        # slow upload are leased.
         if self._now_s() - self._kept_s >= KEEP_EVERY_S:
             self._renew(self.finish())
 
     def finish(self) -> FileContent:
-        """Store the rest; return all that was written."""
+        """Store the last part; return the whole content."""
         made = self._builder.finish()
         assert isinstance(made, (bytes, Blob))
         if isinstance(made, Blob):
@@ -68,7 +68,7 @@ class ContentUpload:
         self._kept_s = self._now_s()
 
     def close(self) -> None:
-        """Let go of what no edit named."""
+        """Release the lease: a content that no edit refers to becomes garbage."""
         if self._lease is not None:
             self._lease.release()
             self._lease = None

@@ -1,4 +1,4 @@
-"""Venues: what a program does at a venue, through any client of its service.
+"""Venues: the operations, jobs and assets of a venue, through any client of its service.
 
     with VenueClient.connect("http://127.0.0.1:18080") as venue:
         merged = venue.run("v/ops/json/merge", {"values": [{"tea": 1}, {"milk": 2}]})
@@ -28,17 +28,17 @@ COMPLETE: Final = "COMPLETE"
 
 
 def input_cell(value: object, name: str = "input") -> Value:
-    """Return plain JSON as a value. name: of what it is, for errors. Raises: UsageError."""
+    """Return plain JSON as a value. name: of it in errors. Raises: UsageError: it is not JSON."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        _check_names(value, name)  # after it has found that there are no circles
+        _check_names(value, name)  # after `dumps`, which refuses circular values
         return from_json(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{name}: it is not JSON: {error}") from error
+        raise UsageError(f"{name} is not JSON: {error}") from error
 
 
 def _check_names(value: object, name: str) -> None:
-    """Refuse members whose names are not text: `json` would make text of some of them."""
+    """Raise UsageError for a member whose name is not text: `json` would turn it into text."""
     left = [value]
     while left:
         one = left.pop()
@@ -72,14 +72,14 @@ def metadata_of(metadata: str | Mapping[str, Any]) -> str:
     try:
         return json.dumps(metadata, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"metadata: it is not JSON: {error}") from error
+        raise UsageError(f"metadata is not JSON: {error}") from error
 
 
-def checked_text(id: bytes, text: str) -> str:
-    """Return the text of an asset. Raises: ProtocolViolation: the text has another id."""
+def checked_metadata(id: bytes, text: str) -> str:
+    """Return the metadata text of an asset. Raises: ProtocolViolation: it has another id."""
     # "Get metadata text, hash it, compare with the id asked for": a venue needs no trust.
     if hashlib.sha256(text.encode()).digest() != id:
-        raise ProtocolViolation(f"the venue answered the asset {id.hex()} with another text")
+        raise ProtocolViolation(f"the venue's text for the asset {id.hex()} has another hash")
     return text
 
 
@@ -93,21 +93,21 @@ def invocation(operation: str, input: object, timeout_ms: int | None) -> actions
 def scheduling(
     operation: str, input: object, time_ms: int | None, after_ms: int | None
 ) -> actions.ScheduleOperation:
-    """Return the request that has a job begin at a time."""
+    """Return the request to begin a job at a time."""
     return actions.ScheduleOperation(
         operation=operation, input=input_cell(input), time_ms=time_ms, after_ms=after_ms
     )
 
 
 def message_to(id: bytes | str, message: object) -> actions.MessageJob:
-    """Return the request that gives a job a message."""
+    """Return the request to send a job a message."""
     return actions.MessageJob(id=parse_job_id(id), message=input_cell(message, "message"))
 
 
 class VenueClient:
-    """The venue of a service. client: a way to the service, which is closed with this.
+    """The venue of a service. client: of the service; it is closed with this object.
 
-    A job is named by its id: 16 bytes, or their hex. What raises is what `client` raises.
+    A job is named by its id: 16 bytes, or their hex. All methods raise the errors of `client`.
     """
 
     def __init__(self, client: Client) -> None:
@@ -132,7 +132,7 @@ class VenueClient:
     ) -> actions.JobRecord:
         """Begin a job; return its record, which is durable.
 
-        timeout_ms: after which the job ends as TIMEOUT. request_id: as that of `Client.call`.
+        timeout_ms: time after which the job ends as TIMEOUT. request_id: as of `Client.call`.
         """
         request = invocation(operation, input, timeout_ms)
         return self.client.call(request, request_id=request_id)
@@ -147,14 +147,14 @@ class VenueClient:
     ) -> Any:
         """Run an operation; return its output.
 
-        limit_s: how long to wait for it; the job goes on. timeout_ms: as that of `invoke`.
-        Raises: OperationFailed: the job ended otherwise, or goes on; the text has its id and why.
+        limit_s: longest wait; the job goes on afterwards. timeout_ms: as of `invoke`.
+        Raises: OperationFailed: the job did not complete, or goes on; the text has its id and why.
         """
         begun = self.invoke(operation, input, timeout_ms=timeout_ms)
         return output_of(self.wait(begun.id, limit_s))
 
     def wait(self, id: bytes | str, limit_s: float | None = None) -> actions.JobRecord:
-        """Return a job when it has ended, or as it is after `limit_s` seconds."""
+        """Wait until a job has ended, at most `limit_s` seconds; return its latest record."""
         found: actions.JobRecord | None = None
         with self.watch(id) as records:
             timer = None if limit_s is None else threading.Timer(limit_s, records.close)
@@ -171,15 +171,15 @@ class VenueClient:
         return found or self.job(id)
 
     def watch(self, id: bytes | str, after: int | None = None) -> ResultStream[actions.JobRecord]:
-        """Return a job as it is, then after each change, up to its end.
+        """Return a stream of a job's records: the present one, then one for each change to the end.
 
-        after: the `updated` of a record; only newer ones come.
+        after: the `updated` of a record; only newer records are sent.
         """
         resume = "" if after is None else str(after)
         return self.client.stream(actions.WatchJob(id=parse_job_id(id), resume=resume))
 
     def job(self, id: bytes | str) -> actions.JobRecord:
-        """Return a job."""
+        """Return the record of a job."""
         return self.client.call(actions.GetJob(id=parse_job_id(id)))
 
     def jobs(self, status: str = "", before: bytes | str | None = None) -> tuple[bytes, ...]:
@@ -188,7 +188,7 @@ class VenueClient:
         return self.client.call(actions.ListJobIds(status=status, before=last)).jobs
 
     def message(self, id: bytes | str, message: object) -> int:
-        """Give a job a message; return how many wait for it."""
+        """Send a job a message; return how many messages it has not read yet."""
         return self.client.call(message_to(id, message)).queue_depth
 
     def cancel(self, id: bytes | str) -> actions.JobRecord:
@@ -212,23 +212,23 @@ class VenueClient:
         after_ms: int | None = None,
         request_id: str | None = None,
     ) -> actions.WaitingCall:
-        """Have an operation begin as a job at a time; return the call, with the id of its job.
+        """Schedule a job of an operation; return the waiting call, with the id of its job.
 
-        time_ms: Unix milliseconds. after_ms: from now, in its place.
+        time_ms: when it begins, in Unix milliseconds. after_ms: instead, milliseconds from now.
         """
         request = scheduling(operation, input, time_ms, after_ms)
         return self.client.call(request, request_id=request_id)
 
     def scheduled(self, after: bytes = b"") -> tuple[actions.WaitingCall, ...]:
-        """Return calls that wait, the next one first. after: the last handle of a page."""
+        """Return waiting calls, the next one first. after: the last handle of a page."""
         return self.client.call(actions.ListScheduled(after=after)).calls
 
     def unschedule(self, handle: bytes) -> None:
-        """Drop a call that waits."""
+        """Cancel a waiting call."""
         self.client.call(actions.UnscheduleCall(handle=handle))
 
     def delete(self, id: bytes | str) -> None:
-        """Cancel a job if it is live, and have it shown no more."""
+        """Hide a job from then on; a live one is cancelled first."""
         self.client.call(actions.DeleteJob(id=parse_job_id(id)))
 
     def register(self, metadata: str | Mapping[str, Any]) -> bytes:
@@ -245,12 +245,12 @@ class VenueClient:
             offset += len(page)
 
     def asset(self, id: bytes | str) -> str:
-        """Return the exact metadata text of an asset, after hashing it again.
+        """Return the exact metadata text of an asset, verified by its hash.
 
-        Raises: NoSuchPath: it is not there. ProtocolViolation: what came is another text.
+        Raises: NoSuchPath: the venue has no such asset. ProtocolViolation: it sent another text.
         """
         wanted = parse_asset_id(id)
-        return checked_text(wanted, self.client.call(actions.GetAsset(id=wanted)).metadata)
+        return checked_metadata(wanted, self.client.call(actions.GetAsset(id=wanted)).metadata)
 
     def upload(self, id: bytes | str, content: bytes | Iterable[bytes] | IO[bytes]) -> bytes:
         """Store the content of an asset; return its SHA-256. content: bytes, pieces or a file."""
@@ -258,7 +258,7 @@ class VenueClient:
         return self.client.upload(actions.PutContent(id=parse_asset_id(id)), body).hash
 
     def download(self, id: bytes | str, start: int = 0, count: int = 0) -> Iterator[bytes]:
-        """Yield the content of an asset in pieces, `count` bytes from `start` on; 0: to its end."""
+        """Yield the content of an asset in pieces: `count` bytes from `start`; 0: to its end."""
         request = actions.GetContent(id=parse_asset_id(id), start=start, count=count)
         with self.client.stream(request) as pieces:
             for piece in pieces:

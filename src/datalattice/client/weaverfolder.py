@@ -1,8 +1,8 @@
-"""Weaver folder: the weaver stores of a folder in this process, beside other processes.
+"""Weaver folder: the weaver stores of a folder in this process, shared with other processes.
 
-They are in one LMDB engine, `DIR/weaver/`. LMDB has one writer at a time over all processes, so any
-number of them may write; a read sees what was committed last. There is one `WeaverFolder` a folder
-and key in a process, shared by all nodes that have it open, so that their writes share commits.
+They are in one LMDB engine, `DIR/weaver/`. LMDB admits one writer at a time over all processes, so
+any number of processes may write; a read sees the last commit. A process has one `WeaverFolder` for
+each folder and key, shared by all nodes that opened it, so that their writes share commits.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from datalattice.weaver import (
 M = TypeVar("M", bound=Message)
 
 _LOOK_S: Final = 0.01
-"""How often readers that wait for changes look for commits of other processes."""
+"""Pause between two looks for commits of other processes, while readers wait for changes."""
 
 WEAVER_FOLDER: Final = "weaver"
-"""The folder of the engine, below that of the node."""
+"""Name of the engine's folder inside the node's."""
 
 
 class WeaverFolder:
     """The weaver stores of a folder, or in memory. Get it from `at` or `in_memory`; `close` it.
 
-    Any thread may use it; a forked child begins anew.
+    Any thread may use it; a forked child opens the engine anew.
     """
 
     def __init__(self, path: Path | None, key: KeyPair | None, *, read_only: bool) -> None:
@@ -80,7 +80,7 @@ class WeaverFolder:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin, also anew in a forked child."""
+        """Set the initial state, also in a forked child."""
         self._lock = threading.RLock()  # reentrant: opening a store may open others
         self._stores: Stores | None = None
         self._engine: Engine | None = None
@@ -89,8 +89,8 @@ class WeaverFolder:
 
     @classmethod
     def at(cls, folder: Folder, key: KeyPair | None, *, read_only: bool) -> WeaverFolder:
-        """Return the stores of a folder in this process. key: of the node; None can only read."""
-        # Two spellings of one folder share the engine: LMDB opens a folder once a process.
+        """Return this process's stores of a folder. key: of the node; None: for reading only."""
+        # By real path, because a process may open an LMDB folder only once.
         path = Path(os.path.realpath(folder.path)) / WEAVER_FOLDER
         name = (path, None if key is None else key.public_key, read_only)
         with _opening:
@@ -98,33 +98,33 @@ class WeaverFolder:
             if found is None:
                 found = _open[name] = cls(path, key, read_only=read_only)
                 _all.add(found)
-            found._users += 1  # counted: several nodes share one engine
+            found._users += 1
             return found
 
     @classmethod
     def in_memory(cls, key: KeyPair) -> WeaverFolder:
-        """Return stores that are forgotten with the last handle."""
+        """Return stores in memory, for one node."""
         found = cls(None, key, read_only=False)
         found._users = 1
         return found
 
     @property
     def exists(self) -> bool:
-        """Whether a store was ever made."""
+        """Whether the engine was ever made."""
         return self._path is None or self._path.is_dir()
 
     def stores(self) -> Stores:
-        """Return the stores, the engine opened.
+        """Open the engine, if it is not open; return its stores.
 
-        Raises: NoSuchPath: none was made yet, and this can only read.
+        Raises: NoSuchPath: there is no engine, and this object is for reading only.
         """
         found = self._stores
-        if found is not None:
-            return found  # the usual case takes no lock
+        if found is not None:  # without the lock, for speed
+            return found
         with self._lock:
             if self._stores is None:
                 engine = self._open_engine()
-                # A reader signs nothing; what it reads does not depend on its key.
+                # A reader signs nothing, so any key does.
                 key = self._key or KeyPair.generate()
                 made = Stores(GroupCommit(engine), key, SystemClock(), SystemEntropy())
                 for machine in self._machines.values():
@@ -134,24 +134,27 @@ class WeaverFolder:
             return self._stores
 
     def _arrive(self, stores: Stores) -> None:
-        """Have stores whose folder was copied, restored or moved refuse own writes, or not."""
+        """Compare the engine's location with the recorded one; if moved, own writes are refused.
+
+        They are accepted if the user accepts writes before a peer was asked.
+        """
         if self._path is None or self._read_only:
             return
-        # Of the file: a backup that is copied over the folder replaces that, and not the folder.
+        # The file's location: restoring a backup replaces the file and may keep the folder.
         stores.arrive(RealDisk().place(str(self._path / DATA_FILE)))
         if stores.doubts() and accepts_unasked(Folder(self._path.parent)):
             stores.accept_unasked()
 
     def await_fence(self, store: WeaverStore) -> None:
-        """Return when own writes of a store are taken, or will not be before a peer is reached.
+        """Wait until the fence allows own writes of a store, while a running node asks its peers.
 
-        Beside a running node, which asks, it waits as long as writes of the lattice do.
+        Returns after the time that writes of the lattice wait; the write then raises.
         """
         doubt = store.doubt()
         if doubt is None or not doubt.refuses or self._path is None:
             return
         if running(self._path.parent) is None:
-            return  # without a question: the error of the write says what to do
+            return  # no node asks: the write raises the error with the remedy
         give_up_s = time.monotonic() + moved_wait_s(Folder(self._path.parent))
         while time.monotonic() < give_up_s:
             time.sleep(_LOOK_S)
@@ -166,28 +169,28 @@ class WeaverFolder:
         if not self._path.is_dir():
             if self._read_only:
                 raise NoSuchPath(f"there are no stores in {self._path.parent}")
-            # Private: the stores hold keys of peers and invites.
+            # Readable by the user only: the stores contain invites.
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return open_engine(self._path, STORE_TABLES, read_only=self._read_only)
 
     def register(self, machine: type[Machine]) -> None:
         """Add a kind of store."""
         with self._lock:
-            # Also before the first open, which registers all kinds.
+            # Kept, because a forked child opens the stores anew and registers all kinds.
             self._machines[machine.kind] = machine
             self.stores().register(machine)
 
     def close(self) -> None:
-        """Leave it; the last one that leaves gives back what it holds."""
+        """End one use; the last use closes the engine."""
         with _opening:
             self._users -= 1
             if self._users > 0:
                 return
             for name, held in list(_open.items()):
-                if held is self:  # found by identity: a folder may be open under two names
+                if held is self:
                     del _open[name]
         with self._lock:
-            # Taken under the lock, closed outside of it: closing wakes readers.
+            # Closed after the lock is released: closing wakes readers, which may take it.
             stores, self._stores = self._stores, None
             engine, self._engine = self._engine, None
         if stores is not None:
@@ -198,7 +201,7 @@ class WeaverFolder:
     # --- changes ----------------------------------------------------------------------------
 
     def subscribe(self, store: WeaverStore, wake: Wake) -> Wake:
-        """Call `wake` after each change of a store; return what ends this.
+        """Call `wake` after each change of a store; return a function that stops this.
 
         Changes of this process wake at once, those of others within `_LOOK_S`.
         """
@@ -210,11 +213,11 @@ class WeaverFolder:
             self._waiting.add(waits)
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="weaver", daemon=True)
-                self._watcher.start()  # one thread a folder, only while a caller waits
+                self._watcher.start()  # one thread for the folder, while there are subscribers
 
         def leave() -> None:
             end()
-            # Without the lock: a stream that is collected as garbage ends at any moment.
+            # Without the lock: Python may free a stream anywhere, also in a thread that holds it.
             self._waiting.discard(waits)
 
         return leave
@@ -224,12 +227,12 @@ class WeaverFolder:
         while True:
             with self._lock:
                 stores = self._stores
-                # It ends with the last who waits, or in a forked child.
+                # The thread ends with the last subscriber; a forked child starts its own.
                 if stores is None or not self._waiting or self._watcher is not me:
                     if self._watcher is me:
                         self._watcher = None
                     return
-            pause.wait(_LOOK_S)  # no lock is held while it waits
+            pause.wait(_LOOK_S)
             stores.look()
 
 
@@ -239,7 +242,7 @@ _all: Final[weakref.WeakSet[WeaverFolder]] = weakref.WeakSet()
 
 
 def _begin_in_child() -> None:
-    # Fresh locks and a fresh engine: the parent's are the parent's to close.
+    # The child makes its own locks and engine: the parent's may be held, and only it closes them.
     global _opening  # noqa: PLW0603
     _opening = threading.Lock()
     for folder in list(_all):
@@ -266,7 +269,7 @@ class _TypedValues:
 
 
 def codec_of(of: Any) -> Codec[Any]:
-    """Return how values of a type are written: text and bytes as they are, others as cells."""
+    """Return the codec for values of a type: text and bytes are stored raw, others as cells."""
     if of is None or of is str:
         return TEXT_CODEC
     return RAW_CODEC if of is bytes else _TypedValues(of)
@@ -282,7 +285,7 @@ class NodeStores:
         options: Options,
         reopen: Callable[..., StoreHandle],
     ) -> None:
-        """Make them. folder: None keeps them in memory. reopen: opens one in another process."""
+        """folder: None: in memory. reopen: opens a store in another process."""
         self.reopen: Final = reopen
         self.binding: Final = binding
         self.read_only: Final = options.read_only
@@ -301,7 +304,7 @@ class NodeStores:
                 self._held = WeaverFolder.in_memory(key)
             else:
                 self._held = WeaverFolder.at(self.folder, key, read_only=self.read_only)
-            # The node closes it, whatever happens in between.
+            # Registered before it is used, so that the node always closes it.
             self.binding.held.also_close(self._held.close)
         return self._held
 
@@ -314,8 +317,8 @@ class NodeStores:
     ) -> StoreHandle:
         """Return the handle of a store; `kind` makes a missing one.
 
-        Raises: NoSuchPath: it is missing, and `kind` is None or this node can only read.
-                UsageError: it is of another kind.
+        Raises: NoSuchPath: it is missing, and `kind` is None. ReadOnly: it is missing, and this
+                node can only read. UsageError: it is of another kind.
         """
         weaver = self.weaver
         if isinstance(kind, type):
@@ -333,20 +336,20 @@ class NodeStores:
                 )
             found = self._made(stores, wanted.kind, name, above)
         elif wanted is not None and found.kind != wanted.kind:
-            # A log read as keys would show nothing.
+            # A log read as a store of keys would look empty.
             raise UsageError(f"the store {name!r} is of kind {found.kind}, not {wanted.kind}")
         elif not (self.read_only or found.is_archived or stores.has(found.id)):
-            # A parent declares its children before they are taken here.
+            # The parent declares this child, which is not here yet.
             stores.adopt(found.id, found.kind, found.parent)
         return self._handle(found, of)
 
     def _made(self, stores: Stores, kind: str, name: str, parent: bytes | None) -> StoreInfo:
         if self.read_only:
             raise ReadOnly(f"there is no store {name!r}, and this node can only read")
-        id = _id_of(name)  # a full id names a store of another node, not a new one
+        id = _id_of(name)  # a full id is that of another node's store: a new store gets a new id
         if id is not None:
             return self._adopted(stores, kind, id, parent)
-        # Another process may make it at the same time: the check is in the transaction.
+        # `exclusive` refuses a second store of this name, which another process may make now.
         with contextlib.suppress(AlreadyExists):
             stores.create(kind, name, parent, exclusive=True)
         found = stores.find(name, parent)
@@ -354,7 +357,7 @@ class NodeStores:
         return found
 
     def _adopted(self, stores: Stores, kind: str, id: bytes, parent: bytes | None) -> StoreInfo:
-        """Take the store of another node, empty until its intentions come."""
+        """Add the store of another node, empty until its intentions arrive."""
         stores.adopt(id, kind, parent)
         found = stores.find(store_id_text(id))
         assert found is not None
@@ -367,21 +370,23 @@ class NodeStores:
             return KVStore(source, codec_of(of))
         if isinstance(machine, LogMachine):
             return LogStore(source, codec_of(of))
-        if of is not None:  # these types say how values are written, which a machine does itself
-            raise UsageError(f"of= is for stores of keys and logs; {info.name!r} has {info.kind}")
+        if of is not None:  # a machine encodes its values itself
+            raise UsageError(
+                f"of= is for stores of kind kv and log; {info.name!r} is of kind {info.kind}"
+            )
         return MachineStore(source)
 
     def names(self, parent: StoreHandle | None) -> list[str]:
-        """Return the names of the roots, or of the children of a store, archived ones left out."""
-        if not self.weaver.exists:  # looking makes no engine
+        """Return the names of the top stores, or of a store's children, except archived ones."""
+        if not self.weaver.exists:  # a listing makes no engine
             return []
         above = None if parent is None else parent.store.id
-        there = self.weaver.stores().list(above)
-        return sorted(info.name or store_id_text(info.id) for info in there if not info.is_archived)
+        infos = self.weaver.stores().list(above)
+        return sorted(info.name or store_id_text(info.id) for info in infos if not info.is_archived)
 
 
 def _id_of(name: str) -> bytes | None:
-    """Return the id that a name is in full, None for any other name."""
+    """Return the id if a name is a full store id, else None."""
     try:
         return parse_store_id(name)
     except UsageError:
@@ -389,7 +394,7 @@ def _id_of(name: str) -> bytes | None:
 
 
 class NodeStore:
-    """Where a handle of a node finds its store: in the process it is used in, forked or not."""
+    """How a handle finds its store in the process that uses it, which may be a forked child."""
 
     def __init__(self, stores: NodeStores, id: bytes, name: str, of: Any) -> None:
         self.stores: Final = stores
@@ -414,21 +419,21 @@ class NodeStore:
         return self.stores.weaver.subscribe(self.store(), wake)
 
     def peers(self) -> PeerManager:
-        """Return who decides about the peers of stores."""
+        """Return the manager of the stores' peers."""
         return self.stores.weaver.stores().peers
 
     def addresses(self) -> tuple[str, ...]:
-        """Return where the node that serves the folder listens; empty without one."""
+        """Return the addresses of the node that serves the folder; empty: none does."""
         served = None if self.stores.folder is None else running(self.stores.folder.path)
         if served is None or served.ticket is None:
             return ()
-        # The token has the key; only an iroh address repeats it.
+        # An invite has the key beside the addresses; only an iroh address needs it inside.
         found = parse_ticket(served.ticket)
         keyless = [one if one.scheme == IROH else one.with_key(None) for one in found]
         return tuple(one if "://" in one else f"tls://{one}" for one in map(str, keyless))
 
     def presence(self) -> list[PeerPresence]:
-        """Return what the running node knows of connected peers."""
+        """Return the running node's state of the connected peers."""
         found = self._ask(GetPresence(id=self.id))
         return [
             PeerPresence(one.key, one.equal, one.dirty, one.lag, one.compared_s, one.agreed_s)
@@ -436,14 +441,14 @@ class NodeStore:
         ]
 
     def sync(self, timeout_s: float) -> list[SyncedPeer]:
-        """Have the running node compare the store with its peers."""
+        """Compare the store with its peers, through the running node, for `timeout_s` at most."""
         found = self._ask(SyncStore(id=self.id, timeout_ms=round(timeout_s * 1_000)))
         return [SyncedPeer(one.public_key, one.error or None) for one in found.peers]
 
     def _ask(self, request: ActionRequest[M]) -> M:
-        """Have the node that serves the folder do something with the store.
+        """Perform an action in the node that serves the folder.
 
-        Raises: PeerUnavailable: there is none.
+        Raises: PeerUnavailable: no node runs.
         """
         folder = self.stores.folder
         client = None if folder is None else connect(folder.path)
@@ -454,11 +459,11 @@ class NodeStore:
             return client.call(request)
 
     def hold(self, name: str) -> Callable[[], None]:
-        """Take the lock with this name on this machine; return what gives it back."""
+        """Take the lock with this name on this machine; return its release."""
         return self.stores.binding.hold(name)
 
     def reopening(self) -> tuple[Callable[..., StoreHandle], tuple[Any, ...]]:
-        """Return what gives this handle in another process: a function and its arguments.
+        """Return a function and its arguments that make this handle in another process.
 
         Raises: UsageError: the node is in memory.
         """
@@ -466,7 +471,7 @@ class NodeStore:
         if origin is None:
             raise UsageError("a store in memory cannot be pickled: its data is in this process")
         machine = type(self.store().machine)
-        # Types of this package are known there; others travel with the handle.
+        # Machines of this package are found by the stored kind; others are pickled as classes.
         kind = None if machine in CORE_MACHINES else machine
         return self.stores.reopen, (*origin, store_id_text(self.id), kind, self.of)
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from datalattice.apps.queue import QUEUE_SECTION, Topics
 from datalattice.cells import Value, brief, same
-from datalattice.client import Slot, differing
+from datalattice.client import Slot, differing_slots
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError, PeerUnavailable, Timeout
 from datalattice.lattice import Lattice
@@ -146,7 +146,7 @@ def unwritten(lattice: Lattice, durable: Value, live: Value) -> list[str]:
     """Describe what the live value has but the durable one lacks: records by partition."""
     before, after = RootLattice(lattice, durable), RootLattice(lattice, live)
     lost: list[str] = []
-    for slot in differing(lattice, durable, live):
+    for slot in differing_slots(lattice, durable, live):
         try:
             records = list(_records(before, after, slot))
         except DataLatticeError as error:  # a damaged store cannot count everything

@@ -27,7 +27,7 @@ from datalattice.cells import (
     encode,
     value_hash,
 )
-from datalattice.client.network import open_stream, receive_result, unreached
+from datalattice.client.network import open_stream, receive_result, unreached_text
 from datalattice.crypto import KeyPair
 from datalattice.errors import MissingData, PeerError, PeerUnavailable
 from datalattice.limits import CELL_BYTES_MAX
@@ -325,7 +325,7 @@ class RemoteCells:
         return answer
 
     def _unreached(self, error: OSError) -> str:
-        text = unreached(self._address, error)
+        text = unreached_text(self._address, error)
         return f"node {text}" if text.startswith(self._address) else text
 
     def _hang_up(self) -> None:

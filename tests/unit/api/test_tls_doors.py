@@ -43,7 +43,7 @@ from datalattice.client.network import (  # noqa: E402
     DoorPin,
     shown_certificate,
     statement_text,
-    trusting,
+    trusting_context,
 )
 from datalattice.client.rest import RestClient  # noqa: E402
 from datalattice.client.settings import DoorConfig, NodeConfig  # noqa: E402
@@ -256,7 +256,7 @@ def test_whoever_sits_between_shows_another_key(kind: str, served: Served, tmp_p
         relay(between.context, target) as place,
         KINDS[kind](f"{served.did}@{place}") as made,
         # The statements that come through are the node's own; they are of another key.
-        pytest.raises(BadSignature, match="states nothing of its certificate"),
+        pytest.raises(BadSignature, match="has no statement about its certificate"),
     ):
         made.call(GetNodeStatus())
 
@@ -377,7 +377,9 @@ def test_a_client_with_a_loop_proves_a_door_again_whose_certificate_is_another(
             other = DoorCertificate(served.folder / "other", KeyPair.generate(), SystemClock())
             assert client._http is not None
             await client._http.aclose()
-            client._http = client._made(trusting(ssl.PEM_cert_to_DER_cert(other.chain.decode())))
+            client._http = client._made(
+                trusting_context(ssl.PEM_cert_to_DER_cert(other.chain.decode()))
+            )
             status = await client.call(GetNodeStatus())
             assert ([one.did for one in status.doors], client._certificate) == ([served.did], known)
 

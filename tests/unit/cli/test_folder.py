@@ -75,7 +75,15 @@ def test_no_key_is_said_with_its_remedy_and_the_first_write_makes_one(
 
 @pytest.mark.usefixtures("owner")
 @pytest.mark.parametrize(
-    "text", ["", "junk", "ed25519-seed:12", "ed25519-seed:" + "g" * 64, "\xff"]
+    "text",
+    [
+        "",
+        "junk",
+        "ed25519-seed:12",
+        "ed25519-seed:" + "g" * 64,
+        "\xff",
+        ("ed25519-seed:" + "1" * 64).ljust(1_025),
+    ],
 )
 def test_a_file_that_is_no_key_is_said(lattice: Any, tmp_path: Path, text: str) -> None:
     (tmp_path / "home" / "identity.key").write_bytes(text.encode("latin-1"))
@@ -83,6 +91,13 @@ def test_a_file_that_is_no_key_is_said(lattice: Any, tmp_path: Path, text: str) 
         ran = lattice(*arguments)
         assert ran.code == 2
         assert "is not a key file" in ran.line()
+
+
+@pytest.mark.usefixtures("owner")
+def test_a_key_file_has_at_most_1024_bytes(lattice: Any, tmp_path: Path) -> None:
+    path = tmp_path / "home" / "identity.key"
+    path.write_text(("ed25519-seed:" + "1" * 64).ljust(1_024))
+    assert lattice("key", "show").code == 0
 
 
 @pytest.mark.usefixtures("owner")

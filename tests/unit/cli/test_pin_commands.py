@@ -191,7 +191,9 @@ def test_beside_a_running_node(lattice: Any, filled: str, tmp_path: Path) -> Non
             for row, extra in zip(before, ([], ["mine"], []), strict=True)
         ]
         assert lattice("disk", "export", "HEAD", file, "--force").code == 0
-        assert "no archive" in lattice("disk", "import", tmp_path / "none", "--merge").line()
+        assert (
+            "neither an archive" in lattice("disk", "import", tmp_path / "none", "--merge").line()
+        )
         assert lattice("pin", "remove", "mine").code == 0
         assert lattice("disk", "forget", "0s", "--json").document["forgotten"] == 3
         assert len(lattice("history", "--json").document) == 1

@@ -205,7 +205,7 @@ def test_mistakes_are_those_of_the_operating_system(folder: Folder, dlfs: DLFSFi
         with pytest.raises(error):
             wrong()
     read_only = fsspec.filesystem("dlfs", folder=folder.path, read_only=True)
-    with pytest.raises(OSError, match="read only"):
+    with pytest.raises(OSError, match="opened with read_only"):
         read_only.open("d/f", "wb")
     other = fsspec.filesystem("dlfs", folder=folder.path, owner="00" * 32)
     assert other.ls("") == []

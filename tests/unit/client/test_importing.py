@@ -75,7 +75,7 @@ def test_a_store_and_a_folder_are_sources_and_an_empty_one_is_not(tmp_path: Path
         assert import_into(store, str(tmp_path / "source"), merge=True).root
         with pytest.raises(UsageError, match="nothing was ever committed there"):
             import_into(store, str(tmp_path / "node"), merge=True)
-        with pytest.raises(UsageError, match="no archive, and no folder"):
+        with pytest.raises(UsageError, match="neither an archive nor the folder"):
             import_into(store, str(tmp_path), merge=True)
 
 

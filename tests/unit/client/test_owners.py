@@ -57,7 +57,7 @@ def test_a_damaged_file_of_names_is_named(folder: Folder) -> None:
     folder.names_path.write_text("[1]")
     with pytest.raises(Corruption, match=r"names\.json is not an object of names"):
         read_names(folder)
-    with pytest.raises(UsageError, match="named by its public key"):
+    with pytest.raises(UsageError, match="key has 32 bytes"):
         name_owner(folder, "north", b"short")
 
 
@@ -85,7 +85,7 @@ def test_an_owner_is_named_in_several_ways(given: object, expected: object) -> N
     [
         (OWN.hex()[:6], f"2 owners .*{OWN.hex()[:16]}"),
         ("070", "give at least 4 hex digits"),
-        ("abcd", "no owner that is known here"),
+        ("abcd", "no owner known here"),
         ("east", "an owner is a public key"),
         ("", "an owner is a public key"),
         (7, "an owner is a public key"),

@@ -14,7 +14,7 @@ import pytest
 
 from datalattice.actions import GetKey, OfferedRecords, OfferRecords
 from datalattice.client import RestClient, RetryPolicy
-from datalattice.client.retrying import TIMEOUTS_MAX, Attempts, ConnectionLost, unreached
+from datalattice.client.retrying import TIMEOUTS_MAX, Attempts, ConnectionLost, unreached_error
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import (
     DataLatticeError,
@@ -66,7 +66,8 @@ def test_ids_are_given_or_made_from_entropy() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [unreached("refused"), NoSuchPath("x"), Draining("x"), PeerUnavailable("another")]
+    "error",
+    [unreached_error("refused"), NoSuchPath("x"), Draining("x"), PeerUnavailable("another")],
 )
 def test_an_error_that_answers_all_sends_is_raised(error: DataLatticeError) -> None:
     with pytest.raises(type(error)) as caught:
@@ -75,7 +76,7 @@ def test_an_error_that_answers_all_sends_is_raised(error: DataLatticeError) -> N
 
 
 @pytest.mark.parametrize(
-    "error", [unreached("refused"), Draining("x"), Unauthenticated("x"), PeerUnavailable("x")]
+    "error", [unreached_error("refused"), Draining("x"), Unauthenticated("x"), PeerUnavailable("x")]
 )
 def test_an_answer_without_a_look_for_the_id_leaves_an_earlier_send_open(
     error: DataLatticeError,

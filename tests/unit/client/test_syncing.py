@@ -266,7 +266,7 @@ def test_nothing_on_one_side_does_not_empty_the_other(pair: SyncPair, tmp_path: 
     (tmp_path / "unmounted").rename(pair.local)
     for name in ("a", "b", "deep/c", "deep/er/d", "deep/er", "deep"):
         pair.edit(name, None)
-    with pytest.raises(UsageError, match="d:/p is gone or empty"):
+    with pytest.raises(UsageError, match="d:/p is missing or empty"):
         pair.sync(delete=True)
     assert pair.here() == before
     assert sorted(pair.sync().to_drive) == sorted(before)

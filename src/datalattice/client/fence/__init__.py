@@ -1,4 +1,4 @@
-"""Fence: no write for an owner before a peer was asked what the owner wrote elsewhere."""
+"""Fence: before the first write for an owner, a peer is asked what the owner wrote elsewhere."""
 
 from datalattice.client.fence.asking import ask_peers as ask_peers
 from datalattice.client.fence.rules import (

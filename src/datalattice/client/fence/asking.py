@@ -33,15 +33,15 @@ from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, NodeStart
 from datalattice.wire import FRAME_READ_BYTES, FrameBuffer, encode_frame
 
 _DIAL_TIMEOUT_S: Final = 10.0
-"""Limit of a connection with its handshake."""
+"""Longest time for a connection with its handshake."""
 
 _AGAIN_S: Final = 1.0
-"""Pause before a peer that could not deliver is asked again."""
+"""Pause before a peer whose answer failed is asked again."""
 
 _PIECE_BYTES: Final = 1 << 14
 """Most bytes given to a stream at once: after a partial send TLS wants the same bytes again."""
 
-OWN_KEY: Final = "this folder's own key answers there: of a node on a copy of it"
+OWN_KEY: Final = "a node with this folder's own key answers there: it runs on a copy of the folder"
 
 
 def ask_peers(
@@ -54,13 +54,13 @@ def ask_peers(
 ) -> str | None:
     """Merge the slots of a folder's owners from its peers into its store.
 
-    Returns: None if a peer answered, else why none did. The store remembers that, and its node is
-             degraded until a peer was asked.
+    Returns: None if a peer answered, else why none did. The store records that no peer was asked,
+             and its node is degraded until one has answered.
     Raises: Unfenced, DataLoss: the folder was copied, restored or moved, or has lost commits, and
             no peer answers; not with `offline`. IdentityCloned: another node runs with this
             identity.
     """
-    # `--offline` skips that; the next node is then degraded until a peer has answered (docs/node.md
+    # `--offline` asks no peer, and the next node is degraded until one has answered (docs/node.md
     # "Fence").
     if offline:
         store.place().settle(SystemClock().now_ms())
@@ -86,7 +86,7 @@ class _Peer:
     """A peer of the settings, and its stream while it is connected.
 
     reason:     its state in words.
-    unanswered: paths that were requested and have not come.
+    unanswered: requested paths without an answer.
     """
 
     def __init__(self, address: PeerAddress, bytes_max: int) -> None:
@@ -96,9 +96,9 @@ class _Peer:
         self.stream: socket.socket | None = None
         self.is_over = False  # it cannot be reached, or the connection has ended
         self.is_own = False
-        self.has_answered = False  # it may hang up afterwards
+        self.has_answered = False  # stays True after it has closed the connection
         self.is_closing = False
-        self.is_deaf = False  # it reads nothing more, but may have sent a reason before
+        self.is_deaf = False  # sending failed; what it sent before is still read
         self.buffer = FrameBuffer(bytes_max)
         self.outbox: deque[memoryview] = deque()
         self.unanswered: set[ValuePath] = set()
@@ -169,7 +169,7 @@ class _Asker:
             self._step(left_s)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         with self._lock:
             self._is_closed = True
             dialled, self._dialled = self._dialled, []
@@ -193,7 +193,7 @@ class _Asker:
         except UnicodeError:
             found = f"no such host: {peer.id}"
         with self._lock:
-            # The thread of the fence handles it; the waker ends its wait for the sockets.
+            # The asking thread handles it; the byte ends its `select`.
             if not self._is_closed:
                 self._dialled.append((peer, found))
                 self._waker.send(b"\0")
@@ -201,13 +201,13 @@ class _Asker:
                 found.close()
 
     def _greet(self, peer: _Peer, stream: socket.socket) -> None:
-        """Begin to speak on a connection, and ask."""
+        """Register a connection with the replicator, and ask the peer."""
         stream.setblocking(False)
         peer.stream, peer.reason = stream, "connected"
         self._selector.register(stream, selectors.EVENT_READ, peer)
         # A plain stream proves no key.
         key = proven_key(stream, "") if isinstance(stream, ssl.SSLSocket) else None
-        # A node on a copy of this folder knows no more than the copy did.
+        # A node on a copy of this folder may lack what was written here since.
         peer.is_own = key == self._identity.public_key
         if peer.is_own:
             peer.reason = OWN_KEY
@@ -304,8 +304,7 @@ class _Asker:
             peer.is_deaf = True
             peer.outbox.clear()
         if peer.outbox:
-            # Asked about writing only while something waits: else the selector would return at once
-            # for ever.
+            # Only while bytes wait: a writable stream would make every `select` return at once.
             self._selector.modify(stream, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
         elif peer.is_closing:
             self._end(peer, peer.reason)
@@ -313,7 +312,7 @@ class _Asker:
             self._selector.modify(stream, selectors.EVENT_READ, peer)
 
     def _end(self, peer: _Peer, reason: str) -> None:
-        """Forget a connection."""
+        """Close a connection, and note the peer's reason."""
         stream = peer.stream
         if stream is not None:
             self._selector.unregister(stream)
@@ -332,8 +331,7 @@ class _Asker:
             for twin in effects.twins:
                 assert isinstance(twin, NodeStart)
                 error = self._history.twin(twin)
-                # "Another node runs with the same identity": no write until one of them has
-                # another.
+                # "Another node runs with the same identity": writes of both would fork the owner.
                 if error is not None:
                     raise error
             self._note(effects)

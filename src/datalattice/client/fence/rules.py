@@ -1,7 +1,7 @@
 """Rules: whether a store may be written to for its owners before a peer was asked.
 
 A node (`datalattice.node.fencing`) and a program without one (`ask_peers`) ask peers in different
-ways; these rules say for both whether they must, how long they wait, and what they refuse.
+ways. For both, these rules decide whether they must, how long they wait and what they refuse.
 
 Source: docs/node.md "Fence".
 """
@@ -30,8 +30,8 @@ from datalattice.sync import NodeStart, sign_start
 WITHOUT_ASKING: Final = "writing without having asked a peer"
 MOVED: Final = (
     "this folder was copied, restored or moved, and no peer has reported later writes; connect a "
-    "peer, or accept that: a node with --accept-unfenced (accept_unfenced = true), a command with "
-    "--offline"
+    "peer, or accept the risk: a node with --accept-unfenced (accept_unfenced = true), a command "
+    "with --offline"
 )
 TWIN_TEXT: Final = (
     "another node runs with the identity {key} of this one, so writes below owners are refused; "
@@ -39,7 +39,7 @@ TWIN_TEXT: Final = (
 )
 LOST: Final = (
     "{loss}; new records would take the offsets of lost ones, so a peer has to be reached first; "
-    "without one: lattice disk heal --accept-loss --offline"
+    "without a peer: lattice disk heal --accept-loss --offline"
 )
 
 FENCED_PATHS_MAX: Final = 32
@@ -51,8 +51,8 @@ def owned_paths(
 ) -> list[ValuePath]:
     """Return the paths of the slots of the owners whose keys a context has.
 
-    These slots can hold logs, where a write without the other writes would fork the owner. Deeper
-    data merges with any other write.
+    These slots can hold logs: a write that lacks the owner's other writes would fork them. Data
+    below other paths merges with any write.
 
     has_venue: jobs run here. "Records of the own DID that peers hold are taken first, so a restored
     or cloned folder does not repeat finished jobs" (docs/design/venue.md "Recovery").
@@ -68,15 +68,16 @@ def owned_paths(
     ]
     if has_venue and GRID_SECTION in sections:
         paths += [(GRID_SECTION, VENUES_KEY, did_of(owner)) for owner in owners]
-    # The empty path is the root: one request in the place of very many.
+    # The empty path is the root: one request replaces many.
     return paths if len(paths) <= FENCED_PATHS_MAX else [()]
 
 
 class OwnHistory:
-    """Whether a store has all writes of its owners, as far as the store itself knows.
+    """Whether a store has all writes of its owners, judged by the store itself.
 
     is_writer: whether the store has owners' keys.
-    start:     tells peers this process from one on a copy of the folder; None without an identity.
+    start:     by it peers tell this process from one on a copy of the folder; None without an
+               identity.
     """
 
     def __init__(
@@ -119,30 +120,30 @@ class OwnHistory:
         return Unfenced(MOVED) if self._place is not None and self._place.moved else None
 
     def wait_s(self, config: NodeConfig) -> float:
-        """Return how long to wait for a peer's answer: longer if there is a doubt."""
-        # A folder that was moved waits longer: its owner may have written elsewhere.
+        """Return how many seconds to wait for a peer's answer."""
+        # In doubt the wait is longer: the owner may have written elsewhere.
         wait_ms = config.fence_wait_ms if self.doubt() is None else config.fence_moved_wait_ms
         return wait_ms / 1e3
 
     def settle(self, *, asked: bool, unasked: bool = False) -> None:
         """Record that the store belongs to its present folder.
 
-        asked:   a peer has answered, also about lost commits.
-        unasked: it is written to, though there are peers and none was asked.
+        asked:   a peer has answered.
+        unasked: there are peers, and writing begins though none has answered.
         Raises: StoreFull, StoreFailed: it could not be recorded.
         """
         if self._store is None or self._place is None:
             return
-        # "An answer of a peer accepts the loss" (docs/node.md "Fence"): it has brought what it had
-        # of it.
+        # "An answer of a peer accepts the loss" (docs/node.md "Fence"): it brought the lost commits
+        # that the peer had.
         if asked and self._store.loss is not None:
             self._store.accept_loss()
         self._place.settle(self._clock.now_ms() if unasked else None)
 
     def twin(self, start: NodeStart) -> IdentityCloned | None:
-        """Return the error if a start that our identity signed is another running node's.
+        """Return the error if `start`, signed by our identity, is of another running node.
 
-        An earlier start of this folder proves nothing: a peer may have kept it and sends it again.
+        An earlier start of this folder proves nothing, because a peer may send it again.
         """
         own, place = self.start, self._place
         if own is None or start.number == own.number:

@@ -8,7 +8,7 @@ It needs the extra `doors`. Source: docs/grpc.md.
 """
 
 try:
-    import grpc  # noqa: F401 - asked for here, so that the error names the extra
+    import grpc  # noqa: F401 - imported first, so that the error names the extra
 except ImportError as error:
     raise ImportError(
         f"gRPC is not usable ({error}): pip install 'datalattice[doors]'", name=error.name

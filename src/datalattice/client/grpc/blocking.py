@@ -10,7 +10,7 @@ from typing import IO, Any, Final, TypeVar
 import grpc
 
 from datalattice.actions import ActionKind, ActionRequest
-from datalattice.client.calling import Token, check_answer, check_upload, upload_messages
+from datalattice.client.calling import Token, check_answer_kind, check_upload, upload_messages
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import (
     CALLS_MAX,
@@ -30,10 +30,10 @@ R = TypeVar("R", bound=Message)
 
 
 class GrpcStream(ResultStream[R]):
-    """The results of a stream, waiting for each. Close it, or use it in `with`.
+    """The results of a stream; iteration waits for each. Close it, or use it in `with`.
 
-    Iteration goes on behind the last result after the connection was lost, and raises the service's
-    error as the same class.
+    After a lost connection iteration resumes behind the last result. It raises the service's error
+    as the same class.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class GrpcStream(ResultStream[R]):
                     self._has_begun = True
                 data: bytes = next(self._call)
             except grpc.RpcError as error:
-                if self._closed.is_set():  # a waiting thread leaves its loop
+                if self._closed.is_set():  # closed by another thread
                     raise StopIteration from None
                 if self._closed.wait(self._going.pause_s(self._error(error))):
                     raise StopIteration from None
@@ -71,7 +71,7 @@ class GrpcStream(ResultStream[R]):
             return result
 
     def close(self) -> None:
-        """End it, here and in the service; who waits for it is woken."""
+        """End the stream, here and in the service; a thread that waits for a result returns."""
         self._closed.set()
         self._call.cancel()
 
@@ -80,14 +80,14 @@ class GrpcClient(RemoteClient):
     """Calls the actions of a service through its gRPC door.
 
     target:      the file of a socket, `host:port`, or `did:key:...@host:port`.
-    token:       a bearer token, or what returns one.
-    delegations: what owners let that caller use, as `make_delegation` returns it.
-    certificate: the door's own, as PEM, or that of who signed it; None without TLS.
-    did:         of the node that must answer over TLS, whatever signed its certificate;
-                 BadSignature if another one does, before anything else is sent.
-    timeout_s:   the longest that a call waits for its answer.
-    entropy:     makes the ids of requests. retry: how often one with an id is sent again.
-    resume_s:    how long a stream whose connection was lost tries to go on; 0: not at all.
+    token:       a bearer token, or a function that returns one.
+    delegations: owners' permissions for that caller, as `make_delegation` returns them.
+    certificate: the door's certificate or its issuer's, as PEM; None without TLS.
+    did:         the DID that the node must prove over TLS, whoever signed its certificate;
+                 BadSignature if it does not, before a request is sent.
+    timeout_s:   longest wait for the answer to a call.
+    entropy:     makes the ids of requests. retry: how often a request with an id is sent again.
+    resume_s:    how long a stream tries to resume after a lost connection; 0: not at all.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class GrpcClient(RemoteClient):
         self._channel: Any = None if self._route.pin else self._route.channel(grpc)
 
     def _open(self) -> Any:
-        """Return the channel, once the door proved to be the right one. Raises: as `call`."""
+        """Return the channel, once the door has proved its identity. Raises: as `call`."""
         pin = self._route.pin
         if pin is None:
             return self._channel
@@ -125,11 +125,11 @@ class GrpcClient(RemoteClient):
     def _error(self, error: grpc.RpcError) -> DataLatticeError:
         found = self._route.error(error)
         if self._route.pin is not None and isinstance(found, PeerUnavailable):
-            self._channel = None  # the door may have another certificate now
+            self._channel = None  # the door may have a new certificate: prove it again
         return found
 
     def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
-        """Have an action done whose body is long; as `Client.upload`."""
+        """Perform an action with a long body; as `Client.upload`."""
         check_upload(request)
         method = self._open().stream_unary(f"/{request.action.method}")
         try:
@@ -146,7 +146,7 @@ class GrpcClient(RemoteClient):
         method = self._open().unary_unary(f"/{action.method}")
         metadata = self._route.metadata(request_id)
         try:
-            # A door refuses calls above its bound on a connection: they wait here.
+            # A door refuses calls beyond its limit for a connection, so they wait here.
             with self._calls:
                 data: bytes = method(request.encode(), timeout=self._timeout_s, metadata=metadata)
         except grpc.RpcError as error:
@@ -155,8 +155,8 @@ class GrpcClient(RemoteClient):
         return result
 
     def stream(self, request: ActionRequest[R]) -> GrpcStream[R]:
-        """Begin a stream; its errors are raised by the iteration."""
-        check_answer(request, stream=True)
+        """Begin a stream; iterating it raises its errors."""
+        check_answer_kind(request, stream=True)
         going = Resumption(request, self._resume_s, renews=self._route.renews_token)
 
         def begin(asked: ActionRequest[R]) -> Any:

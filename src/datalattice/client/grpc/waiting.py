@@ -13,7 +13,7 @@ from grpc import aio
 
 from datalattice.actions import ActionKind, ActionRequest
 from datalattice.client.asyncremote import AsyncRemoteClient
-from datalattice.client.calling import Token, check_answer, check_upload, upload_messages
+from datalattice.client.calling import Token, check_answer_kind, check_upload, upload_messages
 from datalattice.client.control import CALL_TIMEOUT_S
 from datalattice.client.grpc.channels import CALLS_MAX, DoorAddress, token_in
 from datalattice.client.resumption import RESUME_S, Resumption
@@ -51,7 +51,7 @@ class AsyncGrpcClient(AsyncRemoteClient):
         self._channel: Any = None if self._route.pin else self._route.channel(aio)
 
     async def _open(self) -> Any:
-        """Return the channel, once the door proved to be the right one. Raises: as `call`."""
+        """Return the channel, once the door has proved its identity. Raises: as `call`."""
         pin = self._route.pin
         if pin is None:
             return self._channel
@@ -64,11 +64,11 @@ class AsyncGrpcClient(AsyncRemoteClient):
     def _error(self, error: grpc.RpcError) -> DataLatticeError:
         found = self._route.error(error)
         if self._route.pin is not None and isinstance(found, PeerUnavailable):
-            self._channel = None  # the door may have another certificate now
+            self._channel = None  # the door may have a new certificate: prove it again
         return found
 
     async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
-        """Have an action done whose body is long; as `GrpcClient.upload`."""
+        """Perform an action with a long body; as `GrpcClient.upload`."""
         check_upload(request)
         method = (await self._open()).stream_unary(f"/{request.action.method}")
         try:
@@ -99,9 +99,9 @@ class AsyncGrpcClient(AsyncRemoteClient):
     def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
         """Begin a stream: `async with client.stream(request) as items: async for item in items`.
 
-        It ends with the block; it goes on and raises as `GrpcClient.stream`.
+        It ends with the block. It resumes and raises as `GrpcClient.stream`.
         """
-        check_answer(request, stream=True)
+        check_answer_kind(request, stream=True)
         return aclosing(self._items(request))
 
     async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
@@ -113,8 +113,8 @@ class AsyncGrpcClient(AsyncRemoteClient):
                 going.reached(token_in(await call.initial_metadata()))
                 async for data in call:
                     result: Any = request.action.result.decode(data)
-                    # The token of an item counts when the reader comes back for the next one: what
-                    # it was not given comes again.
+                    # An item counts as read when the reader asks for the next one: an item that it
+                    # did not get is sent again.
                     yield result
                     going.reached(getattr(result, "resume", ""))
             except grpc.RpcError as error:
@@ -122,7 +122,7 @@ class AsyncGrpcClient(AsyncRemoteClient):
             else:
                 return
             finally:
-                # Also where the reader left its loop early: the service ends the stream.
+                # Also if the reader leaves its loop early: ends the stream in the service.
                 call.cancel()
             await asyncio.sleep(going.pause_s(found))
 

@@ -1,4 +1,4 @@
-"""Network: blocking streams to nodes, and requests that any client of the protocol can make."""
+"""Network: blocking connections to nodes, for probes and fetches, and the proof of doors."""
 
 from datalattice.client.network.fetching import (
     HealingSources as HealingSources,
@@ -17,13 +17,13 @@ from datalattice.client.network.pinning import (
     state_door as state_door,
     statement_text as statement_text,
     tls_reason as tls_reason,
-    trusting as trusting,
+    trusting_context as trusting_context,
     unverified as unverified,
 )
 from datalattice.client.network.probing import (
     probe as probe,
     receive_result as receive_result,
-    unreached as unreached,
+    unreached_text as unreached_text,
 )
 from datalattice.client.network.tls import (
     NODE_ALPN as NODE_ALPN,

@@ -1,4 +1,4 @@
-"""Fetching: requests cells by hash from nodes, and reports of checks and healings."""
+"""Fetching: requests cells by hash from nodes to heal a store, and reports healings and checks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FETCH_TIMEOUT_S: Final = 10.0
 
 
 class PeerCells:
-    """Cells of the nodes at some addresses. Blocking; for one thread.
+    """A blocking source of cells, from the nodes at some addresses; for one thread.
 
-    A call with hashes yields (hash, encoding) pairs. The caller checks that they belong together.
+    A call with hashes yields (hash, encoding) pairs. The caller checks each encoding by its hash.
     """
 
     def __init__(
@@ -40,27 +40,25 @@ class PeerCells:
     ) -> None:
         self._waiting = list(addresses)  # not dialled yet
         for address in self._waiting:
-            # Checked at once: an error in the third address must not show after the first was
-            # asked.
+            # All addresses are checked before any is dialled.
             parse_address(address)
         self._timeout_s = timeout_s
         self._key_pair = key_pair
         self._streams: dict[str, tuple[socket.socket, FrameBuffer]] = {}
         self._ids = itertools.count(1)
         self.failures: dict[str, str] = {}
-        """By address: why it is not asked any more."""
+        """The reason why a node is not asked any more, by its address."""
 
     def __call__(self, hashes: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the cells that the nodes have; each is asked for what the earlier ones lack."""
+        """Yield the cells that the nodes have; each node is asked for what earlier ones lack."""
         wanted = dict.fromkeys(hashes)  # each hash once, in order
         self._dial()
         for address in list(self._streams):
             for batch in _batches(list(wanted), REQUEST_HASHES_MAX):
                 for hash, encoding in self._ask(address, batch):
-                    wanted.pop(hash, None)  # found: the others are asked for the rest only
+                    wanted.pop(hash, None)
                     yield hash, encoding
-                # A node that failed is not asked for the rest.
-                if address in self.failures:
+                if address in self.failures:  # its connection is closed
                     break
 
     def _dial(self) -> None:
@@ -71,12 +69,12 @@ class PeerCells:
                 self._fail(address, error)
             else:
                 self._streams[address] = stream, FrameBuffer()
-        self._waiting.clear()  # dialled once; what failed is told, not tried again
+        self._waiting.clear()  # each address is dialled once; failures are reported
 
     def _fail(self, address: str, error: Exception) -> None:
         reason = system_reason(error) if isinstance(error, OSError) else str(error)
         self.failures[address] = reason
-        stream = self._streams.pop(address, None)  # out of the list first: closing may raise
+        stream = self._streams.pop(address, None)
         if stream is not None:
             stream[0].close()
 
@@ -88,7 +86,7 @@ class PeerCells:
             return _cells(*receive_result(stream, buffer, id), batch)
         except (OSError, PeerError) as error:
             self._fail(address, error)
-            return []  # the healing goes on with the other nodes
+            return []  # the other nodes are asked instead
 
     def close(self) -> None:
         """Close the connections."""
@@ -112,12 +110,11 @@ def _cells(answer: Result, parts: MessageCells, hashes: list[bytes]) -> list[tup
     """Return the cells in an answer with the hashes that were requested."""
     value = answer.value
     here = parts.encodings()
-    # An answer may bring cells as parts of others: those that were asked for are taken from
-    # anywhere.
+    # An answer may contain a requested cell anywhere, also as a part of another one.
     found = [(hash, here[hash]) for hash in hashes if hash in here]
     if isinstance(value, Vector) and len(value) == len(hashes):
         for position, hash in enumerate(hashes):
-            if hash not in here:  # a null says that the node lacks the cell
+            if hash not in here:  # embedded in the answer, or nil: the node lacks it
                 try:
                     cell = value[position]
                 except MissingData:
@@ -142,13 +139,13 @@ class HealingSources:
 
     @property
     def failures(self) -> dict[str, str]:
-        """By address: why it was not asked to the end."""
+        """The reason why a node could not answer everything, by its address."""
         return self._nodes.failures
 
     def __call__(self, hashes: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """Yield the cells found, as (hash, encoding)."""
         left = list(hashes)
-        # A store on this machine first: it costs no network.
+        # The store on this machine first: it costs no network.
         if self._store is not None:
             left = []
             for hash in hashes:
@@ -163,8 +160,8 @@ class HealingSources:
     def _read(self, store: CellStore, hash: bytes) -> bytes | None:
         try:
             return store.get_encoding(hash)
-        except Corruption:  # damaged there, too
-            return None  # damaged there, too
+        except Corruption:
+            return None  # damaged there too: the nodes are asked
 
     def close(self) -> None:
         """Close the connections and the store."""
@@ -180,7 +177,7 @@ class HealingSources:
 
 
 def healed_store(healing: Healing, sources: HealingSources) -> HealedStore:
-    """Return the results of a healing."""
+    """Return the results of a healing as the action's answer."""
     return HealedStore(
         rescued=healing.rescued,
         fetched=healing.fetched,
@@ -191,7 +188,7 @@ def healed_store(healing: Healing, sources: HealingSources) -> HealedStore:
 
 
 def store_check(report: CheckReport) -> StoreCheck:
-    """Return the results of a check."""
+    """Return the results of a check as the action's answer."""
     return StoreCheck(
         clean=report.is_clean,
         segments=report.segments,

@@ -1,14 +1,14 @@
-"""Pinning: a client that knows the DID of a node takes no other node for it.
+"""Pinning: a client that knows the DID of a node accepts only that node's door.
 
-A door's certificate is made for TLS alone: its key is not that of the node, because TLS libraries
-refuse Ed25519. So the node signs a statement that the key in the certificate is its own, and until
-when. The statements are public; a client reads them from the door itself, and compares them with
-the certificate that the handshake proved.
+A door's certificate has another key than the node, because many TLS libraries refuse Ed25519. So
+the node signs a statement that the key in the certificate is its own until a given time. The
+statements are public: a client reads them from the door, and compares them with the certificate
+that the handshake proved. The signed text is
 
     datalattice door certificate, version 1
     did:key:z6Mk...                             the DID of the node
     5f1c...                                     SHA-256 of SubjectPublicKeyInfo in DER, hex
-    1767225600000                               the last millisecond of it, Unix time
+    1767225600000                               the last valid millisecond, Unix time
 
 Source: docs/rest.md "TLS".
 """
@@ -34,15 +34,15 @@ from datalattice.errors import BadSignature, DataLatticeError, PeerUnavailable, 
 from datalattice.lattice import did_of, public_key_of
 
 WELL_KNOWN: Final = "/.well-known/lattice-door"
-"""Where REST has the statements."""
+"""The path of the statements in REST."""
 
 STATEMENTS_BYTES_MAX: Final = 16_384
-"""Longest document of statements."""
+"""Longest accepted document of statements."""
 
 STATEMENTS_MAX: Final = 16
-"""Most statements that a client looks at: each costs a signature."""
+"""Most statements that a client examines: each may cost the check of a signature."""
 
-# Keeps it apart from all else that the node's key signs.
+# The first line separates statements from everything else that the node's key signs.
 _DOMAIN: Final = "datalattice door certificate, version 1"
 
 
@@ -79,7 +79,7 @@ def spki_sha256(certificate: x509.Certificate) -> bytes:
 
 
 def split_door(text: str) -> tuple[str | None, str]:
-    """Return (DID, the rest) of `did:key:...@host:port`; the DID is None where there is none.
+    """Return (DID, `host:port`) of `did:key:...@host:port`; without a DID, (None, `text`).
 
     Raises: UsageError: the DID is not a `did:key`.
     """
@@ -90,16 +90,16 @@ def split_door(text: str) -> tuple[str | None, str]:
 
 
 def did_with_key(did: str) -> str:
-    """Return a DID that contains its key. Raises: UsageError: another one."""
+    """Return `did` if it contains an Ed25519 key. Raises: UsageError: it does not."""
     if public_key_of(did) is None:
         raise UsageError(f"a door is pinned by a did:key of Ed25519, got {did!r:.100}")
     return did
 
 
 def pin_of(did: str | None, named: str | None, clock: Clock | None) -> DoorPin | None:
-    """Return the pin of the DID that is given, or named in an address; None without one.
+    """Return the pin for `did`, or for the DID `named` in an address; None without either.
 
-    Raises: UsageError: they differ, or have no key.
+    Raises: UsageError: they differ, or the DID contains no key.
     """
     if did is not None and named not in (None, did):
         raise UsageError(f"the address names {named}, and did is {did!r:.100}")
@@ -108,7 +108,10 @@ def pin_of(did: str | None, named: str | None, clock: Clock | None) -> DoorPin |
 
 
 class DoorPin:
-    """What a client takes for the node of a DID. Raises: UsageError: the DID has no key in it."""
+    """The check that a door belongs to the node of a DID.
+
+    Raises: UsageError: the DID contains no key.
+    """
 
     def __init__(self, did: str, clock: Clock | None = None) -> None:
         self.did: Final = did_with_key(did)
@@ -117,32 +120,30 @@ class DoorPin:
         self._known: dict[bytes, int] = {}
 
     def knows(self, shown: bytes) -> bool:
-        """Return whether a certificate, as DER, was proved before and has not ended."""
-        # By the certificate as it came: the comparison of bytes is cheaper than a signature, at
-        # each connection.
+        """Return whether a certificate, as DER, was proved before and is still valid."""
+        # Compared byte for byte, so that a new connection costs no signature check.
         return self._known.get(shown, -1) >= self._clock.now_ms()
 
     def check(self, shown: bytes, statements: Iterable[DoorStatement], where: str) -> None:
         """Check the certificate, as DER, and the statements that a door shows.
 
-        Raises: BadSignature: none of them says that it is the node's; the text says why.
+        Raises: BadSignature: no statement proves that the certificate is the node's; with a reason.
         """
-        spki, reason = spki_sha256(_parsed(shown)), "it states nothing of its certificate"
-        # The door chooses what it shows, so the cost of looking is bounded here.
+        spki, reason = spki_sha256(_parsed(shown)), "it has no statement about its certificate"
+        # The door chooses the statements, so their number is limited here.
         for one in list(statements)[:STATEMENTS_MAX]:
-            if one.spki_sha256 != spki:  # of another door, or replayed beside another key
+            if one.spki_sha256 != spki:  # about another certificate, or replayed
                 continue
             text = statement_text(one.did, one.spki_sha256, one.not_after_ms)
             if one.did != self.did:
-                reason = f"it says that it is {one.did!r:.100}"
+                reason = f"its statement is of {one.did!r:.100}"
             elif not verify_strict(self._key, one.signature, text):
                 reason = "its statement is not signed by that node"
-            # A statement ends with its certificate: a key that was stolen later on proves nothing
-            # by an old one.
+            # A statement ends with its certificate, so a stolen key is useless afterwards.
             elif one.not_after_ms < self._clock.now_ms():
                 reason = "its statement has ended; is the clock of this machine right?"
             else:
-                self._known = {shown: one.not_after_ms}  # the newest alone
+                self._known = {shown: one.not_after_ms}  # only the newest is kept
                 return
         raise BadSignature(f"{where} does not prove to be {self.did}: {reason}")
 
@@ -154,7 +155,7 @@ def read_certificate(shown: bytes) -> ShownCertificate:
 
 
 def shown_certificate(host: str, port: int, timeout_s: float) -> bytes:
-    """Return the certificate that a door shows, as DER; nothing is known of it yet.
+    """Return the certificate that a door shows, as DER; nothing about it is verified.
 
     Raises: PeerUnavailable: no door with TLS answers there.
     """
@@ -169,7 +170,7 @@ def shown_certificate(host: str, port: int, timeout_s: float) -> bytes:
 
 
 def read_statements(host: str, port: int, timeout_s: float) -> tuple[DoorStatement, ...]:
-    """Return the statements that a door serves over HTTP; each is signed, so any way will do.
+    """Return the statements that a door serves. They are signed, so the connection is unverified.
 
     Raises: PeerUnavailable: no door with TLS answers there. BadSignature: it has no statements.
     """
@@ -177,7 +178,7 @@ def read_statements(host: str, port: int, timeout_s: float) -> tuple[DoorStateme
     try:
         connection.request("GET", WELL_KNOWN)
         answer = connection.getresponse()
-        # One byte more than is accepted tells a longer document from one of full length.
+        # One byte more than accepted shows that the document is too long.
         body = answer.read(STATEMENTS_BYTES_MAX + 1)
     except (OSError, http.client.HTTPException) as error:
         raise PeerUnavailable(f"{host}:{port}: {tls_reason(error)}") from error
@@ -192,7 +193,7 @@ def read_statements(host: str, port: int, timeout_s: float) -> tuple[DoorStateme
 
 
 def proved_door(pin: DoorPin, host: str, port: int, timeout_s: float) -> bytes:
-    """Return the certificate, as DER, of a door of HTTP that proved to be the pinned node.
+    """Return the certificate, as DER, of a door of HTTP after it proved to be the pinned node's.
 
     Raises: PeerUnavailable: no door with TLS answers there. BadSignature: it is another node's.
     """
@@ -201,11 +202,11 @@ def proved_door(pin: DoorPin, host: str, port: int, timeout_s: float) -> bytes:
     return shown
 
 
-def trusting(shown: bytes) -> ssl.SSLContext:
-    """Return a context for a client that takes this certificate alone, whatever names it has."""
+def trusting_context(shown: bytes) -> ssl.SSLContext:
+    """Return a context for a client that accepts only this certificate, for any host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    # It signed itself, so it is its own anchor.
+    # A self-signed certificate is its own trust anchor.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cadata=shown)
     return context
@@ -215,7 +216,7 @@ def unverified(protocols: tuple[str, ...] = ()) -> ssl.SSLContext:
     """Return a context for a client that compares the certificate itself."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    # The node's own certificate has no authority: `DoorPin` decides, before anything else is sent.
+    # No authority signed the node's certificate: `DoorPin` checks it before a request is sent.
     context.verify_mode = ssl.CERT_NONE
     if protocols:
         context.set_alpn_protocols(protocols)
@@ -223,14 +224,14 @@ def unverified(protocols: tuple[str, ...] = ()) -> ssl.SSLContext:
 
 
 def tls_reason(error: Exception) -> str:
-    """Return why a door cannot be reached, naming a mix-up of TLS and plain connections."""
+    """Return why a door cannot be reached, with a hint if it is a door without TLS."""
     if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
         return "it does not speak TLS: connect without it (http://)"
     return str(error) or type(error).__name__
 
 
 def _parsed(shown: bytes) -> x509.Certificate:
-    """Return a certificate. Raises: BadSignature: the bytes are none that can be read."""
+    """Return a certificate from its DER. Raises: BadSignature: it or its key cannot be read."""
     try:
         certificate = x509.load_der_x509_certificate(shown)
         certificate.public_key()
@@ -240,7 +241,7 @@ def _parsed(shown: bytes) -> x509.Certificate:
 
 
 def _names(certificate: x509.Certificate) -> tuple[str, ...]:
-    """Return the names of hosts in a certificate."""
+    """Return the host names and addresses in a certificate."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):

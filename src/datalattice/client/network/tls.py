@@ -1,13 +1,13 @@
 """TLS: blocking streams to nodes, and the handshake that proves the Ed25519 keys of both ends.
 
-Mutual TLS 1.3, no earlier version, no resumption, no early data. A node is its key, so there is no
-authority to trust. But `ssl` requests a client's certificate only if there is an authority. So all
-nodes share one whose private key stands below. It vouches for nothing, since everybody has it; it
-makes both sides present a certificate, and TLS itself proves that each holds the private key of
-its certificate. That key is the peer's.
+Mutual TLS 1.3, no earlier version, no resumption, no early data. A node is its key, so no authority
+is trusted. But `ssl` requests a client's certificate only if there is an authority. So all nodes
+share one, whose private key is public, below: it vouches for nothing, and makes both sides present
+a certificate. TLS proves that each side holds the private key of its certificate, which is the
+node's key.
 
 Certificates never expire, so nothing depends on clocks or renewal. The callers decide what a key
-may do and which one they expect.
+may do and which key they expect.
 
 Source: docs/design/identity.md.
 """
@@ -47,7 +47,7 @@ _FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # RFC 5280: n
 
 
 class HandshakeFailed(ConnectionError):
-    """The other end did not prove to be a node, or not the expected one."""
+    """The other end did not prove to be a node, or proved another key than the expected one."""
 
 
 class TlsIdentity:
@@ -77,9 +77,9 @@ def proven_key(
     """Return the public key that the other end of a finished handshake proved.
 
     protocols: what this side offered; the handshake must have agreed on one of them.
-    Raises: HandshakeFailed: another protocol or kind of certificate, or not the `expected` key.
+    Raises: HandshakeFailed: the protocol, the kind of certificate or the key is not as expected.
     """
-    # For TLS itself a handshake succeeds without a common protocol.
+    # TLS finishes a handshake also without a common protocol.
     if tls.selected_alpn_protocol() not in protocols:
         raise HandshakeFailed(f"{remote} does not speak {' or '.join(protocols)}")
     shown = tls.getpeercert(binary_form=True)
@@ -91,12 +91,12 @@ def proven_key(
     except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise HandshakeFailed(f"the certificate of {remote} cannot be read: {error}") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise HandshakeFailed(f"{remote} has a certificate of another kind than Ed25519")
-    # Certificates come straight from the authority: a chain could vouch for another key.
+        raise HandshakeFailed(f"{remote} has a certificate with another key than Ed25519")
+    # The authority signs node certificates directly: one in between could vouch for another key.
     if issuer != _name(_AUTHORITY_NAME):
         raise HandshakeFailed(f"{remote} has a certificate with others in between")
     found = key.public_bytes_raw()
-    # Everybody can sign as the authority, so its key proves no one.
+    # Everybody has the authority's private key, so it identifies no node.
     if found == AUTHORITY.public_key().public_bytes_raw():
         raise HandshakeFailed(f"{remote} shows the public default key")
     if expected is not None and found != expected:
@@ -105,7 +105,7 @@ def proven_key(
 
 
 def explain(error: ssl.SSLError, remote: str) -> str:
-    """Return in words why a handshake failed."""
+    """Return a sentence that says why a handshake failed."""
     why = (error.reason or "the stream ended").lower().replace("_", " ")
     return f"no TLS handshake with {remote}: {why}"
 
@@ -119,7 +119,7 @@ _KEEP_ALIVE: Final = (
 
 
 def tune(raw: socket.socket) -> None:
-    """Have a TCP socket send at once, and notice a peer that vanished."""
+    """Set a TCP socket to send without delay and to detect a vanished peer."""
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:
@@ -132,17 +132,17 @@ def open_stream(address: str, timeout_s: float, key_pair: KeyPair | None = None)
     """Return a blocking stream to a node, for a caller without an event loop.
 
     key_pair: the key that this side proves over TLS; default: a new one.
-    Raises: UsageError: not an address. OSError: it cannot be reached, or is not the node whose key
-            the address names.
+    Raises: UsageError: `address` is malformed. OSError: the node cannot be reached, or proved
+            another key than the address names.
     """
     target = parse_address(address)
     if target.scheme == IROH:
         raise OSError("only a running node dials iroh addresses")
-    with ExitStack() as opened:  # nothing stays open when it fails
+    with ExitStack() as opened:  # closes the socket if a later step fails
         stream = opened.enter_context(
             socket.create_connection((target.host, target.port), timeout_s)
         )
-        tune(stream)  # else the first request after a handshake waits 40 ms for an acknowledgement
+        tune(stream)  # with delay, the first request would wait 40 ms for an acknowledgement
         if target.scheme != PLAIN_SCHEME:
             client = TlsIdentity(key_pair or KeyPair.generate()).client
             try:
@@ -195,7 +195,7 @@ def _certificate(name: str, key: Ed25519PublicKey, *, is_authority: bool) -> x50
 def _context(protocol: int, path: str, offered: Sequence[str]) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # a node is its key, wherever it is
+    context.check_hostname = False  # a node is its key, at any address
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     authority = _certificate(_AUTHORITY_NAME, AUTHORITY.public_key(), is_authority=True)
@@ -209,9 +209,10 @@ def _context(protocol: int, path: str, offered: Sequence[str]) -> ssl.SSLContext
 
 @contextmanager
 def _file_of(secret: bytes) -> Iterator[str]:
-    """Yield the path of a file with a secret: `ssl` reads keys from files only.
+    """Yield the path of a file with a secret, because `ssl` reads keys from files only.
 
-    The file is in memory where the system allows it, else private to the user and deleted at once.
+    The file is in memory if the system allows that; otherwise it is private to the user, and
+    deleted after use.
     """
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("identity", os.MFD_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Replicas: foreign data into the store of a folder, by its own rules: imports and healings."""
+"""Replicas: brings foreign data into a folder's store under its hosting policy: imports."""
 
 from datalattice.client.replicas.importing import (
     import_into as import_into,

@@ -1,7 +1,7 @@
-"""Replicas: foreign data into the store of a folder: a gate for it, and the import of archives.
+"""Importing: merges or pins the root of an archive, a store or a folder.
 
-An import stages all cells first; nothing is visible until all of them are here. Then the pin is
-set, and the root is merged like a value of a peer.
+An import stages all cells first, so that nothing is visible until it is complete. Then the pin is
+set, and the root is merged like a value from a peer.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from datalattice.sync import (
 )
 
 Bring = Callable[[Offer], Absorbed]
-"""Merges a root that the operator brings into a replica."""
+"""A function that merges an imported root into a replica."""
 
 _FORKED: Final = "owner-forked"
-"""Report kind of slots of which one branch of two was kept, as of `OwnerForked`."""
+"""The kind of `OwnerForked` reports: of two branches of a slot, one became evidence."""
 
 
 @contextmanager
 def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
-    """Give the replica of a folder on its store, with its keys and its hosting policy.
+    """Yield the replica of a folder on its store, with its keys and its hosting policy.
 
-    The usage of owners is saved if the block ends without an error.
+    The owners' usage is saved if the block ends without an error.
     Raises: UsageError: a setting of the folder or a key file is invalid.
     """
-    # The rules of the folder's node hold for imports, too: whose data is kept, and how much.
+    # The hosting policy of the folder's node limits imports too.
     config = load_settings(folder.settings_path, os.environ, {}).config
     keys = read_keys_or_none(folder)
-    # Counters of a copied folder have a name of their own.
+    # Counters name the copy that counted, so a copied folder counts under its own id.
     context = MergeContext() if keys is None else keys.context().of_copy(store.place().copy_id)
     replica = LatticeReplica(
         store,
@@ -67,9 +67,9 @@ def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
 
 
 def taking(folder: Folder, store: CellStore, *, is_known: bool = False) -> Bring:
-    """Return how roots are merged into a folder's store, with the rules of its node.
+    """Return the merge of roots into a folder's store under its hosting policy.
 
-    is_known: unsigned data counts as a known sender's and has no quota.
+    is_known: whether unsigned data counts as from a known sender, and so has no quota.
     """
 
     def take(offer: Offer) -> Absorbed:
@@ -80,7 +80,7 @@ def taking(folder: Folder, store: CellStore, *, is_known: bool = False) -> Bring
 
 
 def trusting(store: Store, context: MergeContext = EMPTY_CONTEXT) -> Bring:
-    """Return how roots of this installation are merged into a store: without a hosting policy."""
+    """Return the merge of trusted roots into a store, without a hosting policy."""
     return partial(absorb_import, LatticeReplica(store, root_lattice(), context))
 
 
@@ -93,29 +93,29 @@ def import_into(
     taking: Bring | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ImportedRoot:
-    """Import the root of an archive, of a store or of a node's folder; return what was done.
+    """Import the root of an archive, of a store or of a node's folder; return a report.
 
-    The root becomes a pin, or is merged like a value of a peer: without `:local`, only what its
-    owners have signed, and without malformed parts and those that are not hosted.
+    The root is pinned, or merged like a value from a peer: without `:local`, unsigned owners' data,
+    malformed parts and parts that are not hosted.
 
-    taking: merges the root; default: `trusting`.
-    Raises: UsageError: there is no root, or it is no Index to merge. BadFormat: the archive is
-            damaged, nothing of it can be merged, or a part of a pinned value is malformed.
-            MissingData: cells of it were collected meanwhile. StoreFull: the disk has no room for
-            foreign data.
+    taking: the merge of the root; default: `trusting`.
+    Raises: UsageError: there is no root, or a root to merge is not an Index. BadFormat: the archive
+            is damaged, none of it can be merged, or a part of a pinned value is malformed.
+            MissingData: imported cells were collected meanwhile. StoreFull: the disk has no room
+            for foreign data.
     """
-    # A pinned value is kept as it is, so nothing is staged apart.
+    # Malformed cells are staged apart to be left out; a pin keeps the value unchanged.
     apart: dict[bytes, bytes] | None = {} if merge and not pin else None
     top, cells = _stage(store, source, progress, apart)
     apart = apart or {}
     if merge:
         value = decode(apart[top], store) if top in apart else store.load(top)
-        # A value of another kind has no sections to merge; a pin keeps any value.
+        # Only an Index has sections to merge; any value can be pinned.
         if not isinstance(value, Index):
             raise UsageError(
                 f"only a root, an Index, can be merged, got {brief(value)}; pin it instead"
             )
-    if pin:  # before the merge, so that garbage collection keeps the cells meanwhile
+    if pin:  # before the merge, so that garbage collection spares the cells
         store.pins.pin(top, pin)
     absorbed = Absorbed()
     if merge:
@@ -137,11 +137,10 @@ def import_into(
 
 
 def _check_taken(absorbed: Absorbed, top: bytes) -> None:
-    # A writer's collection does not wait for an import.
-    if absorbed.missing:  # collected between staging and merging
+    if absorbed.missing:  # garbage collection removed staged cells before the merge
         raise MissingData(list(absorbed.missing))
     low = next((one.text for one in absorbed.reports if one.kind == DISK_LOW), None)
-    if low is not None:  # the disk is full: nothing of it was taken
+    if low is not None:  # nothing was merged
         raise StoreFull(low)
     refusal = absorbed.refused.get(top)
     if refusal is not None:
@@ -154,17 +153,17 @@ def _stage(
     progress: Callable[[int], None] | None,
     apart: dict[bytes, bytes] | None,
 ) -> tuple[bytes, int]:
-    """Stage the cells of a source; return the hash of its root, and how many cells there were."""
+    """Stage the cells of a source; return the hash of its root, and the number of cells."""
     if isinstance(source, EtchStore):
         return _copy(source, str(source.path), store, progress, apart)
     path = Path(source)
     folder = store_in(path)
     if folder is not None:
+        # Opened for reading, because a node may run there.
         with CellStore.open(folder, read_only=True) as other:
-            # Read only: the other node may run.
             return _copy(other, str(folder), store, progress, apart)
     if not path.is_file():
-        raise UsageError(f"{path}: no archive, and no folder of a node or store")
+        raise UsageError(f"{path} is neither an archive nor the folder of a node or store")
     with path.open("rb") as file:
         return import_cells(store, file.read, progress, apart=apart)
 
@@ -180,5 +179,5 @@ def _copy(
     if root is None:
         raise UsageError(f"{name}: nothing was ever committed there")
     cells = copy_cells(other, root, store, progress, apart=apart)
-    store.sync()  # staged cells are durable before they are named
+    store.sync()  # cells are durable before a pin or a root refers to them
     return root, cells

@@ -1,4 +1,4 @@
-"""Config: the settings of a node, checked before anything is opened."""
+"""Config: the settings of a node, validated before anything is opened."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from datalattice.sync import (
 )
 
 MESSAGES_PER_S_MAX: Final = 10_000  # far above any honest peer
-"""Messages received from one peer a second, on average."""
+"""Most messages received from one peer a second, on average."""
 
 BYTES_PER_S_MAX: Final = 100_000_000  # a fast local network
-"""Bytes received from one peer a second, on average."""
+"""Most bytes received from one peer a second, on average."""
 
 PEER_BYTES_MAX: Final = 128_000_000
-"""Bytes held for one peer, received or to be sent: two messages of the greatest length."""
+"""Most bytes held for one peer, received or to be sent: two messages of the greatest length."""
 
 ADDRESS_CONNECTIONS_MAX: Final = 64  # many nodes may share one address behind a router
-"""Inbound connections from one address."""
+"""Most inbound connections from one address."""
 
 DEFAULT_PORT: Final = 18_888
 _LOOPBACK: Final = ("::1", "localhost")
 TLS_MODES: Final = ("auto", "on", "off")
 CONNECTIONS_MAX: Final = 1_024
-COLLECT_AFTER_BYTES: Final = 256_000_000  # a collection costs as much as the store is large
-READ_TIMEOUT_MS: Final = 30_000  # an idle peer still sends a sign of life
+COLLECT_AFTER_BYTES: Final = 256_000_000  # a collection reads all live cells, so it must be rare
+READ_TIMEOUT_MS: Final = 30_000  # an idle peer still sends pings
 DISCOVER: Final = ("none", "p2p", "mdns", "all")
 DID_WEB: Final = ("none", "https", "loopback")
 IROH_MODES: Final = ("off", "direct", "relay")
@@ -61,19 +61,19 @@ _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 # Below this a message could not carry one full cell with its path.
 MESSAGE_BYTES_MIN: Final = 100_000
-FENCE_WAIT_MS: Final = 2_000  # "writes wait for an answer of a peer": noticed, and short
-FENCE_MOVED_WAIT_MS: Final = 30_000  # a moved folder may be behind by any amount: longer
+FENCE_WAIT_MS: Final = 2_000  # short: a first write waits this long if no peer answers
+FENCE_MOVED_WAIT_MS: Final = 30_000  # longer: a moved folder may lack any number of writes
 FENCE_AGAIN_MS: Final = 60_000
-_HOST_NAME: Final = re.compile(r"[0-9A-Za-z._-]{1,253}")  # as in DNS: it stands in a header
+_HOST_NAME: Final = re.compile(r"[0-9A-Za-z._-]{1,253}")  # as in DNS, for Host headers
 
 
 def split_partial(text: str) -> tuple[bytes, list[str]]:
     """Return (public key, keys of a path) of `KEY/section/key`.
 
-    Raises: UsageError: anything else.
+    Raises: UsageError: `text` has another form.
     """
     key, *keys = text.split("/")
-    if not keys or not all(keys):  # an empty key would be any key
+    if not keys or not all(keys):  # an empty key could not be told from a mistyped path
         raise UsageError(
             f"partial is the key of a peer and a path, such as KEY/queue/OWNER, got {text!r}"
         )
@@ -94,13 +94,13 @@ def _is_loopback(host: str) -> bool:
 class DoorConfig:
     """A listener for users of the node, beside its socket.
 
-    listen:   `host:port`; None: not at all.
+    listen:   `host:port`; None: no listener.
     tls:      `auto`: except on addresses of this machine; `on`; or `off`.
-    cert, key: files of a certificate and its key, as PEM, from the node's folder on; None: a
-              certificate of the node's own, which clients pin by the node's DID.
-    insecure: whether it may be without TLS on an address that others reach.
-    hosts:    names under which it may be asked for, besides those of this machine; empty: any,
-              where others reach it.
+    cert, key: files of a certificate and its key, as PEM, relative to the node's folder; None: a
+              certificate that the node makes, which clients verify by the node's DID.
+    insecure: whether it may be without TLS on an address that other machines reach.
+    hosts:    accepted names in Host headers, besides those of this machine; empty: any name, on
+              an address that other machines reach.
     """
 
     listen: str | None = None
@@ -114,7 +114,7 @@ class DoorConfig:
         if self.tls not in TLS_MODES:
             raise UsageError(f"tls is auto, on or off, got {self.tls!r}")
         if (self.cert is None) != (self.key is None):
-            raise UsageError("cert and key are given together")
+            raise UsageError("cert and key are given together; one of them is missing")
         for host in self.hosts:
             if not _HOST_NAME.fullmatch(host):
                 raise UsageError(f"hosts are names such as node.example, got {host!r}")
@@ -123,7 +123,7 @@ class DoorConfig:
         host, colon, port = self.listen.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > PORT_MAX or not host:
             raise UsageError(f"listen is host:port, got {self.listen!r}")
-        # "A non-loopback bind needs TLS": a token in plain text is anybody's on the way.
+        # "A non-loopback bind needs TLS": anyone on the network could read a token in plain text.
         if not (self.has_tls or self.is_local or self.insecure):
             raise UsageError(
                 f"{self.listen} can be reached by others, and tls is off: credentials would cross "
@@ -132,12 +132,12 @@ class DoorConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         return self.listen is None or _is_loopback(split_listen(self.listen)[0])
 
     @property
     def has_tls(self) -> bool:
-        """Whether its connections have TLS."""
+        """Whether it uses TLS."""
         return self.tls == "on" or (self.tls == "auto" and not self.is_local)
 
 
@@ -160,52 +160,54 @@ class NodeConfig:
            one; negative: the node only dials.
     bind:  the local address to listen at.
     peers: addresses or tickets of nodes to stay connected to.
-    plain: whether inbound connections may be plain TCP; else they must be TLS.
+    plain: whether inbound connections may be plain TCP; otherwise they must use TLS.
     iroh:  whether to listen over iroh too, at the UDP port of the same number: `off`; `direct`;
            or `relay`: others find the node by its key, through public servers of the iroh project.
     allow: public keys, in hex, that may connect; empty: all. Plain connections prove no key.
     partial: `KEY/PATH`: with the peer of this key only these paths are exchanged, both ways.
-    fence_wait_ms: how long writes for owners wait at the start for an answer of a peer.
+    fence_wait_ms: longest wait of the first writes for owners for the answer of a peer.
     fence_moved_wait_ms: the same in a folder that was copied, restored or moved.
-    fence_again_ms: after so long without a peer, writes wait again once one is connected.
-    accept_unfenced: whether such a folder is written to though no peer answered.
-    url:   where others reach this node, published in `:p2p` below its key; None: not published.
-    discover: where to find further nodes: in `:p2p`, by mDNS on the local network, both, or none.
+    fence_again_ms: after this long without a peer, writes wait again once one is connected.
+    accept_unfenced: whether a copied, restored or moved folder is written to without an answer.
+    url:   this node's address for others, published in `:p2p` below its key; None: not published.
+    discover: where to find further nodes: `p2p`, `mdns` on the local network, `all` or `none`.
     mdns_interfaces: local addresses on which to use mDNS; empty: all.
-    connections_per_address_max: inbound ones from one address other than this machine's; 0: no
-           limit.
-    messages_per_s_max, bytes_per_s_max: a peer that sends more on average is read later.
-    peer_bytes_max: bytes held for one peer above which its connection ends.
+    connections_per_address_max: most inbound connections from one address other than this
+           machine's; 0: no limit.
+    messages_per_s_max, bytes_per_s_max: the node reads a peer that sends more only at this rate.
+    peer_bytes_max: most bytes held for one peer; beyond it the connection ends.
     did_web: whether documents of `did:web` venues are fetched, so that their values are accepted:
-           over HTTPS, or also from loopback hosts over HTTP.
+           `https`; `loopback`, also over HTTP from this machine; or `none`.
     ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
-    http_port, http_bind: where /metrics and /health are served; None: not at all, 0: a free port.
-    http_hosts: host names that monitors may use, beside addresses and `localhost`.
-    check_interval_ms: how often all of the store is checked; 0: only on request, or if it was
+    http_port, http_bind: the address of /metrics and /health; None: they are not served, 0: a free
+           port.
+    http_hosts: host names that monitors may use, besides addresses and `localhost`.
+    check_interval_ms: time between checks of the whole store; 0: only on request, or if it was
            opened with damage.
     collect_after_bytes: growth of the store before garbage is collected; 0: only on request.
     hosting: whose data is stored, and how much of it.
-    watched_owners: keys in hex and DIDs whose forks degrade this node, beside its own owners'.
+    watched_owners: keys in hex and DIDs whose forks degrade this node, besides its own owners'.
     rest, grpc: listeners of `lattice daemon` for users of the node.
-    webdav: whether the drives are served at `/dlfs` of REST, its socket too.
-    mcp: what language models may do at `/mcp` of REST: `off`, `read`, or `all`, which writes, too.
+    webdav: whether the drives are served at `/dlfs` of REST, on its socket too.
+    mcp: the tools for language models at `/mcp` of REST: `off`, `read`, or `all`, writing tools
+           too.
     venue: whether `lattice daemon` runs jobs of the venue of its own DID.
-    venue_storage: where this venue keeps contents: `lattice`; `file`, in the folder `venue_path`;
+    venue_storage: where this venue stores contents: `lattice`; `file`, in the folder `venue_path`;
            `drive`, in the directory `venue_path` of the drive `venue`; or `memory`.
-    venue_path: from the node's folder on, or from the root of the drive.
-    venue_content_bytes_max: longest content, up to 4 GiB. In the lattice it is 64 MiB, as peers
-           refuse longer ones.
+    venue_path: relative to the node's folder, or to the root of the drive.
+    venue_content_bytes_max: longest content, up to 4 GiB; in the lattice up to 64 MiB, because
+           peers refuse longer ones.
     venue_public: whether callers without a credential may list its operations and run jobs.
-    venue_trial: whether it has the operations for trying it.
-    venue_grid, venue_http, venue_python, venue_sql, venue_spark: what its adapters run, and where.
-    reading: who may read values and the lattice through these: `public` or `authenticated`.
-    admins: DIDs that may do everything there.
-    reads_per_s, effects_per_s: calls of one user of the doors a second, as many at once.
-    drain_s: how long requests in flight may take when the doors close.
-    cache_bytes: memory for decoded cells of a store that the node opens; the doors have as much
+    venue_trial: whether it offers the trial operations.
+    venue_grid, venue_http, venue_python, venue_sql, venue_spark: the limits of its adapters.
+    reading: who may read values and the lattice through the doors: `public` or `authenticated`.
+    admins: DIDs that have all rights there.
+    reads_per_s, effects_per_s: calls of one user of the doors a second, and as many at once.
+    drain_s: seconds that running requests may take when the doors close.
+    cache_bytes: memory for decoded cells of a store that the node opens; the doors use as much
                  again.
-    log_level, log_format: for a node process; a program with a node in it sets up its own logging.
-    Units: all times in milliseconds.
+    log_level, log_format: of a node process; a program with a node in it sets up its own logging.
+    Units: times in milliseconds, except `drain_s`.
     """
 
     port: int | None = None
@@ -269,7 +271,7 @@ class NodeConfig:
     log_format: str = "text"
 
     def __post_init__(self) -> None:
-        # `type`, not `isinstance`: True is a number in Python.
+        # `type`, because `isinstance` accepts True as a number.
         if self.port is not None and (type(self.port) is not int or self.port > PORT_MAX):
             raise UsageError(f"a port is a number up to {PORT_MAX}, got {self.port!r}")
         if self.http_port is not None and not 0 <= self.http_port <= PORT_MAX:
@@ -279,7 +281,7 @@ class NodeConfig:
                 # An empty text binds to all addresses.
                 raise UsageError(f"{name} is a local address such as 127.0.0.1, got an empty text")
         for peer in self.peers:
-            parse_ticket(peer)  # every address is checked at the start, not when it is dialled
+            parse_ticket(peer)  # checked at the start, not when it is dialled
         for key in self.allow:
             parse_key(key)
         self._check_names()
@@ -316,7 +318,7 @@ class NodeConfig:
             "reads_per_s",
             "effects_per_s",
         ):
-            if getattr(self, name) < 1:  # 0 would switch a protection off, or wait for ever
+            if getattr(self, name) < 1:  # 0 would disable a protection or wait for ever
                 raise UsageError(f"{name} is at least 1, got {getattr(self, name)}")
         for name in (
             "broadcast_delay_ms",
@@ -326,10 +328,10 @@ class NodeConfig:
             "connections_per_address_max",
             "drain_s",
         ):
-            if getattr(self, name) < 0:  # here 0 has a meaning: off, or without limit
+            if getattr(self, name) < 0:  # here 0 means off, or no limit
                 raise UsageError(f"{name} is at least 0, got {getattr(self, name)}")
 
-        # One message may wait to be handled while another one arrives.
+        # One message of full length may wait while another one arrives.
         if self.peer_bytes_max < 2 * self.message_bytes_max:
             raise UsageError(
                 f"peer_bytes_max is at least twice message_bytes_max "
@@ -346,10 +348,10 @@ class NodeConfig:
                 f"venue_content_bytes_max is 1 to {UPLOAD_BYTES_MAX}, "
                 f"got {self.venue_content_bytes_max}"
             )
-        if not self.venue_path.strip("/"):  # contents would lie among the files of the node
+        if not self.venue_path.strip("/"):  # contents would be mixed with the node's own files
             raise UsageError(f"venue_path is the name of a folder, got {self.venue_path!r}")
         for host in self.http_hosts:
-            if not _HOST_NAME.fullmatch(host):  # a monitor's Host header is compared with these
+            if not _HOST_NAME.fullmatch(host):  # compared with a monitor's Host header
                 raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
         for owner in self.watched_owners:
             parse_owner(owner)
@@ -359,7 +361,7 @@ class NodeConfig:
 
     @property
     def bounds(self) -> ConnectionBounds:
-        """What one connection may do."""
+        """The limits of one connection."""
         return ConnectionBounds(
             self.message_bytes_max,
             self.read_timeout_ms / 1_000,
@@ -389,12 +391,12 @@ class NodeConfig:
 def partial_paths(config: NodeConfig, lattice: Lattice) -> dict[bytes, list[tuple[Value, ...]]]:
     """Return the exchanged paths of partially replicated peers, by public key.
 
-    Raises: UsageError: the lattice has no such path.
+    Raises: UsageError: the lattice does not have a path.
     """
     paths: dict[bytes, list[tuple[Value, ...]]] = {}
     for text in config.partial:
         key, names = split_partial(text)
-        # By the lattice's own keys: `queue` means `:queue`.
+        # Resolved to the lattice's keys: `queue` means `:queue`.
         path = checked_path(lattice, lattice.resolve_path(names) or names)
         paths.setdefault(key, []).append(path)
     return paths

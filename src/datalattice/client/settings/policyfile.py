@@ -1,4 +1,4 @@
-"""Policy file: the table `[hosting]` of a node's settings, and the text of sizes and owners."""
+"""Policy file: reads the table `[hosting]` of a node's settings, with its sizes and owners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from datalattice.errors import UsageError
 from datalattice.sync import HostingPolicy, UnsignedPolicy
 
-SIZE_BYTES_MAX: Final = 1 << 60  # an exabyte: beyond it sums of 64 bits would overflow
+SIZE_BYTES_MAX: Final = 1 << 60  # an exbibyte: sums of a few still fit in 64 bits
 
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|kB|KB|MB|GB|TB)?")
 _UNITS: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -21,28 +21,29 @@ _FROM: Final = "from"  # `from` is a keyword of Python
 
 
 def parse_size(text: object, what: str = "a size") -> int:
-    """Return the bytes of a size such as 512, "64 MB" or "1.5 GB".
+    """Return the number of bytes of a size such as 512, "64 MB" or "1.5 GB".
 
-    Raises: UsageError: anything else.
+    what: names the size in the text of the error.
+    Raises: UsageError: `text` has another form, or is more than `SIZE_BYTES_MAX`.
     """
-    if type(text) is int and 0 <= text <= SIZE_BYTES_MAX:  # TOML has numbers: they are bytes
+    if type(text) is int and 0 <= text <= SIZE_BYTES_MAX:
         return text
     found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is not None:
         size = int(float(found[1]) * _UNITS[found[2] or "B"])
-        if size <= SIZE_BYTES_MAX:  # after the unit: "9999999 TB" is a mistake
+        if size <= SIZE_BYTES_MAX:  # "9999999 TB" is a mistake
             return size
     raise UsageError(f'{what} is a number of bytes, or a text such as "64 MB", got {text!r}')
 
 
 def parse_owner(text: str) -> str:
-    """Return an owner in the form that is compared: a key in lower-case hex, a DID unchanged.
+    """Return an owner in the form for comparisons: a key in lower-case hex, a DID unchanged.
 
-    Raises: UsageError: neither, such as the beginning of a key.
+    Raises: UsageError: `text` is neither, such as the beginning of a key.
     """
     found = _KEY.fullmatch(text)
     if found is not None:
-        return found[1].lower()  # one spelling: keys are compared as text
+        return found[1].lower()  # keys are compared as text, so each needs one spelling
     if _DID.fullmatch(text) is None:
         raise UsageError(f"an owner is a public key of 64 hex digits or a DID, got {text!r}")
     return text
@@ -72,13 +73,13 @@ def _setting(name: str, value: object) -> Any:
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise UsageError(f"{name} is a list of texts, got {value!r}")
         if name == "sections":
-            # Written with or without the colon.
+            # Sections may be written with or without the colon.
             return tuple(one.removeprefix(":") for one in value)
         return tuple(parse_owner(one) for one in value)
     if name == "owners":
         return str(value)
     if name == "owner_cells":
-        if type(value) is not int:  # `type`: True would be one cell
+        if type(value) is not int:  # `isinstance` accepts True as a number
             raise UsageError(f"owner_cells is a number, got {value!r}")
         return value
     if name in ("owner_bytes", "strangers_bytes", "reserve_bytes"):
@@ -103,7 +104,7 @@ def _unsigned(section: str, table: object) -> UnsignedPolicy:
 def unknown_setting(what: str, name: str, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown setting, with a similar name or all known ones."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1, 0.5)  # near enough to be a typing error
+    near = difflib.get_close_matches(name, names, 1, 0.5)  # 0.5: similar enough for a misspelling
     rest = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
     return UsageError(f"{what}; {rest}")
 
@@ -113,7 +114,7 @@ def _unknown(name: str, known: list[str]) -> UsageError:
 
 
 def policy_document(policy: HostingPolicy) -> dict[str, object]:
-    """Return a policy as JSON values, in the form of the file."""
+    """Return a policy as JSON values, in the form of the settings file."""
     unsigned: Mapping[str, UnsignedPolicy] = policy.unsigned
     return {
         "sections": None if policy.sections is None else list(policy.sections),

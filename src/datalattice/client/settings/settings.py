@@ -1,9 +1,10 @@
-"""Settings: where the fields of a `NodeConfig` come from when a node is a process of its own.
+"""Settings: reads the `NodeConfig` of a node process from its three sources.
 
-The command line comes first, then the environment (`LATTICE_NODE_PORT`), then the file
-(`node.toml`, a TOML document in sections), then the default. A setting is called by its section and
-its name there: `node.port`, `doors.rest.listen`. Errors name the source, what is wrong, and what is
-accepted. The table `[hosting]` exists in the file only; other tables are JSON in the environment.
+The command line wins over the environment (`LATTICE_NODE_PORT`), the environment over the file
+(`node.toml`, a TOML document in sections), and the file over the default. A setting is named by its
+section and its name there: `node.port`, `doors.rest.listen`. Errors name the source, what is wrong,
+and what is accepted. The table `[hosting]` exists in the file only; other tables are JSON in the
+environment.
 """
 
 from __future__ import annotations
@@ -70,10 +71,10 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "content_bytes_max": "venue_content_bytes_max",
     },
 }
-"""Sections besides `node`: the names in them, and the fields of a `NodeConfig` that they set."""
+"""Sections besides `node`: their settings, and the fields of a `NodeConfig` that these set."""
 
 DOORS: Final = ("rest", "grpc")
-"""Fields that are a `DoorConfig`, which the command line sets by where it listens."""
+"""Fields that are a `DoorConfig`; the command line sets their `listen` only."""
 
 GROUPS: Final[Mapping[str, tuple[str, type[Any]]]] = {
     **{door: (f"doors.{door}", DoorConfig) for door in DOORS},
@@ -83,13 +84,13 @@ GROUPS: Final[Mapping[str, tuple[str, type[Any]]]] = {
     "venue_sql": ("venue.sql", VenueSqlConfig),
     "venue_spark": ("venue.spark", VenueSparkConfig),
 }
-"""Fields of a `NodeConfig` that are records: the section of each, whose settings are its fields."""
+"""Fields of a `NodeConfig` that are records: the section of each, and its class."""
 
 _TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
 class _Kind(NamedTuple):
-    """What a setting sets: a field, or one of a record that is a field; and its type."""
+    """The field that a setting sets, with its type. part: of a record, the field within it."""
 
     field: str
     part: str | None
@@ -122,8 +123,8 @@ def load_settings(
     """Return the settings in effect.
 
     file:  may be missing.
-    given: those of the command line, by the fields of a `NodeConfig`; None for one that was not
-           given. `rest` and `grpc` are where they listen.
+    given: those of the command line, by the fields of a `NodeConfig`; None: not given. `rest` and
+           `grpc` stand for their `listen`.
     Raises: UsageError: a setting is unknown, of the wrong type, or out of range.
     """
     chosen: dict[str, object] = {}
@@ -132,7 +133,7 @@ def load_settings(
     for layer in layers:
         for name, (value, source) in layer.items():
             _check_alone(name, value, source)
-            # Later layers win: the command line comes first, then the environment, then the file.
+            # Later layers win: the command line over the environment, that over the file.
             chosen[name] = value
             sources[name] = source
     return Settings(_config(chosen), sources)
@@ -146,9 +147,9 @@ def changed_settings(before: NodeConfig, after: NodeConfig) -> list[str]:
 
 
 def settings_text(given: Mapping[str, object]) -> str:
-    """Return a settings file: the given ones, and all others as comments with their defaults.
+    """Return a settings file: the given settings, and all others as comments with their defaults.
 
-    Raises: UsageError: a given one is unknown, of the wrong type, or out of range.
+    Raises: UsageError: a given setting is unknown, of the wrong type, or out of range.
     """
     chosen = {name: value for name, (value, _) in _from_call(given).items()}
     for name, value in chosen.items():
@@ -160,7 +161,7 @@ def settings_text(given: Mapping[str, object]) -> str:
             section = dotted.rpartition(".")[0]
             lines += ["", f"[{section}]"]
         name, default = dotted.rpartition(".")[2], _plain(_value(NodeConfig(), kind))
-        # Defaults stand as comments: a later version with another default then has it in force.
+        # Defaults are comments, so that a later version's new default takes effect.
         if dotted in chosen:
             lines.append(f"{name} = {json.dumps(_plain(chosen[dotted]))}")
         elif default is None:
@@ -171,8 +172,8 @@ def settings_text(given: Mapping[str, object]) -> str:
 
 
 def _check_alone(name: str, value: object, source: str) -> None:
-    """Check one setting alone, so that the error can name its source."""
-    if name.endswith((".cert", ".key")):  # "given together"
+    """Check one setting by itself, so that the error can name its source."""
+    if name.endswith((".cert", ".key")):  # valid only together
         return
     try:
         _config({name: value})
@@ -206,7 +207,7 @@ def _config(chosen: Mapping[str, object]) -> NodeConfig:
 
 @functools.cache
 def _kinds() -> dict[str, _Kind]:
-    """Return what each setting sets, by its dotted name: the configuration is the schema."""
+    """Return the field and type of each setting by its dotted name, read from `NodeConfig`."""
     hints = typing.get_type_hints(NodeConfig)
     named = {
         field: f"{section}.{name}"
@@ -216,7 +217,7 @@ def _kinds() -> dict[str, _Kind]:
     plain = [
         one.name for one in dataclasses.fields(NodeConfig) if one.name not in (HOSTING, *GROUPS)
     ]
-    # `node` comes first in a file, and the sections of records last.
+    # In the order of the file: `node` first, sections of records last.
     kinds = {f"{_NODE}.{one}": _Kind(one, None, hints[one]) for one in plain if one not in named}
     kinds |= {dotted: _Kind(field, None, hints[field]) for field, dotted in named.items()}
     for field, (section, record) in GROUPS.items():
@@ -230,7 +231,7 @@ def _kinds() -> dict[str, _Kind]:
 
 @functools.cache
 def _dotted() -> dict[str, str]:
-    """Return the dotted name of each field of a `NodeConfig`; of a door, where it listens."""
+    """Return the dotted name of each field of a `NodeConfig`; for a door, of its `listen`."""
     found = {kind.field: dotted for dotted, kind in _kinds().items() if kind.part is None}
     return {**found, **{door: f"doors.{door}.listen" for door in DOORS}, HOSTING: HOSTING}
 
@@ -246,7 +247,7 @@ def _value(config: NodeConfig, kind: _Kind) -> object:
 
 
 def _base(kind: Any) -> type:
-    """Return the type of values that a field takes, apart from None."""
+    """Return the type of a field's values, without None and type arguments."""
     if isinstance(kind, types.UnionType):
         kind = next(one for one in typing.get_args(kind) if one is not type(None))
     found: type = typing.get_origin(kind) or kind
@@ -282,7 +283,7 @@ def _from_file(path: Path) -> dict[str, tuple[object, str]]:
         return f"{path} line {lines[name]}" if name in lines else str(path)
 
     # "Settings outside of a section, as in files of earlier versions, are refused" (docs/node.md):
-    # a file that was read in part would start a node with defaults.
+    # ignoring them would start the node with defaults.
     _refuse_flat(document, source)
     found: dict[str, tuple[object, str]] = {}
     if HOSTING in document:
@@ -294,7 +295,7 @@ def _from_file(path: Path) -> dict[str, tuple[object, str]]:
 
 
 def _refuse_flat(document: Mapping[str, object], source: Callable[[str], str]) -> None:
-    """Refuse settings that stand outside of sections, with the section that each belongs to."""
+    """Raise UsageError for settings outside of sections, naming the section of each."""
     flat = [
         name for name, value in document.items() if name != HOSTING and not isinstance(value, dict)
     ]
@@ -325,12 +326,12 @@ def _settings_in(
             raise _unknown(f"{source(dotted)}: there is no section [{dotted}]", dotted, _sections())
         else:
             what = f"{source(dotted)}: there is no setting {name!r} in [{section}]"
-            # In the wrong section, or under its name outside of sections.
+            # A setting of another section, or the name of a `NodeConfig` field.
             right = [one for one in _kinds() if one.endswith(f".{name}")]
             right += [_dotted()[name]] if name in _dotted() else []
             if right:
-                place, _, rest = right[0].rpartition(".")
-                raise UsageError(f"{what}; it is {rest} in [{place}]")
+                where, _, rest = right[0].rpartition(".")
+                raise UsageError(f"{what}; it is {rest} in [{where}]")
             inside = [one.rpartition(".")[2] for one in _kinds() if one.startswith(f"{section}.")]
             raise _unknown(what, name, inside)
 
@@ -347,9 +348,9 @@ def _read(path: Path) -> str:
         return ""
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    # A wrong path may name any file; it is not read to its end.
+    # A wrong path may name a huge file, which is not read to its end.
     if len(data) > SETTINGS_BYTES_MAX:
-        raise UsageError(f"{path} is longer than {SETTINGS_BYTES_MAX} bytes")
+        raise UsageError(f"{path} is longer than a settings file's {SETTINGS_BYTES_MAX} bytes")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -361,7 +362,7 @@ _SETTING: Final = re.compile(r"\s*([\w.\"'-]+(?:\s*\.\s*[\w\"'-]+)*)\s*=")
 
 
 def _lines_of(text: str) -> dict[str, int]:
-    """Return the lines on which sections and settings stand, by their dotted names."""
+    """Return the line numbers of sections and settings, by their dotted names."""
     found: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -374,7 +375,7 @@ def _lines_of(text: str) -> dict[str, int]:
             name = f"{section}.{name}" if section else name
         else:
             continue
-        # A section that only parts of it name, as in `doors.rest.listen = ...`, stands there, too.
+        # `doors.rest.listen = ...` is the first line of the sections `doors` and `doors.rest` too.
         while name:
             found.setdefault(name, number)
             name = name.rpartition(".")[0]
@@ -382,12 +383,11 @@ def _lines_of(text: str) -> dict[str, int]:
 
 
 def _typed(name: str, value: object, source: str) -> object:
-    """Return a value of the file with the type of its field."""
+    """Return a value of the file with the type of its field. Raises: UsageError: it has another."""
     base = _base(_kinds()[name].type)
     if base is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
-    # `time_s = 10` is a whole number in TOML. A truth value is refused, though Python
-    # counts it as a number.
+    # TOML reads `time_s = 10` as an integer. `type`, because `isinstance` accepts true as one.
     if base is float and type(value) is int:
         return float(value)
     if base is Mapping and isinstance(value, dict):
@@ -406,7 +406,7 @@ def _variable(name: str) -> str:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[object, str]]:
-    # Other programs may have variables with this prefix: only near misses are refused.
+    # Variables with this prefix may be other programs': only similar names are refused.
     known = {_variable(name): name for name in _kinds()}
     moved = {_variable(field): _variable(dotted) for field, dotted in _dotted().items()}
     found: dict[str, tuple[object, str]] = {}

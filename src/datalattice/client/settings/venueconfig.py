@@ -1,4 +1,4 @@
-"""Venue config: the settings of the adapters of a venue, `[venue.http]` to `[venue.spark]`."""
+"""Venue config: the settings of a venue's adapters, `[venue.grid]` to `[venue.spark]`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from datalattice.errors import UsageError
 T = TypeVar("T")
 
 STORAGES: Final = ("lattice", "file", "memory", "drive")
-"""Where a venue keeps contents."""
+"""Places where a venue can store contents."""
 
 SPARK_JOBS: Final = ("audit", "compact", "export", "gc", "load", "merge")
-"""Jobs of this package that end with a report."""
+"""Jobs of `datalattice.pipeline.jobs` that end with a report."""
 
 RECOVER: Final = ("retry", "fail")
 """Rules for an interrupted job of a function."""
@@ -31,7 +31,7 @@ def _check_positive(config: Any, *names: str) -> None:
     defaults = {one.name: one.default for one in dataclasses.fields(config)}
     for name in names:
         value, is_time = getattr(config, name), isinstance(defaults[name], float)
-        # Half a call at once would let nothing run, as 0 would; NaN is no limit.
+        # A limit of half a call would let nothing run; NaN would limit nothing.
         if isinstance(value, bool) or not isinstance(value, (int, float) if is_time else int):
             kind = "a number of seconds" if is_time else "an integer"
             raise UsageError(f"{name} is {kind}, got {value!r}")
@@ -41,7 +41,7 @@ def _check_positive(config: Any, *names: str) -> None:
 
 def _check_hosts(allow: Sequence[str], block: Sequence[str]) -> None:
     for name, hosts in (("allow", allow), ("block", block)):
-        if isinstance(hosts, str):  # of "*.example.com" the first letter would allow every host
+        if isinstance(hosts, str):  # read letter by letter, "*.example.com" would allow all hosts
             raise UsageError(f"{name} is a tuple of hosts, got the text {hosts!r}")
     for host in (*allow, *block):
         if not _HOST.fullmatch(host):
@@ -52,11 +52,11 @@ def _check_hosts(allow: Sequence[str], block: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VenueHttpConfig:
-    """Which hosts jobs may ask; without one in `allow` there are no HTTP operations.
+    """The hosts that jobs may send requests to; if `allow` is empty there are no HTTP operations.
 
-    allow: names in lower case, `*.name` for those below it, or `*`. block: refused even if allowed.
-    private: whether private and loopback addresses may be asked. time_s: of a request in all.
-    body_bytes, answer_bytes: of what is sent, and of what comes back.
+    allow: names in lower case, `*.name` for all below it, or `*`. block: refused even if allowed.
+    private: whether private and loopback addresses are allowed. time_s: longest time of a request.
+    body_bytes, answer_bytes: longest body of a request, and of an answer.
     """
 
     allow: tuple[str, ...] = ()
@@ -73,11 +73,11 @@ class VenueHttpConfig:
 
 @dataclass(frozen=True, slots=True)
 class VenueGridConfig:
-    """Which other venues jobs may call; by default none.
+    """The other venues that jobs may call; by default none.
 
-    venues: URLs by name; a name may be the DID of the venue. allow, block, private: which hosts may
-    be called beside, by URL or `did:web`, as those of `VenueHttpConfig`. away_s: how long a venue
-    that has a job of ours may be away.
+    venues: URLs by name; a name may be the DID of the venue. allow, block, private: further hosts
+    that may be called by URL or `did:web`, as in `VenueHttpConfig`. away_s: how long a venue that
+    runs a job of ours may be unreachable before the job fails.
     """
 
     venues: Mapping[str, Any] = field(default_factory=dict)
@@ -98,10 +98,10 @@ class VenueGridConfig:
 class FunctionConfig:
     """A function that callers may run as `python/<its name>`.
 
-    function: `module:name`. isolated: in a process of its own for each call, with the limits of
-    `VenuePythonConfig`; else in a thread of the daemon. keyed: it gets the effect key as a second
-    argument. effects: whether it does anything outside of the job. recover: `retry` or `fail`, of
-    an interrupted job; "": as its effects say. input: the JSON Schema of its input.
+    function: `module:name`. isolated: whether each call runs in its own process, with the limits of
+    `VenuePythonConfig`; otherwise in a thread of the daemon. keyed: whether it gets the effect key
+    as a second argument. effects: whether it does anything outside the job. recover: `retry` or
+    `fail` an interrupted job; "": `fail` if it has effects. input: the JSON Schema of its input.
     """
 
     function: str = ""
@@ -121,12 +121,12 @@ class FunctionConfig:
 
 @dataclass(frozen=True, slots=True)
 class VenuePythonConfig:
-    """Which functions jobs may call, and the limits of a call in a process of its own.
+    """The functions that jobs may call, and the limits of a call in its own process.
 
     functions: `module:name` by the name of the operation, or a table with the fields of
-    `FunctionConfig`. path: folders in which modules are found first, from the node's folder on.
-    time_s: of a call in all. cpu_s: of processor time. memory_bytes: of address space. file_bytes:
-    of each file. files: open at once. at_once: calls; further ones wait.
+    `FunctionConfig`. path: folders searched for modules first, relative to the node's folder.
+    time_s: longest time of a call. cpu_s: processor time. memory_bytes: address space. file_bytes:
+    length of each file. files: open files. at_once: simultaneous calls; further ones wait.
     """
 
     functions: Mapping[str, Any] = field(default_factory=dict)
@@ -155,8 +155,9 @@ class VenuePythonConfig:
 class VenueSqlConfig:
     """Whether jobs may query lattice data with SQL, and the limits of a query.
 
-    time_s: with loading its tables. memory_bytes, threads: in DuckDB. rows: of the result.
-    table_rows, table_bytes: of all its tables. at_once: queries; further ones wait.
+    time_s: longest time, with loading the tables. memory_bytes, threads: of DuckDB. rows: of the
+    result. table_rows, table_bytes: of all tables together. at_once: simultaneous queries; further
+    ones wait.
     """
 
     enabled: bool = False
@@ -177,9 +178,8 @@ class VenueSqlConfig:
 class SparkJobConfig:
     """A job that callers may run as `spark/<its name>`.
 
-    job: one of `SPARK_JOBS`. fixed: arguments that the operator decides, among them all paths;
-    `store` is the node's folder unless it is here. open: arguments that callers give, with the
-    JSON Schema of each.
+    job: one of `SPARK_JOBS`. fixed: the operator's arguments, among them all paths; without
+    `store` it is the node's folder. open: the callers' arguments, with the JSON Schema of each.
     """
 
     job: str = ""
@@ -194,12 +194,12 @@ class SparkJobConfig:
 
 @dataclass(frozen=True, slots=True)
 class VenueSparkConfig:
-    """Which jobs run on Spark, and where; without jobs Spark is not started.
+    """The jobs that run on Spark; without jobs Spark is not started.
 
     jobs: by the name of the operation, a table with the fields of `SparkJobConfig`. master:
     `local[N]`, `spark://host:port` or `sc://host:port`; None: this machine, on all cores. memory:
     of each JVM, a number and k, m, g or t. conf: settings of Spark. package: archive of this
-    package for the workers of a cluster. at_once: jobs; further ones wait.
+    package for the workers of a cluster. at_once: simultaneous jobs; further ones wait.
     """
 
     jobs: Mapping[str, Any] = field(default_factory=dict)
@@ -237,7 +237,7 @@ def _entries(kind: type[T], where: str, tables: Mapping[str, Any]) -> dict[str, 
             if part not in known:
                 raise unknown_setting(f"there is no setting {part!r} in {what}", part, known)
             wanted = _KINDS[str(known[part].type).partition("[")[0]]
-            if type(value) is not wanted[0]:  # `type`: True is a number in Python
+            if type(value) is not wanted[0]:
                 raise UsageError(f"{what}.{part} is {wanted[1]}, got {value!r}")
         try:
             found[name] = kind(**table)
@@ -251,4 +251,4 @@ _KINDS: Final[Mapping[str, tuple[type, str]]] = {
     "bool": (bool, "true or false"),
     "Mapping": (dict, "a table"),
 }
-"""The types of fields of entries, as a value of the file has them."""
+"""The TOML type of each type of field, and its name in errors."""

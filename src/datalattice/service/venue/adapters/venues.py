@@ -23,7 +23,7 @@ from datalattice.actions import ActionRequest, GetOperation, from_document
 from datalattice.apps.grid import CONTENT_BYTES_MAX, document_url
 from datalattice.client import IDEMPOTENCY_KEY, REST_BASE, problem_error, written_request
 from datalattice.client.credentials import delegation_headers, make_token
-from datalattice.client.network import DoorPin, pin_of, proved_door, split_door, trusting
+from datalattice.client.network import DoorPin, pin_of, proved_door, split_door, trusting_context
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
@@ -345,7 +345,7 @@ class RemoteVenues:
             shown = self._certificates[door] = await asyncio.to_thread(
                 proved_door, door.pin, door.host, door.port, self._guarded.CONNECT_S
             )
-        return trusting(shown)
+        return trusting_context(shown)
 
 
 def _result(kind: type[R], door: VenueDoor, answer: HttpAnswer) -> R:
