@@ -40,7 +40,7 @@ CHECKED_CELLS: Final = 1_024
 """Most cells that are checked at a time."""
 
 BLOCK_BYTES_MAX: Final = BLOCK_BYTES + CELL_BYTES_MAX
-BLOCK_CELLS_MAX: Final = BLOCK_BYTES
+BLOCK_CELLS_MAX: Final = BLOCK_BYTES  # a cell has at least one byte
 
 _MAGIC: Final = b"DLAR"
 _HEAD: Final = struct.Struct(">4sHH32s")
@@ -167,7 +167,7 @@ def import_cells(
     # The digest covers everything before it.
     if digest != wanted or total != done:
         raise BadFormat(f"byte {stream.offset}: the archive does not fit its checksum")
-    # Bytes after the end would be copied with the file, and nobody would notice them.
+    # Bytes after the end would be copied with the file without ever being checked.
     if stream.more():
         raise BadFormat(f"byte {stream.offset}: something follows the end of the archive")
     # The head names the value; without this check an empty archive would pass.
@@ -268,9 +268,8 @@ def copy_cells(
 ) -> int:
     """Stage the cell `top` of `source`, and all below it, in `target`; return how many were new.
 
-    apart: receives unsound cells and those above them, by hash; without it they are an error.
-
     A cell that the target has counts as complete, with all cells below it.
+    apart: receives unsound cells and those above them, by hash; without it they are an error.
     Raises: MissingData: the source does not have a cell. Corruption: it is damaged there.
             BadFormat: a cell is not sound.
     """

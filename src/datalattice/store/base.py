@@ -57,10 +57,8 @@ ANY: Final = Any_()
 Expected = bytes | None
 """The hash that the present root must have for a commit; None: there must be no root yet."""
 
-
 Contains = Callable[[Value, Value], bool]
 """(new root, present root) -> whether the new one contains everything of the present one."""
-
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Most bytes of encodings that `children_first` keeps until the cells below them are done."""
@@ -94,7 +92,7 @@ def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     digests = sha3_256_many([encoding for _, encoding in found])
     for (hash, encoding), digest in zip(found, digests, strict=True):
         if digest != hash:
-            raise BadFormat(f"a cell that was to have the hash 0x{hash.hex()} has another one")
+            raise BadFormat(f"a cell has the hash 0x{digest.hex()}, not 0x{hash.hex()}")
         decode(encoding)
     return dict(found)
 
@@ -142,8 +140,8 @@ def reachable(
 ) -> list[bytes]:
     """Return the hashes below `parts` that `inside` has encodings for, each once.
 
-    `inside` takes hashes in numbers, and returns None for one that must not be followed; what is
-    below it is left out too.
+    `inside` takes many hashes at a time. It returns None for a cell that must not be followed; the
+    cells below that one are left out too, unless others lead to them.
     """
     found: dict[bytes, None] = {}
     # An explicit stack: values may be deeper than Python's recursion limit.
@@ -169,12 +167,13 @@ def children_first(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (hash, encoding) of cells and all cells below them, each after the cells it refers to.
 
-    encodings_of: returns the encodings of cells, of the first one at least, in the order of hashes;
-    None for those that are not there.
+    encodings_of: returns the encodings of cells in the order of their hashes, None for a missing
+    one; of several hashes it may do the first ones only.
     is_done: called when a cell is reached; True leaves the cell out, with all below it. To get each
     cell once, the caller returns True for the cells it has received.
     below:   returns the references to follow from a cell, given its hash and encoding.
-    Raises: MissingData: `encodings_of` returns None for a cell. Corruption: as it does.
+    Raises: MissingData: `encodings_of` returns None for a cell. Corruption: `encodings_of` raises
+            it for a cell that is needed.
     Cost:   memory by the depth of the values, not by their size.
     """
     # An explicit stack: values may be deeper than Python's recursion limit.
@@ -192,7 +191,8 @@ def children_first(
         if encoding is not None:
             held_bytes -= len(encoding)
         else:
-            # A source hashes cells together. Where many are done, few are read for nothing.
+            # A source hashes several cells faster together. After a cell that was done only a few
+            # are requested, since the following ones are probably done too.
             run += 1
             wanted = [hash, *_following(stack, held, min(run, TOGETHER_MAX) - 1)]
             encoding, *others = _fetched(encodings_of, wanted)
@@ -253,7 +253,7 @@ class Store(CellSink):
     def __init__(self, cache_bytes: int = CACHE_BYTES_MAX, clock: Clock | None = None) -> None:
         self._cache = CellCache(cache_bytes)
         self._open_cells = OpenCells(self)
-        self._settling = threading.Lock()
+        self._adopting = threading.Lock()
         # Bounded: a clock that jumps far into the future would end every pin and lease.
         self.clock: Clock = BoundedClock(clock or SystemClock())
         """The time of history entries, and of the ends of pins and leases."""
@@ -485,9 +485,9 @@ class Store(CellSink):
         """Stage the cells of a value that this store does not load; return how many were new."""
         return self.put_encodings(cells)
 
-    def _settle(self, parts: list[EncodedCell]) -> None:
-        """Have the cells of a commit, which are stored, load their children through this store."""
-        with self._settling:
+    def _adopt(self, parts: list[EncodedCell]) -> None:
+        """Let the cells of a commit, which are stored, load their children through this store."""
+        with self._adopting:
             self._open_cells.follow(parts)
 
     def _touch(self, hash: bytes) -> None:
@@ -510,7 +510,8 @@ class Store(CellSink):
         """
         found = self._cache.get(hash)
         if isinstance(found, Cell) and found._loader is not None and found._loader is not self:
-            # Committed to another store since, and loads through that one, which may be closed.
+            # The cell was committed to another store since and loads through that one, which may be
+            # closed.
             self._cache.forget(hash)
         elif found is not None:
             return found

@@ -5,11 +5,12 @@ reaches half of the bound it becomes the old one, and the cells of the previous 
 A hit in the old generation moves the cell back to the young one. A hit in the young generation, the
 common case, changes nothing, so it needs no lock.
 
-In a cache with a trial, a cell that is loaded enters a small part before them, of two generations
-as well, and moves on when it is used again later: in the older one of the two, or loaded again. A
-write loads the cells on its path and replaces them. If they stayed, Python's cycle collector would
-visit them many times: half of the time of 10,000 writes. It is for a store that loads cells at
-little cost, since a cell that stays is loaded twice.
+A cache may have a *trial*: a small part with two generations of its own, which a loaded cell enters
+first. The cell moves to the young generation when it is used while it is in the older generation of
+the trial, or when it is loaded again after that. A write loads the cells on its path and replaces
+them: if they stayed, Python's cycle collector would visit them many times, for half of the time of
+10,000 writes. A trial suits a store that loads cells at little cost, since a cell that is used
+often is loaded twice.
 """
 
 from __future__ import annotations
@@ -33,12 +34,11 @@ Measured: together with the overhead it is right for texts, blobs and inner node
 records and database entries take four times what they are charged, empty directories five times.
 """
 
-
 TRIAL_BYTES: Final = 256 * 1024
-"""Memory charged for cells that were used once, in a store in memory."""
+"""The trial's part of the bound, for a store in memory."""
 
 CELL_BYTES_MEAN: Final = 2_000
-"""About what a cell is charged: as many hashes are remembered as the cache has room for cells."""
+"""About the charge of a cell: a trial remembers as many hashes as the cache has room for cells."""
 
 
 class CellCache:
@@ -68,7 +68,7 @@ class CellCache:
         self._trial: dict[bytes, object] = {}
         self._aging: dict[bytes, object] = {}  # the older generation of the trial
         self._young_bytes = self._old_bytes = self._trial_bytes = self._aging_bytes = 0
-        self._dropped: dict[bytes, None] = {}  # cells that were used once, by hash
+        self._dropped: dict[bytes, None] = {}  # hashes of cells that left the trial
 
     def get(self, hash: bytes, default: object = None) -> object:
         """Return the cell, or `default`. Cost: one to four table look-ups."""

@@ -7,7 +7,6 @@ publication.
 
 Source: docs/store.md "Commit order", "Sharing the lock", "After a loss", "Heal".
 
-
 Length: everything that writes to one store, in one object.
 """
 
@@ -84,12 +83,12 @@ from datalattice.store.reader import StoreReader
 from datalattice.store.records import GRACE_MS, Collected, CollectProgress, check_hash
 
 PENDING_BYTES_MAX: Final = PACK_BYTES_MAX - 2 * CELL_BYTES_MAX
-"""When more bytes than this are staged, they are written in one pack, without waiting for a
-commit: with the cell that goes over it they fit.
+"""When more bytes than this are staged, they are written in one pack, without waiting for a commit.
+With the cell that exceeds the bound they still fit into a pack.
 """
 
 UNSYNCED_PACKS_MAX: Final = 4
-"""When so many packs are written and not durable, the next one of staged cells waits for a sync.
+"""When this many packs are written and not durable, the next one of staged cells waits for a sync.
 Their cells stay in memory until then; a sync for each pack would take most of the time.
 """
 
@@ -430,7 +429,7 @@ class CellStore(StoreReader):
         committer.make_durable(written)
         self.history.flush()
         # The cells are durable: they load their children through the store.
-        self._settle(parts)
+        self._adopt(parts)
         self._cache.add_many(parts)
         return Commit(root, parts, written.sequence)
 
@@ -503,7 +502,7 @@ class CellStore(StoreReader):
     ) -> tuple[dict[bytes, None], list[LogSpan]]:
         """Return (staged cells that a commit reaches, parts of the log with more of them).
 
-        known: values with spans that it reaches besides those below `shown`.
+        known: values with spans that the commit reaches; those below `shown` are added.
         """
         inside = partial(self._staged_encodings, known)
         reached = dict.fromkeys(reachable(shown, inside))
@@ -593,7 +592,7 @@ class CellStore(StoreReader):
         self._collector.touch(hash)
 
     def _put_cells(self, value: Value, cells: list[tuple[bytes, bytes]]) -> int:
-        # A large value is announced as a whole; it is worth to know where its cells are.
+        # Only for large values: a commit announces them by the parts of the log they are in.
         if not isinstance(value, Blob) or not self._spans.is_large(len(value)):
             return self.put_encodings(cells)
         own = dict(cells)  # equal chunks come several times
@@ -643,7 +642,7 @@ class CellStore(StoreReader):
                             self._spans.wait(value, first, len(self._pending))
                         first = 0
                         if committer.waiting_packs >= UNSYNCED_PACKS_MAX:
-                            # Most of it has gone to the disk while these packs filled.
+                            # Most bytes went to the disk while these packs were filled.
                             committer.flush_durable()
                             has_published = True  # cells that were in `_writing` are in the index
                         self._write(committer, NO_CELLS, [], None)

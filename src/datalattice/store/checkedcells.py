@@ -31,7 +31,7 @@ APART_BYTES_MAX: Final = 16_000_000
 
 
 class CheckedCells:
-    """The check that imported cells pass on their way into one store.
+    """Checks imported cells on their way into one store.
 
     scanned: each cell was decoded before; otherwise it is decoded here.
     apart:   receives the encodings by hash of unsound cells and of those above them, which are not
@@ -57,15 +57,15 @@ class CheckedCells:
         """Check cells, given as (hash, encoding), children first.
 
         The cells they refer to came before them or are in the store.
-        Raises: BadFormat: one is not sound; the text names it. Or more lie above unsound ones than
-                can be kept apart. MissingData: a cell that they refer to is missing.
+        Raises: BadFormat: one is not sound, and the text names it; or the cells above unsound ones
+                have more bytes than are kept apart. MissingData: a cell they refer to is missing.
         """
         batch = dict(cells)
         apart = self._apart
         if not self._scanned:
             for encoding in batch.values():
                 decode(encoding)
-        # "A reference slot holding" a cell that is short enough to be embedded is unsound.
+        # A reference to a cell that is short enough to be embedded is unsound.
         names = {hash: references(encoding) for hash, encoding in batch.items()}
         outside = {ref for refs in names.values() for ref in refs if ref not in batch}
         # One look-up for all: an import checks thousands of references at a time.

@@ -42,7 +42,7 @@ from datalattice.store.log.segments import (
 from datalattice.store.records import CheckProgress, Damage
 
 _PROGRESS_BYTES: Final = 1 << 20
-"""Progress is reported after so many bytes."""
+"""Progress is reported after this many bytes."""
 
 CHECKED_TOGETHER: Final = 256
 """Cells that are read and hashed together."""
@@ -217,9 +217,9 @@ class StoreChecker:
         # Bytes after the last good pack may be a damaged pack, already reported as a gap.
         if any(gap.segment == segment and gap.offset >= offset for gap, _ in self._gaps):
             return
-        path = segment_path(self._folder, segment)
         if not segment:
             return
+        path = segment_path(self._folder, segment)
         file = self._folder.disk.open(path)
         try:
             size = file.size()
@@ -441,7 +441,7 @@ class StoreChecker:
         # The index knows a root whose pack is gone.
         if self._log_root != self._state.root:
             where = self._lost_end or (scars or damage or [Damage(self._folder.path, 0, "")])[-1]
-            reason = "no whole pack carries the root that is committed"
+            reason = "no intact pack sets the committed root"
             damage.append(Damage(where.file, where.offset, reason))
         elif self._lost_end is not None:
             damage.append(self._lost_end)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from datalattice.crypto import sha3_256
-from datalattice.engine import Engine, JournalFile, LmdbEngine
+from datalattice.engine import DATA_FILE, Engine, JournalFile, LmdbEngine, boot_id
 from datalattice.errors import StoreError, StoreFailed, StoreFull
 from datalattice.store.lockfile import ContentLock, FileLock
 
@@ -40,11 +40,11 @@ AHEAD_BYTES: Final = 1 << 20
 _BEGIN_TO_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE, which waits for nothing
 
 _CURRENT_FOLDER: Final = -100  # AT_FDCWD
-_BIRTH_TIME: Final = 0x800  # STATX_BTIME, both in what is asked for and in what was found
-_FOUND: Final = struct.Struct("<I")
-_TIME: Final = struct.Struct("@qI")
+_BIRTH_TIME: Final = 0x800  # STATX_BTIME, in the request and in the mask of the answer
+_FOUND: Final = struct.Struct("<I")  # stx_mask
+_TIME: Final = struct.Struct("@qI")  # stx_btime: seconds, nanoseconds
 _TIME_OFFSET: Final = 80
-_ANSWER_BYTES: Final = 256
+_ANSWER_BYTES: Final = 256  # of struct statx
 
 
 class DiskFile(JournalFile, Protocol):
@@ -248,8 +248,8 @@ class RealDisk:
     def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
-            # O_CLOEXEC below: programs that this process starts must not keep files open.
             flags |= os.O_CREAT | os.O_TRUNC
+        # O_CLOEXEC: programs that this process starts must not keep files open.
         return RealFile(os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def view(self, path: str) -> FileView:
@@ -295,10 +295,7 @@ class RealDisk:
 
     def boot_id(self) -> str:
         """Return the kernel's id of this boot, "" where it has none."""
-        try:
-            return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        except OSError:
-            return ""
+        return boot_id().decode("ascii")
 
     def place(self, path: str) -> str:
         """Return the machine, the file system, the inode and its time of birth.
@@ -333,7 +330,7 @@ class RealDisk:
     def engine_identity(self, path: str) -> str:
         """Return device and number of the tables' file."""
         try:
-            status = Path(path, "data.mdb").stat()
+            status = Path(path, DATA_FILE).stat()
         except FileNotFoundError:
             return ""
         # A copy of the tables is another file, and may lag behind the log.
@@ -342,13 +339,13 @@ class RealDisk:
     def engine_bytes(self, path: str) -> int:
         """Return the size of the tables' file, 0 for none."""
         try:
-            return Path(path, "data.mdb").stat().st_size
+            return Path(path, DATA_FILE).stat().st_size
         except FileNotFoundError:
             return 0
 
 
-def _linux_call() -> Callable[[int, int, int, int], int] | None:
-    """Return `sync_file_range`; None: the system is another one."""
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Return the system's `sync_file_range`, None if it has none."""
     try:
         call = ctypes.CDLL(None).sync_file_range
     except (OSError, AttributeError):
@@ -358,7 +355,7 @@ def _linux_call() -> Callable[[int, int, int, int], int] | None:
     return made
 
 
-_write_ahead: Final = _linux_call()
+_write_ahead: Final = _sync_file_range()
 
 
 def birth_time(path: str) -> str:

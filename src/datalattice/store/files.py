@@ -32,7 +32,7 @@ def replace_file(disk: Disk, path: str, chunks: Iterable[bytes]) -> None:
             file.close()
         disk.replace(new, path)
         # The new name is durable only after its folder is synced.
-        disk.sync_folder(folder_of(path))
+        disk.sync_folder(parent_folder(path))
     except OSError as error:
         raise write_error(error, path) from error
 
@@ -44,7 +44,7 @@ def read_file(disk: Disk, path: str, count: int | None = None) -> bytes | None:
     except FileNotFoundError:
         return None
     try:
-        # Memory is taken for what is asked for, and a limit is far above what a file has.
+        # A read allocates `count` bytes, so the size of the file bounds it.
         size = file.size()
         return file.read(0, size if count is None else min(size, count))
     finally:
@@ -64,7 +64,7 @@ def unchecked(data: bytes) -> bytes | None:
     return body if checked(body) == data else None
 
 
-def folder_of(path: str) -> str:
+def parent_folder(path: str) -> str:
     """Return the folder of a path."""
     head, slash, _ = path.rpartition("/")
     return (head or "/") if slash else "."

@@ -1,9 +1,9 @@
 """Lock file: one writer at a time, and an error that names it.
 
-The lock is the kernel's (`flock`). The kernel releases it when its holder ends, so nobody has to
-remove stale locks. The text of the file is the process id, its start time, and how many locks that
-process had taken before. The error message uses it. Every process that takes the lock writes its
-own text. So a holder that takes the lock again learns whether another process had it meanwhile.
+The lock is the kernel's (`flock`). The kernel releases it when its holder ends, so a stale lock
+never has to be removed. The text of the file is the process id, its start time, and how many locks
+that process had taken before. The error message uses it. Every process that takes the lock writes
+its own text. So a holder that takes the lock again learns whether another process had it meanwhile.
 
 Source: man 2 flock; docs/store.md "Sharing the lock".
 """

@@ -103,7 +103,7 @@ class MemoryStore(Store):
             if root != self._root:
                 self._sequence += 1
             self._root = root
-            self._settle(parts)
+            self._adopt(parts)
             now_ms = self.clock.now_ms()
             self._touched[root] = now_ms
             self.history.note(root, now_ms)

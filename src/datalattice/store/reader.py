@@ -93,9 +93,8 @@ class StoreReader(Store):
         self._segments = SegmentReader(folder)
         self._closed = False
         self._generation = GenerationReader(folder.disk, f"{folder}/{LOCK_FILE}")
-        self._held: list[
-            Callable[[], None]
-        ] = []  # called when a retired store is garbage collected
+        # Called when a retired store is garbage collected.
+        self._held: list[Callable[[], None]] = []
         self._last_use: object | None = None
         # Whether a writer ever released its lock: until a refresh it may lack packs of other
         # writers.
@@ -156,7 +155,7 @@ class StoreReader(Store):
         found = self._segments.read_many(locations, wanted if verify else None)
         for i in range(len(wanted)):
             if found[i] is None:
-                # By itself: it has moved, is not in the log yet, is absent or damaged.
+                # Read alone: the cell has moved, is not in the log yet, is absent or damaged.
                 location = locations[i]
                 found[i] = (
                     self._read(wanted[i], location, verify=verify)
@@ -381,12 +380,9 @@ class StoreReader(Store):
     def _find_kept(self, hash: bytes) -> int:
         """Find a cell, except one that a killed process had begun to remove."""
         location = self._find(hash)
-        sieve = self._removed_filter
-        return (
-            NOWHERE
-            if location >= 0 and sieve is not None and sieve.is_removed(location)
-            else location
-        )
+        removed = self._removed_filter
+        is_gone = location >= 0 and removed is not None and removed.is_removed(location)
+        return NOWHERE if is_gone else location
 
     def _sync_segment(self, segment: int) -> None:
         try:

@@ -63,7 +63,7 @@ class Collected:
     bytes_dead: int = 0
     """Bytes of the cells that nothing reached, counted in the same way."""
     bytes_before: int = 0
-    """Length of all segment files before, as in `Stats.bytes` ..."""
+    """Length of all segment files before, as in `StoreStats.bytes` ..."""
     bytes_after: int = 0
     """... and after it; in a dry run as it would be."""
     segments: int = 0

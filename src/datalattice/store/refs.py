@@ -134,7 +134,7 @@ def _go_back(store: ResolvableStore, steps: int) -> bytes:
     if not steps:
         return root
     before = [entry.root_hash for entry in store.history.entries()]
-    # The last entry is the present root itself, which HEAD~0 names.
+    # The last entry is usually the present root itself, which HEAD~0 names.
     if before and before[-1] == root:
         before.pop()
     if steps > len(before):

@@ -2,9 +2,8 @@
 
 A writer keeps the store's lock while it writes and a little longer, because the next write often
 follows at once. If another process waits for the lock (it holds `turn.lock`, see `log.locking`),
-the
-writer releases the lock after its write, and waits for it like the others before its next write. So
-a writer that never pauses does not block the others.
+the writer releases the lock after its write, and waits for it like the others before its next
+write. So a writer that never pauses does not block the others.
 
 Source: docs/store.md "Sharing the lock"; docs/design/write-turn.md.
 """
@@ -127,7 +126,7 @@ class WriteTurn:
             if not self._is_held:
                 self._take(wait_s)
             elif self._is_unchecked:
-                self._look_over()
+                self._run_check()
             self._writers += 1
 
     def _take(self, wait_s: float) -> None:
@@ -146,13 +145,13 @@ class WriteTurn:
         self._is_held = True
         self._last_s = time.monotonic()
         try:
-            self._look_over()
+            self._run_check()
         except BaseException:
             self._give_back()
             raise
         self._leave_later()
 
-    def _look_over(self) -> None:
+    def _run_check(self) -> None:
         if self._is_unchecked and self._check is not None:
             assert self._store is not None
             self._check(self._store)

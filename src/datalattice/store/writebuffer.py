@@ -1,8 +1,7 @@
 """Write buffer: a separate thread stores the parts of a large value.
 
 One thread makes and hashes a part while the other writes the previous part and waits for the disk
-or
-for a node. So storing a file takes as long as the slower of the two, not as both together.
+or for a node. So storing a file takes as long as the slower of the two, not as both together.
 """
 
 from __future__ import annotations

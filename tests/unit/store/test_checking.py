@@ -319,7 +319,7 @@ def test_wrong_cells_change_nothing(pair: tuple[Path, Path, Value]) -> None:
 
     with CellStore.open(path) as store:
         before = store.check()
-        with pytest.raises(BadFormat, match="another one"):
+        with pytest.raises(BadFormat, match="a cell has the hash 0x"):
             store.heal([(before.wanted[0], encode(root))])
         with pytest.raises(BadFormat):
             store.heal([(sha3_256(encode(5) + b"!"), encode(5) + b"!")])

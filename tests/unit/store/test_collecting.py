@@ -332,7 +332,7 @@ def test_readers_find_what_was_moved_and_leases_keep_what_they_need(
             assert not reader.has(value_hash(texts(10, 50)))
             with pytest.raises(MissingData):
                 reader.lease(value_hash(texts(10, 50)), 100)
-            with pytest.raises(UsageError, match="given back"):
+            with pytest.raises(UsageError, match="the lease was released"):
                 lease.renew(5)
             assert_clean(reader)
 

@@ -16,7 +16,7 @@ from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.etch.etchstore import EtchStore
 from datalattice.store.etch.layout import PERSISTED
 from datalattice.store.etch.writer import EtchWriter, create_etch
-from datalattice.store.files import folder_of
+from datalattice.store.files import parent_folder
 from datalattice.store.records import OnCells, check_hash
 
 _BATCH_CELLS: Final = 1_024
@@ -51,7 +51,7 @@ def collect_etch(
                 # "The old file is kept until the rename has succeeded": the copy is complete and
                 # synced now.
                 disk.replace(fresh, where)
-                disk.sync_folder(folder_of(where))
+                disk.sync_folder(parent_folder(where))
             except OSError as error:
                 raise write_error(error, where) from error
             finally:
@@ -76,7 +76,7 @@ def _copy_file(
 ) -> int:
     def needed(hash: bytes, encoding: bytes) -> list[bytes]:
         below = list(dict.fromkeys(branch_hashes(encoding)))
-        # STORED promises nothing about the cells below: a missing one is no loss.
+        # STORED promises nothing about the cells below, so one that is missing is left out.
         may_lack = old.status(hash) < PERSISTED
         return [one for one in below if old.has(one)] if may_lack else below
 

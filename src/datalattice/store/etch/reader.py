@@ -105,7 +105,7 @@ class EtchFile:
     def _check_length(self, length: int) -> None:
         if length < DATA_START:
             raise self.broken(LENGTH_AT, f"the data length is {length}, less than {DATA_START}")
-        # The data length is at most the size of an intact file: this one was cut.
+        # An intact file is at least as long as its data: this one was cut.
         if length > self.size:
             raise self.broken(
                 LENGTH_AT, f"the data length is {length}, and the file has {self.size} bytes"

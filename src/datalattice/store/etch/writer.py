@@ -48,14 +48,14 @@ from datalattice.store.records import check_hash
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 """When more new bytes than this are in memory, they are written."""
 
-
 CELL_OVERHEAD: Final = 64
 """Counted in the memory size of a cell beside its encoding."""
 
 ZEROS_READ: Final = 1024 * 1024
+"""Bytes after the data length that are read at a time, to see whether all are zero."""
 
 _LABEL_AT: Final = FLAGS_AT
-_LABEL_BYTES: Final = 9
+_LABEL_BYTES: Final = 9  # of flags and memory size
 
 _KINDS: Final = {kind: kind << 62 for kind in (SINGLE, BLOCK, FIRST, NEXT)}
 
@@ -376,7 +376,7 @@ class EtchWriter(EtchFile):
                     "file to keep what its root reaches",
                 )
         for record in found:
-            # Some of them may have their slots already: the flush was torn between its steps.
+            # Some of the records may have their slots already: the crash was between two steps.
             if self.find(record.key) is None:
                 self._insert(record.key, lambda at=record.offset: at)  # type: ignore[misc]
         self.flush()
@@ -396,7 +396,7 @@ class EtchWriter(EtchFile):
 
 
 def store_below(writer: EtchWriter, top: bytes, fetch: FetchCell, status: int) -> int:
-    """Store the cell `top` and all below it at `status` (PERSISTED or more); return how many new.
+    """Store the cell `top` and all below it at `status`, PERSISTED or more; count the new ones.
 
     Cells with at least that status are skipped, with all below them.
     Raises: MissingData: `fetch` does not have a cell; those stored by then are complete and stay.
@@ -408,7 +408,7 @@ def store_below(writer: EtchWriter, top: bytes, fetch: FetchCell, status: int) -
     # A cell with this status has all cells below it here: nothing to do.
     for hash, encoding in children_first(
         [top],
-        lambda hashes: [fetch(hashes[0])],  # the others may be here, and not where it fetches from
+        lambda hashes: [fetch(hashes[0])],  # one by one: the source may lack cells that are here
         lambda one: writer.status_of(one) >= status,
     ):
         new += writer.put(hash, encoding, status, memory_of(writer, encoding))

@@ -47,7 +47,7 @@ from datalattice.store.gc.marking import (
     MarkRoots,
     PriorMark,
     StoreMarker,
-    damaged,
+    damage_error,
 )
 from datalattice.store.log.committer import NO_CELLS, CellBatch, Committer
 from datalattice.store.log.hashindex import STAGED
@@ -140,7 +140,7 @@ class CollectionRun:
         self._is_recorded = False
         self._now_ms = now_ms
         self._segment_bytes = segment_bytes
-        self._progress = progress
+        self._on_progress = progress
         self._marker = StoreMarker(folder, log, roots, removed, progress, prior)
         self._total = index.count()
         self._began_s = time.monotonic()
@@ -263,7 +263,7 @@ class CollectionRun:
         def on_batch(count: int) -> None:
             nonlocal done
             done += count
-            self._tell("sweep", done, max(done, self._total))
+            self._report_progress("sweep", done, max(done, self._total))
 
         sweep_index(self._index, self.is_removed, committer.lock, on_batch)
         with committer.lock:
@@ -359,7 +359,7 @@ class CollectionRun:
                         yield wanted
                         wanted, size = [], 0
             done += len(batch)
-            self._tell("copy", done, max(done, self._total))
+            self._report_progress("copy", done, max(done, self._total))
         if wanted:
             yield wanted
 
@@ -434,14 +434,14 @@ class CollectionRun:
         else:
             behind = first_pack(self._folder, next(n for n in self._numbers() if n > number))
         if first is None or behind is None:
-            raise damaged(f"{segment_path(self._folder, number)}: a damaged segment header")
+            raise damage_error(f"{segment_path(self._folder, number)}: a damaged segment header")
         return DroppedRun(number, number, first, behind)
 
     # --- the report -----------------------------------------------------------------------------
 
-    def _tell(self, what: str, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(what, done, total)
+    def _report_progress(self, step: str, done: int, total: int) -> None:
+        if self._on_progress is not None:
+            self._on_progress(step, done, total)
 
     def _report(self, before: int, after: int) -> Collected:
         work = self._work

@@ -141,7 +141,7 @@ class CellMarker:
             batch.sort()  # index pages are then read in order
             locations = self._find(batch)
             if min(locations) < 0:
-                raise absent(batch[next(i for i, at in enumerate(locations) if at < 0)])
+                raise absence_error(batch[next(i for i, at in enumerate(locations) if at < 0)])
             batch, locations = self._ours(batch, locations)
             # A marked cell was followed before, with all cells below it.
             new = self.marks.add_all(locations)
@@ -158,7 +158,7 @@ class CellMarker:
         return self._index.find_many(hashes)
 
     def _ours(self, hashes: list[bytes], locations: list[int]) -> tuple[list[bytes], list[int]]:
-        """Return the hashes and locations that this object marks; another process does others."""
+        """Return those hashes and locations that this object marks; other processes mark others."""
         return hashes, locations
 
     def _count(self, hashes: list[bytes], locations: list[int]) -> None:
@@ -183,12 +183,14 @@ class CellMarker:
         try:
             data = self._segments.read(location)
         except Corruption as error:
-            raise damaged(str(error)) from error
+            raise damage_error(str(error)) from error
         # A damaged cell has wrong references: following them, the mark would miss needed cells.
         if sha3_256(data) != hash:
             segment, offset, _ = locate(location)
             path = segment_path(self._folder, segment)
-            raise damaged(f"{path} at byte {offset}: cell 0x{hash.hex()} does not fit its hash")
+            raise damage_error(
+                f"{path} at byte {offset}: cell 0x{hash.hex()} does not fit its hash"
+            )
         return data
 
 
@@ -241,7 +243,9 @@ class StoreMarker(CellMarker):
         kept = list(self._roots.kept())
         for hash, location in zip(kept, self._index.find_many(kept), strict=True):
             if location < 0:
-                raise damaged(f"the root 0x{hash.hex()}, which a pin or lease keeps, is not here")
+                raise damage_error(
+                    f"the root 0x{hash.hex()}, which a pin or lease keeps, is not here"
+                )
         self.follow(kept)
         self.follow(self._roots.tops())
 
@@ -266,7 +270,7 @@ class StoreMarker(CellMarker):
             # The cells in a gap are unknown, and so are their references.
             if isinstance(found, Gap):
                 path = segment_path(self._folder, found.segment)
-                raise damaged(f"{path} at byte {found.offset}: {found.reason}")
+                raise damage_error(f"{path} at byte {found.offset}: {found.reason}")
             count += 1
             self.follow(found.hashes)
             if found.root is not None:
@@ -313,12 +317,12 @@ class StoreMarker(CellMarker):
         self.follow(unknown)
 
 
-def absent(hash: bytes) -> StoreFailed:
+def absence_error(hash: bytes) -> StoreFailed:
     """Return the error for a cell that others refer to and that is missing."""
-    return damaged(f"the cell 0x{hash.hex()}, which others refer to, is not here")
+    return damage_error(f"the cell 0x{hash.hex()}, which others refer to, is not here")
 
 
-def damaged(what: str) -> StoreFailed:
+def damage_error(what: str) -> StoreFailed:
     """Return the error for the collection of a damaged store."""
     return StoreFailed(
         f"{what}; nothing was collected: what is below it cannot be followed, "

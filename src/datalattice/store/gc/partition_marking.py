@@ -17,8 +17,8 @@ from datalattice.store.gc.marking import (
     MARK_CELLS,
     CellMarker,
     MarkRoots,
-    absent,
-    damaged,
+    absence_error,
+    damage_error,
 )
 from datalattice.store.gc.partitions import (
     Extent,
@@ -37,7 +37,7 @@ from datalattice.store.reader import StoreReader
 class StorePartitionMarker(CellMarker):
     """Marks the cells of one partition. References to cells of other partitions become *leads*.
 
-    `find_dead` lists the other cells of the partition; a later mark takes its cell off that list.
+    `find_dead` lists the unmarked cells of the partition; marking one later removes it from there.
     """
 
     def __init__(self, store: StoreReader, extent: Extent, partition: StorePartition) -> None:
@@ -68,7 +68,7 @@ class StorePartitionMarker(CellMarker):
         reader = StorePartitionReader(self._store, self._extent, self._partition)
         for found in reader.packs():
             if isinstance(found, Gap):
-                raise damaged(
+                raise damage_error(
                     f"{reader.path(found.segment)} at byte {found.offset}: {found.reason}"
                 )
             if found.end.sequence <= start.sequence:
@@ -115,7 +115,7 @@ class StorePartitionMarker(CellMarker):
         self._count([], [locations[i] for i in self.marks.add_all(locations)])
 
     def find_dead(self) -> None:
-        """Find the cells of the partition that are not marked, so may go, unless marked later."""
+        """List the unmarked cells of the partition: they may go, unless they are marked later."""
         # The index says of each cell whether it is here, so no checksum of a pack is needed.
         reader = StorePartitionReader(self._store, self._extent, self._partition, whole=False)
         for pack in reader.packs():
@@ -141,7 +141,7 @@ class StorePartitionMarker(CellMarker):
         ]
 
     def restore(self, segments: Iterable[MarkedSegment]) -> None:
-        """Go on with what `segments` returned."""
+        """Continue from the result of `segments`."""
         for number, live, dead, *count in segments:
             self.marks.unpack(number, live)
             self._dead.unpack(number, dead)
@@ -183,7 +183,7 @@ def mark_start(store: StoreReader, extent: Extent, roots: MarkRoots) -> MarkStar
     damage = record_damage(store)
     # Without the record, cells that count as removed would be marked as live.
     if damage is not None:
-        raise damaged(str(damage))
+        raise damage_error(str(damage))
     kept = [*([] if extent.root is None else [extent.root]), *roots.kept()]
     others = [*([] if roots.root is None else [roots.root]), *roots.tops()]
     wanted = list(dict.fromkeys([*kept, *others]))
@@ -196,7 +196,7 @@ def mark_start(store: StoreReader, extent: Extent, roots: MarkRoots) -> MarkStar
             found.locations.append(location)
         # Former roots may have been removed by an earlier collection; kept ones may not.
         elif hash in needed:
-            raise damaged(
+            raise damage_error(
                 f"the root 0x{hash.hex()}, which is the present one or is kept, is not here"
             )
     return found
@@ -223,7 +223,7 @@ def mark_frontier(
 ) -> MarkFrontier:
     """Follow cells with these hashes, level by level, to the end or until many wait.
 
-    parts: into which the rest is divided. A single one follows all, so none is followed here.
+    parts: the number of workers. A single one follows all cells, so none are followed here.
     Raises: StoreFailed: the store is damaged.
     Memory: bounded, whatever the size of the store.
     """
@@ -238,7 +238,7 @@ def mark_frontier(
         met.update(new)
         for hash, location in zip(new, marker._find(new), strict=True):
             if location < 0:
-                raise absent(hash)
+                raise absence_error(hash)
             if location >> LOCATION_SHIFT < extent.end:
                 waiting.append((hash, location))
         if not waiting or parts == 1 or len(waiting) >= WAITING_MIN or len(marked) >= FRONTIER_MAX:

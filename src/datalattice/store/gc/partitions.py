@@ -18,7 +18,7 @@ from datalattice.errors import StoreFailed, UsageError
 from datalattice.store.files import StoreFolder
 from datalattice.store.gc.marking import (
     LOCATION_SHIFT,
-    damaged,
+    damage_error,
 )
 from datalattice.store.log.hashindex import LogPosition
 from datalattice.store.log.packing import upper_bits
@@ -39,8 +39,8 @@ from datalattice.store.log.segments import (
 from datalattice.store.reader import StoreReader
 from datalattice.store.records import Damage
 
-_WHOLE_HASH: Final = 256
-"""First bytes of a hash."""
+_FIRST_BYTES: Final = 256
+"""Number of values of the first byte of a hash."""
 
 
 class ExtentSegment(NamedTuple):
@@ -122,7 +122,7 @@ class PartitionPlan:
         # Partitions are consecutive segments, so the last one that begins before it has it.
         at = bisect_right(self._firsts, segment) - 1
         if at < 0 or segment > self._lasts[at]:
-            raise damaged(f"{segment_path(self._folder, segment)}: the segment is gone")
+            raise damage_error(f"{segment_path(self._folder, segment)}: the segment is gone")
         return at
 
 
@@ -196,14 +196,11 @@ def check_extent(store: StoreReader, extent: Extent) -> None:
 
 
 def missing_before(store: StoreReader, partition: StorePartition, sequence: int) -> str:
-    """Return which packs are missing between the pack `sequence` and a partition; "" for none.
-
-    Those that were removed on purpose are not missing.
-    """
+    """Return which packs are missing between the pack `sequence` and a partition; "" for none."""
     removed = _removed(store)
     expected = sequence + 1
     run = removed.run_before(partition.first)
-    # These packs were removed on purpose.
+    # A collection removed these packs on purpose: they are not missing.
     if run is not None and run.sequence <= expected < run.next_sequence:
         expected = run.next_sequence
     if partition.sequence <= expected:
@@ -297,7 +294,7 @@ class StorePartitionReader:
 
     def entries(self, first: int, last: int) -> Iterator[tuple[bytes, int]]:
         """Yield (hash, location) from the index for hashes with a first byte in [first, last]."""
-        stop = bytes([last + 1]) if last + 1 < _WHOLE_HASH else None
+        stop = bytes([last + 1]) if last + 1 < _FIRST_BYTES else None
         end = self._extent.end
         for hash, location in self._store._index.entries(bytes([first]), stop):
             # Entries written since the extent belong to no partition.

@@ -1,8 +1,7 @@
 """Sweeping: a mark made by other processes, its file, and how a store collects by it.
 
 If a store is too large for one process, many processes mark it (`partitions`) and write their
-result
-to a *sweep list*. The writer of the store collects by the list as by a mark of its own
+result to a *sweep list*. The writer of the store collects by the list as by a mark of its own
 (`collection`): it adopts the list, follows what was written since, copies, and removes.
 
     header       magic `DLSL`, version (2 bytes), flags 2, store id 16, Unix milliseconds 8, grace
@@ -15,11 +14,10 @@ to a *sweep list*. The writer of the store collects by the list as by a mark of 
     SHA3-256 of all that
 
 Why no needed cell is lost. Only cells that the list calls dead are removed. Everything written
-since
-lies after the position of the list and is followed as young, with all cells below it. A cell before
-that position that is not on the list stays, with all cells below it. The set of live cells in the
-list is closed: it has all cells below its cells. And the present root, pins, leases, former roots
-and values put lately are followed as in every collection, down to live cells.
+since lies after the position of the list and is followed as young, with all cells below it. A cell
+before that position that is not on the list stays, with all cells below it. The set of live cells
+in the list is closed: it has all cells below its cells. And the present root, pins, leases, former
+roots and values put lately are followed as in every collection, down to live cells.
 
 Source: docs/store.md "Garbage"; docs/spark-jobs.md.
 """

@@ -98,10 +98,10 @@ class Retention:
         kept = []
         # Index of the oldest entry that counts as recent; the last one is the present root.
         oldest_recent = len(entries) - 1 - self.recent_max
-        for place, entry in enumerate(entries[:-1]):
-            until_ms = entries[place + 1].time_ms
+        for position, entry in enumerate(entries[:-1]):
+            until_ms = entries[position + 1].time_ms
             age_ms = now_ms - until_ms
-            if (place >= oldest_recent and age_ms <= self.recent_ms) or self._answers(
+            if (position >= oldest_recent and age_ms <= self.recent_ms) or self._answers(
                 entry.time_ms, until_ms, age_ms
             ):
                 kept.append(entry)

@@ -106,7 +106,7 @@ class Lease:
                 MissingData: it had ended, and the root is gone.
         """
         if self._is_released:
-            raise UsageError("the lease was given back; take another one")
+            raise UsageError("the lease was released; take another one")
         self.expires_ms = self._pins._lease(self._name, self.root_hash, seconds)
 
     def release(self) -> None:
@@ -254,12 +254,12 @@ class Pins:
             raise UsageError(f"a lease lasts up to {LEASE_SECONDS_MAX} seconds, got {seconds}")
         with self.locked():
             others = {one.name: one for one in self._living()}
-            # After the lease ended, a collection may have removed cells below its root. (It may
-            # have ended by a clock that was set back since.)
+            # Once the lease has ended, a collection may have removed cells below its root. It can
+            # be gone although its end lies ahead: if the clock was set back since.
             if others.pop(name, None) is None:
                 self._check_complete(hash)
             if sum(one.is_lease for one in others.values()) >= PINS_MAX:
-                raise UsageError(f"a store has at most {PINS_MAX} leases; give some back")
+                raise UsageError(f"a store has at most {PINS_MAX} leases; release some")
             now_ms = self._now_ms()
             expires_ms = now_ms + round(seconds * 1_000)
             pin = Pin(name, hash, created_ms=now_ms, expires_ms=expires_ms)
@@ -271,8 +271,8 @@ class Pins:
         with suppress(StoreLocked), self.locked(RELEASE_WAIT_S):
             pins = self._living()
             others = [one for one in pins if one.name != name]
-            # If it had ended, a collection or another change has removed it, and nothing is
-            # written.
+            # A lease that had ended was removed by a collection or another change: nothing is
+            # written then.
             if len(others) < len(pins):
                 self._write(others)
 
@@ -377,7 +377,10 @@ def check_name(name: object) -> str:
 
 def _checked_text(what: str, text: object, most: int) -> str:
     if not isinstance(text, str) or len(text) > most or not (text.isprintable() or not text):
-        raise UsageError(f"{what} of a pin is printable text of at most {most} characters")
+        got = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+        raise UsageError(
+            f"{what} of a pin is printable text of at most {most} characters, got {got}"
+        )
     return text
 
 

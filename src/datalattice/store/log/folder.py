@@ -16,11 +16,11 @@
     hosting       whose data is accepted, as the operator decided (notes)
 
 The tables of the index are never synced while a store is open. If the process dies, they are
-intact,
-because the kernel keeps what was written. A power failure may damage them in ways that reading does
-not notice. So the state file says `dirty`, with the kernel's boot id, while a writer has the store
-open, and `clean` after a close that synced. Tables that are dirty from another boot, or that are
-another file than the state file names (a copy), are deleted and made again from the segments.
+intact, because the kernel keeps what was written. A power failure may damage them in ways that
+reading does not notice. So the state file says `dirty`, with the kernel's boot id, while a writer
+has the store open, and `clean` after a close that synced. Tables that are dirty from another boot,
+or that are another file than the state file names (a copy), are deleted and made again from the
+segments.
 
 Source: docs/store.md "Files", "Index".
 """

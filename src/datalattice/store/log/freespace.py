@@ -3,8 +3,7 @@
 "A start and a collection write before they free anything", so on a full disk neither could run. The
 file `reserve` keeps space for them. A start that finds less than 1 MiB free, or a collection that
 finds little, deletes it. It is made again when twice its size is free. It grows with the log and
-the
-index, up to `spare_bytes`.
+the index, up to `spare_bytes`.
 
 Commits stop before the disk is full: below `spare_bytes` of free space they raise `StoreFull`.
 Collections and the healing of damaged cells continue.

@@ -3,8 +3,7 @@
 New entries stay in a table in memory. When it is large, it is written in key order to an ordered
 table on disk. The *watermark* follows: up to which pack the index is complete, and the state of the
 store there. So opening a store reads only the packs after the watermark. Nothing is synced;
-`folder`
-decides whether the tables on disk may be used.
+`folder` decides whether the tables on disk may be used.
 
 Source: docs/store.md "Index".
 """
@@ -44,7 +43,7 @@ NOWHERE: Final = -1
 
 _WATERMARK_KEY: Final = b"watermark"
 _SPANS_KEY: Final = b"announced"
-_EVERYWHERE: Final = 1 << 60  # behind the end of every span
+_EVERYWHERE: Final = 1 << 60  # greater than the end of every span
 _ROWS_PREFIX: Final = b"row/"
 _ROWS_BEHIND: Final = b"row0"
 _WATERMARK: Final = struct.Struct(">QIIIQH32s")
@@ -97,8 +96,8 @@ class HashIndex:
         self._recent: dict[bytes, int] = {}
         self._forgotten: set[bytes] = set()
         self._is_removed: Callable[[int], bool] | None = None
-        # Reads of LMDB go through one snapshot.
-        self._lock = threading.Lock()  # the snapshot serves one thread at a time
+        # All look-ups use one snapshot, one thread at a time.
+        self._lock = threading.Lock()
         self._view = engine.read()
         self._get = self._view.getter("places")
         self._spans: list[LogSpan] = []  # announced: those on disk, and those since
@@ -143,9 +142,9 @@ class HashIndex:
         """Return a location without the bit of staged cells if it is in an announced span."""
         spans = self._spans
         if spans and location >= 0:
-            place = location >> 15
-            at = bisect_right(spans, LogSpan(place, _EVERYWHERE, 0)) - 1
-            if at >= 0 and place < spans[at].end:
+            begin = location >> 15
+            at = bisect_right(spans, LogSpan(begin, _EVERYWHERE, 0)) - 1
+            if at >= 0 and begin < spans[at].end:
                 return location & ~STAGED
         return location
 

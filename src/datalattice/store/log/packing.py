@@ -16,9 +16,8 @@ preallocated space.
 A pack of version 1 has no spans, and its header, of 96 bytes, no number of them.
 
 When a damaged segment is searched for the next pack, bytes that a user stored as a value must not
-be
-taken for one. So the checksum of a pack header starts from the checksum of the store id, which is
-random and never leaves the machine, and the header repeats its own position.
+be taken for one. So the checksum of a pack header starts from the checksum of the store id, which
+is random and never leaves the machine, and the header repeats its own position.
 
 A *location* says where a cell's encoding is, in 62 bits: segment 20, offset 27, length 14, staged
 1.
@@ -59,7 +58,7 @@ NO_ROOT: Final = bytes(32)
 CELL_ENTRY_BYTES: Final = 34
 """Bytes of a cell in a pack beside its encoding: length 2, hash 32."""
 
-LARGE_BYTES: Final = 1_024
+LONG_CELL_BYTES: Final = 1_024
 """If cells are longer than this on average, the checksum is computed cell by cell."""
 
 _SEGMENT: Final = struct.Struct(">4sHH16sIQI")
@@ -103,7 +102,7 @@ class PackHeader(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The bytes that it takes itself."""
+        """The length of the header itself."""
         return header_bytes(self.version)
 
 
@@ -138,7 +137,7 @@ def read_segment_header(data: bytes) -> tuple[int, bytes, int, int] | None:
 
 
 def pack_length(encodings: list[bytes], promoted: int, spans: int = 0) -> int:
-    """Return the length of the pack that these cells make, with so many promoted hashes and spans.
+    """Return the length of a pack of these cells, `promoted` hashes and `spans` spans.
 
     A cell takes 34 bytes beside its encoding: length and hash.
     """
@@ -197,7 +196,7 @@ def build_pack(
     # Order of the body: lengths (2 bytes each), hashes, promoted hashes and spans, encodings.
     front = b"".join([struct.pack(f">{count}H", *lengths), *hashes, *promoted, pack_spans(spans)])
     body = zlib.crc32(front, checksum)
-    if length >= count * LARGE_BYTES:
+    if length >= count * LONG_CELL_BYTES:
         for encoding in encodings:  # joined only once, below: copying megabytes twice is slow
             body = zlib.crc32(encoding, body)
     else:

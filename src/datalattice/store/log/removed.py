@@ -53,8 +53,7 @@ DAMAGED_RECORD: Final = "the record of removed cells is damaged"
 GRANULE_BITS: Final = 5
 SHORT_CELL_BYTES: Final = 1 << GRANULE_BITS
 """Cells longer than this never begin in the same 32 bytes, so one bit for 32 bytes is exact.
-Shorter
-cells are listed; they are few, because short values are embedded in their parents."""
+Shorter cells are listed; they are few, because short values are embedded in their parents."""
 
 SWEEP_ENTRIES: Final = 8_192
 """Entries of the index that are scanned, and removed, in one step."""

@@ -1,10 +1,9 @@
 """Segments: the append-only files of packs, written at the end and read anywhere.
 
 A segment is synced and closed before the next one begins, so only the last segment can end in a
-pack
-that was never acknowledged. After its packs a segment may have zeros, which are preallocated space:
-to sync bytes inside a file costs about two thirds of a sync of a file that grows. Small packs get
-such space; large packs would gain nothing.
+pack that was never acknowledged. After its packs a segment may have zeros, which are preallocated
+space: to sync bytes inside a file costs about two thirds of a sync of a file that grows. Small
+packs get such space; large packs would gain nothing.
 
 Source: docs/store.md "Segments and packs", "Faults under a running process".
 """

@@ -1,4 +1,4 @@
-"""Staged spans: where in the log the cells of large values are that were put and not committed yet.
+"""Staged spans: the parts of the log with the cells of large values that are not committed yet.
 
 A commit that reaches such a value announces these parts of the log, instead of following the value
 and naming its cells. Only this process knows them, and it may forget them at any time: a value that
@@ -18,18 +18,21 @@ from datalattice.store.log.packing import LogSpan, locate, upper_bits
 from datalattice.store.log.recovery import Pack
 
 LARGE_BYTES = STAGED_BYTES  # not Final: tests have smaller values
-"""From this length on it is worth to know where a value is."""
+"""Least length of a value whose spans are known."""
 
 SPAN_CELLS_MIN = 4_096  # not Final, as above
 """Spans with fewer cells are not announced: the index keeps each span for good."""
 
-VALUES_MAX: Final = 65_536
-"""Most values that are known; of a large file each part of 1, 16, 256, ... MiB is a value until
-the next larger one contains it."""
+KNOWN_VALUES_MAX: Final = 65_536
+"""Most values whose spans are known; of a large file each part of 1, 16, 256, ... MiB is a value
+until the next larger one contains it."""
 
 
 class StagedSpans:
-    """The spans of values. Any other cell below a value is announced. The caller holds a lock."""
+    """The spans of known values, by hash. The caller holds a lock.
+
+    A cell below a known value that is in none of its spans is announced already.
+    """
 
     def __init__(self) -> None:
         self._spans: dict[bytes, list[LogSpan]] = {}
@@ -49,7 +52,7 @@ class StagedSpans:
 
     @staticmethod
     def is_large(length: int) -> bool:
-        """Return whether to know where a blob of this length is."""
+        """Return whether the spans of a blob of this length are worth knowing."""
         return length >= LARGE_BYTES
 
     def wait(self, value: bytes, first: int, stop: int) -> None:
@@ -57,11 +60,11 @@ class StagedSpans:
         self._spans.setdefault(value, [])
         if first < stop:
             self._waiting.append((value, first, stop))
-        if len(self._spans) > VALUES_MAX:
-            self.forget(next(iter(self._spans)))  # known for longest
+        if len(self._spans) > KNOWN_VALUES_MAX:
+            self.forget(next(iter(self._spans)))  # the one known for longest
 
     def join(self, value: bytes, parts: Iterable[bytes]) -> None:
-        """Note that a known value contains known values, which are known as its parts alone."""
+        """Note that a known value contains other known values: their spans become its own."""
         below = set(parts) - {value}
         spans = [span for part in below for span in self._spans.pop(part)]
         self._spans[value] = _merged([*spans, *self._spans[value]])
@@ -103,7 +106,8 @@ class StagedSpans:
     def take(self, values: Iterable[bytes]) -> tuple[list[LogSpan], list[bytes]]:
         """Return (spans for a commit to announce, values that it has to follow); forget the values.
 
-        It has to follow those in whose spans, and those beside them, there are too few cells.
+        A value has to be followed if it has few cells for the number of its spans, and one of these
+        is too short to be announced, even merged with its neighbours.
         """
         taken = {value: self._spans.pop(value) for value in dict.fromkeys(values)}
         merged = _merged([span for spans in taken.values() for span in spans])
@@ -119,10 +123,11 @@ class StagedSpans:
         return _merged([span for spans in taken.values() for span in spans]), followed
 
     def forget_at(self, locations: Iterable[int]) -> None:
-        """Forget the values of which a cell is at one of these locations; negative: anywhere."""
-        spots = [LogSpan(place >> 15, (place >> 15) + 1, 1) for place in sorted(locations)]
+        """Forget the values with a cell at one of these locations; all, if one is negative."""
+        bytes_at = [LogSpan(at >> 15, (at >> 15) + 1, 1) for at in sorted(locations)]
         for value, spans in list(self._spans.items()):
-            if spots[0].begin < 0 or _overlap(spans, spots):
+            # A negative location is unknown: the cell may be in any span.
+            if bytes_at[0].begin < 0 or _overlap(spans, bytes_at):
                 self.forget(value)
 
 
