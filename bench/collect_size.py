@@ -1,10 +1,10 @@
-"""Collect a large store of which half is garbage; print how long it took and what memory it had.
+"""Collect a large store of which half is garbage; print the time and the peak of its memory.
 
     collect_size.py [--millions 10]
 
 Building and collecting are processes of their own, so that the memory is that of the collection.
-`anonymous` is what the process holds for itself; mapped segments and index pages, which the system
-takes back when it needs room, are counted in `resident` only.
+`anonymous` is memory that no file backs; mapped segments and index pages, which the system takes
+back when it needs room, are counted in `resident` only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POLL_S = 0.05
 
 
 def build(folder: str, cells: int) -> None:
-    """Fill a store with so many cells."""
+    """Fill a store with `cells` cells."""
     with CellStore.open(folder, retention=KEEP_NOTHING) as store:
         live: list[Value] = []
         for number in range(cells // BATCH):
@@ -39,7 +39,7 @@ def build(folder: str, cells: int) -> None:
 
 
 def collect(folder: str) -> None:
-    """Collect a store and say how it went."""
+    """Collect a store and print the report as JSON."""
     with CellStore.open(folder, retention=KEEP_NOTHING) as store:
         start = time.perf_counter()
         done = store.collect(grace_ms=0)
@@ -58,7 +58,7 @@ def collect(folder: str) -> None:
 
 
 def memory_kb(process: int, field: str) -> int:
-    """Return a field of what the system says about a process; 0 once that is gone."""
+    """Return a memory field of the status of a process, in kB; 0 once it has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

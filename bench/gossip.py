@@ -1,9 +1,9 @@
-"""What an intention of a Weaver store costs among nodes that are all connected: messages and bytes.
+"""Messages and bytes of an intention of a Weaver store, among nodes that are all connected.
 
     python bench/gossip.py
 
 The nodes are those of the mesh kit, in virtual time without delays and losses. News carry the
-intention itself; announcements its hash; statements what a node's log came to.
+intention itself; announcements its hash; statements the state of a node's log.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PAUSES_MS: Final = (1_000, 20, 2)
 
 
 def measured(size: int, pause_ms: int) -> str:
-    """Return a line about a mesh of this size in which one node after the other writes."""
+    """Return a line of the table: a mesh of `size` nodes that write in turn, with pauses."""
     mesh = WeaverMesh(size)
     mesh.connect_all()
-    for number in range(3 * size):  # a tree is found by what comes twice
+    for number in range(3 * size):  # duplicates prune the links, until those of a tree are left
         mesh.write(number % size, b"first")
         mesh.pass_time(200)
     mesh.pass_time(20_000)

@@ -1,4 +1,4 @@
-"""Growth: what a change costs as the mesh grows - rounds, messages and bytes until all are equal.
+"""Growth: rounds, messages and bytes until a change is on all nodes, by the number of nodes.
 
     growth.py [--plot FILE]
 
@@ -37,7 +37,7 @@ SIZES = {"ring": (10, 30, 100), "random": (10, 30, 100, 300, 1_000)}
 
 @dataclass(frozen=True)
 class Point:
-    """What one cluster needed."""
+    """The figures of one cluster."""
 
     shape: str
     writers: str
@@ -49,7 +49,7 @@ class Point:
 
 
 class Equality(SimChecker):
-    """Knows at once when all nodes announce the same."""
+    """Counts the announced states, and so knows at once when all nodes announce the same one."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
@@ -57,11 +57,11 @@ class Equality(SimChecker):
         self._counts: Counter[bytes] = Counter()
 
     def on_open(self, node: SimHost) -> None:
-        """Take a node in."""
+        """Count the state of a new node."""
         self.on_commit(node)
 
     def on_commit(self, node: SimHost) -> None:
-        """Follow a node's state."""
+        """Count a node's new state in place of its former one."""
         before, now = self._states.get(node.name), node.state
         if before is not None:
             self._counts[before] -= 1
@@ -72,7 +72,7 @@ class Equality(SimChecker):
 
     @property
     def holds(self) -> bool:
-        """Whether all are equal."""
+        """Whether all nodes announce the same state."""
         return len(self._counts) == 1
 
 
@@ -82,7 +82,7 @@ def write(node: SimNode, _dice: Dice) -> None:
 
 
 def measure(shape: str, nodes: int, *, all_write: bool) -> Point:
-    """Run one cluster until a change, or one of every node, is everywhere."""
+    """Run one cluster until a change, or one of every node, is on all nodes."""
     begin = time.perf_counter()
     dice = Dice(nodes, shape)
     links = ring(nodes) if shape == "ring" else random_links(nodes, min(DEGREE, nodes - 1), dice)
@@ -95,7 +95,7 @@ def measure(shape: str, nodes: int, *, all_write: bool) -> Point:
         workload=write,
         links=links,
         disks=False,
-        pace=Pace(root_sync_interval_ms=10 * LIMIT_MS),
+        pace=Pace(root_sync_interval_ms=10 * LIMIT_MS),  # no periodic statement helps a change
         checkers=[equality],
         events_max=10_000_000,
     )
@@ -148,7 +148,7 @@ def plot(points: list[Point], path: str) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "growth"
+    mpl.rcParams["svg.hashsalt"] = "growth"  # else every run gives another file
     from matplotlib import pyplot as plt
 
     figure, panels = plt.subplots(1, 3, figsize=(11, 3.6))

@@ -1,7 +1,7 @@
-"""Messages that a stranger may send to cost a node as much time as it can, kind by kind.
+"""Messages by which a stranger makes a node spend as much time as possible, kind by kind.
 
-Each kind yields payloads that differ from one to the next, as an attacker would have them: what is
-the same is known and costs nothing.
+The payloads of a kind differ from one another, as an attacker's would: a node recognises a value
+that it has, at no cost.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from datalattice.wire.lattice import encode_request
 
 KV, QUEUE, FS, DATA, GRID = (Keyword(name) for name in ("kv", "queue", "fs", "data", "grid"))
 PLANTED = 3_000
-"""Entries of the databases that are here before an attack begins."""
+"""Entries of the databases that the node has before an attack begins."""
 
 CROWD = 1_500
-"""Owners, and false entries of content, that are here before an attack begins."""
+"""Owners, and false entries of content, that the node has before an attack begins."""
 
 AWAITED = 61_440
-"""Cells of one value that are asked for and never come."""
+"""Cells of one value that the node asks for and never gets."""
 
 Kind = Callable[[random.Random, list[bytes]], Iterator[bytes]]
-"""Yields payloads; given dice, and hashes of cells that the node has."""
+"""Yields payloads, from dice and the hashes of cells that the node has."""
 
 
 def key_of(dice: random.Random) -> KeyPair:
@@ -76,21 +76,21 @@ def said(section: Keyword, owner: KeyPair, value: Value) -> bytes:
 
 
 def announced(path: list[Value], value: Value, known: frozenset[bytes] = frozenset()) -> bytes:
-    """Return the announcement of a value with its cells, but for those that are known."""
+    """Return the announcement of a value with those of its cells that are not known."""
     cells = [encoding for hash, encoding, _ in novelty(value) if hash not in known]
     return encode_announcement(path, value, cells)
 
 
 def database(tag: str, time: int) -> Index:
-    """Return a database."""
+    """Return a database with `PLANTED` entries; tag and time tell it from others."""
     rows = [(f"key {n}", Vector.of((f"{tag} {n}", 0, time, None))) for n in range(PLANTED)]
     return Index.of(rows)
 
 
 def planted() -> list[bytes]:
-    """Return what the attacker has sent long ago, by another key.
+    """Return messages that the attacker sent long ago, under another key.
 
-    Two databases; slots of many owners, as the section has them and as mere content; false content.
+    Two databases; slots of many owners, in their section and as mere content; false content.
     """
     return [
         said(KV, FIRST, Map.of([("d", database("a", 1))])),
@@ -121,12 +121,12 @@ def strays() -> Index:
 
 
 def pings(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Ask for signs of life."""
+    """Send pings."""
     return (encode_ping(number) for number in range(10**6))
 
 
 def queries(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Ask for the root, and for what a slot of it holds."""
+    """Ask for the root, for a slot of it, and for the value in the slot."""
     paths: list[list[Value]] = [
         [],
         [KV, FIRST.public_key],
@@ -136,7 +136,7 @@ def queries(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def requests(_dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
-    """Ask for cells that are here."""
+    """Ask for cells that the node has."""
     return (encode_request(number, known[:64]) for number in range(10**6))
 
 
@@ -147,40 +147,40 @@ def idle_requests(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def challenges(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Have it sign."""
+    """Have the node sign answers to challenges."""
     while True:
         yield encode_challenge(dice.randrange(10**6), OWNER, dice.randbytes(16), None)
 
 
 def noise(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Send what is no message."""
+    """Send random bytes."""
     while True:
         yield dice.randbytes(300)
 
 
 def hashes(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """State roots of which nothing is here."""
+    """State values of which the node has no cell."""
     while True:
         held = Map.of([(dice.randbytes(32), Blob.of(dice.randbytes(300))) for _ in range(4)])
         yield encode_announcement([KV], held, [])
 
 
 def backward(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Join, and state next to nothing again and again: each time it is told what it lacks."""
+    """Join, and state tiny values again and again: each time the node sends what they lack."""
     yield encode_ping(1, Keyword("PEER"), Keyword("LP"))
     while True:
         yield said(KV, key_of(dice), EMPTY_MAP)
 
 
 def forged(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Send slots with signatures that are not good."""
+    """Send slots with wrong signatures."""
     while True:
         slots = [(key := dice.randbytes(32), Signed(key, dice.randbytes(64), 1)) for _ in range(20)]
         yield announced([KV], Map.of(slots))
 
 
 def owners(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Send slots of ever new keys."""
+    """Send slots of new keys each time."""
     while True:
         keys = [key_of(dice) for _ in range(20)]
         slots = [(key.public_key, Signed.sign(key, EMPTY_MAP)) for key in keys]
@@ -208,7 +208,7 @@ def queue_bombs(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def drive_bombs(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Sign directories of which there are more than anybody can visit."""
+    """Sign trees of more directories than any machine can visit."""
     for number in range(10**6):
         bomb = (
             drive_bomb(8, 4, 30, str(number)) if number % 2 else pair_bomb(16, 4, 30, str(number))
@@ -223,7 +223,7 @@ def database_bombs(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]
 
 
 def swaps(_dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
-    """Sign anew, in a few bytes, what was planted: own and other differ everywhere."""
+    """Sign a planted value again, in a few bytes: own and other then differ everywhere."""
     held = database("b", 2)
     have = frozenset(known)
     for number in range(10**6):
@@ -233,14 +233,14 @@ def swaps(_dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
 
 
 def pills(dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
-    """State one such slot again and again."""
+    """State one slot of `swaps` again and again."""
     one = next(swaps(dice, known))
     while True:
         yield one
 
 
 def forks(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Sign branches of one log, each another."""
+    """Sign another branch of one log each time."""
     for number in range(10**6):
         log = Vector.of([f"{dice.random()} {n}" for n in range(20)])
         yield said(QUEUE, OWNER, topics({0: queue_state(log, 0, 5 + number)}))
@@ -257,14 +257,14 @@ def zeros(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def crowds(_dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
-    """State again and again, in a few bytes, slots that are here as mere content."""
+    """State again and again, in a few bytes, slots that the node has as mere content."""
     one = announced([KV], crowd(20_000), frozenset(known))
     while True:
         yield one
 
 
 def grown_crowds(dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
-    """State such slots and one that is no slot, which makes other cells each time."""
+    """State such slots with a malformed one, so that the cells above differ each time."""
     have = frozenset(known)
     for number in range(10**6):
         yield announced([KV], crowd(20_000).put(dice.randbytes(32), number), have)
@@ -304,13 +304,13 @@ def strange_sections(_dice: random.Random, _known: list[bytes]) -> Iterator[byte
 
 
 def empty_roots(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """State nothing at all, in the fewest bytes that are a statement."""
+    """State an empty root, in the fewest bytes that are a statement."""
     while True:
         yield announced([], Index())
 
 
 def tiny_statements(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """State values of the wrong kind for their section, in the fewest bytes that are looked at."""
+    """State values of the wrong kind for their section, in the fewest bytes that are decoded."""
     for number in range(10**6):
         yield encode_message(Vector.of((Keyword("LV"), (KV, QUEUE, FS)[number % 3], number % 100)))
 
@@ -321,7 +321,7 @@ def tiny_roots(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def empty_sections(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """State sections without anything in them."""
+    """State empty sections."""
     empty = [(KV, EMPTY_MAP), (DATA, Index()), (QUEUE, EMPTY_MAP), (GRID, Index())]
     while True:
         for section, value in empty:
@@ -336,7 +336,7 @@ def tiny_content(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def awaited(dice: random.Random) -> bytes:
-    """Return the announcement of content of which many cells are not here, and awaited then."""
+    """Return the announcement of content that lacks many cells, for which the node then waits."""
     rows = Vector.of([Blob.of(dice.randbytes(200)) for _ in range(AWAITED)])
     held = Index.of([(value_hash(rows), rows)])
     nodes = [encoding for _, encoding, _ in novelty(held) if references(encoding)]
@@ -369,7 +369,7 @@ def hellos(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def long_paths(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Ask for places at paths of a thousand keys, and state values there."""
+    """Ask for values at paths of a thousand keys, and state values there."""
     path = repeated_log("value", 2).take(992)
     for number in range(10**6):
         yield encode_message(Vector.of((Keyword("LQ" if number % 2 else "LV"), number, path)))
@@ -401,7 +401,7 @@ def large_integers(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def long_names(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Name owners by texts that look like identifiers, and are as long as a cell."""
+    """Name owners by texts that begin like a DID and are as long as a cell may be."""
     while True:
         name = "did:web:" + "a" * 4_000 + str(dice.random())
         slot = Signed.sign(OWNER, EMPTY_MAP)
@@ -418,7 +418,7 @@ def deep_trees(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def dense_patches(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Patch what is here into thousands of cells of many edits, in a few that repeat."""
+    """Patch a value into thousands of cells, by a few edits that repeat."""
     unknown = b"\x20" + sha3_256(b"a hash to be computed")
     row = b"\x80\x10" + (b"\x80\x04" + unknown * 4) * 16
     many = encode_length(64 * 4 + 2) + bytes(64) + encode_length(len(row)) + row
@@ -430,7 +430,7 @@ def dense_patches(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 
 def idle_patches(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
-    """Patch a database that is here into itself, cell by cell, below another top each time."""
+    """Patch a value that the node has into itself, cell by cell, below another top each time."""
     base = Index.of([(DATA, Index.of([(value_hash(crowd(20_000)), crowd(20_000))]))])
     cells = {hash: data for hash, data, _ in novelty(base)}
     for number in range(10**6):

@@ -1,4 +1,4 @@
-"""What a link costs over TLS and over iroh: both ends in one event loop, on loopback.
+"""Links over TLS and over iroh: time to dial, rate, latency; both ends in one event loop, loopback.
 
     python bench/links.py
 
@@ -25,7 +25,7 @@ TURNS = 500
 
 @dataclass(frozen=True, slots=True)
 class LinkFigures:
-    """Seconds to dial and for a message there and back; bytes a second one way."""
+    """Seconds to dial, and for a message there and back; bytes a second one way."""
 
     dial_s: float
     bytes_per_s: float
@@ -51,7 +51,7 @@ async def _measure(scheme: str) -> LinkFigures:
     address = next(one for one in listener.addresses if ("iroh:" in one) == (scheme == "iroh"))
     begun = time.perf_counter()
     near = await here.dial(address)
-    await near.write(b"?")
+    await near.write(b"?")  # iroh accepts a stream with its first bytes
     far = await accepted.get()
     await far.read()
     dialled = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Two nodes with many replicas: what each costs in memory, threads, and on an idle connection.
+"""Two nodes with many replicas: memory and threads of each, and bytes of an idle connection.
 
     python bench/many_replicas.py [--replicas N] [--idle SECONDS]
 
@@ -34,7 +34,7 @@ IDLE_S = 35.0
 
 
 def memory_kb() -> int:
-    """Return the memory of this process that is in use now."""
+    """Return the resident memory of this process in kB; its peak where the system gives no more."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -43,7 +43,7 @@ def memory_kb() -> int:
 
 
 def own(host: Host[Counters], name: str, number: int) -> Any:
-    """Return the writing of a node's own count in one of its replicas."""
+    """Return the write of a node's own count to one of its replicas, to be awaited."""
     return host.write(lambda counters: counters.add(name, number + 1))
 
 
@@ -56,7 +56,7 @@ async def agree(hosts: list[Host[Counters]]) -> None:
 
 
 async def measure(name: str, peer: str | None, replicas: int, idle_s: float) -> None:
-    """Run one node, and print what it costs as JSON: the first one its address before."""
+    """Run one node: print its address, then its figures as JSON once both nodes are equal."""
     key_pair = KeyPair(name.encode().ljust(32))
     async with open_node(MemoryStore(), key_pair=key_pair, config=NodeConfig(port=0)) as node:
         bare_kb = memory_kb()
@@ -83,7 +83,7 @@ async def measure(name: str, peer: str | None, replicas: int, idle_s: float) -> 
 
 
 async def idle(node: NodeServer, seconds: float) -> dict[str, Any]:
-    """Return what a node sends, reads and computes while nothing is written."""
+    """Return the bytes that a node sends and its processor time while nothing is written."""
     (connection,) = node.connections
     before, cpu_s = connection.traffic.bytes_out, time.process_time()
     await asyncio.sleep(seconds)
@@ -94,7 +94,7 @@ async def idle(node: NodeServer, seconds: float) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run two nodes and print what they cost."""
+    """Run two nodes and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--replicas", type=int, default=REPLICAS)
     parser.add_argument("--idle", type=float, default=IDLE_S)
@@ -111,10 +111,10 @@ def main() -> int:
 
 
 def run_two(one: list[str], other: Callable[[str], list[str]]) -> None:
-    """Run two nodes until both were measured, and print what they say.
+    """Run two nodes until both were measured, and print their figures.
 
-    other: gives the command of the second from the first line of the first. Both say a line more
-    when they are equal, and what they cost at the end.
+    other: returns the command of the second node from the first line that the first prints. Then
+    each prints a line when it is equal to the other, and its figures.
     """
     run = partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with run(one) as first:

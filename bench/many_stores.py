@@ -1,4 +1,4 @@
-"""Two nodes with many Weaver stores: what each costs in memory, threads, and on an idle connection.
+"""Two nodes with many Weaver stores: memory and threads of each, bytes of an idle connection.
 
     python bench/many_stores.py [--stores N] [--idle SECONDS]
 
@@ -56,7 +56,7 @@ def agree(stores: list[KVStore[str]]) -> None:
 
 
 def measure(name: str, token: str | None, folder: Path, count: int, idle_s: float) -> None:
-    """Run one node, and print what it costs as JSON: the first one an invite before."""
+    """Run one node: the first prints an invite, both their figures as JSON once they are equal."""
     with datalattice.serve(folder) as node:
         bare_kb = memory_kb()
         if token is None:
@@ -70,7 +70,7 @@ def measure(name: str, token: str | None, folder: Path, count: int, idle_s: floa
             store[name] = "1"
         agree(stores)
         print("equal", flush=True)
-        time.sleep(2)  # the news of the last writes have come
+        time.sleep(2)  # until the news of the last writes have come
         before, cpu_s = traffic(folder), time.process_time()
         time.sleep(idle_s)
         document: dict[str, Any] = {
@@ -86,7 +86,7 @@ def measure(name: str, token: str | None, folder: Path, count: int, idle_s: floa
 
 
 def main() -> int:
-    """Run two nodes and print what they cost."""
+    """Run two nodes and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--stores", type=int, default=STORES)
     parser.add_argument("--idle", type=float, default=IDLE_S)

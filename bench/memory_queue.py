@@ -2,9 +2,9 @@
 
     python bench/memory_queue.py [--records N] [--dir FOLDER] [--keep]
 
-Appends signed, durable batches, reads everything by range from a fresh process, truncates in steps
-and reads again. Each part runs in a process of its own; its peak resident size is printed and
-compared with the limit. Ends with exit code 1 when one is above it.
+Appends signed, durable batches, reads all records by range, and truncates in steps. Each part runs
+in a process of its own; its peak resident size is printed and compared with the limit. Ends with
+exit code 1 when one is above it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read(store: CellStore, count: int) -> int:
 
 
 def truncate(store: CellStore, count: int) -> int:
-    """Remove the older half, in steps that are no multiple of anything, then all but a few."""
+    """Remove the older half in uneven steps, then all but the last thousand."""
     queue = open_queue(store)
     removed = 0
     for start in (count // 5 + 1, count // 2 - 3, count - 1_000):
@@ -72,7 +72,7 @@ PARTS = {"append": append, "read": read, "truncate": truncate}
 
 
 def run_part(name: str, folder: Path, count: int) -> None:
-    """Do one part in this process and print what it took."""
+    """Do one part in this process; print its name, records, seconds and peak in MB."""
     began = time.perf_counter()
     with CellStore.open(folder / "store") as store:
         done = PARTS[name](store, count)
@@ -84,8 +84,8 @@ def main() -> None:
     """Run all parts, each in its own process."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--records", type=int, default=RECORDS)
-    parser.add_argument("--dir", type=Path, help="where the store goes; default: a temporary place")
-    parser.add_argument("--keep", action="store_true", help="leave the store there")
+    parser.add_argument("--dir", type=Path, help="folder of the store; default: a temporary one")
+    parser.add_argument("--keep", action="store_true", help="keep the store")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:

@@ -2,10 +2,10 @@
 
     python bench/memory_spark.py [--records N] [--bytes N] [--dir FOLDER]
 
-Driver and executors share one JVM of 2 GB here; the Python workers beside it are looked at while
-they read all records, and while they write them to a queue of another folder. Prints for each
-length of records the time and the greatest resident size of a Python worker. Ends with exit code 1
-when a record is missing, or a worker has more than its limit.
+Driver and executors share one JVM of 2 GB here; the Python workers beside it are watched while they
+read all records, and while they write them to a queue of another folder. Prints for each length of
+records the time and the greatest resident size of a Python worker. Ends with exit code 1 when a
+record is missing, or a worker exceeds its limit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WRITE_BYTES = 32 * 1024 * 1024
 
 
 def build(folder: Path, count: int, length: int) -> None:
-    """Write `count` records of `length` bytes, each another, a few at a time."""
+    """Write `count` different records of `length` bytes, a few at a time."""
     keys = KeyPair(bytes(32))
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
     queue = Topics.at(root, keys.public_key).partition("bench", 0)
@@ -57,7 +57,7 @@ def build(folder: Path, count: int, length: int) -> None:
 
 
 class Watch(threading.Thread):
-    """Looks at the resident size of the Python processes below this one, ten times a second."""
+    """Samples the resident size of the Python processes below this one, ten times a second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -76,7 +76,7 @@ class Watch(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        """Look until it is over."""
+        """Sample until the `with` block ends."""
         while not self._over.wait(0.1):
             for status in Path("/proc").glob("[0-9]*/status"):
                 try:
@@ -102,7 +102,7 @@ class Watch(threading.Thread):
 
 
 def transfer(folder: Path, count: int, length: int) -> bool:
-    """Read all records and write them elsewhere; return whether that went within the limit."""
+    """Read all records and write them elsewhere; return whether all came, within the limit."""
     home = Folder(folder / "copy")
     write_key(home.key_path, KeyPair(bytes(32)))
     spark = session(2, "2g")
@@ -129,7 +129,7 @@ def transfer(folder: Path, count: int, length: int) -> bool:
 
 
 def told(what: str, count: int, length: int, watch: Watch, whole: bool) -> bool:
-    """Print a line; return whether all is well."""
+    """Print a line; return whether all records came and the worker kept within its limit."""
     print(
         f"{what:5} {count:>10,} x {length:>10,} bytes {watch.seconds:>7.1f} s, "
         f"worker {watch.peak_mb:>5.0f} MB, {'all there' if whole else 'NOT ALL THERE'}",
@@ -143,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--records", type=int, default=RECORDS, help="small records")
     parser.add_argument("--bytes", type=int, default=BYTES, help="bytes of each queue of blobs")
-    parser.add_argument("--dir", type=Path, help="where the stores go; default: a temporary place")
+    parser.add_argument("--dir", type=Path, help="folder of the stores; default: a temporary one")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="datalattice-memory-", dir=options.dir))
     good = True

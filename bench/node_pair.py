@@ -1,8 +1,8 @@
-"""Two nodes in two processes over loopback, and when the second one has what the first one wrote.
+"""Two nodes in two processes over loopback: the time until the second has the first one's writes.
 
 The node that writes runs in the measuring process. The follower is a process of its own (this file
-as a script), dials it, and notes each root it comes to at the moment its event loop hears of it.
-Both read one clock, the machine's monotonic one, so no delay of asking is in the figures.
+as a script), dials it, and notes the time at which its event loop hears of each root. Both read one
+clock, the machine's monotonic one, so the figures contain no delay of asking.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class Follower:
         self._process.communicate()
 
     def reached(self, root_hash: bytes) -> float:
-        """Return when the follower came to a root, in seconds of `time.monotonic`; wait for it."""
+        """Wait until the follower has a root; return when, in seconds of `time.monotonic`."""
         return self._ask(f"reached {root_hash.hex()}")
 
     def seen(self, root_hash: bytes) -> float | None:
-        """Return when the follower came to a root, None when it never did."""
+        """Return when the follower had a root, None if it never did."""
         return self._ask(f"seen {root_hash.hex()}") or None
 
     def dial(self, address: str) -> float:
-        """Have the follower dial an address; return when it was told."""
+        """Have the follower dial an address; return when it read the request."""
         return self._ask(f"dial {address}")
 
     def _ask(self, line: str) -> float:
@@ -96,7 +96,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a pair was measured to do."""
+    """Time and bytes that were measured for a pair."""
 
     seconds: float
     bytes: int
@@ -138,7 +138,7 @@ class Pair:
 
 
 async def until_equal(pair: Pair, write: Write) -> Outcome:
-    """Return what it takes from the first write until the follower announces the writer's root."""
+    """Return time and bytes from the first write until the follower announces the same root."""
     with Traffic() as traffic:
         async with pair.writer() as node:
             with pair.follower(pair.address(node)) as follower:
@@ -152,7 +152,7 @@ async def until_equal(pair: Pair, write: Write) -> Outcome:
 
 
 async def first_sync(pair: Pair, fill: Write) -> Outcome:
-    """Return what it takes from dialling until an empty follower has the writer's value."""
+    """Return time and bytes from dialling until an empty follower has the writer's value."""
     with Traffic() as traffic:
         async with pair.writer() as node:
             await asyncio.to_thread(fill, node)
@@ -168,10 +168,10 @@ async def first_sync(pair: Pair, fill: Write) -> Outcome:
 async def visibility(
     pair: Pair, write: Callable[[NodeServer, int], None], count: int, gap_s: float
 ) -> list[float]:
-    """Return for each of `count` writes, `gap_s` apart, after what time the follower had it."""
+    """Return the seconds until the follower had each of `count` writes, `gap_s` apart."""
     loop = asyncio.get_running_loop()
     async with pair.writer() as node:
-        # One thread writes: two that take turns each come with colder caches.
+        # One thread writes: of two in turn each would find colder caches.
         with pair.follower(pair.address(node)) as follower, ThreadPoolExecutor(1) as writer:
             await asyncio.to_thread(follower.reached, node.root_hash)
             begins: list[tuple[float, bytes]] = []
@@ -184,7 +184,7 @@ async def visibility(
             end = await asyncio.to_thread(follower.reached, node.root_hash)
             found = []
             for begin, hash in reversed(begins):
-                # A root that was skipped was seen in the one that came after it.
+                # A root that the follower skipped is contained in the next one that it had.
                 seen = await asyncio.to_thread(follower.seen, hash)
                 end = seen or end
                 found.append(end - begin)
@@ -214,7 +214,7 @@ async def follow(where: str, lattice: str, address: str) -> None:
                 news.set()
                 await node.changed()
 
-        gc.collect()  # as the writer does: what starting the process left behind is not measured
+        gc.collect()  # as the writer does: garbage of the start must not count
         watcher = asyncio.ensure_future(watch())
         reader = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(

@@ -1,7 +1,7 @@
-"""Peers of the cell rows: two CRDT libraries doing the nearest thing, where they are installed.
+"""Peers of the cell rows: the nearest operations of two CRDT libraries, where these are installed.
 
-Neither hashes what it holds, and both change their document in place; the figures say what users
-of those libraries see, not that the work is the same.
+Neither hashes its data, and both change their document in place; the figures are what users of
+those libraries see, for work that is not the same.
 """
 
 from __future__ import annotations

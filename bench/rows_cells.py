@@ -8,15 +8,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import peers
+from figures import Row, row
 
 from datalattice.cells import (
     Map,
     Value,
     Vector,
-    cell as kernel,
     decode_message,
     decode_parts,
     encode_message,
@@ -25,33 +24,27 @@ from datalattice.cells import (
 from datalattice.crypto import HASH_LANES, sha3_256, sha3_256_many
 from datalattice.lattice import MapLattice, MaxLattice
 
-COMPILED = not kernel.__file__.endswith(".py")
 RUN_S = 0.05
-Row = dict[str, Any]
+"""Least time of a run: short work is repeated until a run takes so long."""
 
 
 def median_ms(work: Callable[[], object], runs: int) -> float:
     """Return the median milliseconds of a call in `runs` runs, after one that is not counted.
 
-    Work that takes little is called over and over in a run, so that what is measured is the work
-    and not the processor's caches after the collection before it.
+    Short work is called many times in a run, so that cold caches after the collection of garbage
+    before it do not count.
     """
     begin = time.perf_counter()
     work()
     calls = max(1, int(RUN_S / (time.perf_counter() - begin)))
     times = []
     for _ in range(runs):
-        gc.collect()
+        gc.collect()  # else a run would pay for the garbage of the one before
         begin = time.perf_counter()
         for _ in range(calls):
             work()
         times.append((time.perf_counter() - begin) * 1000 / calls)
     return statistics.median(times)
-
-
-def row(name: str, value: float, unit: str, beside: dict[str, float] | None = None) -> Row:
-    """Return one result row; `beside` are the figures of peers, in the same unit."""
-    return {"row": name, "value": value, "unit": unit, "peers": beside or {}, "compiled": COMPILED}
 
 
 def append_vector(count: int) -> bytes:
@@ -115,7 +108,7 @@ def hashing(runs: int) -> Iterator[Row]:
 
 
 def merges(runs: int) -> Iterator[Row]:
-    """Yield the rows of merging maps that differ in 100 keys."""
+    """Yield the rows of merging maps that differ in 100 keys; shared: they have cells in common."""
     lattice = MapLattice(MaxLattice())
     shared = {}
 
@@ -128,7 +121,7 @@ def merges(runs: int) -> Iterator[Row]:
         newer = changed(base, 100)
         value_hash(newer)
         shared[count] = median_ms(merging(base, newer), runs)
-        if count == 100_000:
+        if count == 100_000:  # through bytes, so that the two share no cell
             apart = [decode_message(encode_message(value)) for value in (base, newer)]
             unshared = median_ms(merging(*apart), runs)
     others = peers.merges_ms([f"key-{i}" for i in range(100_000)], runs)

@@ -13,9 +13,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from rows_cells import row
+from figures import Row, row
 
 import datalattice
 from datalattice.apps.kv import Database
@@ -24,8 +23,6 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.store import CellStore
-
-Row = dict[str, Any]
 
 FOLLOWER = """
 import sys, time, datalattice
@@ -109,6 +106,7 @@ def import_rows(runs: int) -> Iterator[Row]:
     """Yield the processor time of importing the package and opening a node."""
     command = [sys.executable, "-c", IMPORTS]
     found = [float(subprocess.check_output(command, text=True)) for _ in range(runs + 1)]
+    # Without the first: it may read the package from the disk.
     yield row("door-import", statistics.median(found[1:]) * 1e3, "ms CPU")
 
 

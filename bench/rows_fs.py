@@ -1,8 +1,8 @@
 """Rows of the benchmark that measure drives: one large file written, read, appended to and edited.
 
-Each is done in a process of its own, on a drive over a cell store and on a plain file beside it, on
-the same disk with the same bytes, and durable before it counts: the file is synced, the store has
-committed. Peak memory is what the process that writes needed beyond a process that does nothing.
+Each task runs in a process of its own, on a drive over a cell store and on a plain file beside it,
+on the same disk with the same bytes. A write counts once it is durable: the file is synced, the
+store has committed. Peak memory is that of the writing process above its size before the task.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from datalattice.cells import cell
+from figures import Row, row
 
-Row = dict[str, object]
-COMPILED = not str(cell.__file__).endswith(".py")
 MIB = 1 << 20
 PATH = "/big"
 EDITS = 21
@@ -31,6 +29,7 @@ EDIT_BYTES = 4_096
 
 def pieces(count: int) -> Iterator[bytes]:
     """Yield `count` MiB, at most 4,096, of which no two chunks are alike."""
+    # Each piece begins a byte later: random bytes are slow to make, and equal chunks cost nothing.
     block = random.Random(1).randbytes(MIB + count)
     for number in range(count):
         yield block[number : number + MIB]
@@ -38,10 +37,6 @@ def pieces(count: int) -> Iterator[bytes]:
 
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _spread(seconds: list[float]) -> float:
-    return statistics.median(seconds) * 1e3
 
 
 class _Plain:
@@ -130,7 +125,7 @@ def work(kind: str, task: str, folder: Path, count: int) -> dict[str, float]:
             start = time.perf_counter()
             home.edit(position, data)
             seconds.append(time.perf_counter() - start)
-        figures = {"ms": _spread(seconds)}
+        figures = {"ms": statistics.median(seconds) * 1e3}
     else:
         start = time.perf_counter()
         (home.write if task == "write" else home.read)(count)
@@ -164,20 +159,9 @@ def rows(quick: bool) -> Iterator[Row]:
             if task in ("write", "append"):
                 peaks[task] = ours["peak"]
                 peaks[f"{task} of the plain file"] = plain["peak"]
-            yield {
-                "row": f"fs {task} {size}",
-                "value": ours[unit],
-                "unit": "MiB/s" if unit == "rate" else "ms",
-                "peers": {"file system": plain[unit]},
-                "compiled": COMPILED,
-            }
-        yield {
-            "row": f"fs peak memory {size}",
-            "value": peaks.pop("write"),
-            "unit": "MiB",
-            "peers": peaks,
-            "compiled": COMPILED,
-        }
+            beside = {"file system": plain[unit]}
+            yield row(f"fs {task} {size}", ours[unit], "MiB/s" if unit == "rate" else "ms", beside)
+        yield row(f"fs peak memory {size}", peaks.pop("write"), "MiB", peaks)
     finally:
         shutil.rmtree(folder)
 

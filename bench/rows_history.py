@@ -1,9 +1,9 @@
 """Rows of the benchmark that measure former roots: what a snapshot costs, and reading old ones.
 
-A map of 100,000 keys gets 1,000 snapshots, each with 10 other values. Room is that of the whole
-folder, index and history included. Beside it: a copy of an SQLite file for each snapshot, what
-SQLite keeps in a table of former values (no snapshots: only what changed), and git, where it is
-installed, with the map as one file of lines, packed by `git gc`, over 100 snapshots.
+A map of 100,000 keys gets 1,000 snapshots, each with 10 changed values. Room is that of the whole
+folder, index and history included. Beside it: a copy of an SQLite file for each snapshot, a table
+of former values in SQLite (no snapshots: only what changed), and git, where it is installed, with
+the map as one file of lines, packed by `git gc`, over 100 snapshots.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from datalattice.cells import Map, cell, changes
+from figures import Row, row
+
+from datalattice.cells import Map, changes
 from datalattice.store import CellStore
 
-Row = dict[str, object]
-COMPILED = not str(cell.__file__).endswith(".py")
 CHANGED = 10
 GIT_SNAPSHOTS = 100
 
@@ -38,14 +38,10 @@ def rows(quick: bool) -> Iterator[Row]:
         }
         if shutil.which("git"):
             peers["git, packed"] = _git(path / "git", keys, min(snapshots, GIT_SNAPSHOTS))
-    yield _row("history room", ours, "B/snapshot", peers)
-    yield _row("history snapshots", snapshots / seconds, "1/s", {})
-    yield _row("history read old", reading_s * 1e6, "us", {})
-    yield _row("history diff", diff_s * 1e6, "us", {})
-
-
-def _row(name: str, value: float, unit: str, peers: dict[str, float]) -> Row:
-    return {"row": name, "value": value, "unit": unit, "peers": peers, "compiled": COMPILED}
+    yield row("history room", ours, "B/snapshot", peers)
+    yield row("history snapshots", snapshots / seconds, "1/s")
+    yield row("history read old", reading_s * 1e6, "us")
+    yield row("history diff", diff_s * 1e6, "us")
 
 
 def _value(key: int, version: int) -> str:
@@ -92,6 +88,7 @@ def _ours(path: Path, keys: int, snapshots: int) -> tuple[float, float, float, f
 
 
 def _room(path: Path) -> int:
+    # Blocks: `st_size` of a sparse or preallocated file says nothing about the disk.
     return sum(one.stat().st_blocks * 512 for one in path.rglob("*") if one.is_file())
 
 
@@ -134,7 +131,7 @@ def _git(path: Path, keys: int, snapshots: int) -> float:
 
     lines = [f"key {key}\t{_value(key, 0)}\n" for key in range(keys)]
     git("init", "-q")
-    git("config", "gc.auto", "0")
+    git("config", "gc.auto", "0")  # packed once, at the end, and never while it is measured
 
     def snapshot() -> None:
         (path / "map").write_text("".join(lines))

@@ -2,17 +2,17 @@
 
 `check-share`: the processor time of checking cells, as a share of what another row measures: taking
 queue frames in, a first sync, decoding. For taking in, a second run tells which cells are checked.
-`cpu-per-kb-worst`: what a stranger's messages cost for each kB of them and of their answers, by
-kind, when the sender has used up its allowance: from then on all that it has are the bytes that it
-sends, and what time gives it. An exchange counts as 100 bytes at least: of a smaller one nearly all
-is what a turn costs, whatever is said, and not what the bytes say.
-`cpu-small-message`: what that minimum is about: the cost of each message of kinds that are smaller.
-`cpu-per-kb-small`: the same for each kB as it is on the wire. Many fit into one segment, so this is
-what a flood of them costs; a stranger is charged 40 ticks for each, and 100 for a commit.
-`cpu-per-kb-asked`: for kinds that are answered at length, for each kB sent alone, without answers.
-`cpu-allowance`: what time gives to each stranger; `cpu-message-worst`: the worst single message,
-that of a sender with all of its allowance among them.
-`tick`: what a tick of each kind of step takes, which is to be within a factor of two of 1 us.
+`cpu-per-kb-worst`: the processor time of a stranger's messages for each kB of them and of their
+answers, by kind, once the sender has used up its allowance: what is left to it are the bytes that
+it sends and the credit that time brings. An exchange counts as at least 100 bytes: a smaller one
+costs little beyond the fixed cost of a turn.
+`cpu-small-message`: the cost of each message of kinds below that minimum.
+`cpu-per-kb-small`: their cost for each kB on the wire. Many fit into one segment, so this is the
+cost of a flood; a stranger is charged 40 ticks for each message, and 100 for a commit.
+`cpu-per-kb-asked`: of kinds with long answers, the cost for each kB sent, without the answers.
+`cpu-allowance`: the credit that time brings a stranger; `cpu-message-worst`: the worst message of
+any kind, also of a sender with all of its allowance.
+`tick`: the time of a tick of each kind of step, which should be within a factor of two of 1 us.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from unittest.mock import patch
 
+from figures import Row, row
 from hostile_messages import KINDS, Kind, planted
 from rows_node import BLOCK_BYTES, pushes
 
@@ -46,7 +47,6 @@ from datalattice.cells import (
     Value,
     Vector,
     Work,
-    cell,
     decode_message,
     decode_parts,
     encode_message,
@@ -82,8 +82,6 @@ from datalattice.testing.cells_kit import CellDict
 from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import encode_complete, encode_frame
 
-Row = dict[str, object]
-COMPILED = not str(cell.__file__).endswith(".py")
 ENTRIES = 101_000
 RUNS = 3
 GOAL = 0.10
@@ -173,17 +171,12 @@ def _share_of_frames(name: str, frames: Sequence[bytes], *, goal: bool = True) -
 def _share(name: str, checks: float, seconds: float, cells: int, *, goal: bool = True) -> Row:
     share = 100 * checks / seconds
     beside = {"cells": float(cells), "seconds": seconds, "checks": checks}
-    return {
-        "row": f"check-share-{name}",
-        "value": share,
-        "unit": "%",
-        "peers": {**_judged(share, 100 * GOAL), **beside} if goal else beside,
-        "compiled": COMPILED,
-    }
+    peers = {**_judged(share, 100 * GOAL), **beside} if goal else beside
+    return row(f"check-share-{name}", share, "%", peers)
 
 
 def _judged(value: float, goal: float) -> dict[str, float]:
-    """Return the goal of a row, with the word on whether it is met as its name."""
+    """Return the goal of a row, under a name that says whether it is met."""
     return {"goal" if value <= goal else "GOAL MISSED, it is": goal}
 
 
@@ -225,7 +218,7 @@ def _decode_share() -> Row:
 
 
 class _Cost(NamedTuple):
-    """What messages of one kind cost: in all, the bytes of them and of the answers, the worst."""
+    """The cost of messages of one kind: processor time, their bytes with answers, the worst one."""
 
     seconds: float
     messages: int
@@ -263,27 +256,22 @@ def _attacks(count: int) -> Iterator[Row]:
         if one.exchanged > 2 * one.sent
     }
     yield _worst("cpu-per-kb-asked", "ms/kB", asked)
-    yield {
-        "row": "cpu-allowance",
-        "value": 100 * CHARGE_LIMITS.per_s * TICK_S,
-        "unit": "%",
-        "peers": {"s at once": CHARGE_LIMITS.burst_s * CHARGE_LIMITS.per_s * TICK_S},
-        "compiled": COMPILED,
-    }
+    at_once = {"s at once": CHARGE_LIMITS.burst_s * CHARGE_LIMITS.per_s * TICK_S}
+    yield row("cpu-allowance", 100 * CHARGE_LIMITS.per_s * TICK_S, "%", at_once)
     yield _worst("cpu-message-worst", "ms", {n: 1e3 * one.worst_s for n, one in found.items()})
 
 
-def _worst(row: str, unit: str, found: dict[str, float], goal: float | None = None) -> Row:
+def _worst(name: str, unit: str, found: dict[str, float], goal: float | None = None) -> Row:
     worst = max(found.values())
     peers = found if goal is None else {**_judged(worst, goal), **found}
-    return {"row": row, "value": worst, "unit": unit, "peers": peers, "compiled": COMPILED}
+    return row(name, worst, unit, peers)
 
 
 def _attack(kind: Kind, count: int) -> _Cost:
-    """Return what messages cost, but for the first ones, which use up the sender's good standing.
+    """Return the cost of messages without the first ones, which use up the sender's start credit.
 
-    The sender has used up what time gives it, too; from then on it waits until it is out of debt.
-    Answers count, since the next message is looked at when the answer to the last one was read.
+    The credit of time is used up before, so the sender waits until it is out of debt. Answers
+    count: the next message is read once the answer to the last one has left.
     """
     clock = StoppedClock(1_800_000_000_000)
     context = MergeContext(key_pair=KeyPair(b"n" * 32))
@@ -338,14 +326,8 @@ def _ticks(scale: int) -> Iterator[Row]:
         begin = time.process_time()
         step()
         seconds = time.process_time() - begin
-        nanoseconds = 1e9 * seconds / work.spent
-        yield {
-            "row": f"tick-{name}",
-            "value": nanoseconds,
-            "unit": "ns/tick",
-            "peers": {"least": 500.0, "most": 2_000.0, "ticks": float(work.spent)},
-            "compiled": COMPILED,
-        }
+        beside = {"least": 500.0, "most": 2_000.0, "ticks": float(work.spent)}
+        yield row(f"tick-{name}", 1e9 * seconds / work.spent, "ns/tick", beside)
 
 
 def _steps(scale: int) -> dict[str, tuple[Work, Callable[[], object]]]:

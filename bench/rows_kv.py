@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from figures import Row, row
+
 from datalattice.apps.kv import Database, KVStoreLattice
-from datalattice.cells import cell
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
@@ -37,8 +38,6 @@ def _installed(name: str) -> Any:
 
 lmdb, redis = _installed("lmdb"), _installed("redis")
 
-Row = dict[str, object]
-COMPILED = not str(cell.__file__).endswith(".py")
 VALUE = "v" * 100
 KEYS = KeyPair(bytes(range(32)))
 MAP_BYTES = 1 << 30
@@ -54,7 +53,8 @@ class Peer(NamedTuple):
 
 
 def keys(first: int, count: int) -> list[str]:
-    """Return keys that do not come in order, as those of users do not."""
+    """Return keys in no order, like those of users."""
+    # An odd factor permutes the numbers below 2**32: no key comes twice.
     return [f"user/{i * 2_654_435_761 % 2**32:010d}" for i in range(first, first + count)]
 
 
@@ -194,13 +194,7 @@ def _row(name: str, unit: str, times: int, measure: Callable[[Any], float]) -> R
         for kind, open_peer in peers().items():
             figures[kind].append(measure(open_peer))
     rates = {kind: statistics.median(found) for kind, found in figures.items()}
-    return {
-        "row": name,
-        "value": rates.pop("ours"),
-        "unit": unit,
-        "peers": rates,
-        "compiled": COMPILED,
-    }
+    return row(name, rates.pop("ours"), unit, rates)
 
 
 def _merge(count: int, changed: int, times: int) -> Row:
@@ -216,13 +210,7 @@ def _merge(count: int, changed: int, times: int) -> Row:
         start = time.perf_counter()
         lattice.merge(store, fork.store())
         rates.append(changed / (time.perf_counter() - start))
-    return {
-        "row": f"kv-merge-{changed}-of-{count}",
-        "value": statistics.median(rates),
-        "unit": "keys/s",
-        "peers": {},
-        "compiled": COMPILED,
-    }
+    return row(f"kv-merge-{changed}-of-{count}", statistics.median(rates), "keys/s")
 
 
 def rows(quick: bool) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Rows of the node: a replica that takes in what another one pushes."""
+"""Rows of the node: two nodes in two processes, bytes of a change, lanes, and taking pushes in."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import peers
+from figures import Row, row
 from node_pair import (
     MEMORY,
     OWNER,
@@ -29,7 +29,7 @@ from rows_cells import raw_sha3
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import Topics
-from datalattice.cells import Index, Keyword, Map, Set, cell as kernel, value_hash
+from datalattice.cells import Index, Keyword, Map, Set, value_hash
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, verify
 from datalattice.lattice import (
@@ -47,14 +47,12 @@ from datalattice.store import CellStore, MemoryStore
 from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, Replicator
 from datalattice.wire import encode_frame, encode_ping
 
-COMPILED = not kernel.__file__.endswith(".py")
 BATCH = 1_000
 RECORD_BYTES = 100
 BLOCK_BYTES = 200
 GAP_S = 0.060
 LANES = 500
 REFERENCE = "reference, same machine kind"
-Row = dict[str, Any]
 
 
 def pushes(batches: int) -> list[bytes]:
@@ -94,7 +92,7 @@ def apply_rate(frames: list[bytes]) -> float:
 
 
 def floor_rate(frames: list[bytes]) -> float:
-    """Return the rate of what cannot be left out: hash the bytes, verify one signature, sync."""
+    """Return the rate of the least that a push needs: hash the bytes, verify a signature, sync."""
     keys = KeyPair(b"q" * 32)
     message = b"m" * 33
     signature = keys.sign(message)
@@ -213,7 +211,7 @@ def converge_rows(quick: bool) -> Iterator[Row]:
 
 
 def visibility_rows(quick: bool) -> Iterator[Row]:
-    """Yield how soon a single write, well apart from others, is seen by the second process."""
+    """Yield the time from a single write, apart from others, until the second process has it."""
     for variant, disk, scheme in VARIANTS:
         with pair("root", disk, scheme) as both:
             found = asyncio.run(visibility(both, offer_one, 50 if quick else 200, GAP_S))
@@ -223,7 +221,7 @@ def visibility_rows(quick: bool) -> Iterator[Row]:
 
 
 def first_sync_rows(quick: bool) -> Iterator[Row]:
-    """Yield what it takes an empty node to get many blocks, beside a clone of them."""
+    """Yield time and bytes of an empty node's first sync of many blocks, beside a git clone."""
     count = 10_000 if quick else 100_000
     chance = random.Random(1)
     blocks = [chance.randbytes(BLOCK_BYTES) for _ in range(count)]
@@ -307,7 +305,7 @@ def exchange(nodes: list[Replicator], now_ms: int) -> int:
 
 
 def lane_rows(quick: bool) -> Iterator[Row]:
-    """Yield how soon an action that is submitted is done, and how many of them many lanes do."""
+    """Yield the time from submitting an action to its end, and how many a second many lanes do."""
     hand_overs, actions = (2_000, 20) if quick else (20_000, 200)
     told = threading.Semaphore(0)
 
@@ -335,7 +333,7 @@ def lane_rows(quick: bool) -> Iterator[Row]:
             lanes[0].submit(nothing, told.release)
             told.acquire()
             times.append(time.perf_counter() - begin)
-        yield row("lane-hand-over", statistics.median(times) * 1e6, "us", {})
+        yield row("lane-hand-over", statistics.median(times) * 1e6, "us")
         begin = time.perf_counter()
         for _ in range(actions):
             for lane in lanes:
@@ -343,14 +341,9 @@ def lane_rows(quick: bool) -> Iterator[Row]:
         for _ in range(actions * LANES):
             told.acquire()
         took = time.perf_counter() - begin
-        yield row(f"lanes-{LANES}", actions * LANES / took, "actions/s", {})
+        yield row(f"lanes-{LANES}", actions * LANES / took, "actions/s")
     finally:
         pool.close()
-
-
-def row(name: str, value: float, unit: str, beside: dict[str, float]) -> Row:
-    """Return one result row."""
-    return {"row": name, "value": value, "unit": unit, "peers": beside, "compiled": COMPILED}
 
 
 def rows(quick: bool) -> Iterator[Row]:
@@ -364,13 +357,8 @@ def rows(quick: bool) -> Iterator[Row]:
     runs = 1 if quick else 3
     rates = [apply_rate(frames) for _ in range(runs)]
     floor = statistics.median(floor_rate(frames) for _ in range(runs))
-    yield {
-        "row": "queue-apply",
-        "value": statistics.median(rates),
-        "unit": "records/s",
-        "peers": {"hash, verify and fdatasync alone": floor},
-        "compiled": COMPILED,
-    }
+    beside = {"hash, verify and fdatasync alone": floor}
+    yield row("queue-apply", statistics.median(rates), "records/s", beside)
 
 
 if __name__ == "__main__":

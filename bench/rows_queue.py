@@ -15,15 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from figures import Row, row
+
 from datalattice.apps.queue import Queue, Topics
-from datalattice.cells import cell
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.store import CellStore
 
-Row = dict[str, object]
-COMPILED = not str(cell.__file__).endswith(".py")
 RECORD_BYTES = 100
 KEYS = KeyPair(bytes(range(32)))
 
@@ -31,7 +30,7 @@ Append = Callable[[list[bytes]], None]
 
 
 def records(first: int, count: int) -> list[bytes]:
-    """Return `count` records of 100 bytes, each another one."""
+    """Return `count` records of 100 bytes, all different."""
     return [b"%020d" % i + b"x" * (RECORD_BYTES - 20) for i in range(first, first + count)]
 
 
@@ -107,13 +106,7 @@ def _durable(batch: int, batches: int, times: int) -> Row:
         for kind, found in figures.items():
             found.append(_rate(kind, batch, batches))
     rates = {kind: statistics.median(found) for kind, found in figures.items()}
-    return {
-        "row": f"queue-durable-{batch}",
-        "value": rates.pop("ours"),
-        "unit": "records/s",
-        "peers": rates,
-        "compiled": COMPILED,
-    }
+    return row(f"queue-durable-{batch}", rates.pop("ours"), "records/s", rates)
 
 
 def _read(count: int, times: int) -> Row:
@@ -131,13 +124,7 @@ def _read(count: int, times: int) -> Row:
         theirs = statistics.median(_read_sqlite(folder, count) for _ in range(times))
     finally:
         shutil.rmtree(folder)
-    return {
-        "row": "queue-read",
-        "value": ours,
-        "unit": "records/s",
-        "peers": {"sqlite": theirs},
-        "compiled": COMPILED,
-    }
+    return row("queue-read", ours, "records/s", {"sqlite": theirs})
 
 
 def _read_ours(folder: Path, count: int) -> float:

@@ -10,7 +10,7 @@
   (`appendfsync always`) and etcd. Ours are signed.
 - rest-upload, rest-download, webdav-*: one large file, beside a plain file server, and the most
   memory of both (transfers.py).
-- NAME-p50, NAME-p99: the time of one call in the same run, of those that wait with N - 1 others.
+- NAME-p50, NAME-p99: the time of one call in the same run, while N - 1 others wait as well.
 """
 
 from __future__ import annotations
@@ -32,18 +32,16 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from figures import Row, row
 from grpc import aio
 from transfers import transfer_rows
 
 import datalattice
 from datalattice.actions import GetKey
 from datalattice.api.grpc import GrpcDoor
-from datalattice.cells import cell
 from datalattice.client.grpc import AsyncGrpcClient
 from datalattice.service import Service
 
-Row = dict[str, object]
-COMPILED = not str(cell.__file__).endswith(".py")
 TURNS = 5
 CLIENTS = (1, 50, 500)
 REQUEST = GetKey(database="shop", key="tea")
@@ -60,7 +58,7 @@ def rows(quick: bool) -> Iterator[Row]:
     yield from transfer_rows(quick)
 
 
-# --- what was measured --------------------------------------------------------------------------
+# --- measuring ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +78,11 @@ def _summary(name: str, runs: dict[str, list[Measured]]) -> Iterator[Row]:
         ("-p99", "ms", lambda run: run.p99_ms),
     ):
         values = {who: statistics.median(map(read, done)) for who, done in runs.items()}
-        yield {
-            "row": f"service/{name}{suffix}",
-            "value": values.pop("ours"),
-            "unit": unit,
-            "peers": values,
-            "compiled": COMPILED,
-        }
+        yield row(f"service/{name}{suffix}", values.pop("ours"), unit, values)
 
 
 async def _measure(clients: Sequence[Callable[[], Awaitable[object]]], calls: int) -> Measured:
-    """Return what clients do that share `calls`, each with one at a time."""
+    """Return the rate and times of clients that share `calls`, each with one at a time."""
     times: list[float] = []
 
     async def some(call: Callable[[], Awaitable[object]]) -> None:
@@ -159,7 +151,7 @@ async def _bare(path: Path, read: Callable[[], bytes]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server of its own process. start: with a folder; ends it and gives its port."""
+    """A server in a process of its own. start: from a folder; a context that gives its port."""
 
     start: Callable[[Path], Any]
     request: bytes

@@ -1,10 +1,9 @@
 """Rows of the Spark format for queues: all columns of 100-byte records, beside the same in Parquet.
 
-Read and written on one core and on two. The records are random bytes, so that no file format gets
-to keep less of them than another. Spark runs as docs/scale.md advises for much data: with all
-compilers of the JVM, which make Parquet and lattice alike faster than the quick start of
-`spark_session` does, and with Unix sockets to Python. "jvm" among the peers is the share of the
-processors' time that is not Python's.
+Read and written on one core and on two. The records are random bytes, which no file format can
+compress. Spark runs as docs/scale.md advises for much data: with all compilers of the JVM, which
+make Parquet and lattice alike faster than the quick start of `spark_session` does, and with Unix
+sockets to Python. "jvm" among the peers is the share of the processors' time outside Python.
 
 On one core means one core of the machine: driver, JVM and Python's workers are bound to it. What
 Spark calls one core, local[1], is one task at a time, whose JVM and Python run beside each other;
@@ -26,11 +25,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from figures import Row, row as figure
 
 import datalattice
 from datalattice.apps.queue import Topics
-from datalattice.arrow import leaves
 from datalattice.client import write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -41,26 +41,24 @@ from datalattice.store import CellStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COMPILED = not leaves.__file__.endswith(".py")
 RECORD_BYTES = 100
 RECORDS = 4_000_000
-"""So many that what a job costs however small it is, about 0.1 s, says little."""
+"""So many that the fixed cost of a job, about 0.1 s, hardly counts."""
 WRITTEN_RECORDS = 1_000_000
 QUICK_RECORDS = 200_000
 BATCH_RECORDS = 10_000
 WARM_RUNS = 4
-"""Runs before what is measured: the JVM's compilers are at work for so long."""
+"""Runs before those that are measured: until then the JVM's compilers are at work."""
 HASHING = """
 import hashlib
 leaf = bytes(1_700)  # about 16 such records
 for _ in range(300_000):
     hashlib.sha3_256(leaf).digest()
 """
-Row = dict[str, Any]
 
 
 def build_queue(folder: Path, records: int, record_bytes: int = RECORD_BYTES) -> None:
-    """Write a store with one partition of `records` records of random bytes, each another."""
+    """Write a store with one partition of `records` different records of random bytes."""
     keys = KeyPair(bytes(32))
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
     queue = Topics.at(root, keys.public_key).partition("bench", 0)
@@ -84,7 +82,7 @@ def session(cores: int, memory: str = "2g") -> SparkSession:
 
 
 def cpu_seconds() -> dict[str, float]:
-    """Return the processor time that this process's JVM and its Python workers had so far."""
+    """Return the processor time that this process's JVM and Python workers have used."""
     if not Path("/proc/self/stat").exists():
         return {}
     parents: dict[int, int] = {}
@@ -130,23 +128,18 @@ def seconds_of(work: Callable[[], None], runs: int) -> tuple[float, float]:
 
 
 def read_all(frame: DataFrame) -> Callable[[], None]:
-    """Return what reads every column of every row."""
+    """Return a call that reads every column of every row."""
     return lambda: frame.write.format("noop").mode("overwrite").save()
 
 
 def row(name: str, records: int, seconds: float, share: float, peers: dict[str, float]) -> Row:
     """Return a row of the bench."""
-    return {
-        "row": name,
-        "value": records / seconds,
-        "unit": "records/s",
-        "peers": {
-            "MB/s": records * RECORD_BYTES / seconds / 1e6,
-            **{peer: records / spent for peer, spent in peers.items()},
-            "jvm": share,
-        },
-        "compiled": COMPILED,
+    beside = {
+        "MB/s": records * RECORD_BYTES / seconds / 1e6,
+        **{peer: records / spent for peer, spent in peers.items()},
+        "jvm": share,
     }
+    return figure(name, records / seconds, "records/s", beside)
 
 
 @contextmanager
@@ -164,7 +157,7 @@ def one_core(*, pinned: bool) -> Iterator[None]:
 
 
 def machine_scaling() -> float:
-    """Return how much more two processes of this machine do than one: hashing, as reading does."""
+    """Return how much more two processes of this machine hash than one; reading mostly hashes."""
 
     def seconds(count: int) -> float:
         begin = time.perf_counter()

@@ -1,8 +1,8 @@
 """Rows of the jobs on Spark: audit, mark, merge and load, on one core and on two.
 
 The peers are one process that does the same without Spark, by the same code where there is no other
-way, and what a second of processor time gave, all processes counted: on a busy machine that alone
-tells something. One core is one for everything, JVM and driver included (`spark_merge.on_cores`).
+way, and the work per second of processor time of all processes, the one figure that a busy machine
+leaves alone. One core is one for everything, JVM and driver included (`spark_merge.on_cores`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import spark_merge
+from figures import Row, row
 from rows_spark import cpu_seconds
 
 from datalattice.apps.queue import Topics
-from datalattice.cells import branch_hashes, cell, value_hash
+from datalattice.cells import branch_hashes, value_hash
 from datalattice.client import write_key
 from datalattice.crypto import KeyPair, sha3_256
 from datalattice.cursors import RootLattice
@@ -35,7 +36,6 @@ from datalattice.store.gc import extent_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COMPILED = not str(cell.__file__).endswith(".py")
 CORES = (1, 2)
 KEYS = KeyPair(bytes(32))
 SEGMENT_BYTES = 4 * 1024 * 1024
@@ -44,13 +44,12 @@ BATCH_RECORDS = 10_000
 LOAD_GROUPS = 8
 """Groups of rows in the file that is loaded."""
 WARM_RUNS = 2
-"""Audits and marks before what is measured: the JVM's compilers take longer than this store's jobs,
-while a job on a large store hardly notices them."""
+"""Audits and marks before those that are measured: the JVM's compilers take longer than the jobs on
+this store; on a large store they hardly count."""
 SHORT_RUNS = 3
 """Audits and marks that are measured, with Spark and without; their medians are the rows."""
 FEW_ROWS = 16
-"""Rows of a load whose time is what a load takes whatever it loads."""
-Row = dict[str, Any]
+"""Rows of a load so small that its time is the fixed cost of a load."""
 
 
 def cells_below(store: CellStore, top: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -68,7 +67,7 @@ def cells_below(store: CellStore, top: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 class Bench:
-    """What is measured, in a folder of its own."""
+    """The inputs of the jobs, in a folder of their own, and how each job is measured."""
 
     def __init__(self, place: Path, quick: bool) -> None:
         self.place = place
@@ -89,7 +88,7 @@ class Bench:
         self.one_process: dict[str, float] = {}
 
     def build(self) -> None:
-        """Make what the jobs work on."""
+        """Make the inputs of the jobs."""
         random = pa.array(
             [sha3_256(i.to_bytes(8, "big")).hex() for i in range(self.loaded)], pa.string()
         )
@@ -200,13 +199,7 @@ class Bench:
             if name == "load-queue":
                 peers["without the time of a load of few"] = count / max(spent - few_s, 0.01)
                 peers["a CPU second, without that"] = count / max(seconds - few_cpu_s, 0.01)
-            yield {
-                "row": f"spark-{name}-{cores}",
-                "value": count / spent,
-                "unit": unit,
-                "peers": peers,
-                "compiled": COMPILED,
-            }
+            yield row(f"spark-{name}-{cores}", count / spent, unit, peers)
 
     def _spent(
         self, work: Callable[[SparkSession], int], spark: SparkSession

@@ -1,11 +1,11 @@
 """Rows of the benchmark that measure the venue: jobs that are durable, in a folder on disk.
 
 - jobs: trivial jobs a second with 1, 50 and 500 callers. Each caller waits for the id, which is
-  durable, then for the end, and goes on; beside it p99 of that time in ms, and commits a job.
+  durable, then for the end, and begins its next job; beside it p99 of that time in ms, and commits
+  a job.
 - transition: one durable change of a live job in ms, with 10 and with 100,000 jobs in the venue.
-- merge: a node whose venue has 10,000 jobs meets one with another venue of as many, in ms: each
-  record of the other is judged. Beside it the same when 1, and when 1,000, of those jobs have
-  changed since.
+- merge: a node whose venue has 10,000 jobs merges another venue of as many, in ms: each record of
+  the other is checked. Beside it the same after 1, and after 1,000, of those jobs have changed.
 - page: 100 ids of `jobs(status=COMPLETE)` in ms, at 100,000 jobs; beside it the first look.
 """
 
@@ -18,9 +18,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from figures import Row, row
+
 import datalattice
 from datalattice.apps.grid import Venue
-from datalattice.cells import Map, cell
+from datalattice.cells import Map
 from datalattice.cli.node.commands import collect_seldom
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -36,8 +38,6 @@ from datalattice.service.venue import (
 )
 from datalattice.testing.venue_kit import EchoAdapter
 
-Row = dict[str, object]
-COMPILED = not str(cell.__file__).endswith(".py")
 FILL = 5_000
 PAGE = 100
 
@@ -50,12 +50,8 @@ def rows(quick: bool) -> Iterator[Row]:
     many = 20_000 if quick else 100_000
     few_ms, _ = _transition(10)
     many_ms, pages = _transition(many)
-    yield _row(f"venue-transition {many}", many_ms, "ms", **{"10 jobs": few_ms})
+    yield row(f"venue-transition {many}", many_ms, "ms", {"10 jobs": few_ms})
     yield pages
-
-
-def _row(name: str, value: float, unit: str, **peers: float) -> Row:
-    return {"row": name, "value": value, "unit": unit, "peers": peers, "compiled": COMPILED}
 
 
 def _jobs(callers: int, count: int) -> Row:
@@ -101,13 +97,8 @@ async def _called(storage: GridJobs, callers: int, count: int) -> Row:
     seconds = time.perf_counter() - begun
     await runner.close()
     p99 = statistics.quantiles(took, n=100)[98] * 1_000
-    return _row(
-        f"venue-jobs {callers}",
-        len(took) / seconds,
-        "jobs/s",
-        p99_ms=p99,
-        commits_a_job=commits / len(took),
-    )
+    beside = {"p99_ms": p99, "commits_a_job": commits / len(took)}
+    return row(f"venue-jobs {callers}", len(took) / seconds, "jobs/s", beside)
 
 
 def _transition(count: int) -> tuple[float, Row]:
@@ -134,8 +125,8 @@ def _transition(count: int) -> tuple[float, Row]:
             begun = time.perf_counter()
             pages.page(None, JobStatus.COMPLETE, None, PAGE)
             looks.append(time.perf_counter() - begun)
-        row = _row(f"venue-page {count}", _median_ms(looks), "ms", first_look_ms=first_ms)
-        return _median_ms(took), row
+        beside = {"first_look_ms": first_ms}
+        return _median_ms(took), row(f"venue-page {count}", _median_ms(looks), "ms", beside)
 
 
 def _merge(count: int) -> Row:
@@ -158,7 +149,7 @@ def _merge(count: int) -> Row:
     merged = Venue.at(here, did_of(keys[1].public_key))
     assert merged.job(_id(0)) == Venue.at(there, keys[1].public_key).job(_id(0))
     peers = {"1 job apart": took[1], f"{count // 10} jobs apart": took[2]}
-    return _row(f"venue-merge {count}", took[0], "ms", **peers)
+    return row(f"venue-merge {count}", took[0], "ms", peers)
 
 
 def _root(key: KeyPair) -> RootLattice:

@@ -2,11 +2,11 @@
 
 - submit: one small operation that is signed, witnessed, projected and on disk when the call
   returns. Beside it a single-row commit of SQLite (WAL, synchronous=FULL) whose log has been
-  checkpointed and is written over, as it is after a while, and a commit of LMDB alone, which waits
-  for the disk twice.
+  checkpointed and is overwritten, as in a database that has run for a while, and a commit of LMDB
+  alone, which waits for the disk twice.
 - ingest: signed operations of 50 foreign authors, checked and durable. Beside it the strict
   verification of the same signatures and nothing else, on as many threads.
-- project: operations a second when the state of a key-value store is made anew from its log.
+- project: operations a second when the state of a key-value store is rebuilt from its log.
 - reopen: the time until a store with many operations answers its first query in a new process.
 - bytes: bytes of the whole folder for each byte of an envelope, payloads of 100 bytes, 50 authors.
 - get: one key of a key-value store, beside SQLite.
@@ -36,7 +36,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from datalattice.cells import cell
+from figures import Row, row
+
 from datalattice.clock import Hlc, SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy, verify_strict
 from datalattice.engine import GroupCommit, LmdbEngine, open_engine
@@ -56,8 +57,6 @@ def _installed(name: str) -> Any:
         return None
 
 
-Row = dict[str, object]
-COMPILED = not str(cell.__file__).endswith(".py")
 KEY = KeyPair(bytes(range(32)))
 PAYLOAD = b"x" * 100
 AUTHORS = 50
@@ -82,10 +81,6 @@ def rows(quick: bool) -> Iterator[Row]:
     if _installed("pyspark") is not None:
         yield from _spark_read(10_000 if quick else 100_000)
     yield from _history(10_000 if quick else 100_000)
-
-
-def _row(name: str, value: float, unit: str, peers: dict[str, float]) -> Row:
-    return {"row": name, "value": value, "unit": unit, "peers": peers, "compiled": COMPILED}
 
 
 @contextmanager
@@ -148,8 +143,8 @@ def _submit(turns: int, count: int) -> Iterator[Row]:
             many.append(_rate_together(8 * count, TOGETHER, lambda _: store.submit(PAYLOAD)))
         rates = [statistics.median(each) for each in (one, sqlite, lmdb, many)]
     peers = {"SQLite, a row each, log written over": rates[1], "LMDB, a row each": rates[2]}
-    yield _row("weaver-submit-durable", rates[0], "ops/s", peers)
-    yield _row(f"weaver-submit-{TOGETHER}-threads", rates[3], "ops/s", {"one thread": rates[0]})
+    yield row("weaver-submit-durable", rates[0], "ops/s", peers)
+    yield row(f"weaver-submit-{TOGETHER}-threads", rates[3], "ops/s", {"one thread": rates[0]})
     yield _submit_slowly(turns, count)
 
 
@@ -166,7 +161,7 @@ def _submit_slowly(turns: int, count: int) -> Row:
             alone.append(_rate(count, lambda _: store.submit(PAYLOAD)))
             ours.append(_rate_together(8 * count, TOGETHER, lambda _: store.submit(PAYLOAD)))
     name = f"weaver-submit-{TOGETHER}-threads-slow-disk"
-    return _row(name, statistics.median(ours), "ops/s", {"one thread": statistics.median(alone)})
+    return row(name, statistics.median(ours), "ops/s", {"one thread": statistics.median(alone)})
 
 
 @contextmanager
@@ -193,7 +188,8 @@ def _sqlite_commits(folder: Path) -> Callable[[int], object]:
     def put(_: int) -> None:
         database.execute("INSERT INTO ops (op) VALUES (?)", (PAYLOAD,))
 
-    # A sync of a log that grows takes longer. It is on disk before it is written over: FULL first.
+    # A sync of a growing log takes longer, so it is filled first, with syncs off. FULL before the
+    # checkpoint, which has the filled log on the disk before it is overwritten.
     _rate(SQLITE_LOG_PAGES, put)
     database.execute("PRAGMA synchronous=FULL")
     database.execute("PRAGMA wal_checkpoint(RESTART)")
@@ -261,7 +257,7 @@ def _ingest(threads: int, turns: int, count: int) -> Row:
                 assert view.last_seq() >= count // threads * threads
     name = "weaver-ingest" if threads == 1 else f"weaver-ingest-{threads}-threads"
     peers = {"verification alone": statistics.median(alone)}
-    return _row(name, statistics.median(ours), "ops/s", peers)
+    return row(name, statistics.median(ours), "ops/s", peers)
 
 
 def _put(i: int, keys: int) -> bytes:
@@ -298,7 +294,7 @@ def _project(count: int) -> Row:
         store.rebuild()
         seconds = time.perf_counter() - begun
         assert store.status().applied >= count
-    return _row("weaver-project", count / seconds, "ops/s", {})
+    return row("weaver-project", count / seconds, "ops/s", {})
 
 
 def _spark_read(count: int) -> Iterator[Row]:
@@ -334,7 +330,7 @@ def _spark_read(count: int) -> Iterator[Row]:
                 rates.append(count / (time.perf_counter() - begun))
                 assert sum(part.num_rows for part in parts) >= len(last)
             peers = {"unverified": rates[1]}
-            yield _row(f"weaver-spark-read-{name}", rates[0], "records/s", peers)
+            yield row(f"weaver-spark-read-{name}", rates[0], "records/s", peers)
 
 
 def _reopen(count: int) -> Row:
@@ -351,7 +347,7 @@ def _reopen(count: int) -> Row:
             assert answer.value == PAYLOAD
             assert opened.status().intentions >= count
     shown = f"{count // 1_000_000}m" if count >= 1_000_000 else f"{count // 1_000}k"
-    return _row(f"weaver-reopen-{shown}", seconds, "s", {})
+    return row(f"weaver-reopen-{shown}", seconds, "s", {})
 
 
 def _bytes(count: int) -> Row:
@@ -362,7 +358,7 @@ def _bytes(count: int) -> Row:
             for batch in _batches(envelopes):
                 store.ingest(batch)
         room = _room(folder)
-    return _row("weaver-bytes", room / sum(map(len, envelopes)), "B/B", {})
+    return row("weaver-bytes", room / sum(map(len, envelopes)), "B/B", {})
 
 
 def _room(folder: Path) -> int:
@@ -396,7 +392,7 @@ def _get(turns: int, count: int) -> Row:
             peer.append(_rate(count, sqlite_get))
         database.close()
     peers = {"SQLite": statistics.median(peer)}
-    return _row("weaver-kv-get", statistics.median(ours), "keys/s", peers)
+    return row("weaver-kv-get", statistics.median(ours), "keys/s", peers)
 
 
 # --- history beside other replicated data -------------------------------------------------------
@@ -410,10 +406,10 @@ def _history(count: int) -> Iterator[Row]:
         done = subprocess.run(command, check=True, capture_output=True, env=environment)
         found[name] = json.loads(done.stdout)
     puts = {name: count / one["seconds"] for name, one in found.items()}
-    yield _row("weaver-history-puts", puts.pop("weaver"), "puts/s", puts)
+    yield row("weaver-history-puts", puts.pop("weaver"), "puts/s", puts)
     for name in ("memory", "room"):
         each = {kind: one[name] / count for kind, one in found.items()}
-        yield _row(f"weaver-history-{name}", each.pop("weaver"), "B/put", each)
+        yield row(f"weaver-history-{name}", each.pop("weaver"), "B/put", each)
 
 
 def _memory() -> int:

@@ -27,10 +27,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from figures import Row, row
 from rows_weaver import AUTHORS, PAYLOAD, written
 from weaver_pair import Copied, home
 
-from datalattice.cells import cell
 from datalattice.crypto import SeededEntropy, verify_strict
 from datalattice.protobuf import Message
 from datalattice.sync.reconcile import (
@@ -48,10 +48,8 @@ from datalattice.sync.reconcile import (
     first_cut,
 )
 
-Row = dict[str, object]
-GAP_S = 0.05  # longer than one takes, so that none waits for the one before
+GAP_S = 0.05  # longer than a delivery takes, so that none waits for the one before
 BATCH = 500
-COMPILED = not str(cell.__file__).endswith(".py")
 
 PUBLISHED = {
     (100_000, 10): 13_500,
@@ -78,10 +76,6 @@ def rows(quick: bool) -> Iterator[Row]:
     yield from _bootstrap(250 if quick else 10_000, _schemes()[: 1 if quick else 2])
 
 
-def _row(name: str, value: float, unit: str, peers: dict[str, float]) -> Row:
-    return {"row": name, "value": value, "unit": unit, "peers": peers, "compiled": COMPILED}
-
-
 def _size(items: int) -> str:
     for unit, name in ((1_000_000, "m"), (1_000, "k")):
         if items >= unit:
@@ -101,7 +95,7 @@ def _sets(items: int, different: int) -> tuple[ScannedHashes, ScannedHashes, int
 
 
 class _Cost:
-    """What a session came to: bytes, payloads, seconds of a processor for a side."""
+    """The cost of a session: bytes, payloads, seconds of a processor for a side."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -175,12 +169,12 @@ def _reconciled(items: int, different: int, turns: int) -> Iterator[Row]:
         "ranges": ranges.bytes,
         "negentropy, published": PUBLISHED[items, different],
     }
-    yield _row(f"{name}-bytes", median(lambda cost: cost.bytes), "B", peers)
+    yield row(f"{name}-bytes", median(lambda cost: cost.bytes), "B", peers)
     most = math.log2(items / 16) + 4
     peers = {"ranges": ranges.payloads, "goal of ranges": most}
-    yield _row(f"{name}-payloads", median(lambda cost: cost.payloads), "payloads", peers)
+    yield row(f"{name}-payloads", median(lambda cost: cost.payloads), "payloads", peers)
     peers = {"ranges": 1_000 * ranges.seconds}
-    yield _row(f"{name}-cpu", 1_000 * median(lambda cost: cost.seconds), "ms/side", peers)
+    yield row(f"{name}-cpu", 1_000 * median(lambda cost: cost.seconds), "ms/side", peers)
 
 
 def _median_of(costs: Sequence[_Cost]) -> Callable[[Callable[[_Cost], float]], float]:
@@ -195,9 +189,9 @@ def _regions(items: int) -> Iterator[Row]:
     median = _median_of(costs)
     name = f"sketch-regions-{_size(items)}-10"
     peers = {"without regions": 1_000 * alone.seconds}
-    yield _row(f"{name}-cpu", 1_000 * median(lambda cost: cost.seconds), "ms/side", peers)
+    yield row(f"{name}-cpu", 1_000 * median(lambda cost: cost.seconds), "ms/side", peers)
     peers = {"without regions": alone.bytes}
-    yield _row(f"{name}-bytes", median(lambda cost: cost.bytes), "B", peers)
+    yield row(f"{name}-bytes", median(lambda cost: cost.bytes), "B", peers)
 
 
 def _fingerprint(items: int) -> Row:
@@ -213,7 +207,7 @@ def _fingerprint(items: int) -> Row:
         return 1e6 * (time.process_time() - begun) / len(bounds)
 
     peers = {_size(items // 10): each(items // 10)}
-    return _row(f"range-fingerprint-{_size(items)}", each(items), "us", peers)
+    return row(f"range-fingerprint-{_size(items)}", each(items), "us", peers)
 
 
 # --- two nodes ----------------------------------------------------------------------------------
@@ -230,7 +224,7 @@ def _gossip(count: int) -> Iterator[Row]:
         found["p50"][scheme] = 1_000 * delays[len(delays) // 2]
         found["p99"][scheme] = 1_000 * delays[len(delays) * 99 // 100]
     for name, each in found.items():
-        yield _row(f"weaver-gossip-{name}", each.pop("tls"), "ms", each)
+        yield row(f"weaver-gossip-{name}", each.pop("tls"), "ms", each)
 
 
 def _delays(scheme: str, count: int) -> list[float]:
@@ -241,7 +235,7 @@ def _delays(scheme: str, count: int) -> list[float]:
             with store.read() as view:
                 before = view.last_seq()
             guest.until(before)
-            time.sleep(1)  # it says that it has joined, which is the first news
+            time.sleep(1)  # until the guest's news that it has joined are here
             with store.read() as view:
                 before = view.last_seq()
             begun = []
@@ -259,11 +253,11 @@ def _bootstrap(count: int, schemes: Sequence[str]) -> Iterator[Row]:
     found = {scheme: _copied(scheme, 4 * count, 2) for scheme in schemes}
     rates = {scheme: _rate(copied, 4 * count) for scheme, (copied, _) in found.items()}
     tls, alone = rates.pop("tls"), found["tls"][1]
-    yield _row("weaver-bootstrap", tls, "ops/s", {"verification alone": alone, **rates})
-    yield _row("weaver-bootstrap-ratio", tls / alone, "", {})
+    yield row("weaver-bootstrap", tls, "ops/s", {"verification alone": alone, **rates})
+    yield row("weaver-bootstrap-ratio", tls / alone, "", {})
     peers = {f"for {_size(count)}": few.memory(count) / 2**20}
     most = found["tls"][0].memory(4 * count)
-    yield _row("weaver-bootstrap-memory", most / 2**20, "MiB", peers)
+    yield row("weaver-bootstrap-memory", most / 2**20, "MiB", peers)
 
 
 def _rate(copied: Copied, count: int) -> float:

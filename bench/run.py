@@ -11,13 +11,12 @@ import importlib
 import json
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from figures import Row
 
 HERE = Path(__file__).parent
-Row = dict[str, Any]
 
 
 def machine() -> str:
@@ -35,7 +34,6 @@ def machine() -> str:
 
 def rows(groups: list[str], quick: bool) -> Iterator[Row]:
     """Yield the rows of the groups (the names after `rows_`), in order."""
-    sys.path.insert(0, str(HERE))
     for group in groups:
         yield from importlib.import_module(f"rows_{group}").rows(quick)
 

@@ -1,12 +1,12 @@
-"""Cost model: what queues and sites of any number need, checked at two sizes on this machine.
+"""Cost model of queues and sites of any number, checked at two sizes on this machine.
 
     python bench/scale.py [--records N] [--table]
 
 Constants are taken from one small queue for each length of values, and from ten sites that sync;
-then the model predicts what is 4 and 16 times as large, which is built and measured. Ends with exit
-code 1 when a prediction of cells, bytes or tasks is off by more than 5 %, or one of time by more
-than 50 %. `--table` prints what the model says of a terabyte, a petabyte and a thousand sites;
-docs/scale.md explains it.
+the model then predicts queues and sites 4 and 16 times as large, which are built and measured. Ends
+with exit code 1 when a prediction of cells or bytes is off by more than 5 %, one of tasks at all,
+or one of time by more than 50 %. `--table` prints what the model says of a terabyte, a petabyte and
+a thousand sites; docs/scale.md explains it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Constants:
-    """What is measured once: what each commit rewrites, and the time of a record."""
+    """Measured once: the cells and bytes that each commit rewrites, and the time of a record."""
 
     commit_cells: float
     commit_bytes: float
@@ -69,7 +69,7 @@ class Constants:
 
 
 def structure(records: int, value_bytes: int) -> tuple[float, float]:
-    """Return (cells, bytes) of a log of so many records, as the formats of cells say.
+    """Return (cells, bytes) of a log of `records` records, by the formats of cells.
 
     A vector has a leaf for each 16 records, and a node for each 16 below it. A record or value of
     more than 140 bytes is a cell of its own, and a long value a tree of chunks.
@@ -104,7 +104,7 @@ def structure(records: int, value_bytes: int) -> tuple[float, float]:
 
 
 def predicted(constants: Constants, records: int, value_bytes: int) -> Sizes:
-    """Return what the model says of a queue of so many records."""
+    """Return what the model says of a queue of `records` records."""
     cells, size = structure(records, value_bytes)
     commits = math.ceil(records / BATCH_RECORDS)
     return Sizes(
@@ -116,7 +116,7 @@ def predicted(constants: Constants, records: int, value_bytes: int) -> Sizes:
 
 
 def measured(folder: Path, records: int, value_bytes: int) -> Sizes:
-    """Build a queue, and return what it has become."""
+    """Build a queue; return its cells, bytes and tasks, and the time to read it."""
     import pyarrow as pa
 
     build_queue(folder, records, value_bytes)
@@ -147,7 +147,7 @@ def measured(folder: Path, records: int, value_bytes: int) -> Sizes:
 
 
 def calibrated(found: Sizes, records: int, value_bytes: int) -> Constants:
-    """Return the constants that a measured queue shows."""
+    """Return the constants of the model, from a measured queue."""
     cells, size = structure(records, value_bytes)
     commits = math.ceil(records / BATCH_RECORDS)
     return Constants(
@@ -158,7 +158,7 @@ def calibrated(found: Sizes, records: int, value_bytes: int) -> Constants:
 
 
 def compare(name: str, model: Sizes, found: Sizes) -> bool:
-    """Print a prediction beside what was measured; return whether it is near enough."""
+    """Print a prediction beside the measurement; return whether the error is within its limit."""
     good = True
     for part, limit in (("cells", SIZE_ERROR_MAX), ("bytes", SIZE_ERROR_MAX), ("tasks", 0.0)):
         said, is_so = getattr(model, part), getattr(found, part)
@@ -176,7 +176,7 @@ def compare(name: str, model: Sizes, found: Sizes) -> bool:
 
 
 def compare_push(sites: int, model: Push, found: Push) -> bool:
-    """Print what was predicted of a push beside what it is; return whether it is near enough."""
+    """Print the prediction of a push beside the measurement; return as `compare`."""
     good = True
     for part, limit in (
         ("wire", SIZE_ERROR_MAX),

@@ -1,8 +1,8 @@
-"""Cost model of sites that sync: traffic of each, and what their hub stores and computes.
+"""Cost model of sites that sync: traffic of each, and storage and processor time of their hub.
 
 Calibrated with ten sites and checked with 4 and 16 times as many, for `bench/scale.py`. Each site
-has a queue of its own and tells the hub of what it appended; the hub takes in each push durably.
-All run in this process without sockets: what TCP and TLS take comes on top.
+has a queue of its own and pushes its appends to the hub; the hub stores each push durably. All run
+in this process without sockets: the cost of TCP and TLS comes on top.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ SITES = 10
 GROWTH = (4, 16)
 SYNCS = 20
 WARM_SYNCS = 4
-"""First ones of a site, which also tell what a queue without records has to have."""
+"""First syncs of a site, left out: they also build its empty queue."""
 RECORDS = 100
 RECORD_BYTES = 100
 SECOND_MS = 1_000
 TABLE_SITES = 1_000
 NODE_BYTES = 3 + FAN_OUT * (1 + HASH_BYTES) + 2 + HASH_BYTES
-"""Of a node of the owners' map in a segment."""
+"""Bytes of a node of the owners' map in a segment."""
 
 
 @dataclass(frozen=True)
 class Push:
-    """What one sync of one site costs."""
+    """The cost of one sync of one site."""
 
     wire: float
     """Bytes of its messages."""
@@ -60,7 +60,7 @@ class _Site:
         self.replicator.take_effects()
 
     def frames(self, sync: int) -> list[bytes]:
-        """Append the records of a sync; return the messages that tell of them."""
+        """Append the records of a sync; return the messages that push them."""
         queue = Topics.at(self.replica.cursor, self.keys.public_key).partition("bench", 0)
         first = (self.number * SYNCS + sync) * RECORDS
         queue.offer_many(
@@ -76,7 +76,7 @@ class _Site:
 
 
 def measured(sites: int) -> Push:
-    """Return what a push of one of so many sites comes to, their first ones left out."""
+    """Return the mean cost of a push among `sites` sites, without their first syncs."""
     warm, all_ = _run(sites, WARM_SYNCS), _run(sites, SYNCS)
     pushes = sites * (SYNCS - WARM_SYNCS)
     return Push(
@@ -87,7 +87,7 @@ def measured(sites: int) -> Push:
 
 
 def _run(sites: int, syncs: int) -> Push:
-    """Let so many sites sync so often; return what all pushes came to."""
+    """Have `sites` sites sync `syncs` times; return the cost of all pushes together."""
     wire, seconds = 0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         with CellStore.open(folder) as store:
@@ -113,10 +113,10 @@ def _run(sites: int, syncs: int) -> Push:
 
 
 def predicted(base: Push, sites: int) -> Push:
-    """Return what the model says of a push among so many sites.
+    """Return what the model says of a push among `sites` sites.
 
-    A site's own part does not depend on the others. The hub writes the way to the owner again, and
-    16 times as many owners make that one node longer.
+    A site's own part does not depend on the others. The hub rewrites the path to the owner, which
+    is one node longer for 16 times as many owners.
     """
     levels = math.log(sites / SITES, FAN_OUT)
     return Push(base.wire, base.stored + levels * NODE_BYTES, base.seconds)
@@ -130,7 +130,7 @@ def checks(base: Push) -> Iterator[tuple[int, Push, Push]]:
 
 
 def table(base: Push) -> None:
-    """Print what a thousand sites need, when all sync once a second or once a minute."""
+    """Print the cost of a thousand sites that all sync once a second, or once a minute."""
     push = predicted(base, TABLE_SITES)
     print(
         f"\n{TABLE_SITES:,} sites, {RECORDS} records of {RECORD_BYTES} bytes in each sync: "

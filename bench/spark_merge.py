@@ -2,10 +2,10 @@
 
     python bench/spark_merge.py --keys 1000000 --replicas 64 --changes 2000
 
-One owner's database of so many keys was copied to so many devices, and each changed some of them.
-One process merges them one after the other; Spark merges them into the folder of a node that
-has the database as it was. The hashes have to be equal. Replicas are roots in `--stores` stores,
-which saves disk: tasks read each as an input of its own all the same.
+One owner's database of `--keys` keys was copied to `--replicas` devices, and each changed some
+keys. One process merges them one after the other; Spark merges them into the folder of a node that
+has the database as it was. The hashes must be equal. To save disk, the replicas are roots in
+`--stores` stores; tasks read each as an input of its own all the same.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def in_sequence(place: Path, inputs: list[str]) -> tuple[str, float]:
 
 @contextmanager
 def on_cores(cores: int) -> Iterator[SparkSession]:
-    """Give a session with so many cores, its workers started.
+    """Give a session with `cores` cores, its workers started.
 
-    One core is one for all of Spark: threads of the driver and of the JVM have no second one to run
-    on beside the task. Processes that begin here inherit that.
+    One core is one for all of Spark: this process is bound to it, and so is every process that it
+    starts, so the threads of driver and JVM have no second one to run on beside the task.
     """
 
     def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Transfers: one large file to and from the daemon, beside a server that knows nothing but files.
+"""Transfers: one large file to and from the daemon, beside a plain file server.
 
 Both are processes of their own on a loopback port, asked in turn by one blocking socket. The plain
 server answers with Starlette's FileResponse, and writes an upload to a file that it syncs. Ours is
@@ -23,12 +23,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from figures import Row, row
+
 import datalattice
-from datalattice.cells import cell
 from datalattice.client import VenueClient
 
-Row = dict[str, object]
-COMPILED = not str(cell.__file__).endswith(".py")
 TURNS = 3
 TAKEN_BYTES = 1 << 20
 WAIT_S = 120
@@ -39,7 +38,7 @@ CONTENT = "content"
 
 
 class FileServer(NamedTuple):
-    """A server: its process, its port, what each request shows, and the socket of its owner."""
+    """A server: its process, its port, a header of each request, and the socket of its owner."""
 
     pid: int
     port: int
@@ -73,15 +72,16 @@ def transfer_rows(quick: bool) -> Iterator[Row]:
     for way, found in rates.items():
         middle = {who: statistics.median(each) for who, each in found.items()}
         for door in ("rest", "webdav", CONTENT):
-            yield _row(f"{door}-{way}", middle[door], "MB/s", {PLAIN: middle[PLAIN]})
-    yield _row("transfer-memory", most_mb, "MB", memory)
+            name = f"service/{door}-{way}"
+            yield row(name, middle[door], "MB/s", {PLAIN: middle[PLAIN]})
+    yield row("service/transfer-memory", most_mb, "MB", memory)
 
 
 def _registered(server: FileServer, source: Path, size: int) -> str:
-    """Make the file another one, and an asset of it; return where its content is."""
+    """Write a new file and register it as an asset; return the path of its content."""
     with source.open("wb") as file:
         for _ in range(size // TAKEN_BYTES):
-            file.write(os.urandom(TAKEN_BYTES))  # of equal parts a store would keep one
+            file.write(os.urandom(TAKEN_BYTES))  # random: a store keeps equal chunks once
     with source.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with VenueClient.connect(server.socket) as venue:
@@ -89,25 +89,15 @@ def _registered(server: FileServer, source: Path, size: int) -> str:
     return f"/api/v1/assets/{asset.hex()}/content"
 
 
-def _row(name: str, value: float, unit: str, peers: dict[str, float]) -> Row:
-    return {
-        "row": f"service/{name}",
-        "value": value,
-        "unit": unit,
-        "peers": peers,
-        "compiled": COMPILED,
-    }
-
-
 def _most_mb(pid: int) -> float:
-    """Return the most memory that a process has had."""
+    """Return the peak memory of a process in MB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (found,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
     return int(found) / 1_000
 
 
 def _transferred(server: FileServer, path: str, size: int, sent: Path | None) -> float:
-    """Send or fetch a file of `size` bytes; return the seconds until the answer is whole."""
+    """Send or fetch a file of `size` bytes; return the seconds until the answer is complete."""
     verb = "GET" if sent is None else "PUT"
     head = f"{verb} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{server.header}connection: close\r\n"
     if sent is not None:

@@ -1,8 +1,8 @@
 """Two nodes in two processes over loopback that share one Weaver store, both on disk.
 
 The node that writes runs in the measuring process. The guest is a process of its own (this file as
-a script): it joins with the invite that it is given, and notes after each commit how many
-intentions are in its log and how much memory it takes. Both read one clock, the monotonic one.
+a script): it joins with the invite on its command line, and notes after each commit how many
+intentions are in its log and how much memory it uses. Both read one clock, the monotonic one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE_S = 600.0
 
 @dataclass
 class Copied:
-    """What the guest measured since it began to join.
+    """The measurements of the guest since it began to join.
 
     course: after each commit, the time, the number of intentions in its log, and the bytes of
     memory, without files, beyond those before it joined.
@@ -40,12 +40,12 @@ class Copied:
     course: list[tuple[float, int, int]]
 
     def time(self, number: int) -> float:
-        """Return when so many intentions were in the log."""
+        """Return when `number` intentions were in the log."""
         at = bisect_left(self.course, number, key=itemgetter(1))
         return self.course[at][0]
 
     def memory(self, number: int) -> int:
-        """Return the most of these bytes up to then."""
+        """Return the most memory up to the time at which `number` intentions were in the log."""
         end = self.time(number)
         return max(memory for when, _, memory in self.course if when <= end)
 
@@ -60,7 +60,7 @@ class Guest:
         )
 
     def until(self, count: int) -> Copied:
-        """Return what it measured once so many intentions are in its log."""
+        """Wait until `count` intentions are in the guest's log; return what it measured."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{count}\n")
@@ -81,7 +81,7 @@ class Home:
     folder: Path
 
     def token(self, store: WeaverStore, scheme: str) -> InviteToken:
-        """Return an invite that is answered over one transport alone."""
+        """Return an invite with addresses of one transport alone."""
         tickets = str(self.node.ticket).split(",")
         addresses = [one for one in tickets if one.startswith("iroh:")]
         if scheme == "tls":
@@ -128,7 +128,7 @@ def memory() -> int:
 
 
 class _Watch:
-    """Notes what comes into the log of a store."""
+    """Notes time, log length and memory after each commit to a store."""
 
     def __init__(self, store: WeaverStore, before: int) -> None:
         self._changed = threading.Condition()
@@ -143,7 +143,7 @@ class _Watch:
         with self._store.read() as view:
             count = view.last_seq()
         with self._changed:
-            # One entry a commit: what is kept for each intention would count as the copy's memory.
+            # One entry a commit: one an intention would itself count as memory of the copy.
             self._course.append((now, count, memory() - self._before))
             self._changed.notify_all()
 

@@ -1,16 +1,16 @@
-"""Five nodes in five processes, and all that can happen to them; at the end all must be well.
+"""Run five nodes in five processes under faults of all kinds; in the end they must be equal.
 
     chaos.py [--seconds 600] [--topology ring|star|line|all] [--seed 1]
              [--scheme tls|tcp|mixed] [--folder DIR]
 
-Each node writes signed queue records all the time; a record counts as acknowledged when its node
-has said so. Every link goes through a proxy. Meanwhile nodes are killed with SIGKILL and started
+Each node writes signed queue records all the time; a record counts as acknowledged once its node
+has answered. Every link goes through a proxy. Meanwhile nodes are killed with SIGKILL and started
 again, or stopped and continued; links are held in one direction or both, delayed, refused, and cut
-at any byte; sometimes a node is cut off from all others. Then everything heals, and must come to
-one root on all nodes, which holds every acknowledged record; nodes must be well, memory and open
-files must not have grown, and no process may be left.
+at any byte; sometimes a node is cut off from all others. Then all faults end. All nodes must come
+to one root with every acknowledged record, and report good health; memory and open files must not
+have grown, and no process may be left.
 
-Prints what happens, then one JSON document for each topology; exit code 1 when something is wrong.
+Prints the progress, then one JSON document for each topology; exit code 1 when a rule is broken.
 """
 
 from __future__ import annotations
@@ -53,39 +53,39 @@ from datalattice.testing.folders import node_editor
 
 NODES: Final = 5
 VETERAN: Final = 0
-"""The node that is never killed, only paused and cut off: its memory tells of leaks."""
+"""The node that is never killed, only paused and cut off: its memory shows leaks."""
 
 TOPIC: Final = "load"
 BATCH_MAX: Final = 20
 WRITE_GAP_S: Final = 0.2
 FAULT_S: Final = 8.0
-"""How long a link may be bad at a time; a node, half of that."""
+"""Longest fault of a link; that of a node is half of it."""
 
 START_S: Final = 30.0
 CONVERGE_S: Final = 90.0
 STOP_S: Final = 30.0
 SAMPLE_S: Final = 0.5
 MEMORY_GROWTH_MB_MAX: Final = 24.0
-"""What is in use hardly grows: from minute 2 to 10 of stores Python's objects took 31 to 36 MB and
-other blocks of malloc 26 to 33. What grew, by 16 MB, is free memory between them, which the largest
-differences that a node caught up with have left: 14 MB went back when malloc was told to trim."""
+"""Memory in use hardly grows: from minute 2 to 10 of stores Python's objects took 31 to 36 MB and
+other blocks of malloc 26 to 33. Free memory between them grew by 16 MB, left by the largest
+differences that a node caught up with: malloc gave 14 MB back when it was told to trim."""
 
 FILES_GROWTH_MAX: Final = 8
 GROWTH_S_MIN: Final = 60.0
-"""In a shorter run what is compared is how a node begins."""
+"""Shorter runs are not judged by growth: they would compare the start of a node."""
 
 MEMORY_MB_MAX: Final = 150.0
 FILES_MAX: Final = 64
-"""What any process may use at any time."""
+"""Most memory and open files of any process at any time."""
 
 CACHE_BYTES: Final = 4_000_000
 """Memory of a node for decoded cells: small, so that it is full before memory is compared."""
 
 SCHEMES: Final = ("tls", "tcp")
-"""How links are spoken over."""
+"""Transports of links."""
 
 MIXED: Final = "mixed"
-"""Each link one of them, by chance."""
+"""Each link has one of `SCHEMES`, by chance."""
 
 LINKS: Final = {
     "ring": [(number, (number + 1) % NODES) for number in range(NODES)],
@@ -96,7 +96,7 @@ LINKS: Final = {
 
 
 class ChaosFailure(Exception):
-    """What must not happen has happened."""
+    """A rule of the run was broken."""
 
 
 def say(text: str) -> None:
@@ -129,7 +129,7 @@ def serve(folder: str, seed: str, *peers: str) -> None:
 
 @dataclass(slots=True)
 class Sample:
-    """What a process used at a time since the beginning; memory without mapped files."""
+    """Memory, without mapped files, and open files of a process, `seconds` after the start."""
 
     seconds: float
     memory_mb: float
@@ -138,9 +138,9 @@ class Sample:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """Records that a node said were durable: `count` of them from `offset`, numbered from `first`.
+    """Records that a node acknowledged: `count` of them from `offset`, numbered from `first`.
 
-    Numbers are never used twice: a write that got no answer may be there or not.
+    Numbers are never used twice: a write without an answer may be there or not.
     """
 
     offset: int
@@ -150,7 +150,7 @@ class Acknowledged:
 
 @dataclass(slots=True)
 class ChaosNode:
-    """A node process, its links, and what it promised."""
+    """A node process, its links, and the records that it acknowledged."""
 
     number: int
     folder: Path
@@ -170,7 +170,7 @@ class ChaosNode:
 
     @property
     def acknowledged_count(self) -> int:
-        """How many writes its node said were durable."""
+        """How many records its node acknowledged."""
         return sum(one.count for one in self.acknowledged)
 
     async def start(self) -> None:
@@ -197,14 +197,14 @@ class ChaosNode:
             async with asyncio.timeout(START_S):
                 line = await self.process.stdout.readline()
         except TimeoutError:
-            pass  # said below
+            pass  # reported below
         if not line:
-            raise ChaosFailure(f"node {self.number} did not start: {self.last_words()}")
+            raise ChaosFailure(f"node {self.number} did not start: {self.stderr_end()}")
         for link in self.inbound:
             link.target_port = int(line)
 
-    def last_words(self) -> str:
-        """Return the end of what it wrote to its standard error."""
+    def stderr_end(self) -> str:
+        """Return the end of its standard error."""
         return (self.folder / "stderr").read_text(errors="replace")[-2_000:]
 
     def signal(self, number: int) -> None:
@@ -220,14 +220,14 @@ class ChaosNode:
             return await self.process.wait()
 
     def sample(self, seconds: float) -> None:
-        """Note what the process uses."""
+        """Note memory and open files of the process."""
         assert self.process is not None
         place = Path(f"/proc/{self.process.pid}")
         try:
             resident, mapped = map(int, (place / "statm").read_text().split()[1:3])
             files = sum(1 for _ in (place / "fd").iterdir())
         except (OSError, ValueError):
-            return  # it was killed just now, or this system does not tell
+            return  # it was killed just now, or this system has no /proc
         self.samples.append(
             Sample(seconds, (resident - mapped) * resource.getpagesize() / 1e6, files)
         )
@@ -245,7 +245,7 @@ class ChaosNode:
                         offsets = editor.offer_many(TOPIC, 0, values)
                         self.acknowledged.append(Acknowledged(offsets.start, first, count))
             except DataLatticeError:
-                self.failed_writes += 1  # it was killed; some of what was written may be there
+                self.failed_writes += 1  # it was killed; the write may be there or not
             stopping.wait(0.05)
 
     def record(self, number: int) -> str:
@@ -253,7 +253,7 @@ class ChaosNode:
         return f"node {self.number} record {number}"
 
     async def status(self) -> dict[str, Any]:
-        """Return what it says of itself; nothing while it does not answer."""
+        """Return the node's health as a document; empty while it does not answer."""
 
         def ask() -> dict[str, Any]:
             client = connect(self.folder)
@@ -268,11 +268,11 @@ class ChaosNode:
             return {}
 
 
-# --- what happens to them -------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 class Chaos:
-    """Nodes, links, and the mischief."""
+    """One run of a topology: nodes, links, and the faults that they meet."""
 
     def __init__(self, folder: Path, topology: str, seconds: float, seed: int, scheme: str) -> None:
         self._folder = folder
@@ -289,9 +289,9 @@ class Chaos:
         self._began_s = time.monotonic()
 
     async def run(self) -> dict[str, Any]:
-        """Do everything; return the summary.
+        """Run the topology; return the summary.
 
-        Raises: ChaosFailure: something is wrong.
+        Raises: ChaosFailure: a rule was broken.
         """
         await self._build()
         stopping = threading.Event()
@@ -305,7 +305,7 @@ class Chaos:
             await self._share()
             for writer in writers:
                 writer.start()
-            await self._misbehave()
+            await self._inject_faults()
             await self._heal()
             stopping.set()
             for writer in writers:
@@ -324,7 +324,7 @@ class Chaos:
         return self._summary(took_s, root_hash, records)
 
     async def _share(self) -> None:
-        """Prepare what the nodes write to, once all run."""
+        """Make what the nodes write to, once all of them run."""
 
     def _node(self, *parts: Any) -> ChaosNode:
         return ChaosNode(*parts)
@@ -353,7 +353,7 @@ class Chaos:
                     node.sample(self._now_s())
             await asyncio.sleep(SAMPLE_S)
 
-    async def _misbehave(self) -> None:
+    async def _inject_faults(self) -> None:
         end_s = time.monotonic() + self._seconds
         next_word_s = time.monotonic() + 10
         while time.monotonic() < end_s:
@@ -459,13 +459,13 @@ class Chaos:
     # --- the end ------------------------------------------------------------------------------
 
     async def _heal(self) -> None:
-        say(f"{self._topology} {self._now_s():4.0f} s: everything heals")
+        say(f"{self._topology} {self._now_s():4.0f} s: all faults end")
         await asyncio.gather(*self._running)
         for link in self._links:
             link.heal()
 
     async def _converge(self) -> float:
-        """Return how long the nodes took to come to one root, from when all is healed."""
+        """Wait until all nodes have one root; return the seconds since the faults ended."""
         began_s = time.monotonic()
         while True:
             found = await asyncio.gather(*(node.status() for node in self._nodes))
@@ -477,7 +477,7 @@ class Chaos:
             await asyncio.sleep(0.1)
 
     async def _recover(self) -> None:
-        """Wait until all nodes are well: one may be about to dial a peer that is back."""
+        """Wait until all nodes are well: one may still be waiting to dial a peer again."""
         began_s = time.monotonic()
         for node in self._nodes:
             while (status := await node.status()).get("health") != "ok":
@@ -492,10 +492,10 @@ class Chaos:
         for node in self._nodes:
             code = await node.end(signal.SIGTERM)
             if code != 0:
-                raise ChaosFailure(f"node {node.number} ended with {code}: {node.last_words()}")
+                raise ChaosFailure(f"node {node.number} ended with {code}: {node.stderr_end()}")
 
     async def _clean(self) -> list[int]:
-        """End everything; return the processes that nobody knew of."""
+        """End everything; return processes of the nodes that none of them had reported."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -563,7 +563,7 @@ class Chaos:
 
 
 def check_records(cursor: RootLattice, writer: ChaosNode) -> int:
-    """See that every acknowledged record of a node is there; return how many records are."""
+    """Check that every acknowledged record of a node is there; return the number of records."""
     queue = Topics.at(cursor, writer.keys.public_key).partition(TOPIC, 0)
     values = list(queue)
     for one in writer.acknowledged:
@@ -577,7 +577,7 @@ def check_records(cursor: RootLattice, writer: ChaosNode) -> int:
 
 
 def grown(samples: list[Sample]) -> tuple[float, float]:
-    """Return by how much (memory, files) are more in the last quarter than in the second."""
+    """Return the growth of (memory, files) from the second quarter of samples to the last."""
     quarter = len(samples) // 4
     if not quarter:
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Work with lattice data through Spark Connect: read, write, and run jobs. Prints what it saw.
+"""Work with lattice data through Spark Connect: read, write, run jobs; print the results as JSON.
 
 python tests/scripts/connect_session.py sc://127.0.0.1:15002 NODE-FOLDER ROWS.jsonl
 """
@@ -27,7 +27,7 @@ def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def streamed(spark: SparkSession, folder: str) -> list[list[str]]:
-    """Copy a database by a stream; return what the copy holds."""
+    """Copy a database by a stream; return keys and values of the copy."""
     query = (
         spark.readStream.format("lattice.kv")
         .options(database="latest", columns="key,value")
@@ -43,7 +43,7 @@ def streamed(spark: SparkSession, folder: str) -> list[list[str]]:
 
 
 def main(address: str, folder: str, rows: str) -> dict[str, object]:
-    """Return what was read, and what jobs reported."""
+    """Return the data that was read, and the reports of the jobs."""
     spark = SparkSession.builder.remote(address).getOrCreate()
     steps: set[str] = set()
     try:

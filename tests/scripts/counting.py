@@ -2,9 +2,9 @@
 
     python tests/scripts/counting.py FOLDER SEED [PEER]
 
-It prints its address, then a line of JSON for each line that it reads: `count NAME` counts once and
-prints the counts when that is durable, `write TEXT` appends to the queue `t`, `read` prints the
-counts and the root hash. The end of the input ends it.
+It prints its address. It answers each line that it reads with the counts and the root hash, as a
+line of JSON: `count NAME` counts once first, durably, `write TEXT` appends to the queue `t`, `read`
+does nothing else. The end of the input ends it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Kill a daemon while clients write through all its doors; nothing that was answered may be lost.
+"""Kill a daemon while clients write through all its doors; no acknowledged write may be lost.
 
     doors_kill.py [--rounds 20] [--seed 1] [--folder DIR]
 
-One writer for each way writes as fast as it is answered: REST and gRPC on their sockets, REST on a
-port with a token, WebDAV, a program that opened the folder beside the daemon, and a Weaver store.
-Each keeps its client and notes what was answered. The daemon is killed with SIGKILL at random
-moments and started again on the same folder and port. A write may fail meanwhile, with one of the
-errors of `EXPECTED` and no other; the next one goes through the same client. At the end the folder
-is opened without the daemon: all that was answered must be there, once, and in order. Prints one
-JSON document; exit code 0 when nothing was lost.
+Six writers write as fast as they are answered: by REST and gRPC on their sockets, by REST on a port
+with a token, by WebDAV, in a program that opened the folder beside the daemon, and to a Weaver
+store. Each keeps its client and notes the writes that were answered. The daemon is killed with
+SIGKILL at random moments and started again on the same folder and port. A write may fail meanwhile,
+with one of the errors of `EXPECTED` and no other; the next one uses the same client. At the end the
+folder is opened without the daemon: all answered writes must be there, once, and in order. Prints
+one JSON document; exit code 0 when nothing was lost.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Writer(threading.Thread):
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Write until it is told to stop, or an error comes that must not."""
+        """Write until it is told to stop, or an unexpected error comes."""
         number = 0
         while not self.stopping.is_set():
             try:
@@ -142,7 +142,7 @@ class _SocketConnection(http.client.HTTPConnection):
 
 
 def _put_file(connection: http.client.HTTPConnection) -> Write:
-    """Return what puts a file of an own number by WebDAV."""
+    """Return a write that puts a file named by its number, by WebDAV."""
 
     def put(number: int) -> None:
         try:
@@ -186,11 +186,11 @@ def writers(
     yield Writer("weaver", lambda n: weaver.call("Put", key=b"%d" % n, value=b"%d" % n))
 
 
-# --- what is there in the end -------------------------------------------------------------------
+# --- checks -------------------------------------------------------------------------------------
 
 
 def lost(name: str, answered: list[int], node: datalattice.Node) -> str | None:
-    """Return what is wrong with what one writer wrote, None if nothing is."""
+    """Return how the data of one writer differs from its answered writes, None if it does not."""
     if name in ("rest", "grpc", "beside"):
         found = list(node.queue(name))
         if found != sorted(set(found)):
@@ -209,7 +209,7 @@ def lost(name: str, answered: list[int], node: datalattice.Node) -> str | None:
 
 
 def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
-    """Kill the daemon so many times; return what was counted. `wrong` is empty if all held."""
+    """Kill the daemon `rounds` times; return the counts. `wrong` is empty if nothing was lost."""
     chance, admin = random.Random(seed), KeyPair.generate()
     with datalattice.open(folder) as node:
         node.drive("files").ensure()

@@ -1,19 +1,19 @@
-"""Leave streams and requests of a daemon's doors unfinished; it must give back all they took.
+"""Leave streams and requests of a daemon's doors unfinished; it must release all their resources.
 
     doors_soak.py [--clients 4000] [--warm 1500] [--noise-bytes 60000] [--seed 1] [--folder DIR]
                   [--ways WAY ...]
 
-A daemon runs on a folder, with all its doors. At first clients leave in all ways, in turn, while
-records are offered to the streams. Then each way is measured alone: after `--warm` clients, which
-fill what is bounded (the records of access: 1,024), come `--clients`. Nothing is written meanwhile:
-the newest part of the index grows with what is written, up to 13 MB. Decoded cells may take so
-little here that they are full before.
+A daemon runs on a folder, with all its doors. At first clients leave in all ways, in random order,
+while records are offered to the streams. Then each way is measured alone: `--warm` clients first
+fill the bounded tables (the records of access: 1,024), then come `--clients`. Nothing is written
+meanwhile: the newest part of the index grows with writes, up to 13 MB. The cache of decoded cells
+is so small here that it is full before.
 
 Clients come in rounds of 40. After each the daemon must have as many descriptors and threads as
-before the first. `bytes_a_client` is the slope of the memory
-in use (`measured_daemon.py`), not of what the C library keeps for the next client. It may be half
-of the least that can be lost, and the noise of the measurement, `--noise-bytes` over the clients.
-Prints one JSON document; exit code 0 when all was given back, and no error was logged.
+before the first. `bytes_a_client` is the slope of the memory in use (`measured_daemon.py`), without
+free memory that the C library keeps. At most it may be half of the least that can be lost, plus the
+noise of the measurement, `--noise-bytes` over the clients. Prints one JSON document; exit code 0
+when all was released and no error was logged.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from datalattice.client.rest import RestClient
 CACHE_BYTES = 1_000_000
 
 CHUNK_BYTES = 32
-"""The least that malloc takes. A way that loses one thing a client loses this."""
+"""The least that malloc allocates, and so the least that a leak loses for each client."""
 
 TOGETHER = 40
 """Clients of a round."""
 
 MARKS = 10
-"""How often the memory is measured while a way is tried."""
+"""Measurements of the memory for each way."""
 
 OFFER_EVERY = 4
 """Rounds from one offer to the next."""
@@ -80,7 +80,7 @@ Leave = Callable[["Daemon", random.Random], None]
 
 
 class Daemon:
-    """`lattice daemon` on a folder, with what it uses."""
+    """`lattice daemon` on a folder, and the resources that it uses."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,31 +126,31 @@ class Daemon:
         return len(list((self._proc / "task").iterdir()))
 
     def used_bytes(self) -> int:
-        """Return what `measured_daemon.py` tells."""
+        """Return the memory in use, by `measured_daemon.py`."""
         self._asked.sendall(b"?")
         with self._asked.makefile() as told:
             return int(told.readline())
 
     def resident_mb(self) -> float:
-        """Return the memory that is its own, without mapped files, with what is free in it."""
+        """Return the memory without mapped files, free memory of malloc included."""
         lines = (self._proc / "status").read_text().splitlines()
         found = next(line for line in lines if line.startswith("RssAnon"))
         return round(int(found.split()[1]) / 1024, 1)
 
     def connect(self, path: str | None = None) -> socket.socket:
-        """Return a connection to a socket, the REST door's if none is named, of bytes."""
+        """Return a raw connection to a socket, by default that of the REST door."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path or self.rest)  # without a timeout it waits until there is room
         connection.settimeout(SETTLE_S)
         return connection
 
     def ask(self, client: Callable[[], Any]) -> None:
-        """Have a call answered through a door."""
+        """Make a call through a door, and read its answer."""
         with client() as opened:
             opened.call(GetNodeStatus())
 
     def faults(self) -> list[str]:
-        """Return what it logged as an error."""
+        """Return the errors that it logged."""
         return [line for line in self._log.read_text().splitlines() if " error " in line]
 
     def end(self) -> None:
@@ -175,7 +175,7 @@ def rest_stream_read(daemon: Daemon, chance: random.Random) -> None:
 
 
 def rest_stream_unread(daemon: Daemon, chance: random.Random) -> None:
-    """Begin a stream of events and go without reading any."""
+    """Begin a stream of events and leave, before or in the middle of the answer."""
     path = chance.choice(["queues/log/follow", "events"])
     with daemon.connect() as connection:
         connection.sendall(
@@ -204,7 +204,7 @@ def half_a_body(daemon: Daemon, chance: random.Random) -> None:
 
 
 def no_answer_read(daemon: Daemon, chance: random.Random) -> None:
-    """Ask, and be gone before the answer."""
+    """Ask, and leave before the answer."""
     path = chance.choice(["status", "queues", "queues/log/records", "root"])
     with daemon.connect() as connection:
         connection.sendall(f"GET /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -255,7 +255,7 @@ def _webdav(method: str, path: str, more: str = "") -> bytes:
 
 
 def webdav_no_answer_read(daemon: Daemon, chance: random.Random) -> None:
-    """Ask for a file or a directory, and be gone before the answer."""
+    """Ask for a file or a directory, and leave before the answer or in the middle of it."""
     asked = [_webdav("GET", "a.txt"), _webdav("PROPFIND", "", "Depth: 1\r\n")]
     with daemon.connect() as connection:
         connection.sendall(chance.choice(asked))
@@ -273,7 +273,7 @@ def webdav_half_a_file(daemon: Daemon, chance: random.Random) -> None:
 
 
 def mcp_no_answer_read(daemon: Daemon, chance: random.Random) -> None:
-    """Ask for the tools, or call one, and be gone before the answer or in the middle of it."""
+    """Ask for the tools, or call one, and leave before the answer or in the middle of it."""
     method, given = chance.choice(
         [("tools/list", {}), ("tools/call", {"name": "node_status", "arguments": {}})]
     )
@@ -302,7 +302,7 @@ def control_half_a_request(daemon: Daemon, chance: random.Random) -> None:
 
 
 def calls_answered(daemon: Daemon, chance: random.Random) -> None:
-    """Have a call answered by one of the doors."""
+    """Make a call through one of the doors, and read its answer."""
     daemon.ask(chance.choice(daemon.clients))
 
 
@@ -329,7 +329,7 @@ WAYS: tuple[Leave, ...] = (
 
 
 class StillHeldError(Exception):
-    """The daemon holds something for clients that have gone, or has logged an error."""
+    """The daemon holds resources of clients that have left, or has logged an error."""
 
 
 class Soak:
@@ -341,7 +341,7 @@ class Soak:
         self.descriptors = self.threads = 0
 
     def begin(self, ways: Sequence[Leave]) -> None:
-        """Let the daemon load its modules and start its threads; note what it has then."""
+        """Have the daemon load its modules and start its threads; note its resources then."""
         daemon = self._daemon
         with RestClient(daemon.rest) as rest:
             self.offer()
@@ -357,12 +357,12 @@ class Soak:
         self.threads = daemon.threads() + THREADS_MORE
 
     def offer(self) -> None:
-        """Offer what streams can tell."""
+        """Offer records for the streams to deliver."""
         with RestClient(self._daemon.rest) as rest:
             rest.call(OfferRecords(topic="log", values=(RECORD,) * 8))
 
     def leave(self, ways: Sequence[Leave], clients: int, *, offers: bool = False) -> None:
-        """Let clients leave, in ways that chance chooses. Raises: StillHeldError."""
+        """Have clients leave, in ways chosen by chance. Raises: StillHeldError."""
         for first in range(0, clients, TOGETHER):
             for _ in range(first, min(first + TOGETHER, clients)):
                 self._chance.choice(ways)(self._daemon, self._chance)
@@ -388,7 +388,7 @@ class Soak:
             time.sleep(0.02)
 
     def measure(self, way: Leave, clients: int, warm: int, noise_bytes: int) -> dict[str, Any]:
-        """Measure what clients of one way leave in use. Raises: StillHeldError."""
+        """Measure the memory that clients of one way leave in use. Raises: StillHeldError."""
         self.leave([way], warm)
         step = max(TOGETHER, clients // MARKS)
         marks = [self._mark()]
@@ -407,7 +407,7 @@ class Soak:
 
     def _mark(self) -> int:
         """Return the bytes in use, once they fall no more: threads may still end a request."""
-        for client in self._daemon.clients:  # it has taken the connections that came before
+        for client in self._daemon.clients:  # answered, it has accepted all connections before
             self._daemon.ask(client)
         self._settle()
         least = self._daemon.used_bytes()
@@ -427,7 +427,7 @@ def soak(
     seed: int = 1,
     chosen: Sequence[Leave] = WAYS,
 ) -> dict[str, Any]:
-    """Run the rounds; return what was measured. `failed` says what was kept, None if nothing."""
+    """Run the rounds; return the measurements. `failed`: what was still held, None if nothing."""
     daemon = Daemon(folder)
     ways: dict[str, Any] = {}
     failed: str | None = None

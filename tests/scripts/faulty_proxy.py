@@ -1,4 +1,4 @@
-"""A TCP proxy that does to one link what networks do: hold, delay, refuse, and cut at any byte."""
+"""A TCP proxy with the faults of a network link: it holds, delays, refuses, cuts at any byte."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ READ_BYTES: Final = 1 << 16
 HOST: Final = "127.0.0.1"
 
 FORWARD: Final = 0
-"""From who dials to who is dialled."""
+"""From the dialler to the target."""
 
 BACKWARD: Final = 1
 
 
 class FaultyProxy:
-    """One link: who dials the proxy gets a stream to the target, as long as nothing is wrong.
+    """One link: without faults, whoever dials the proxy gets a stream to the target.
 
-    target_port: where it leads; it may change, as a node that starts again gets another port.
-    delay_s:     how long each piece takes in either direction.
+    target_port: port of the target; it may change, as a node that starts again gets another one.
+    delay_s:     delay of each piece in either direction.
     is_refusing: new connections end at once.
     """
 
@@ -57,12 +57,12 @@ class FaultyProxy:
     # --- faults -------------------------------------------------------------------------------
 
     def hold(self, *directions: int) -> None:
-        """Let nothing through: neither bytes nor the news that the other end is gone."""
+        """Let nothing through: neither bytes nor the end of the stream."""
         for direction in directions:
             self._open[direction].clear()
 
     def heal(self) -> None:
-        """Let through what was held and all that follows."""
+        """End all faults: held bytes pass, and all that follow."""
         self.is_refusing = False
         self.delay_s = 0.0
         self._cut_after = None
@@ -77,7 +77,7 @@ class FaultyProxy:
                 writer.transport.abort()
 
     def cut_after(self, count: int) -> None:
-        """Break all streams when so many more bytes went through, in the middle of a piece."""
+        """Break all streams once `count` more bytes have passed, in the middle of a piece."""
         self._cut_after = count
 
     # --- streams ------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class FaultyProxy:
         try:
             await self._carry(reader, writer, writers)
         except OSError:
-            pass  # the target is away: then who dials sees its stream end
+            pass  # the target is down: the dialler sees its stream end
         finally:
             for one in writers:
                 one.transport.abort()
@@ -126,7 +126,7 @@ class FaultyProxy:
             try:
                 data = await reader.read(READ_BYTES)
             except OSError:
-                await gate.wait()
+                await gate.wait()  # a held link hides a reset, too
                 raise
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
@@ -140,7 +140,7 @@ class FaultyProxy:
                 if self._cut_after < 0:
                     writer.write(data[: self._cut_after])
                     self._cut_after = None
-                    # What is written leaves before the stream breaks, so the peer has half of it.
+                    # The bytes leave before the stream breaks, so the peer has half of the piece.
                     await asyncio.sleep(0)
                     self.cut()
                     raise ConnectionResetError("cut")

@@ -2,8 +2,8 @@
 
     python tests/scripts/fork_vectors.py tests/vectors/lattice-forks.json
 
-The pairs come from fixed seeds, so the file is the same each time until a rule changes; then the
-difference shows which answers did.
+The pairs come from fixed seeds, so the file stays the same until a rule changes; then the diff
+shows which answers have changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAIRS = 12
 
 
 def cell(value: Value) -> dict[str, str]:
-    """Return a value as the vectors have it: all its cells and its hash."""
+    """Return a value as the vectors write it: a message with all its cells, and its hash."""
     return {"message": encode_message(value).hex(), "hash": value_hash(value).hex()}
 
 

@@ -4,9 +4,9 @@
     python forking_server.py SOCKET lattice ARGUMENTS...
     python forking_server.py SOCKET program CODE
 
-The second and third forms give the server their descriptors, folder, environment and arguments. It
+The second and third forms send the server their descriptors, folder, environment and arguments. It
 forks a process that runs them, and they end with its exit code. An interpreter with the package
-takes half a second of CPU to start, this takes 30 ms. Errors of imports show at the server's start.
+takes half a second of CPU to start, a fork 30 ms. Errors of imports show at the server's start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZE_MAX = 1 << 20
 
 
 def call(path: str, request: list[str]) -> int:
-    """Have the server run it with our descriptors; return its exit code."""
+    """Have the server run a request with our descriptors; return its exit code."""
     with socket.socket(socket.AF_UNIX) as stream:
         stream.connect(path)
         message = json.dumps([request, str(Path.cwd()), dict(os.environ)]).encode()
@@ -66,7 +66,7 @@ def serve(path: str) -> None:
 
 
 def load() -> None:
-    """Import what calls need."""
+    """Import all modules of the node and of the commands."""
     import warnings
     from importlib import import_module
 
@@ -91,7 +91,7 @@ def reap(callers: dict[int, socket.socket]) -> None:
 
 
 def run(message: bytes, descriptors: list[int]) -> None:
-    """Become the process that was asked for; it ends as any other program does."""
+    """Run a request in this process, which ends with it like any other program."""
     (kind, *arguments), folder, environment = json.loads(message)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)

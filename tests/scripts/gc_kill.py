@@ -1,16 +1,16 @@
-"""Kill a store that writes and collects garbage at random moments; nothing reachable may be lost.
+"""Kill a store at random moments while it writes and collects; no reachable cell may be lost.
 
     gc_kill.py [--rounds 100] [--seed 1] [--folder DIR]
 
-One process commits as fast as it can, and says after each commit which one is durable; it also
-pins roots, stages values and commits them later, and leans on values that it kept in memory. A
-thread of it collects garbage all the time, with a grace of nothing to half a second. A second
-process reads beside it: it leases the root and walks over all of it again and again. Both are
-killed with SIGKILL at random moments. After each kill the store is opened, checked byte by byte,
-and compared with the journal of what was acknowledged; in every third round the index is thrown
-away first, so that the segments alone have to say the same. At the end everything unreachable is
-collected, and what is left must be about as large as what is alive. Prints one JSON document; exit
-code 0 when nothing was lost.
+One process commits as fast as it can, and prints after each commit which one is durable; it also
+pins roots, stages values and commits them later, and commits values again that it kept in memory. A
+thread of it collects garbage all the time, with a grace of 0 to 0.5 s. A second process reads
+beside
+it: it leases the root and walks over all of it again and again. Both are killed with SIGKILL at
+random moments. After each kill the store is opened, checked byte by byte, and compared with the
+journal of acknowledged commits; in every third round the index is deleted first, so that it must be
+rebuilt from the segments. At the end everything unreachable is collected, and the store must be
+about as large as its live cells. Prints one JSON document; exit code 0 when nothing was lost.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def open_store(folder: Path, *, read_only: bool = False) -> CellStore:
 
 
 def state(number: int) -> Map:
-    """Return what the store has to have after so many commits."""
+    """Return the expected contents after `number` commits."""
     numbers = range(max(1, number - KEYS + 1), number + 1)
     return Map.of({n % KEYS: text(n) for n in numbers})
 
@@ -136,7 +136,7 @@ def read(folder: Path) -> None:
 
 
 class Child:
-    """A process and what it said."""
+    """A process, and the counts that it printed."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, __file__, *arguments]
@@ -164,7 +164,7 @@ class Child:
             raise AssertionError("a process did not start in 30 s")
 
     def kill(self) -> str:
-        """End it; return what it complained of if it had ended by itself."""
+        """Kill it; return the end of its standard error if it had ended by itself."""
         had_ended = self._process.poll() is not None
         self._process.kill()
         self._process.wait()
@@ -203,7 +203,7 @@ def check_store(folder: Path, durable: int, pinned: int) -> tuple[int, int]:
 
 
 def run(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
-    """Kill, check, repeat; then collect what is left."""
+    """Kill and check for `rounds` rounds; then collect all garbage and check the size."""
     chance = random.Random(seed)
     store = folder / "store"
     open_store(store).close()

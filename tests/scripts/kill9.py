@@ -2,7 +2,7 @@
 
     kill9.py [--rounds 50] [--seed 1] [--folder DIR]
 
-One process writes numbered records as fast as it can and says after each batch how many are
+One process writes numbered records as fast as it can and prints after each batch how many are
 durable; it is connected to a second node. Both are killed with SIGKILL at random moments. After
 each kill of the writer its store is opened and read; at the end both nodes must come to the same
 root. Prints one JSON document; exit code 0 when nothing was lost.
@@ -71,7 +71,7 @@ async def follow(folder: str, port: int) -> None:
 
 
 class Child:
-    """A node process and what it said."""
+    """A node process, with the address and the durable count that it printed."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, __file__, *arguments]
@@ -84,9 +84,9 @@ class Child:
 
     def _read(self, lines: IO[str]) -> None:
         for line in lines:
-            word, value = line.split()
             if not line.endswith("\n"):
-                break  # cut by the kill
+                break  # cut by the kill, perhaps within its first word
+            word, value = line.split()
             if word == "ready":
                 self.address = value
                 self._ready.set()
@@ -105,7 +105,10 @@ class Child:
 
 
 def check_store(folder: Path, durable: int, checked: int) -> int:
-    """Return the end offset after a kill; raise when something acknowledged is not there."""
+    """Return the end offset after a kill.
+
+    Raises: AssertionError: an acknowledged record is not there, or the store is damaged.
+    """
     with CellStore.open(folder) as store:
         root = store.root()
         queue = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key).partition(TOPIC, 0)
@@ -121,7 +124,7 @@ def check_store(folder: Path, durable: int, checked: int) -> int:
 
 
 def check_complete(folder: Path) -> Value:
-    """Read all that a store's root refers to."""
+    """Check that all cells below a store's root are there; return the root's hash."""
     with CellStore.open(folder) as store:
         absent = missing(store.root())
         if absent:
@@ -130,7 +133,7 @@ def check_complete(folder: Path) -> Value:
 
 
 def run(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
-    """Kill, check, repeat; then let both nodes converge."""
+    """Kill and check for `rounds` rounds; then let both nodes converge."""
     chance = random.Random(seed)
     mine, other = folder / "writer", folder / "follower"
     follower = Child("follow", str(other), "0")

@@ -1,10 +1,10 @@
-"""Run `lattice daemon` so that it tells what it uses.
+"""Run `lattice daemon` so that it reports its memory in use.
 
     measured_daemon.py DESCRIPTOR ARGUMENTS ...
 
-Each byte that comes from the socket DESCRIPTOR is answered with a line: the bytes that the program
-has taken from the C library and not given back. With `PYTHONMALLOC=malloc` these are those of
-Python, too, and with `GLIBC_TUNABLES=glibc.malloc.tcache_count=0` none that are free count. It
+It answers each byte from the socket DESCRIPTOR with a line: the bytes that the program has
+allocated from the C library and not freed. With `PYTHONMALLOC=malloc` these include Python's
+objects, and with `GLIBC_TUNABLES=glibc.malloc.tcache_count=0` no free bytes are among them. It
 needs glibc 2.33.
 """
 
@@ -44,9 +44,9 @@ libc.mallinfo2.restype = Mallinfo
 
 
 def used_bytes() -> int:
-    """Return what is in use, without what only the collector would free."""
-    # `gc.get_objects` would tell more, but a tuple that a thread is just building cannot grow on
-    # while the list has it: that thread fails with a SystemError.
+    """Return the bytes in use, after a collection of garbage."""
+    # `gc.get_objects` would tell more, but its list holds tuples that other threads still build:
+    # such a thread fails with a SystemError.
     gc.collect()
     found = libc.mallinfo2()
     return int(found.uordblks + found.hblkhd)

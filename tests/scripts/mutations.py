@@ -1,14 +1,14 @@
-"""Put faults into a copy of the product, one at a time, and see that tests notice each.
+"""Put faults into a copy of the product, one at a time, and check that tests notice each.
 
     mutations.py [WORD ...] [--jobs 2] [--check]
 
-A mutation replaces a piece of a module that occurs in it exactly once. Then the few tests run that
-are named with it, and every one of them has to fail; where it is said so, the simulation has to
-notice as well, within a few seeds. Words choose the mutations whose titles contain one of them;
-`--check` only looks whether all pieces and tests are still where they are said to be.
+A mutation replaces a piece of a module that occurs in it exactly once. Then the tests run that are
+named with it, and every one of them must fail; where the mutation is `simulated`, the simulation
+must fail as well, within a few seeds. Words choose the mutations whose titles contain one of them;
+`--check` only checks that all pieces and tests exist.
 
-First everything is run without any fault, since a test that always fails notices nothing. Exit code
-0 when all mutations were noticed, else 1. The checkout is not touched.
+Everything runs without a fault first, since a test that always fails notices nothing. Exit code 0
+when all mutations were noticed, else 1. The checkout is not touched.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = ROOT / "src" / "datalattice"
 TEST_TIMEOUT_S: Final = 30
 RUN_TIMEOUT_S: Final = 240
-"""Longest run of the tests of one mutation: a fault may make a test hang, which fails it too."""
+"""Longest run of the tests of one mutation: a test that a fault makes hang counts as failed."""
 
 SEEDS: Final = 24
-"""Seeds in which the simulation has to notice what it is said to notice."""
+"""Seeds within which the simulation must notice a `simulated` mutation."""
 
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+?::\w+)", re.MULTILINE)
 
@@ -54,7 +54,7 @@ for seed in range({SEEDS}):
 class Mutation:
     """A fault: in `module` the text `old` becomes `new`, and all of `tests` fail.
 
-    simulated: whether the simulation notices, too.
+    simulated: whether the simulation must notice it, too.
     """
 
     title: str
@@ -1968,11 +1968,11 @@ MUTATIONS: Final = (
 )
 
 
-# --- what is where --------------------------------------------------------------------------------
+# --- checking the mutations -----------------------------------------------------------------------
 
 
 def misplaced(mutations: Iterable[Mutation]) -> Iterator[str]:
-    """Yield what is not where a mutation says it is."""
+    """Yield a text for each piece and test of a mutation that does not exist."""
     for mutation in mutations:
         text = (PACKAGE / mutation.module).read_text(encoding="utf-8")
         count = text.count(mutation.old)
@@ -2000,13 +2000,14 @@ def copied(mutation: Mutation | None) -> Iterator[Path]:
             module = package / mutation.module
             text = module.read_text(encoding="utf-8")
             module.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
-            # Compiled code is trusted by date and size, and those may be the same by chance.
+            # Python trusts cached bytecode by date and size, which a mutation may leave as they
+            # were.
             shutil.rmtree(module.parent / "__pycache__", ignore_errors=True)
         yield Path(folder)
 
 
 def python(sources: Path, *arguments: str) -> tuple[int, str]:
-    """Run Python over a copy of the sources; return its exit code and what it said."""
+    """Run Python over a copy of the sources; return its exit code and output."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(sources),
@@ -2027,7 +2028,7 @@ def python(sources: Path, *arguments: str) -> tuple[int, str]:
 
 
 def run_tests(sources: Path, tests: Iterable[str]) -> tuple[set[str], str]:
-    """Return which tests failed, and what was said.
+    """Return the tests that failed, and the output.
 
     Raises: RuntimeError: the tests could not be run.
     """
@@ -2041,22 +2042,22 @@ def run_tests(sources: Path, tests: Iterable[str]) -> tuple[set[str], str]:
 
 
 def complaints(mutations: list[Mutation]) -> Iterator[str]:
-    """Yield what is wrong before there is any fault."""
+    """Yield a text for each check that fails without any mutation."""
     with copied(None) as sources:
         _, told = python(sources, "-c", "import datalattice; print(datalattice.__file__)")
         if not told.startswith(str(sources)):
-            yield f"not the copy is imported but {told}"
+            yield f"the copy of the sources must be imported, got {told}"
         failed, told = run_tests(sources, (test for one in mutations for test in one.tests))
         if failed:
-            yield f"without any fault these fail: {', '.join(sorted(failed))}\n{told}"
+            yield f"without a mutation these fail: {', '.join(sorted(failed))}\n{told}"
         if any(one.simulated for one in mutations):
             code, told = python(sources, "-c", SIMULATE)
             if code:
-                yield f"without any fault the simulation complains: {told}"
+                yield f"without a mutation the simulation fails: {told}"
 
 
 def judge(mutation: Mutation) -> tuple[bool, str]:
-    """Return whether a mutation is noticed by all that should, and a line about it."""
+    """Return whether all tests notice a mutation, and the simulation if it must, and a line."""
     began = time.monotonic()
     marks: list[str] = []
     is_noticed = True
@@ -2077,7 +2078,7 @@ def judge(mutation: Mutation) -> tuple[bool, str]:
 
 
 def judged(mutation: Mutation) -> tuple[bool, str]:
-    """Do the same, and tell of runs that came to nothing."""
+    """Return as `judge`; a run that failed is a line of its own, and counts as not noticed."""
     try:
         return judge(mutation)
     except (RuntimeError, subprocess.TimeoutExpired) as error:

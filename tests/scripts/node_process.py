@@ -1,4 +1,4 @@
-"""Run one node in the foreground: what the process tests start, stop and kill.
+"""Run one node in the foreground, for tests that start, stop and kill processes.
 
 node_process.py FOLDER SEED PORT [PEER ...]
 """

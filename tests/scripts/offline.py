@@ -1,13 +1,13 @@
-"""Processes edit one drive and one database offline, then meet: all must agree, nothing be lost.
+"""Edit one drive and one database in several processes offline, then merge: no write may be lost.
 
     offline.py [--operations 10000] [--processes 3] [--seed 1] [--folder DIR]
 
 Each process has a key of its own that may sign for the common owner, a store on disk, and a clock
 whose stamps no other process uses. It makes `operations` random writes to the database and as many
 to the drive, durably, and keeps a journal. Then the roots are merged in every order, and the stores
-are opened by nodes that meet over loopback. All must hold the same database and drive, and both
-must show what a plain replay of the journals in the order of time shows (offline_model.py). Prints
-one JSON document with what the merges reported as superseded; exit code 0 when all of that is so.
+are opened by nodes that sync over loopback. All must hold the same database and drive, equal to a
+plain replay of the journals in the order of time (offline_model.py). Prints one JSON document with
+the writes that the merges reported as superseded; exit code 0 when all are equal.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def key_pair(number: int) -> KeyPair:
 
 
 def may_sign(owner: Value, signer: bytes) -> bool:
-    """Say who may sign for the common owner."""
+    """Return whether a key may sign for the common owner: that of any process."""
     return owner == OWNER and any(key_pair(n).public_key == signer for n in range(16))
 
 
 class SlottedClock:
-    """Stamps that grow with every reading and that no other process has."""
+    """A clock whose stamps grow with every reading, and are no other process's."""
 
     def __init__(self, number: int, processes: int, chance: random.Random) -> None:
         self._slot, self._processes, self._chance = number, processes, chance
@@ -75,7 +75,7 @@ class SlottedClock:
 
 
 class Editor:
-    """Makes random writes and notes those that changed something."""
+    """Makes random writes, and notes those that changed something in its journals."""
 
     def __init__(self, root: RootLattice, number: int, processes: int, seed: int) -> None:
         self._chance = random.Random(seed * 1_000 + number)
@@ -134,7 +134,7 @@ class Editor:
                     db.rpush(key, value)
                     operation, arguments = "list", (to_python(db.lrange(key)),)
         except DataLatticeError:
-            return  # another kind of value is there: refused, and nothing was written
+            return  # refused, as the key has another kind of value: nothing was written
         if not same(before, db.store().get(key)):
             self._note(self.on_keys, operation, key, *arguments)
 
@@ -176,7 +176,7 @@ class Editor:
                         self._note(self.on_paths, "write", target, content)
         except DataLatticeError:
             if drive.root_hash() != before:
-                raise  # refused, and yet something was written
+                raise  # an operation that is refused must not write
             return
 
 
@@ -205,7 +205,7 @@ def _committed(store: CellStore, value: Value) -> Value:
     return value
 
 
-# --- meeting ------------------------------------------------------------------------------------
+# --- merging ------------------------------------------------------------------------------------
 
 
 def shared(root: Value) -> tuple[bytes, bytes]:
@@ -223,7 +223,7 @@ def reader(root: Value) -> RootLattice:
 
 
 def merge_in_every_order(roots: list[Value]) -> tuple[Value, Counter[str], int]:
-    """Return the join, what the merges reported, and the number of orders; check they agree."""
+    """Check that all orders give one result; return it, the reports, and the number of orders."""
     reports: Counter[str] = Counter()
 
     def report(what: MergeNotice) -> None:
@@ -240,7 +240,7 @@ def merge_in_every_order(roots: list[Value]) -> tuple[Value, Counter[str], int]:
             joined = lattice.merge(joined, other, context if first else quiet)
         results.append(joined)
         joined = order[-1]
-        for other in reversed(order[:-1]):  # the other bracketing, and the other side's rule
+        for other in reversed(order[:-1]):  # the other grouping, with own and other exchanged
             joined = lattice.merge(other, joined, quiet)
         results.append(joined)
     found = {shared(result) for result in results}
@@ -250,7 +250,7 @@ def merge_in_every_order(roots: list[Value]) -> tuple[Value, Counter[str], int]:
 
 
 async def meet_over_loopback(folders: list[Path]) -> tuple[bytes, bytes]:
-    """Let nodes on the stores meet, each with the first; return what all of them hold then."""
+    """Run nodes on the stores, each connected to the first, until equal; return their hashes."""
     nodes: list[NodeServer] = []
     began = time.monotonic()
     try:
@@ -280,7 +280,7 @@ def check_keys(root: Value, writes: list[Write]) -> int:
             raise AssertionError(f"{key} shows {shown}, its writes give {wanted}")
     unknown = set(database) - set(expected)
     if unknown:
-        raise AssertionError(f"keys that nobody wrote: {sorted(unknown)[:5]}")
+        raise AssertionError(f"keys that no process wrote: {sorted(unknown)[:5]}")
     return len(expected)
 
 
@@ -305,7 +305,7 @@ def _shown(database: Database, key: str) -> Visible:
 
 
 def read_tree(drive: Drive, path: str = "/") -> Tree:
-    """Return all of a drive."""
+    """Return the tree of a drive: contents of files by name, and trees of directories."""
     return {
         entry.name: read_tree(drive, entry.path)
         if entry.is_dir
@@ -333,7 +333,7 @@ def _difference(shown: Tree, wanted: Tree) -> str:
 
 
 def run(folder: Path, processes: int, operations: int, seed: int) -> dict[str, Any]:
-    """Write apart, meet, compare."""
+    """Write in all processes, merge, and compare with the replay."""
     folders = [folder / f"process-{number}" for number in range(processes)]
     began = time.monotonic()
     children = [
@@ -365,7 +365,7 @@ def run(folder: Path, processes: int, operations: int, seed: int) -> dict[str, A
         store.close()
     began = time.monotonic()
     if asyncio.run(meet_over_loopback(folders)) != expected:
-        raise AssertionError("the nodes agree on something else than the merged roots")
+        raise AssertionError("the nodes agree, but not on the join of the roots")
     return {
         "processes": processes,
         "operations": operations,

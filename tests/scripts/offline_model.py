@@ -1,8 +1,8 @@
-"""What three offline writers must come to: their journals, replayed in the order of time.
+"""Model of `offline.py`: the journals of offline writers, replayed in the order of time.
 
-The rules of merges are written as joins of states. Here they are said the other way round, as the
-users of a database and a drive mean them: every write happens at its stamp, a delete hides all that
-is older, and a write of another kind begins anew. This shares no code with the product.
+The product merges by joins of states. The model has the rules as users of a database and a drive
+understand them: every write happens at its stamp, a delete hides all older writes, and a write of
+another kind begins a new value. It shares no code with the product.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Write:
 
 @dataclass(slots=True)
 class Slot:
-    """What is stored under one key while its writes are replayed."""
+    """The value of one key while its writes are replayed."""
 
     kind: str = "none"
     content: Any = None

@@ -1,17 +1,16 @@
-"""Besiege a cluster: honest nodes write while strangers attack them all at once.
+"""Besiege a cluster: honest nodes write while strangers make all attacks at the same time.
 
     siege.py [--seconds 600] [--nodes 3] [--seed 1] [--attacks all] [--folder FOLDER]
              [--lag-s 2] [--times-peace 2] [--calm-s 20] [--refused 0.05]
 
-Honest nodes are processes on loopback, behind TLS, each with a writer of its own; a peer with the
-habits of the reference node is one of them. The attackers (`siege_attackers.py`) sign malformed
-trees, bombs and floods, equivocate, replay, forge and babble, hold a thousand idle connections and
-all places for monitors.
+Honest nodes are processes on loopback, behind TLS, each with a writer of its own; one of them
+behaves like the reference node. The attackers (`siege_attackers.py`) sign malformed trees, bombs
+and floods, equivocate, replay, forge and babble, and hold a thousand idle connections and all
+connections for monitors.
 
-Measured: how late a record is seen by the other honest nodes, processor time of frames by attacker,
-memory, answers to a quick monitor, what health and counters say, and whether all is equal in the
-end. A summary in JSON goes to standard output; the exit code is 1 when a bound fails, and
-`failed` names them.
+Measured: the delay of a record to the other honest nodes, processor time of frames by attacker,
+memory, answers to a quick monitor, health and counters, and whether honest data is equal in the
+end. Prints a summary in JSON; exit code 1 when a bound is exceeded, which `failed` then names.
 """
 
 from __future__ import annotations
@@ -33,33 +32,33 @@ from siege_node import WRITE_S, keys_of
 
 HERE: Final = Path(__file__).resolve().parent
 LAG_P99_S: Final = 2.0
-"""Honest data is on the other honest nodes within this time, in 99 of 100 cases."""
+"""Longest delay of honest data to the other honest nodes, in 99 of 100 cases."""
 
 TIMES_PEACE: Final = 2.0
-"""On a machine so busy with other things that it takes longer in peace: so many times that."""
+"""Where the machine is busy, the bound is this many times the delay before the siege, if longer."""
 
 PEACE_S: Final = 10.0
-"""Time before the siege in which the same is measured in peace; a third of the siege at most."""
+"""Time before the siege in which the delay is measured; a third of the siege at most."""
 
 WARM_UP_S: Final = 2.0
 
 ATTACKER_CPU_SHARE: Final = 0.25
-"""Processor time of one node that one attacker may take, of each second: a stranger's account."""
+"""Greatest share of a node's processor for one attacker: the account of a stranger."""
 
 STRANGERS_CPU_SHARE: Final = 0.6
-"""What all of them may take together: half of the lane, and some for what is not accounted."""
+"""Greatest share for all attackers: half of the lane, and some for work outside the accounts."""
 
 GROWTH_BYTES: Final = 96_000_000
-"""Memory that a node may take beyond 1.2 times what it took in the first part."""
+"""Greatest memory of a node in the last third beyond 1.2 times that of the first."""
 
 MONITOR_FAILURES: Final = 0.05
-"""Of a quick monitor's questions, so many may be refused at most."""
+"""Greatest share of a quick monitor's requests that may be refused."""
 
 CALM_S: Final = 20.0
-"""Time after the siege within which all honest nodes have the same of each honest owner."""
+"""Longest time after the siege until all honest nodes have equal data of all honest owners."""
 
 FATAL: Final = ("fault", "writes", "damage", "missing", "disk")
-"""Reasons of ill health that no attack may bring about."""
+"""Reasons of ill health that no attack may cause."""
 
 EXPECTED: Final = {
     "sign_malformed": ("unsound-cells", "malformed", "closed-unsound"),
@@ -71,24 +70,24 @@ EXPECTED: Final = {
     "babble": ("malformed", "closed-malformed"),
     "forge": ("not-owner", "bad-signature"),
 }
-"""Reasons of which health has to name at least one for the key of an attacker of each kind.
+"""Reasons of which health must name at least one for the key of an attacker of each kind.
 
-A replay is what an honest node that was away says, too: nothing comes of it.
+A replay has none: an honest node that was away sends the same.
 """
 
 NEEDED: Final = {"bomb_drives": 300, "flood_contents": 100, "idle": 300}
-"""Frames that some attacks have to send until anything comes of them, half of them heard."""
+"""Frames that some attacks have to send before they exceed a limit."""
 
 COUNTED: Final = {
     "idle": ("connections-refused", "connections-evicted"),
     "slow_monitors": ("http-evicted",),
 }
-"""Counters that tell of those who say nothing, of whom no key is known or worth to be told."""
+"""Counters of attackers that send no message, whom health does not name by key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What depends on the machine: see `LAG_P99_S`, `TIMES_PEACE`, `CALM_S`, `MONITOR_FAILURES`."""
+    """Bounds by machine: see `LAG_P99_S`, `TIMES_PEACE`, `CALM_S`, `MONITOR_FAILURES`."""
 
     lag_s: float = LAG_P99_S
     times_peace: float = TIMES_PEACE
@@ -97,8 +96,8 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class Besieged:
-    """One honest node, as the driver sees it."""
+class HonestProcess:
+    """One honest node: its process, and the lines that it printed."""
 
     number: int
     process: asyncio.subprocess.Process
@@ -109,7 +108,7 @@ class Besieged:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self) -> None:
-        """Take in its lines until it ends."""
+        """Read its lines until it ends."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             report = json.loads(line)
@@ -134,7 +133,7 @@ class Siege:
         self.count = nodes
         self.seed = seed
         self.folder = folder
-        self.nodes: list[Besieged] = []
+        self.nodes: list[HonestProcess] = []
         self.kinds: dict[str, str] = {}  # key in hex -> attacker
         self.sent: dict[str, Any] = {}
         self.monitor_s: list[float] = []
@@ -147,7 +146,7 @@ class Siege:
         self._tasks.append(asyncio.ensure_future(work))
 
     async def run(self) -> dict[str, Any]:
-        """Build up, besiege, judge."""
+        """Start the nodes, attack them, and return the summary."""
         try:
             await self._build()
             await asyncio.sleep(WARM_UP_S)
@@ -176,11 +175,11 @@ class Siege:
             folder = str(self.folder / f"node{number}")
             node = await self._started(number, "siege_node.py", folder, str(number), hexes, *peers)
             self.nodes.append(node)
-        self._bid("dial " + self.nodes[0].address.rpartition(":")[2])
-        self._bid("write")
+        self._command("dial " + self.nodes[0].address.rpartition(":")[2])
+        self._command("write")
 
-    async def _started(self, number: int, script: str, *arguments: str) -> Besieged:
-        """Start an honest process, and return once it says where it listens."""
+    async def _started(self, number: int, script: str, *arguments: str) -> HonestProcess:
+        """Start an honest process, and return once it has printed its address."""
         with (self.folder / f"node{number}.log").open("w") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -192,14 +191,14 @@ class Siege:
                 limit=1 << 24,
             )
         self._processes.append(process)
-        node = Besieged(number, process)
+        node = HonestProcess(number, process)
         self._watch(node.read())
         async with asyncio.timeout(60):
             await node.ready.wait()
         return node
 
-    def _bid(self, command: str) -> None:
-        """Have the reference peer do something."""
+    def _command(self, command: str) -> None:
+        """Send the reference peer a command."""
         assert self.reference.process.stdin is not None
         self.reference.process.stdin.write(command.encode() + b"\n")
 
@@ -250,8 +249,8 @@ class Siege:
             await asyncio.sleep(0.5)
 
     async def _calm(self) -> float | None:
-        """Return how long it took until all is equal once nobody attacks; None: too long."""
-        self._bid("rest")
+        """Return the seconds from the end of the siege until honest data is equal; None: never."""
+        self._command("rest")
         for node in self.nodes:
             node.process.send_signal(signal.SIGUSR1)  # its writer rests
         began_s = time.monotonic()
@@ -277,7 +276,7 @@ class Siege:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # --- judgement --------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     def _summary(self, took_s: float, calm_s: float | None) -> dict[str, Any]:
         peace = self._lags(self._peace_from, self._siege_from)
@@ -324,9 +323,9 @@ class Siege:
         return summary
 
     def _lags(self, begin_s: float, end_s: float, writer: int | None = None) -> list[float]:
-        """Return how late the records of a writer, or all, came that were reported within a time.
+        """Return the delays, ascending, that were reported from `begin_s` to `end_s`.
 
-        In order.
+        writer: of its records alone; None: of all.
         """
         reports = (one for node in self.nodes for one in node.reports)
         return sorted(
@@ -338,7 +337,7 @@ class Siege:
         )
 
     def _cpu(self, took_s: float) -> dict[str, float]:
-        """Return the greatest share of a node's second that frames of each attacker took."""
+        """Return the greatest share of a node's processor that frames of each attacker took."""
         shares: dict[str, float] = {}
         for node in self.nodes:
             by_kind: dict[str, float] = defaultdict(float)
@@ -349,14 +348,14 @@ class Siege:
                 shares[kind] = max(shares.get(kind, 0.0), seconds / took_s)
         return {kind: round(share, 4) for kind, share in sorted(shares.items())}
 
-    def _memory(self, node: Besieged) -> dict[str, float]:
+    def _memory(self, node: HonestProcess) -> dict[str, float]:
         """Return the greatest memory in the first and in the last third of the reports."""
         sizes = [one["rss"] / 1e6 for one in node.reports]
         third = max(1, len(sizes) // 3)
         return {"begin": round(max(sizes[:third])), "end": round(max(sizes[-third:]))}
 
     def _behind(self) -> float | None:
-        """Return how much older than the newest record of a node is what the reference peer has."""
+        """Return by how many seconds the reference peer's newest records are behind the nodes'."""
         behind: list[int] = []
         for node in self.nodes:
             newest = self.reference.reports[-1]["newest"][self.owners[node.number].hex()]
@@ -408,7 +407,7 @@ class Siege:
         return failed
 
     def _unnoticed(self, summary: dict[str, Any]) -> list[str]:
-        """Return which attacks no node names, by key and reason."""
+        """Return the attacks that no node reports, by key and reason or by a counter."""
         every = {**EXPECTED, **COUNTED}
         chosen = set(every) if self.attacks == "all" else set(self.attacks.split(","))
         sent = summary["sent"].get("frames", {})
@@ -425,9 +424,9 @@ class Siege:
         return failed
 
     def _noticed(self) -> dict[str, dict[str, int]]:
-        """Return what health said of attackers in any report, by their kind: reasons with counts.
+        """Return the reasons that health gave for attackers, with counts, by their kind.
 
-        Counts are the highest of one key: those that were cut came back with others.
+        Counts are the highest of one key: an attacker that was cut came back with another.
         """
         found: dict[str, dict[str, int]] = defaultdict(dict)
         for node in self.nodes:

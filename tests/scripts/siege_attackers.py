@@ -2,9 +2,9 @@
 
 siege_attackers.py SEED KINDS HTTP,HTTP,... ADDRESS [ADDRESS ...]
 
-KINDS are names with commas, or `all`. Each goes on until standard input ends. Lines of JSON on
-standard output say which key is whose, and once a second how much each sent. An attacker that is
-cut comes back with another key.
+KINDS are names with commas, or `all`. Each attacks until standard input ends. Lines of JSON on
+standard output give the key of each attacker, and once a second how much each has sent. An attacker
+that is cut comes back with another key.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def tell(line: dict[str, object]) -> None:
         sys.stdout.flush()
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 def said(path: list[Value], value: Value) -> bytes:
@@ -87,7 +87,7 @@ def said(path: list[Value], value: Value) -> bytes:
 
 
 def honest_slot(keys: KeyPair, dice: random.Random, size: int) -> Signed:
-    """Return a database of so many keys, signed."""
+    """Return a signed database of `size` keys."""
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
     entries: dict[str, object] = {f"k{dice.getrandbits(64):x}": "v" * 60 for _ in range(size)}
     Database.at(root, keys.public_key, "d").update(entries)
@@ -97,10 +97,10 @@ def honest_slot(keys: KeyPair, dice: random.Random, size: int) -> Signed:
 
 
 def malformed(keys: KeyPair, dice: random.Random) -> bytes:
-    """Return a well signed database in which one cell is of the wrong make.
+    """Return the announcement of a correctly signed database with one malformed cell.
 
-    A child is exchanged for another cell, two children change places, or a count is another one;
-    the cells above are hashed anew, so every hash is true and every cell decodes.
+    A child is replaced, two children change places, or a count is changed; the cells above are
+    hashed again, so every hash is right and every cell decodes.
     """
     while True:
         value = honest_slot(keys, dice, 60).value
@@ -133,7 +133,7 @@ def _rebuilt(
     dice: random.Random,
     made: dict[bytes, bytes],
 ) -> bytes:
-    """Make a cell and those below it anew, with a fault in one of them; return its hash."""
+    """Rebuild a cell and those below it, with a fault in one of them; return its hash."""
     encoding = cells[name]
     for ref in references(encoding):
         encoding = encoding.replace(ref, _rebuilt(ref, cells, victim, dice, made))
@@ -157,7 +157,7 @@ def _spoilt(encoding: bytes, dice: random.Random, made: dict[bytes, bytes]) -> b
 
 
 def queue_bomb(keys: KeyPair, dice: random.Random, partitions: int = 8) -> Iterator[bytes]:
-    """Yield two states of topics whose logs are a few cells each and stand for 65,536 records."""
+    """Yield two states of topics whose logs of a few cells stand for 65,536 records each."""
     leaf_record = make_entry(None, dice.getrandbits(60), 1)
     encoding, count = _VECTOR + b"\x10" + encode(leaf_record) * 16, 16
     cells: dict[bytes, bytes] = {}
@@ -176,7 +176,7 @@ def queue_bomb(keys: KeyPair, dice: random.Random, partitions: int = 8) -> Itera
 
 
 def drive_bomb(keys: KeyPair, dice: random.Random) -> Iterator[bytes]:
-    """Yield two drives, a few hundred directories each, that have 4 to the 24th ways down."""
+    """Yield two drives of a few hundred directories each, with 4 ** 24 paths."""
     for version in range(2):
         layer: list[Vector] = [
             Vector.of((None, dice.randbytes(8), None, 10 + version + i)) for i in range(6)
@@ -198,7 +198,7 @@ def drive_bomb(keys: KeyPair, dice: random.Random) -> Iterator[bytes]:
 
 
 def log_of(keys: KeyPair, records: list[object]) -> Signed:
-    """Return topics with one log, signed."""
+    """Return signed topics with one log."""
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
     Topics.at(root, keys.public_key).partition("t", 0).offer_many(records)
     slot = root.get(QUEUE, keys.public_key)
@@ -206,7 +206,7 @@ def log_of(keys: KeyPair, records: list[object]) -> Signed:
     return slot
 
 
-# --- who sends it ---------------------------------------------------------------------------------
+# --- attackers ------------------------------------------------------------------------------------
 
 
 class Attacker:
@@ -252,7 +252,7 @@ class Attacker:
         return self.links[victim]
 
     def send(self, victim: int, payload: bytes, *, framed: bool = True) -> None:
-        """Send a frame, and throw away what has been answered."""
+        """Send a frame, and drop the answers that have come."""
         link = self.link(victim)
         data = encode_frame(payload) if framed else payload
         link.settimeout(TIMEOUT_S)
@@ -265,7 +265,7 @@ class Attacker:
                 raise ConnectionError("cut")
 
     def query(self, victim: int, path: list[Value]) -> Value:
-        """Return what a victim has at a path."""
+        """Return a victim's value at a path."""
         link = self.link(victim)
         link.settimeout(TIMEOUT_S)
         link.sendall(encode_frame(encode_query(1, path)))
@@ -300,7 +300,7 @@ def bomb_queues(one: Attacker) -> Iterator[tuple[int, bytes]]:
 
 
 def bomb_drives(one: Attacker) -> Iterator[tuple[int, bytes]]:
-    """Sign small drives with many ways down."""
+    """Sign small drives with many paths."""
     while True:
         for payload in drive_bomb(one.keys, one.dice):
             for victim in range(len(one.victims)):
@@ -309,7 +309,7 @@ def bomb_drives(one: Attacker) -> Iterator[tuple[int, bytes]]:
 
 
 def flood_slots(one: Attacker) -> Iterator[tuple[int, bytes]]:
-    """Sign large values, each another one."""
+    """Sign large values, a new one each time."""
     while True:
         slot = log_of(one.keys, [one.dice.randbytes(300_000)])
         for victim in range(len(one.victims)):
@@ -318,7 +318,7 @@ def flood_slots(one: Attacker) -> Iterator[tuple[int, bytes]]:
 
 
 def flood_contents(one: Attacker) -> Iterator[tuple[int, bytes]]:
-    """Put large contents where nobody signs."""
+    """Put large contents into the section without owners."""
     while True:
         blob = one.dice.randbytes(300_000)
         yield (
@@ -329,7 +329,7 @@ def flood_contents(one: Attacker) -> Iterator[tuple[int, bytes]]:
 
 
 def equivocate(one: Attacker) -> Iterator[tuple[int, bytes]]:
-    """Say one thing to one node, and another to the next."""
+    """Send each node another history of one log."""
     length = 0
     while True:
         length += 1
@@ -341,7 +341,7 @@ def equivocate(one: Attacker) -> Iterator[tuple[int, bytes]]:
 
 
 def replay(one: Attacker) -> Iterator[tuple[int, bytes]]:
-    """Say again what honest nodes have signed before."""
+    """Send again what honest nodes signed before."""
     captured: list[bytes] = []
     while True:
         victim = one.dice.randrange(len(one.victims))
@@ -355,14 +355,14 @@ def replay(one: Attacker) -> Iterator[tuple[int, bytes]]:
 
 
 def babble(one: Attacker) -> Iterator[tuple[int, bytes]]:
-    """Send what is no message."""
+    """Send random bytes."""
     while True:
         yield one.dice.randrange(len(one.victims)), one.dice.randbytes(40)
         one.pause(0.2)
 
 
 def forge(one: Attacker) -> Iterator[tuple[int, bytes]]:
-    """Say something of other owners that they did not sign."""
+    """Send values of other owners that they did not sign."""
     while True:
         victim = one.dice.randrange(len(one.victims))
         slots = one.query(victim, [QUEUE])
@@ -391,7 +391,7 @@ ATTACKS: Final[tuple[Kind, ...]] = (
 
 
 def idle(victims: list[str], seed: str) -> None:
-    """Keep as many idle connections as are let in, up to a thousand."""
+    """Hold as many idle connections as nodes accept, up to a thousand."""
     dice = random.Random(f"{seed} idle")
     held: list[socket.socket] = []
     number = 0

@@ -1,10 +1,10 @@
-"""One honest node of a siege: it writes, watches what the others write, and reports once a second.
+"""One honest node of a siege: it writes, watches the others' writes, and reports once a second.
 
 siege_node.py FOLDER NUMBER OWNERS [PEER ...]
 
 OWNERS are the public keys of all honest writers, in hex with commas. Lines of JSON on standard
-output: first where the node serves, then reports: how late each record of another writer came (in
-seconds), processor time of the whole process and of frames by the key that sent them, memory,
+output: first the addresses of the node, then reports: the delay of each record of another writer
+(in seconds), processor time of the process and of frames by the key that sent them, memory,
 counters, health.
 """
 
@@ -37,18 +37,18 @@ SECTIONS = Keyword("queue"), Keyword("kv")
 WRITE_S = 0.5
 REPORT_S = 1.0
 KEPT_RECORDS = 1_024
-"""Records that a writer keeps: it drops the older ones, so that nothing honest grows."""
+"""Records that a writer keeps: it drops older ones, so that honest data does not grow."""
 
 STRANGERS_BYTES = 64_000_000
 UNSIGNED_BYTES = 3_000_000
 CONNECTIONS_MAX = 48
-"""Few, so that idle strangers have to make room in a short siege, too."""
+"""Few, so that idle strangers are evicted in a short siege, too."""
 
 Tell = dict[str, Any]
 
 
 def keys_of(number: int) -> KeyPair:
-    """Return the key of an honest node; 0: of the peer that has the habits of the reference."""
+    """Return the key of an honest node; 0: of the peer that behaves like the reference node."""
     return KeyPair(bytes([number + 1]) * 32)
 
 
@@ -78,8 +78,8 @@ class Accounts:
         Replicator.receive = counting  # type: ignore[assignment, method-assign]
 
 
-class Garrison:
-    """The user of one node."""
+class NodeUser:
+    """The user of one node, who writes and watches."""
 
     def __init__(
         self, node: NodeServer, number: int, owners: list[bytes], accounts: Accounts
@@ -122,7 +122,7 @@ class Garrison:
         self._rests = True
 
     async def watch(self) -> None:
-        """Note how late what the others write is seen here."""
+        """Note the delay of each record of the others."""
         for owner in self._others:
             self._seen[owner] = self._queue(owner).end_offset()
         last = b""
@@ -139,9 +139,9 @@ class Garrison:
                 self._seen[owner] = max(end, self._seen[owner])
 
     def _honest_hash(self) -> bytes:
-        """Return the hash of all that honest owners wrote.
+        """Return the hash of all data of honest owners.
 
-        Of what strangers sent every node keeps what it had room for when that came.
+        Data of strangers differs between nodes: each keeps what it had room for when it came.
         """
         root = self._node.root
         owners = (self._own, *self._others)
@@ -150,7 +150,7 @@ class Garrison:
         )
 
     async def report(self) -> None:
-        """Tell how it stands."""
+        """Print a report once a second."""
         while True:
             await asyncio.sleep(REPORT_S)
             lags, self._lags = self._lags, []
@@ -187,10 +187,10 @@ def main(folder: str, number: str, owners: str, *peers: str) -> None:
     def ready(running: Running, node: NodeServer) -> None:
         tell({"address": running.address, "http": running.http})
         known = [bytes.fromhex(one) for one in owners.split(",")]
-        for peer in known[1:]:  # those that have no address yet dial; they are wanted all the same
+        for peer in known[1:]:  # nodes that start later dial this one, and are wanted as well
             if peer != keys_of(int(number)).public_key:
                 node.add_peer(public_key=peer)
-        user = Garrison(node, int(number), known, accounts)
+        user = NodeUser(node, int(number), known, accounts)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, user.rest)
         for work in (user.write, user.watch, user.report):
             task = asyncio.ensure_future(work())

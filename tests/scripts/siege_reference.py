@@ -1,10 +1,10 @@
-"""The peer of a siege that has the habits of the reference node, in a process of its own.
+"""The peer of a siege that behaves like the reference node, in a process of its own.
 
 siege_reference.py OWNERS
 
 OWNERS are the public keys of the honest writers, in hex with commas. Lines on standard input:
 `dial PORT` makes it connect to a node, `write` has its user write from then on, `rest` ends that.
-Lines of JSON on standard output: first where it listens, then once a second what it has.
+Lines of JSON on standard output: first its address, then once a second the newest records it has.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def tell(report: dict[str, object]) -> None:
     sys.stdout.flush()
 
 
-class Post:
-    """The reference peer and its user."""
+class ReferenceUser:
+    """The user of the reference peer, who obeys commands."""
 
     def __init__(self, node: ReferenceNode, owners: list[bytes]) -> None:
         self._node = node
@@ -68,7 +68,7 @@ class Post:
         return cursor.get()
 
     async def report(self) -> None:
-        """Tell how it stands."""
+        """Print a report once a second."""
         while True:
             await asyncio.sleep(REPORT_S)
             peer = self._node.peer
@@ -83,9 +83,9 @@ class Post:
 async def serve(owners: str) -> None:
     """Run until standard input ends."""
     async with ReferenceNode(keys_of(0)) as node:
-        post = Post(node, [bytes.fromhex(one) for one in owners.split(",")])
+        user = ReferenceUser(node, [bytes.fromhex(one) for one in owners.split(",")])
         tell({"address": node.address})
-        works = [asyncio.ensure_future(work()) for work in (post.obey, post.write, post.report)]
+        works = [asyncio.ensure_future(work()) for work in (user.obey, user.write, user.report)]
         done, waiting = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
         for work in waiting:
             work.cancel()

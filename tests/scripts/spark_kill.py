@@ -1,19 +1,20 @@
-"""Kill what a Spark stream consists of at random moments; no record may be lost, none come twice.
+"""Kill the processes of a Spark stream at random moments; no record may be lost or come twice.
 
     spark_kill.py [--rounds 20] [--kinds worker,driver,node,sink] [--sink queue,kv] [--seed 1]
                   [--no-node] [--folder DIR]
 
-A query reads a queue in one folder and writes what it reads to another one, through the node that
-runs there, while records keep coming. In each round one thing is killed with SIGKILL:
+A query copies a queue of one folder to another one, through the node that runs there, while records
+keep coming. In each round one thing is killed with SIGKILL:
 
 * worker: one of the Python processes that Spark started;
 * driver: the driver with its JVM;
 * node:   the node of the folder that is written to;
-* sink:   the driver again, by the sink itself, in the odd rounds right before what it writes is
-          committed, in the even ones right after: before Spark learns of it.
+* sink:   the driver again, by the sink itself: in the odd rounds right before it commits, in the
+          even ones right after, before Spark learns of the commit.
 
-What died is started again, with the same checkpoint. At the end the target must hold exactly the
-records of the source, in their order. Prints one JSON document; exit code 0 when it does.
+The killed process is started again, with the same checkpoint. At the end the target must hold
+exactly the records of the source, in their order. Prints one JSON document; exit code 0 when it
+does.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ KINDS = ("worker", "driver", "node", "sink")
 SOURCE, TARGET = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
 PARTITIONS = 2
 RECORDS = 400
-"""Records that come in a round, in each partition."""
+"""Records that are offered in a round, to each partition."""
 PER_BATCH = 400
 WAIT_S = 600.0
-"""How long nothing may happen."""
+"""Longest wait without progress."""
 POLL_S = 0.05
 PAUSE_S = 0.6
-"""How long after the first progress of a round the kill comes, at most."""
+"""Longest time from the first progress of a round to the kill."""
 
 
 def say(text: str) -> None:
@@ -60,11 +61,11 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-# --- what is written to, and how it is checked --------------------------------------------------
+# --- sinks, and how they are checked ------------------------------------------------------------
 
 
 class Sink(Protocol):
-    """One format that is written to."""
+    """One format that the query writes to."""
 
     @property
     def format(self) -> str:
@@ -73,7 +74,7 @@ class Sink(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is made of the source's columns, as Spark's SQL says it."""
+        """The written columns, as Spark SQL over those of the source."""
         ...
 
     @property
@@ -86,11 +87,11 @@ class Sink(Protocol):
         ...
 
     def progress(self, folder: Path) -> int:
-        """Return how many records of the source have been written, as far as that shows."""
+        """Return how many records of the source the target shows."""
         ...
 
     def faults(self, folder: Path, count: int) -> list[str]:
-        """Return what is wrong when `count` records were offered to each partition."""
+        """Return the faults of the target, after `count` records were offered to each partition."""
         ...
 
 
@@ -112,7 +113,7 @@ class QueueSink:
         return QueueSource
 
     def progress(self, folder: Path) -> int:
-        """Return the number of records; the last of each partition tells how many there must be."""
+        """Return the number of records; the last of each partition says how many it must have."""
         if not (folder / "store").exists():
             return 0
         with reading(Folder(folder)) as root:
@@ -140,10 +141,11 @@ def _first_wrong(found: list[Any]) -> int:
 
 
 class KVSink:
-    """Each record of the source gets a key, and each partition one that its last record stays in.
+    """Each record of the source gets a key, and each partition one with its last record.
 
-    Writing a key twice does not show. What shows is a batch that was lost or came late, and, at any
-    moment, half a batch: there must be as many keys as the last ones say.
+    A key written twice does not show. A lost or late batch shows, and so does, at any moment, half
+    a
+    batch: the last records say how many keys there must be.
     """
 
     format = "lattice.kv"
@@ -214,7 +216,7 @@ def _logs(folder: Path, keys: KeyPair, topic: str) -> list[list[Any]]:
 
 
 def drive(sink_name: str, base: Path) -> None:
-    """Run the query for ever; after a failure it is started again, as a service would be."""
+    """Run the query for ever; after a failure start it again, as a service manager would."""
     from datalattice.pipeline import register, spark_session
 
     sink = SINKS[sink_name]
@@ -241,7 +243,7 @@ def drive(sink_name: str, base: Path) -> None:
         )
         try:
             query.awaitTermination()
-        except Exception as failure:  # noqa: BLE001 - whatever was killed, the query goes on
+        except Exception as failure:  # noqa: BLE001 - whatever was killed, the query runs again
             say(f"the query failed: {str(failure).strip().splitlines()[-1][:300]}")
             time.sleep(POLL_S)
 
@@ -251,7 +253,7 @@ def _dying(sink_name: str) -> type:
     parent: Any = SINKS[sink_name].source()
 
     class Dying(parent):  # type: ignore[misc]
-        """The format itself, but for its commit."""
+        """The format with a commit that may kill."""
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's
             """Return a writer that may kill."""
@@ -369,7 +371,7 @@ class Test:
         self.offer()
 
     def ensure(self) -> None:
-        """Start what does not run."""
+        """Start those services that do not run."""
         if self.with_node:
             self.node.ensure()
         self.driver.ensure()
@@ -386,9 +388,9 @@ class Test:
         edit(Folder(self.base / "source"), change)
 
     def until(self, what: str, done: Callable[[], bool]) -> None:
-        """Wait for something, and keep what is to run running.
+        """Wait until `done`, and start services that have died meanwhile.
 
-        Raises: TimeoutError: it does not happen, and nothing else either.
+        Raises: TimeoutError: there was no progress for `WAIT_S`.
         """
         give_up_s, seen = time.monotonic() + WAIT_S, self.progress()
         while not done():
@@ -401,13 +403,13 @@ class Test:
             time.sleep(4 * POLL_S)
 
     def progress(self) -> int:
-        """Return how far the target has come; nothing while it is being opened by others."""
+        """Return the progress of the target; -1 while it cannot be opened."""
         with contextlib.suppress(DataLatticeError):
             return self.sink.progress(self.base / "target")
         return -1
 
     def grown(self) -> None:
-        """Wait until something more was written."""
+        """Wait until more was written."""
         before = self.progress()
         self.until("the stream goes on", lambda: self.progress() > max(before, 0))
 
@@ -436,7 +438,7 @@ class Test:
             kill([self.chance.choice(sorted(workers))])
 
     def finish(self) -> list[str]:
-        """Wait until all is written, end everything, and return what is wrong."""
+        """Wait until all records are written, end everything, and return the faults."""
         self.offer()
         try:
             self.until(
@@ -447,7 +449,7 @@ class Test:
             )
         except TimeoutError as error:
             say(str(error))
-        time.sleep(1.0)  # should anything come twice, let it come
+        time.sleep(1.0)  # time for a record to come twice, which must not happen
         self.end()
         return self.sink.faults(self.base / "target", self.count)
 

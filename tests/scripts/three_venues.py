@@ -1,12 +1,13 @@
-"""Three venues in three processes: apart, joined, attacked; jobs of one that run at another.
+"""Run three venues in three processes: apart, joined, attacked, and with jobs at one another.
 
     three_venues.py [--assets 10] [--folder DIR]
 
 Three daemons, A, B and C. Apart, each registers assets and runs jobs, and A runs a definition of C
 and pins an asset of it. Once they are peers they must have one grid. A hostile node sends texts and
-contents with other hashes, and states in the names of others: A must refuse and count them. Then A
-has B run jobs: the result is an asset that B has signed and A verifies, a cancel reaches B, and
-both may be killed meanwhile. Prints one JSON document; exit code 0 when all of it held.
+contents under hashes that are not theirs, and states in the names of others: A must refuse and
+count them. Then A has B run jobs: the result is an asset that B has signed and A verifies, a cancel
+reaches B, and both may be killed meanwhile. Prints one JSON document; exit code 0 when every check
+has passed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ T = TypeVar("T")
 WAIT_S = 60.0
 AWAY_S = {"a": 60.0, "b": 60.0, "c": 1.0}
 FETCH_JOBS = 3
-"""Jobs of `fetch`."""
+"""How many jobs `fetch` runs."""
 REFUSED = ("bad-asset", "bad-content", "bad-metadata", "bad-signature", "not-owner")
 
 SETTINGS = """
@@ -82,7 +83,7 @@ class Site:
         self.client: RestClient | None = None
 
     def start(self, sites: list[Site]) -> None:
-        """Start it; return once it serves. sites: all, which it may call."""
+        """Start it; return once it serves. sites: all of them; it may call the others."""
         self.folder.mkdir(exist_ok=True)
         listed = ", ".join(
             f'{one.name} = "{one.url}", "{one.did_web}" = "{one.url}"'
@@ -123,7 +124,7 @@ class Site:
 
     @property
     def health(self) -> NodeHealth:
-        """How the node is."""
+        """The health of the node."""
         found: NodeHealth = self.call(GetNodeHealth())
         return found
 
@@ -133,7 +134,7 @@ class Site:
         return str(plain(self.health.sections)[":grid"])
 
     def venue(self, look: Callable[[Venue], T]) -> T:
-        """Return what a look at its venue finds, in a program beside the daemon."""
+        """Return what `look` reads from its venue, in a program beside the daemon."""
         with datalattice.open(self.folder) as node:
             return look(node.venue())
 
@@ -161,7 +162,7 @@ def plain(value: Value) -> dict[str, Any]:
 
 
 def until(look: Callable[[], T], is_so: Callable[[T], bool], limit_s: float = WAIT_S) -> T:
-    """Look until something is so; return what was seen."""
+    """Call `look` until `is_so` holds for its result; return that."""
     end = time.monotonic() + limit_s
     while True:
         found = look()
@@ -179,7 +180,7 @@ def _free_port() -> int:
         return port
 
 
-# --- what must hold -------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def publish(site: Site, count: int) -> None:
@@ -208,7 +209,7 @@ def join(sites: list[Site]) -> str:
 
 
 def check_joined(sites: list[Site], count: int) -> dict[str, int]:
-    """Check that each has what all have published, and that all of it is true."""
+    """Check that each site has what all have published, and that all of it verifies."""
     found = []
     for site in sites:
         assert site.venue(Venue.verify) == ([], []), site.name
@@ -229,7 +230,7 @@ def check_joined(sites: list[Site], count: int) -> dict[str, int]:
 
 
 def attack(site: Site, others: list[Site]) -> list[str]:
-    """Have a hostile node talk to a site; return what that has counted as refused."""
+    """Have a hostile node sync with a site; return the refusals that the site has counted."""
     key_pair = KeyPair.generate()
     keys = [one.health.owner for one in others]
     before = site.venue(lambda venue: venue.view())
@@ -248,7 +249,7 @@ def attack(site: Site, others: list[Site]) -> list[str]:
                 lambda: set(REFUSED) & set(plain(site.health.counters)),
                 lambda seen: len(seen) == len(REFUSED),
             )
-            # What is true comes, though it comes from the same node.
+            # Correct data of the same node is accepted.
             text = await asyncio.to_thread(site.venue, lambda venue: venue.asset(honest))
             assert text == '{"name":"honest"}'
             return sorted(counted)
@@ -280,7 +281,7 @@ def fetch(here: Site, there: Site) -> None:
 
 
 def run_there(here: Site, there: Site) -> str:
-    """Have another venue run a job whose result is an asset of it; return its content."""
+    """Have another venue run a job that makes an asset there; return the asset's content."""
     did = here.venue(lambda venue: venue.did)
     # "Whoever may list and download"; to register is a right that the other venue gives.
     there.call(PutPolicy(scope="venue/assets", rights=(RightHolders(right="w", who=(did,)),)))
@@ -327,7 +328,7 @@ def begun(here: Site, there: Site, operation: str, given: Any) -> JobRecord:
 
 
 def kill_there(sites: list[Site]) -> dict[str, str]:
-    """Kill the venue that runs jobs of two others, one of which waits for it for a second only."""
+    """Kill the venue that runs jobs of two others, of which one waits for it only a second."""
     a, b, c = sites
     given = {"delay": 2_000, "operation": "v/ops/test/echo", "input": "done"}
     patient, other = (begun(one, b, "v/ops/test/delay", given) for one in (a, c))
@@ -356,12 +357,12 @@ def kill_here(sites: list[Site]) -> str:
     done = a.ended(job.id)
     assert (done.status, done.output, done.remote_id) == ("COMPLETE", "done", job.remote_id), done
     # The job, and the one that it invokes there.
-    assert len(b.call(ListJobIds(count=1_000)).jobs) == jobs + 2, "it was made once"
+    assert len(b.call(ListJobIds(count=1_000)).jobs) == jobs + 2, "the job was made once"
     return done.status
 
 
 def check(folder: Path, count: int) -> dict[str, Any]:
-    """Do all of it; return what was seen."""
+    """Make all checks; return their results."""
     sites = [Site(folder, name) for name in "abc"]
     try:
         for site in sites:

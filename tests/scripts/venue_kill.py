@@ -1,11 +1,10 @@
-"""Kill -9 of a venue while its jobs run, again and again; nothing answered is lost or ends twice.
+"""Kill a venue with SIGKILL while its jobs run, many times; no answered job is lost or ends twice.
 
     python tests/scripts/venue_kill.py --rounds 20 --folder /path/to/an/empty/folder
 
-Each round starts a process that opens the folder, goes on with what it finds, and makes calls. It
-prints what was answered. It is killed after a random number of these lines. A fifth of the jobs are
-scheduled calls. The effects of the jobs are lines of a file beside the folder, which no venue knows
-of.
+Each round starts a process that opens the folder, resumes the jobs there, and makes calls. It
+prints the answers, and is killed after a random number of these lines. A fifth of the jobs are
+scheduled calls. The effects of the jobs are lines of a file beside the folder, outside the venue.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def say(**members: str | int) -> None:
 
 
 async def serve(folder: Path, jobs: int, seed: int) -> None:
-    """Be the venue: go on with what is there, make calls, and end when all jobs have ended."""
+    """Run the venue: resume the jobs there, make calls, and end when all jobs have ended."""
     dice = random.Random(seed)
     with datalattice.open(folder / "node") as node:
         storage = GridJobs.of_node(node)
@@ -129,7 +128,7 @@ def child(folder: Path, jobs: int, seed: int) -> subprocess.Popen[str]:
 
 
 def killed(folder: Path, jobs: int, dice: random.Random) -> list[dict[str, str]]:
-    """Run a venue and kill it; return what it had answered."""
+    """Run a venue and kill it; return its answers."""
     process = child(folder, jobs, dice.randrange(2**31))
     assert process.stdout is not None
     with process:
@@ -140,13 +139,13 @@ def killed(folder: Path, jobs: int, dice: random.Random) -> list[dict[str, str]]
             if not left:
                 process.send_signal(signal.SIGKILL)
                 break
-        # What was written to the pipe before the end was answered, too.
+        # Lines in the pipe were printed before the kill: they are answers, too.
         told += [json.loads(line) for line in process.stdout if line.endswith("\n")]
     return told
 
 
 def check(folder: Path, told: list[dict[str, str]]) -> dict[str, int]:
-    """Compare what is there with what was answered and what was had."""
+    """Compare the records of the venue with its answers and with the effects of its jobs."""
     counts: Counter[str] = Counter()
     with datalattice.open(folder / "node") as node:
         storage = GridJobs.of_node(node)

@@ -1,12 +1,12 @@
-"""Five nodes in five processes share Weaver stores while all of `chaos.py` happens to them.
+"""Run five nodes in five processes that share Weaver stores, under the faults of `chaos.py`.
 
     weaver_chaos.py [--seconds 600] [--topology ring|star|line|all] [--seed 1] [--folder DIR]
 
-One node makes the stores and invites its neighbours, these invite theirs: keys and values, a log
-that is a child of them, and a store from which one node is revoked at half time, under load. Each
-node writes to all three all the time, also while its own process is dead. At the end the nodes must
-hold the same intentions and the same state, with every acknowledged write; nothing that the revoked
-node wrote afterwards may be in the others' copies of that store.
+One node makes three stores: keys and values, a log that is a child of them, and a store from which
+one node is revoked at half time. It invites its neighbours, and these invite theirs. Each node
+writes to all three all the time, also while its own process is dead. At the end the nodes must hold
+the same intentions and the same state, with every acknowledged write; the others' copies of the
+last store must have nothing that the revoked node wrote after its revocation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datalattice.weaver import InviteToken, StoreHandle
 
 FOUNDER: Final = VETERAN
 REVOKED: Final = NODES - 1
-KEYS, LOG, WARD = "keys", "log", "ward"
+KEYS, LOG, GUARDED = "keys", "log", "guarded"
 CONTESTED: Final = 20
 """Keys that all nodes write to."""
 
@@ -57,7 +57,7 @@ class StoreNode(ChaosNode):
         return datalattice.open(self.folder)
 
     async def start(self) -> None:
-        """As every node; its key lies in the folder, as programs write beside it."""
+        """Start the process; its key is in the folder first, for programs that write beside it."""
         identity = Folder(self.folder).identity_path
         if not identity.exists():
             self.folder.mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ class StoreNode(ChaosNode):
             number = 0
             while not stopping.wait(chance.uniform(0, WRITE_GAP_S)):
                 number += 1
-                name, value = chance.choice((KEYS, WARD)), f"{self.number}.{number}"
+                name, value = chance.choice((KEYS, GUARDED)), f"{self.number}.{number}"
                 try:
                     stores[name][f"node {self.number} key {number}"] = value
                     self.written.append((name, f"node {self.number} key {number}", value))
@@ -82,7 +82,7 @@ class StoreNode(ChaosNode):
                     self.failed_writes += 1
 
     def summary(self, name: str) -> tuple[int, bytes, Any]:
-        """Return (intentions, fingerprint, state) of a store, as its folder holds it."""
+        """Return (intentions, fingerprint, state) of a store in its folder."""
         with self.open() as node:
             handle = node.store(self.ids[name])
             with handle.store.read() as view:
@@ -92,7 +92,7 @@ class StoreNode(ChaosNode):
 
 
 class StoreChaos(Chaos):
-    """Chaos around Weaver stores."""
+    """A run with Weaver stores in place of queues."""
 
     _nodes: list[StoreNode]  # type: ignore[assignment]
 
@@ -100,7 +100,7 @@ class StoreChaos(Chaos):
         return StoreNode(*parts)
 
     async def _share(self) -> None:
-        await asyncio.to_thread(self._found)
+        await asyncio.to_thread(self._make_stores)
         joined = {FOUNDER}
         pairs = list(zip(LINKS[self._topology], self._links, strict=True))
         while len(joined) < NODES:
@@ -114,18 +114,18 @@ class StoreChaos(Chaos):
                     await asyncio.to_thread(self._join, dialled, dialler, ())
                     joined.add(dialled)
 
-    def _found(self) -> None:
+    def _make_stores(self) -> None:
         founder = self._nodes[FOUNDER]
         with founder.open() as node:
             keys = node.store(KEYS, "kv")
-            made = (keys, node.store(LOG, "log", parent=keys), node.store(WARD, "kv"))
+            made = (keys, node.store(LOG, "log", parent=keys), node.store(GUARDED, "kv"))
             founder.ids = {store.name: store.id for store in made}
 
     def _join(self, number: int, inviter: int, reached: tuple[str, ...]) -> None:
         """Have a node join by invites with addresses that lead to the inviter."""
         guest = self._nodes[number]
         with self._nodes[inviter].open() as host, guest.open() as node:
-            for name in (KEYS, WARD):
+            for name in (KEYS, GUARDED):
                 token = InviteToken.from_text(host.store(self._nodes[inviter].ids[name]).invite())
                 invite = replace(token, addresses=reached)
                 guest.ids[name] = node.join(invite.to_text()).id
@@ -137,9 +137,9 @@ class StoreChaos(Chaos):
                     raise ChaosFailure(f"node {number} did not get the child store")
                 time.sleep(0.05)
 
-    async def _misbehave(self) -> None:
+    async def _inject_faults(self) -> None:
         revoking = asyncio.ensure_future(self._revoke())
-        await super()._misbehave()
+        await super()._inject_faults()
         await revoking
 
     async def _revoke(self) -> None:
@@ -147,18 +147,18 @@ class StoreChaos(Chaos):
 
         def revoke() -> None:
             with self._nodes[FOUNDER].open() as node:
-                ward: StoreHandle = node.store(self._nodes[FOUNDER].ids[WARD])
-                ward.revoke(self._nodes[REVOKED].keys.public_key)
+                guarded: StoreHandle = node.store(self._nodes[FOUNDER].ids[GUARDED])
+                guarded.revoke(self._nodes[REVOKED].keys.public_key)
 
         await asyncio.to_thread(revoke)
         self._done["revocations"] += 1
 
     def _members(self, name: str) -> list[StoreNode]:
-        return [node for node in self._nodes if name != WARD or node.number != REVOKED]
+        return [node for node in self._nodes if name != GUARDED or node.number != REVOKED]
 
     async def _converge(self) -> float:
         began_s = time.monotonic()
-        for name in (KEYS, LOG, WARD):
+        for name in (KEYS, LOG, GUARDED):
             while True:
                 found = [
                     await asyncio.to_thread(node.summary, name) for node in self._members(name)
@@ -175,19 +175,19 @@ class StoreChaos(Chaos):
         return took_s
 
     def _write_after_revocation(self) -> None:
-        outcast = self._nodes[REVOKED]
-        with outcast.open() as node:
-            ward = node.store(outcast.ids[WARD])
+        revoked = self._nodes[REVOKED]
+        with revoked.open() as node:
+            guarded = node.store(revoked.ids[GUARDED])
             for number in range(AFTERWARDS):
-                ward[f"afterwards {number}"] = "must not arrive"
+                guarded[f"afterwards {number}"] = "must not arrive"
 
     def _check_stores(self) -> tuple[str, int]:
-        """See that everything acknowledged is there; return (a name of the state, intentions)."""
+        """Check that every acknowledged write is there; return (fingerprints, intentions)."""
         total, names = 0, []
-        for name in (KEYS, LOG, WARD):
+        for name in (KEYS, LOG, GUARDED):
             found = [node.summary(name) for node in self._members(name)]
             count, fingerprint, state = found[0]
-            # The state alone: a node that acknowledges what it has seen does so a while later.
+            # Only the state: acks are written later, and may make the logs differ.
             if any(other != state for _, _, other in found):
                 raise ChaosFailure(f"{name} differs between the folders")
             total += count

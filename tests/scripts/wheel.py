@@ -1,8 +1,8 @@
-"""Makes a wheel of what is compiled, and tries it in an environment of its own without a compiler.
+"""Make a wheel of the compiled package, and try it in a fresh environment without a compiler.
 
     python tests/scripts/wheel.py build/compiled build/wheel
 
-`make wheel` runs this. The wheel is put together from the compiled modules that are there.
+`make wheel` runs this. The wheel is made from the compiled modules in the first folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ print(datalattice.__file__)
 
 
 def make_wheel(compiled: Path, out: Path) -> Path:
-    """Return the wheel of the package as it stands in `compiled`, made in the folder `out`."""
+    """Make the wheel of the package in `compiled`, in the folder `out`; return its path."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         lib = Path(folder, "lib")
@@ -65,7 +65,7 @@ def make_wheel(compiled: Path, out: Path) -> Path:
 def try_installed(python: Path, packages: str = "") -> str:
     """Return what `lattice --version` prints, after a write, a read and hashes in every width.
 
-    `packages` is where `python` finds the installed wheel, when that is not its own place.
+    `packages` is where `python` finds the installed wheel, if not in its own environment.
     """
     with tempfile.TemporaryDirectory() as folder:
         # No compiler is found: the search path is an empty folder.

@@ -39,9 +39,11 @@ def attacked(seed: int, nodes: int = 3) -> Simulation:
     )
 
 
-@pytest.mark.parametrize("arm", weaverattacks.ARMS, ids=lambda arm: arm.__name__)
-def test_every_attack_is_met(arm: weaverattacks.Arm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weaverattacks, "ARMS", (arm,))
+@pytest.mark.parametrize("attack", weaverattacks.WEAVER_ATTACKS, ids=lambda one: one.__name__)
+def test_every_attack_is_met(
+    attack: weaverattacks.WeaverAttack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weaverattacks, "WEAVER_ATTACKS", (attack,))
     outcome = attacked(1).run()
     assert outcome.violation is None, outcome
 

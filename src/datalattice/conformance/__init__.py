@@ -1,6 +1,6 @@
 """Conformance: runs golden vector files against this installation.
 
-For ourselves, and for anyone who ports the format:
+It checks this implementation, and shows anyone who writes another one what has to hold:
 
     for report in run_paths(["vectors/"]):
         print(report.path, report.passed, report.failed)

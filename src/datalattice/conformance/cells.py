@@ -46,9 +46,10 @@ VALUE_FIELDS: Final = ("id", "v", "embedded", "enc", "hash", "branches", "mem", 
 MESSAGE_FIELDS: Final = ("cells", "mclen", "mc")
 SIGNED_FIELDS: Final = ("seed", "key", "sig", "msg", "valid")
 
-FAULTS_IN_PLAIN_SIGHT: Final = ("map-tree-onechild", "map-tree-shift64")
+FAULTS_OF_ONE_CELL: Final = ("map-tree-onechild", "map-tree-shift64")
 """Vectors marked `missing` that a decoder may also reject: the fault shows in the cell itself."""
 
+# A cell that this implementation reads and keeps, and never writes
 TAG_SIGNED_WITHOUT_KEY: Final = 0x91
 
 
@@ -62,7 +63,8 @@ def _cases(document: Fields) -> Iterable[Case]:
 
 
 def _kind(fields: Fields) -> str:
-    """Return the kind of a vector: the word in it, else by which fields it has."""
+    """Return the kind of a vector: its field `kind`, else what its other fields show."""
+    # Decoding vectors name their kind: a cell and a message have the same fields.
     if "kind" in fields:
         return str(fields["kind"])
     if "parse" in fields:
@@ -181,6 +183,7 @@ def _run_decode(fields: Fields, *, message: bool) -> None:
         expect("decode", "accept", verdict)
         wanted = fields.text("validate")
     else:
+        # What is not accepted as a whole can be neither validated nor written again.
         fields.only(*set(fields) - {"validate", "reencode"})
     got, value = _decode_whole(data, message=message)
     # A fault inside one cell may be found at once; one between cells needs `validate`.
@@ -193,7 +196,7 @@ def _run_decode(fields: Fields, *, message: bool) -> None:
     }.get(wanted)
     if allowed is None:
         raise Mismatch(f"validate: expected ok, invalid or missing, got {wanted!r}")
-    if fields.get("id") in FAULTS_IN_PLAIN_SIGHT:
+    if fields.get("id") in FAULTS_OF_ONE_CELL:
         allowed = {*allowed, "reject"}
     if got not in allowed:
         raise Mismatch(f"expected {wanted}, got {got}")

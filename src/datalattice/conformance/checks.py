@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 SHOWN_CHARACTERS: Final = 160
-"""Longest piece of a value in a reason."""
+"""Longest text of a value in an error."""
 
 INTEGER_DIGITS_AT_ONCE: Final = 4000
 """Digits converted in one step: Python refuses more than 4,300."""
 
 
 class Mismatch(Exception):
-    """A vector does not hold here; the text says what was expected and what came."""
+    """A vector does not hold here; the text says what was expected and what was found."""
 
 
 def expect(what: str, wanted: object, got: object) -> None:
@@ -42,7 +42,7 @@ def as_text(value: object, name: str) -> str:
 
 
 def as_int(value: object, name: str) -> int:
-    """Return `value`, which must be an integer (true and false are none)."""
+    """Return `value`, which must be an integer; true and false are refused."""
     if not isinstance(value, int) or isinstance(value, bool):  # a bool is an int in Python
         raise Mismatch(f"{name}: an integer is needed, got {shown(value)}")
     return value
@@ -140,4 +140,5 @@ class Fields(dict[str, Any]):
 
     def expect(self, name: str, got: object) -> None:
         """Raise `Mismatch` unless a field is `got`; bytes stand as hex."""
+        # JSON has no bytes: files write them in hex.
         expect(name, self.hex(name) if isinstance(got, bytes) else self.need(name), got)

@@ -19,6 +19,7 @@ from datalattice.conformance.sequences import SEQUENCE_FIELDS, SequenceRun, oper
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import DataLatticeError
 
+# Sequences name errors in longer words than the lattice vectors do.
 WORDS: Final = {"state": "state-error", "argument": "argument-error", "unsupported": "unsupported"}
 
 

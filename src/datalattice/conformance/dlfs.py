@@ -68,38 +68,39 @@ class _Drives(SequenceRun[Drive]):
 
     @operation("path")
     def mkdir(self, step: Fields) -> None:
-        _done(step, self.on(step).mkdir)
+        _returns_ok(step, self.on(step).mkdir)
 
     @operation("path")
     def create_file(self, step: Fields) -> None:
-        _done(step, self.on(step).create_file)
+        _returns_ok(step, self.on(step).create_file)
 
     @operation("path")
     def delete(self, step: Fields) -> None:
-        _done(step, self.on(step).delete)
+        _returns_ok(step, self.on(step).delete)
 
     @operation("path", "data")
     def write(self, step: Fields) -> None:
         drive, data = self.on(step), step.hex("data")
-        _done(step, lambda path: drive.write(path, data))
+        _returns_ok(step, lambda path: drive.write(path, data))
 
     @operation("path", "data")
     def append(self, step: Fields) -> None:
         drive, data = self.on(step), step.hex("data")
-        _done(step, lambda path: drive.append(path, data))
+        _returns_ok(step, lambda path: drive.append(path, data))
 
     @operation("path", "position", "data")
     def write_at(self, step: Fields) -> None:
         drive, data, position = self.on(step), step.hex("data"), step.integer("position")
-        _done(step, lambda path: drive.write_at(path, position, data))
+        _returns_ok(step, lambda path: drive.write_at(path, position, data))
 
     @operation("path", "size")
     def truncate(self, step: Fields) -> None:
         drive, size = self.on(step), step.integer("size")
-        _done(step, lambda path: drive.truncate(path, size))
+        _returns_ok(step, lambda path: drive.truncate(path, size))
 
 
-def _done(step: Fields, action: Callable[[str], None]) -> None:
+def _returns_ok(step: Fields, action: Callable[[str], None]) -> None:
+    # The vectors record "ok" for an operation that returns nothing.
     path = step.text("path")
 
     def perform() -> str:

@@ -48,7 +48,7 @@ def _cases(document: Fields) -> Iterable[Case]:
 
 
 def run_etch_file(fields: Fields) -> None:
-    """Rebuild a store file and compare all that is in it with the vector."""
+    """Rebuild a store file and compare every part of it with the vector."""
     fields.only(*CASE_FIELDS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "vector.etch")
@@ -100,6 +100,7 @@ def _place(data: bytearray, offset: int, part: bytes) -> None:
 
 
 def _compare_header(fields: Fields, store: EtchStore) -> None:
+    # Version 1 is the only one; the store refuses others when it opens.
     fields.expect("version", 1)
     expect("data length", fields.integer("data_length"), store.file.length)
     expect("file size", fields.integer("file_size"), store.file.size)
@@ -122,6 +123,7 @@ def _compare_blocks(fields: Fields, file: EtchFile) -> None:
 
 
 def _compare_records(fields: Fields, file: EtchFile) -> list[EtchRecord]:
+    # The vector lists records by offset, a walk of the file by index slot.
     found = sorted(file.records(), key=lambda record: record.offset)
     wanted = fields.array("records")
     expect("records", len(wanted), len(found))

@@ -1,7 +1,7 @@
 """Fork vectors: which of two forked values is the greater, and what their join is.
 
 A file has the format `forks-1`. Each vector names a lattice and holds `own`, `other` and `join` as
-messages with their hashes, and `greater`: own, other, or neither if the elements are equal, so that
+messages with their hashes, and `greater`: own, other, or neither where the elements are equal and
 the hashes of the signed cells decide.
 """
 

@@ -1,4 +1,4 @@
-"""Grid vectors: asset ids, merges, DIDs and who may write, orchestrations.
+"""Grid vectors: asset ids, merges, DIDs, write permissions, orchestrations.
 
 These files list their cases by section. Hashes, ids and blobs are lower-case hex, keywords are
 plain names and null is nil, so the reader of a JSON value depends on where it stands.
@@ -141,7 +141,7 @@ def _run_content(fields: Fields) -> None:
     content = fields.hex("content_hex")
     wanted = fields.hex("content_sha256")
     expect("the entry is sound", True, STORAGE_LATTICE.check(wanted, content, None))
-    # Bytes are sound or not; whether the metadata wants them is another question.
+    # Sound by its own hash; whether it is the content that the metadata names is asked next.
     if fields.truth("accept"):
         expect("content_sha256", wanted, check_content(metadata, content))
     else:
@@ -218,7 +218,8 @@ def _run_key_order(fields: Fields) -> None:
     grid = Index.of({Keyword("venues"): venues, Keyword("meta"): EMPTY_INDEX})
     taken, rejected = sanitise(grid, PLAIN_GRID)
     if not rejected:
-        expect_cell("taken over", grid, taken)
+        # The key order of a sound grid survives a check of foreign data, too.
+        expect_cell("sanitised", grid, taken)
 
 
 def _run_zero(fields: Fields) -> None:
@@ -253,6 +254,7 @@ def _run_bad_did(fields: Fields) -> None:
 
 def _run_web_url(fields: Fields) -> None:
     fields.only("did", "url", "note")
+    # A vector has a `did:web` of localhost, which it expects at http.
     fields.expect("url", document_url(fields.text("did"), allow_http=True))
 
 

@@ -58,8 +58,8 @@ class _Databases(SequenceRun[Database]):
         """Check that an operation refuses a key of another type and changes nothing."""
         step.only(*STEP_FIELDS, "clock", "key")
         expect("returns", WRONG_TYPE, step.need("returns"))
-        if name not in _REFUSED:
-            known = ", ".join(sorted(_REFUSED))
+        if name not in _REFUSING:
+            known = ", ".join(sorted(_REFUSING))
             raise Mismatch(f"unknown operation {name!r}; known: {known}")
         method, arguments, _ = _CALLS[name]
         database = self.on(step)
@@ -193,7 +193,7 @@ _CALLS: Final[dict[str, _Call]] = {
 }
 """Operations on one key: the method, its further arguments, and how the result is compared."""
 
-_REFUSED: Final = _CALLS.keys() - {"get", "del", "exists", "ttl", "type"}
+_REFUSING: Final = _CALLS.keys() - {"get", "del", "exists", "ttl", "type"}
 """Operations that refuse a key of another type; the others take every type."""
 
 

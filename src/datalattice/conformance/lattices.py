@@ -46,7 +46,7 @@ REFERENCE_NAMES: Final = {"JSONValueLattice": "JSONLattice", "LocalLattice": "Ow
 """Class names of the reference that differ from ours."""
 
 STAND_INS: Final = ("DLFSLattice",)
-"""Lattices that a stand-in which only knows their paths may represent."""
+"""Classes of the reference for which a lattice of ours may stand that knows only their paths."""
 
 
 def _cases(document: Fields) -> Iterable[Case]:
@@ -81,7 +81,7 @@ def _objects(node: Any) -> Iterator[Fields]:
 
 
 def _inspect(fields: Fields, known_keys: str) -> None:
-    """Check what needs no knowledge of the kind: all cells and the keys of contexts.
+    """Check what does not depend on the kind: all cells, and the keys of contexts.
 
     A key must be used elsewhere in the file: a changed seed would otherwise only be another owner.
     """
@@ -181,6 +181,7 @@ def run_converge(fields: Fields) -> None:
 def _folds(
     lattice: Lattice, context: MergeContext
 ) -> Iterable[tuple[str, Callable[[Value, Value], Value]]]:
+    # A merge that prefers one operand shows in one of the two directions only.
     return (
         ("new value as other", lambda sofar, new: lattice.merge(sofar, new, context)),
         ("new value as own", lambda sofar, new: lattice.merge(new, sofar, context)),

@@ -27,14 +27,14 @@ from datalattice.conformance.transcripts import (
     TRANSCRIPT_KIND,
     bytes_of,
     cases,
-    cells_of,
+    checked_steps,
     compare_frame,
     compare_ours,
     compare_state,
     compare_volatile,
     pings_in,
     recognises,
-    steps_of,
+    requested_cells,
 )
 from datalattice.conformance.typed import build
 from datalattice.crypto import KeyPair
@@ -58,10 +58,10 @@ _ANSWER_S: Final = 5.0
 """How long an answer, an end of stream or a state may take."""
 
 _SILENCE_MS: Final = 500
-"""How long nothing must come to count as silence."""
+"""How long no frame may come where silence was recorded."""
 
 QUIET_S: Final = 0.5
-"""A node that requests no cells for so long has them all."""
+"""A node that requests no cells for this time has them all."""
 
 AT_ONCE_MAX: Final = 12  # threads and sockets are limited
 """Transcripts of one file that are played at once: they mostly wait."""
@@ -118,7 +118,7 @@ class _Client:
 
     def __init__(self, node: NodeServer, transcript: Fields) -> None:
         self._node = node
-        self._cells = cells_of(transcript)
+        self._cells = requested_cells(transcript)
         self._buffer = FrameBuffer()
         self._sent = FrameBuffer()
         self._pings: set[bytes] = set()
@@ -128,6 +128,7 @@ class _Client:
 
     async def close(self) -> None:
         self._writer.close()
+        # A node that has ended the connection may have reset it.
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
@@ -147,6 +148,7 @@ class _Client:
                 raise Mismatch(f"one whole frame is needed, got {shown(data)}")
             # Answers to a PING carry the clock, so they are compared by kind only.
             self._pings.update(pings_in(payload))
+        # The node may have closed, as recorded or not: the next waiting step tells.
         with contextlib.suppress(OSError):
             self._writer.write(data)
             await self._writer.drain()
@@ -223,7 +225,8 @@ class _Client:
             await self._serve()
 
     async def _state(self, wanted: Fields) -> None:
-        """Compare the node's state, which may take a moment to become so."""
+        """Compare the node's state until it is as wanted, for a limited time."""
+        # No frame announces that a node has merged what it received.
         until_s = time.monotonic() + _ANSWER_S
         while True:
             live, announced = value_hash(self._node.cursor.get()), self._node.root_hash
@@ -250,7 +253,7 @@ class _Client:
 
 
 async def _play(transcript: Fields) -> None:
-    steps = steps_of(transcript)
+    steps = checked_steps(transcript)
     async with _node(transcript) as node:
         client = _Client(node, transcript)
         await client.connect()

@@ -1,8 +1,8 @@
 """Notation: cells, lattices and contexts as the lattice vectors write them.
 
 A cell is null for nil, otherwise `{enc, hash, text?}`: `enc` a message in hex, `hash` the value
-hash, `text` the printed form, cut. Later modules add the lattice types they bring with
-`register_lattice_type`.
+hash, `text` the printed form, which may be cut. Modules of applications add their lattice types
+with `register_lattice_type`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ UNPRINTED: Final = "null"
 
 
 def read_cell(node: Any, what: str) -> Value:
-    """Return the value of a cell in notation; its parts must agree with one another."""
+    """Return the value of a cell in notation; `enc`, `hash` and `text` must agree."""
     if node is None:
         return None
     fields = as_fields(node, what)
@@ -218,7 +218,7 @@ def _max(fields: Fields) -> Lattice:
     if "zero" not in fields:
         return MaxLattice()
     zero = fields["zero"]
-    if isinstance(zero, dict):
+    if isinstance(zero, dict):  # files write it as a number or as a cell
         zero = read_cell(zero, "zero")
     if zero is not None and (not isinstance(zero, int) or isinstance(zero, bool)):
         raise Mismatch(f"the zero of a max lattice is an integer or null, got {shown(zero)}")
@@ -227,6 +227,7 @@ def _max(fields: Fields) -> Lattice:
 
 def _lwp(fields: Fields) -> Lattice:
     fields.only("type", "timestamp", "inner")
+    # Ours takes the time of a value from this key alone.
     expect("timestamp of an lwp lattice", ":timestamp", fields.text("timestamp"))
     return LWPLattice(need_lattice(fields, "inner"))
 
@@ -303,4 +304,5 @@ def _verifier(rules: list[Any]) -> Callable[[Value, bytes], bool]:
         owner = value_hash(read_cell(fields.fields("owner"), "owner of a verifier rule"))
         for key in fields.array("keys"):
             allowed.add((owner, as_hex(key, "key of a verifier rule")))
+    # By hash: Python finds the owners 1 and True equal.
     return lambda owner, signer: (value_hash(owner), bytes(signer)) in allowed

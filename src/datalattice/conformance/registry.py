@@ -3,7 +3,7 @@
 A `VectorFormat` recognises a file by its header and lists its cases; a runner checks one case.
 Modules register their own at import:
 
-    register_format(Format("cells", recognises, cases))
+    register_format(VectorFormat("cells", recognises, cases))
     register_kind("merge", run_merge)
 
 An unknown kind is a failure, not a skip: a vector that is not run proves nothing.
@@ -43,8 +43,8 @@ class Case:
 class VectorFormat:
     """A family of files: how to recognise one and how to list its cases.
 
-    together: runs all cases of a file at once and returns what each raised, for cases that mostly
-              wait.
+    together: runs all cases of a file at the same time and returns what each raised; for cases that
+              mostly wait.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Sequences: what all recorded sequences share - handles, operations, states after each step."""
+"""Sequences: the common part of recorded sequences: handles, operations, states after each step."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def run_steps(
         except Mismatch as mismatch:
             raise Mismatch(f"{where}: {mismatch}") from mismatch
         stated = step.fields("states")
-        # Where our decision differs, `java_states` has what the reference came to.
+        # Where our decision differs, `java_states` has the states of the reference.
         reference = {**stated, **step.get("java_states", {})}
     if differs == len(steps):
         _compare_final(fields.fields("final"), states())

@@ -33,7 +33,7 @@ SENDS: Final = ("send", "client_to_server")
 RECEIVES: Final = ("recv", "server_to_client")
 OPS: Final = (*SENDS, *RECEIVES, "silence", "peer_closed", "state", "note")
 OURS_OPS: Final = ("recv", "state", "closed", "serve")
-SLOTS: Final = ("id", "result", "error", "log", "info")
+SLOTS: Final = ("id", "result", "error", "log", "info")  # in the order of the record's fields
 
 CONSTRUCTED_MAX: Final = 50_000_000
 """Longest input that a step may construct."""
@@ -67,8 +67,12 @@ def cases(document: Fields) -> Iterator[Case]:
 # --- what a transcript says ---------------------------------------------------------------------
 
 
-def steps_of(transcript: Fields) -> list[Fields]:
-    """Return the steps, all checked for a known form."""
+def checked_steps(transcript: Fields) -> list[Fields]:
+    """Return the steps of a transcript.
+
+    Raises: Mismatch: one has an unknown field, operation or expectation.
+    """
+    # All before the first is played: a fault of the file is not one of the node.
     steps = [as_fields(node, f"step {n}") for n, node in enumerate(transcript.array("steps"))]
     for number, step in enumerate(steps):
         try:
@@ -109,8 +113,8 @@ def _volatile(step: Fields) -> list[Fields]:
     return entries
 
 
-def cells_of(transcript: Fields) -> dict[bytes, bytes]:
-    """Return the cells that our node may request: checked encodings by hash."""
+def requested_cells(transcript: Fields) -> dict[bytes, bytes]:
+    """Return the cells that our node may request: encodings by hash, both checked."""
     cells = {}
     for name, text in as_fields(transcript.get("cells", {}), "cells").items():
         encoding = as_hex(text, f"cell {name}")
@@ -164,7 +168,7 @@ def compare_frame(step: Fields, payload: bytes) -> None:
 
 
 def compare_volatile(step: Fields, payload: bytes, pings: set[bytes]) -> None:
-    """Raise `Mismatch` unless a Result is as recorded, but for the slots that may differ."""
+    """Raise `Mismatch` unless a Result equals the recorded one, except in `volatile` slots."""
     recorded, own = result_in(_recorded(step)), result_in(payload)
     free: set[str] = set()
     allowed: set[str] = set()
@@ -175,6 +179,7 @@ def compare_volatile(step: Fields, payload: bytes, pings: set[bytes]) -> None:
     for slot in SLOTS:
         if slot not in free:
             expect(f"{slot} of the Result", _named(wanted[slot]), _named(got[slot]))
+    # A slot that may differ is still bounded: an error by its names, a PING's result by its type.
     if "error" in free and allowed and _error_name(own) not in allowed:
         raise Mismatch(f"error: one of {sorted(allowed)} is needed, got {_error_name(own)}")
     if "result" in free and encode(own.id) in pings and type(own.value) is not int:
@@ -182,7 +187,7 @@ def compare_volatile(step: Fields, payload: bytes, pings: set[bytes]) -> None:
 
 
 def compare_ours(ours: Fields, payload: bytes) -> None:
-    """Raise `Mismatch` unless a Result is what our decisions make of it."""
+    """Raise `Mismatch` unless a Result has the slots that the vector gives for our node."""
     own = result_in(payload)
     if "id" in ours:
         ours.expect("id", encode(own.id))

@@ -184,7 +184,7 @@ def _signed(body: Any) -> Value:
 
 
 def _generator(node: Any) -> Callable[[int], Value]:
-    """Return the item generator G that a description stands for."""
+    """Return what a description of a generator stands for: item number to item."""
     name, body = _member(node, "item generator")
     maker = _GENERATORS.get(name)
     if maker is None:
@@ -199,7 +199,7 @@ def _linear(body: Any) -> Callable[[int], Value]:
 
 def _filled_blob(body: Any) -> Callable[[int], Value]:
     size, fill = (as_int(part, "blob generator") for part in as_list(body, "blob generator", 2))
-    tail = min(4, _generated_count(size))
+    tail = min(4, _generated_count(size))  # bounded as a count: a file could ask for any length
     if not 0 <= fill <= 255:
         raise Mismatch(f"a blob generator fills with a byte, got {fill}")
     head = bytes([fill]) * (size - tail)
@@ -208,6 +208,7 @@ def _filled_blob(body: Any) -> Callable[[int], Value]:
 
 
 def _digest(prefix: str) -> Callable[[int], Value]:
+    # Of the text of the number: hashes spread over all branches of a set or map.
     return lambda i: hashlib.sha3_256(f"{prefix}{i}".encode()).digest()
 
 

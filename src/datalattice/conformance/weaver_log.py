@@ -141,7 +141,7 @@ def _hashes(fields: Fields, name: str) -> list[bytes]:
 
 
 _STAGES = {"verify": "signature"}
-"""Stages that the files of refusals name otherwise than those of scripts."""
+"""Stages that the file of refusals calls by another name than the scripts do."""
 
 
 def _run_refusal(fields: Fields) -> None:
@@ -311,6 +311,7 @@ def _run_dag(fields: Fields) -> None:
         listed.only("id", "deps")
         deps = tuple(as_text(dep, "deps").encode() for dep in listed.array("deps"))
         name = listed.text("id").encode()
+        # The files give no stamps: the order in which nodes are listed decides ties.
         nodes[name] = DagNode(name, deps, Hlc(seq, 0), seq)
     for each in fields.array("queries"):
         _query(as_fields(each, "queries"), nodes)

@@ -76,6 +76,7 @@ def _run_topic(fields: Fields) -> None:
 
 def _run_midpoint(fields: Fields) -> None:
     fields.only("name", "a", "b", "mid", "rust_mid")
+    # Two rules: ours rounds down, the reference's may lose a carry.
     start, end = fields.hex("a"), fields.hex("b")
     fields.expect("mid", middle(start, end))
     # Files give the reference's middle only where it differs.

@@ -78,6 +78,7 @@ def _run_lww(fields: Fields) -> None:
     wanted.only("heads", "value", "tombstone", "conflicted")
     listed = [[as_int(index, "order") for index in order] for order in fields.need("apply_orders")]
     rows = set()
+    # The listed orders may repeat an operation, which a permutation never does.
     for order in listed + list(_legal_orders(ops)):
         state = Overlay()
         table = HeadTable(state, {op.hash: op for op in ops}.__getitem__, written_by)

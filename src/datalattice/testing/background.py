@@ -1,4 +1,4 @@
-"""Background: a node in a thread of its own, for tests that block while they talk to it."""
+"""Background: a node in a thread of its own, for tests whose calls to it block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WAIT_S: Final = 30.0
 
 
 class BackgroundNode:
-    """A node over a store's folder, listening on the loopback, which runs in a `with` block.
+    """A node over a store's folder that listens on the loopback and runs in a `with` block.
 
     allow: public keys in hex, one of which a connection must prove; empty: plain connections.
     """
@@ -40,13 +40,13 @@ class BackgroundNode:
         return f"{'tls' if self._allow else 'tcp'}://127.0.0.1:{self._port}"
 
     def edit(self, change: Callable[[RootLattice], T]) -> T:
-        """Change its value; return what the change returned, when it is durable and announced."""
+        """Change the node's value; return the change's result once it is durable and announced."""
         result = change(self.node.cursor)
         self.call(self.node.sync)
         return result
 
     def call(self, work: Callable[[], object]) -> object:
-        """Run a coroutine function on its event loop."""
+        """Run a function or coroutine function on the node's event loop; return its result."""
 
         async def run() -> object:
             found = work()
@@ -55,7 +55,7 @@ class BackgroundNode:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_WAIT_S)
 
     def start(self) -> None:
-        """Start it, at its former port if it had one."""
+        """Start the node, at the port of its last run if there was one."""
         self._ready.clear()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()
@@ -65,7 +65,7 @@ class BackgroundNode:
             raise self._failure
 
     def stop(self) -> None:
-        """End it. Ending twice is fine."""
+        """Stop the node. Stopping twice is allowed."""
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(_WAIT_S)

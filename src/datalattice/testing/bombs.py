@@ -60,19 +60,18 @@ def queue_bombs(levels: int, partitions: int = 1) -> list[tuple[Value, Value]]:
 
 
 def drive_bomb(width: int, names: int, levels: int, tag: str = "x") -> Value:
-    """Return a directory of `width` distinct ones on each level, each of which names several below.
+    """Return a directory with `width` distinct ones on each level, each with `names` names below.
 
-    None is newer than its base, but for a file far down.
+    No directory is newer than its base; only a file on the lowest level is.
     """
     layer: list[Value] = [make_file(b"x", 10)] * width
-    for level in range(levels):
+    for _ in range(levels):
         made: list[Value] = []
         for i in range(width):
             entries = [(f"n{j:x}", layer[(i * names + j) % width]) for j in range(names)]
             entries.append((f"z{tag}{i}", make_file(b"x", 10 + i)))
             made.append(make_directory(Index.of(entries), 0, base=5))
         layer = made
-        assert level < levels
     return layer[0]
 
 

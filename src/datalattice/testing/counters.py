@@ -1,9 +1,9 @@
-"""Counters: the smallest thing that replicates, and speaks JSON. No lattice, and no line for it.
+"""Counters: a small kind of replica with a wire protocol in JSON, for which `sync` has no code.
 
-Grow-only counts by name; a part is one (name, count). Two of them are compared in several rounds:
-ranges of hashes with a fingerprint each, halved until a few hashes are left, which are listed.
-Whoever dialled begins. So it uses the seam of `sync` in the way of a protocol of sets, as the
-lattice does in the way of roots. They may be kept in a file, and may be for members alone.
+Grow-only counts by name; a part is one (name, count). Two replicas are compared in several rounds:
+ranges of hashes with a fingerprint each, halved until a few hashes are left, which are listed. The
+side that dialled begins. So counters use the interfaces of `sync` as a protocol of sets does, and
+the lattice uses them as one of roots. Counts may be kept in a file, and be for members alone.
 
 Length: a replica, its comparison and its wire protocol, to be read together.
 """
@@ -54,7 +54,7 @@ _END: Final = "g" * 64  # no digit of hex is greater
 
 
 class CountFile:
-    """A file of counts on a disk: a new one is written and takes the place of the old one."""
+    """A file of counts on a disk; each save writes a new file and replaces the old one."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
@@ -81,9 +81,9 @@ class CountFile:
             raise StoreFailed(f"{self.path}: {error.strerror}") from error
 
     def save(self, counts: Mapping[str, int]) -> None:
-        """Keep these counts in the place of the former; durable on return.
+        """Replace the stored counts by these; durable on return.
 
-        Raises: StoreFailed: either of the two is kept.
+        Raises: StoreFailed: the file has either the old or the new counts.
         """
         fresh = f"{self.path}.new"  # never in place: a crash leaves the old counts or the new ones
         try:
@@ -102,9 +102,9 @@ class CountFile:
 class Counters:
     """Grow-only counts by name.
 
-    refused: connections that are not spoken to.
-    file:    where they are kept; None: in memory alone.
-    members: keys that are spoken to; None: all.
+    refused: connections that it does not answer.
+    file:    where counts are kept; None: in memory alone.
+    members: keys of the peers that it answers; None: all.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Counters:
         return Probe(hashlib.sha3_256("".join(hashes).encode()).digest(), hashes)
 
     def joined(self, hashes: Sequence[str]) -> Probe:
-        """Return the state that these parts, which are here, make together."""
+        """Return the state that these parts make together; all of them are here."""
         counts: dict[str, int] = {}
         for hash in hashes:
             name, count = json.loads(self.parts[bytes.fromhex(hash)].data)
@@ -226,8 +226,8 @@ class Counters:
 class Ranges:
     """A comparison of two sets of hashes. A message is a list of ranges.
 
-    [low, high, fingerprint]         what one side has in it
-    [low, high, hashes, is_answer]   all that it has in it; unless it answers one, it is answered
+    [low, high, fingerprint]         of the hashes that one side has in the range
+    [low, high, hashes, is_answer]   all hashes of one side in it; answered unless it is an answer
     """
 
     probe = None  # ranges tell a peer nothing that news could begin at
@@ -264,7 +264,7 @@ class Ranges:
         return Step(tuple(said), (), tuple(map(bytes.fromhex, need)), is_done=not said)
 
     def ended(self) -> Probe | None:
-        """Return what both have: all that either had; None when some of it was given up."""
+        """Return the union of both sides' parts; None if some part was given up."""
         hashes = [*self._own, *self._theirs]
         # A part that was given up leaves the union unknown.
         is_here = all(map(self._replica.has, hashes))
@@ -288,7 +288,7 @@ class Ranges:
 
 @dataclass(slots=True)
 class _Open:
-    """A comparison on the wire: who has finished, and when it is given up."""
+    """A comparison on the wire: which side has finished, and when it is given up."""
 
     deadline_ms: int
     ours: bool = False
@@ -418,7 +418,7 @@ class JsonConversation(talk.Outbox):
     def _answered(self, id: object, content: list[str | None] | None) -> None:
         pending = self._requests.answered(id)
         if pending is None:
-            # An answer to nothing: a fault, and no end.
+            # A fault, after which the conversation goes on.
             self._events.append(talk.Fault(UNASKED, "an answer to nothing that was asked"))
             return
         self._events.append(talk.Answered(pending.saying))
@@ -478,7 +478,7 @@ def pack(*items: Any) -> bytes:
 
 
 def part_of(text: str) -> Part:
-    """Return the part that a text is."""
+    """Return a text as a part, with its hash."""
     data = text.encode()
     return Part(hashlib.sha3_256(data).digest(), data)
 

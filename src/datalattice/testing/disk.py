@@ -178,7 +178,7 @@ class SimDisk:
             elif mood == 2 and data is not None:
                 self._tear(content, offset, data)  # a cut is never torn
         content.pending.clear()
-        # After a power failure everybody sees what is durable.
+        # After a power failure every reader sees what is durable.
         content.now = bytearray(content.durable)
 
     def _tear(self, content: _Content, offset: int, data: bytes) -> None:
@@ -331,8 +331,8 @@ class SimDisk:
         self.check_alive()
         found = self._tables.get(path)
         if found is None:
-            # As file systems do, reuse the lowest free number.
-            # A number in use by a removed file must not come back.
+            # The lowest free number, as file systems take it. That of a removed file is not free:
+            # the file may come back.
             used = {t.identity for t in [*self._tables.values(), *self._removed.values()]}
             identity = min(n for n in range(len(used) + 1) if n not in used)
             found = self._tables[path] = _Tables(MemoryEngine(tables), identity)
@@ -506,7 +506,7 @@ class _Tables:
             return _entries_bytes(view, self.engine.tables)
 
     def spoil(self, chance: Callable[[int], int]) -> None:
-        """Make plausible garbage of them: entries are gone or lead elsewhere."""
+        """Damage the tables as a crash may: entries are gone or lead elsewhere."""
         with self.engine.write() as txn:
             for key, value in list(txn.scan("places")):
                 if chance(2):

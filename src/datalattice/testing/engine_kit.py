@@ -39,7 +39,7 @@ def check_engine(make: Callable[[], Engine]) -> None:
         _orders_keys_as_unsigned_bytes,
         _takes_keys_of_any_length,
         _scans_ranges_both_ways,
-        _takes_a_failed_transaction_back,
+        _rolls_back_a_failed_transaction,
         _keeps_a_snapshot_unchanged,
         _numbers_its_commits,
         _reads_its_own_writes,
@@ -153,13 +153,13 @@ def _scans_ranges_both_ways(engine: Engine) -> None:
         assert list(view.scan("two")) == [], "an empty table yields nothing"
 
 
-def _takes_a_failed_transaction_back(engine: Engine) -> None:
+def _rolls_back_a_failed_transaction(engine: Engine) -> None:
     _fill(engine, b"a")
 
     def fail() -> None:
         with engine.write() as txn:
             txn.put("one", b"b", b"")
-            txn.delete_range("one")  # both kinds of change are taken back
+            txn.delete_range("one")  # both kinds of change are rolled back
             raise KeyError(b"b")
 
     assert _refused(fail, KeyError), "the exception comes through"
@@ -186,14 +186,14 @@ def _keeps_a_snapshot_unchanged(engine: Engine) -> None:
 def _numbers_its_commits(engine: Engine) -> None:
     before = engine.last_commit
     _keys(engine)
-    assert engine.last_commit == before, "a read counts as a commit"
+    assert engine.last_commit == before, "a read is no commit"
     _fill(engine, b"a")
-    assert engine.last_commit > before, "a commit does not count"
+    assert engine.last_commit > before, "a commit raises the number"
     before = engine.last_commit
     with contextlib.suppress(ZeroDivisionError), engine.write() as txn:
         txn.put("one", b"b", b"")
         raise ZeroDivisionError
-    assert engine.last_commit == before, "what was taken back counts"
+    assert engine.last_commit == before, "a transaction that was rolled back is no commit"
 
 
 def _reads_its_own_writes(engine: Engine) -> None:
@@ -349,7 +349,7 @@ def run_together(group: GroupCommit, works: Sequence[TxnWork]) -> list[Any]:
 
 def call_together(group: GroupCommit, calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Make calls that each hand a piece of work to a group, as `run_together`."""
-    # In the place of the group's queue: the test sees arrivals.
+    # Replaces the group's queue, so that the test sees arrivals.
     queue = group._queue = SignallingQueue()
     outcomes: list[Any] = [None] * len(calls)
     threads = []
@@ -368,7 +368,7 @@ def call_together(group: GroupCommit, calls: Sequence[Callable[[], Any]]) -> lis
             assert queue.arrivals.acquire(timeout=KIT_LIMIT_S), (
                 "a piece comes in while another runs"
             )
-        raise _Leading  # so the first of the others is the first of the transaction
+        raise _Leading  # rolled back: the next transaction begins with the first of the calls
 
     with contextlib.suppress(_Leading):
         group.run(lead)
@@ -379,7 +379,7 @@ def call_together(group: GroupCommit, calls: Sequence[Callable[[], Any]]) -> lis
 
 
 class _Leading(Exception):
-    """The piece that waited for the others has nothing to commit."""
+    """Ends the piece of work that waited until the others had come in."""
 
 
 def _separates_sections(engine: Engine) -> None:
@@ -400,7 +400,7 @@ def _separates_sections(engine: Engine) -> None:
             assert list(inside.scan("one")) == wanted, "keys have no prefix"
             assert list(inside.scan("one", b"k", b"l")) == wanted[1:], "bounds have none either"
             assert list(inside.scan("one", reverse=True)) == wanted[::-1], "in reverse too"
-            assert inside.get_many("one", [b"k", b"d"]) == [prefix, None], "the rest is not there"
+            assert inside.get_many("one", [b"k", b"d"]) == [prefix, None], "keys outside are hidden"
             assert (inside.get("one", b""), inside.count("one")) == (b"e", 2), "keys are counted"
             # A reader must not become a writer.
             assert not hasattr(inside, "put"), "a section of a view cannot write"

@@ -1,4 +1,4 @@
-"""Folders of nodes for tests: nodes that run on them, and roots of peers in their stores."""
+"""Folders of nodes for tests: runs nodes on them, and merges roots of peers into their stores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def running(
 ) -> Iterator[Running]:
     """Run a node of a folder in a thread, with the folder's identity or without one.
 
-    service: does the actions that need no node.
+    service: runs the actions that need no node.
     """
     ready = threading.Event()
     found: list[Running] = []

@@ -30,7 +30,7 @@ _REMOVED: Final = 2**32 - 1
 
 
 class JournalEngine(MemoryEngine):
-    """Tables in memory and in a file of `disk`, made anew from the file when it is opened."""
+    """Tables in memory and in a file of `disk`, read from the file when it is opened."""
 
     def __init__(self, disk: Disk, folder: str, tables: Iterable[str]) -> None:
         super().__init__(tables)

@@ -1,7 +1,7 @@
 """Lattice kit: the laws of every lattice type, checked on given values.
 
-Run it on states that a type's own writers produce, and on foreign states without their bad entries.
-`check_foreign_merge` is for any foreign state.
+Run `check_lattice` on states that a type's own writers produce, and on foreign states without their
+bad entries; `check_foreign_merge` on any foreign state.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def check_total_order(lattice: Lattice, values: Sequence[Value]) -> None:
 
 
 def check_order(lattice: Lattice, values: Sequence[Value]) -> None:
-    """Check the order of values that fork: total, and greater wherever a value covers another.
+    """Check the order of forked values: it is total, and a value that covers another is greater.
 
-    Values may be malformed inside; covering is then asked only of what joins alike both ways.
+    Values may be malformed inside: one covers another if their join, from both sides, is itself.
     """
     check_total_order(lattice, values)
     for own in values:

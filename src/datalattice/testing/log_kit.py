@@ -135,9 +135,9 @@ class LogFixture:
             return rebuild(section(txn, self.prefix), self.store_id, KIT_NODE)
 
     def plant(self, table: str, key: bytes, value: bytes | None) -> None:
-        """Set a row behind the log's back, or take it away."""
+        """Set a row without the log, or delete it (None), as damage does."""
         with self.engine.write() as txn:
-            view = section(txn, self.prefix)  # behind the log's back: damage for fsck
+            view = section(txn, self.prefix)
             if value is None:
                 view.delete(table, key)
             else:
@@ -154,7 +154,7 @@ class LogFixture:
 
 
 class NaiveLog:
-    """What a log does, from the rules alone: lists, looked through from the front each time."""
+    """A log written from the rules alone: lists that are searched from the front each time."""
 
     def __init__(self) -> None:
         self.witnessed: list[SignedIntention] = []
@@ -180,7 +180,7 @@ class NaiveLog:
                 known.add(each.hash)
                 self.waiting.append(each)
                 queue.append(each)
-        # What waits has been looked at by its own call.
+        # Intentions that wait already were tested by the call that brought them.
         examined = {s.hash for s in self.waiting if s not in queue}
         while queue:
             each = queue.pop(0)

@@ -1,7 +1,7 @@
 """Machine kit: runs state machines without signatures and without a network.
 
-    replica = Replica(KvMachine())
-    replica.execute(AUTHORS[0], "Put", PutRequest(b"k", b"v"))
+    replica = MachineReplica(KvMachine())
+    replica.execute(KIT_AUTHORS[0], "Put", PutRequest(b"k", b"v"))
     replica.query("Get", GetRequest(b"k"))
 
 A `MachineReplica` is a witness log and a state in memory. Operations travel between replicas as
@@ -195,7 +195,7 @@ class MachineReplica:
         stamp: Hlc | None = None,
     ) -> SignedIntention:
         """Witness and apply an operation of an author of this node; the clock ticks."""
-        # A given stamp may be any: clocks of others are.
+        # A given stamp may be any, like those of foreign authors.
         self._clock = tick(self._clock, self.now_ms) if stamp is None else stamp
         tip = self.log.tips.get(author)
         prev = ZERO_HASH if tip is None else tip.signed.hash
@@ -210,7 +210,7 @@ class MachineReplica:
         return self.project()
 
     def project(self, limit: int | None = None) -> Projection:
-        """Apply what the log has."""
+        """Apply the operations of the log that are not applied yet, at most `limit`."""
         with self.engine.write() as txn:
             done = self.state.project(txn, limit)
         self.events += done.events

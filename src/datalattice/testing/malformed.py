@@ -1,4 +1,4 @@
-"""Malformed: values whose cells are well formed one by one, and malformed together.
+"""Malformed: values of well-formed cells that do not fit together.
 
 A hostile peer can sign and send them: one cell below the top is replaced, and every cell above it
 is rewritten, so that all hashes are right.
@@ -82,7 +82,7 @@ def value_of(top: bytes, below: Mapping[bytes, bytes]) -> Value:
 
 
 def with_cell(top: bytes, below: Below, old: bytes, new: bytes) -> tuple[bytes, Below]:
-    """Return the cells with the encoding `new` for the cell with the hash `old`, as if true."""
+    """Return the cells with `new` in place of the cell with the hash `old`, all hashes right."""
     found: Below = {}
     renamed: dict[bytes, bytes] = {}
     done: set[bytes] = set()

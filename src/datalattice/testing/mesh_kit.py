@@ -40,14 +40,14 @@ class MeshClock(Clock):
         self._mesh = mesh
 
     def now_ms(self) -> int:
-        """Return it, behind a time at which no store was made."""
+        """Return the time of the mesh, from 1,000,000,000 ms on."""
         return 1_000_000_000 + self._mesh.now_ms  # not at zero: a time of 0 is left out of messages
 
 
 class MeshNode:
-    """A node of a mesh: a store, its replica and what drives it.
+    """A node of a mesh: a store, its replica and its replicator.
 
-    admits: the keys that its store admits; those of all nodes at first.
+    admits: the keys that its store admits; at first those of all nodes.
     """
 
     def __init__(self, mesh: WeaverMesh, number: int, limits: SendLimits, engine: Engine) -> None:
@@ -102,9 +102,8 @@ class WeaverMesh:
         self.machine: Final = machine
         self.keys: Final = [KeyPair(bytes([one + 1]) * 32).public_key for one in range(size)]
         self.nodes: Final = [MeshNode(self, one, limits, engine()) for one in range(size)]
-        self.lose: LosesFrame = lambda _sender, _receiver, _payload: (
-            False
-        )  # nothing is lost by default
+        # By default no frame is lost.
+        self.lose: LosesFrame = lambda _sender, _receiver, _payload: False
         self.sent: Counter[str] = Counter()
         self.bytes_sent = 0
         self._links: dict[tuple[int, int], str] = {}
@@ -205,7 +204,7 @@ class WeaverMesh:
                 node.replicator.tick(self.now_ms)
             self.carry()
 
-    # --- what came of it ----------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------
 
     def is_equal(self, nodes: Iterable[int] | None = None) -> bool:
         """Return whether the logs of the nodes have the same set of intentions."""

@@ -19,7 +19,7 @@ ExpectedFault = tuple[str, bytes | None]
 
 
 def text(number: int, length: int = 180) -> str:
-    """Return a text of a length, by default one that is a cell of its own."""
+    """Return a text of `length` characters, by default so long that it is a cell of its own."""
     return f"text {number} ".ljust(length, "x")
 
 
@@ -47,7 +47,7 @@ def forged_inside(number: int) -> bytes:
     """Return a vector with a forged signed value embedded in it."""
     signed = bytearray(encode(Signed.sign(_KEYS, number)))
     signed[50] ^= 4
-    # Inside a parent no reference leads to it.
+    # Embedded, so no reference leads to it.
     return b"\x80\x03" + bytes(signed) + b"".join(encode(text(n, 60)) for n in (number, 0))
 
 
@@ -97,8 +97,8 @@ def plant(folder: Path, each: int, *, segment_bytes: int = 65_536) -> Planted:
     """Make a store with good cells and `each` faults of each of four kinds among them.
 
     The kinds are flipped bits, dangling references, forged signatures and encodings that are not
-    canonical. All but the flipped bits lie in packs that are whole by their checksums, some of
-    which have flipped bits, too.
+    canonical. The last three were in the packs when these were written, so their checksums are
+    right, except in packs with flipped bits.
     """
     made = Planted(folder)
     flipped: list[bytes] = []

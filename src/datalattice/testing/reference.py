@@ -1,6 +1,6 @@
-"""Reference: a peer with the habits of the reference node: a script, and a node of plain TCP.
+"""Reference: a peer that behaves like the reference node: as a script, and as a node of plain TCP.
 
-It speaks the protocol without our extensions. It behaves as the reference was observed to:
+It speaks the protocol without our extensions. This is what the reference was observed to do:
 
 * it accepts a value only if all cells below came with it or are in its store, and fetches none;
 * it answers requests on accepted connections; on dialled ones it reads only answers and
@@ -116,7 +116,7 @@ class ReferenceTopic(Lattice):
         return isinstance(value, Index)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        # Not checked any further: any Index will do.
+        # The reference checks no more than that it is an Index.
         if not isinstance(other, Index) or same(own, other):
             return own
         made = own if isinstance(own, Index) else EMPTY_INDEX
@@ -217,7 +217,7 @@ class _Cells:
 
 
 class ReferencePeer:
-    """A reference peer: its values, its answers, and what it received wrongly.
+    """A reference peer: its values, its answers, and the faults in what it received.
 
     now_ms:     its clock.
     incomplete: received values that lacked cells, which it never fetches: a good peer sends none.

@@ -1,6 +1,6 @@
 """Replicas: sample roots that several owners write to, as stores and archives.
 
-Also their merge in one process, and a way to run the tasks of a job without Spark.
+`merged` merges them in one process, and `run_here` runs the tasks of a job without Spark.
 """
 
 from __future__ import annotations

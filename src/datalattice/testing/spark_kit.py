@@ -62,7 +62,7 @@ class FakeTaskContext:
 def full_disk(room: int) -> Iterator[None]:
     """Let the disk be full for stores of this process after `room` more writes.
 
-    Their edits write at every 20,000 bytes.
+    Stores that are opened meanwhile write after every 20,000 bytes of an edit.
     """
     write, left = os.pwrite, [room]
 

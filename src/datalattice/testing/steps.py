@@ -1,4 +1,4 @@
-"""Steps: how much Python code a call runs, counted in lines, whatever the machine is doing.
+"""Steps: counts the lines of Python that a call runs: a measure that no load of the machine moves.
 
 Compiled modules are not seen, so this judges code that is never compiled.
 """
@@ -14,7 +14,7 @@ from types import FrameType
 def steps_of(call: Callable[[], object]) -> int:
     """Return how many lines of Python a call runs; a loop counts each time around.
 
-    Garbage is not collected meanwhile: whoever listens to that would be counted, now and then.
+    Garbage is not collected meanwhile: callbacks of the collector would be counted, now and then.
     """
     count = 0
 

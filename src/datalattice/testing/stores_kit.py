@@ -1,4 +1,4 @@
-"""Stores kit: weaver nodes in memory that exchange what they have, for tests."""
+"""Stores kit: weaver nodes in memory that exchange all their intentions, for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datalattice.weaver import CORE_MACHINES, STORE_TABLES, Machine, StoreInfo, 
 
 
 class WeaverNode:
-    """A node: its key, its engine and its stores. `restarted` is the node after its next start."""
+    """A node: its key, its engine and its stores."""
 
     def __init__(
         self,

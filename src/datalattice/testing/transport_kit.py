@@ -101,7 +101,7 @@ async def check_transport(
 ) -> None:
     """Assert that a transport keeps the protocol.
 
-    make:        returns a new transport that goes by a key; all that it returns reach each other.
+    make:        returns a new transport with this key; all that it returns reach each other.
     bind:        a local address to listen at and to dial.
     scheme:      how addresses begin.
     proves_keys: whether links prove the keys of both ends.
@@ -194,14 +194,14 @@ async def _carries_bytes_of_any_number_both_ways(pair: TransportPair) -> None:
     for size in SIZES:
         data = _pattern(size)
         for one, other in ((near, far), (far, near)):
-            # At the same time: a link may hold less than that.
+            # Read while it is written: a link may hold less than that.
             writing = asyncio.ensure_future(one.write(data))
             assert await _take(other, size) == data, f"{size} bytes arrive as they were"
             await writing
     await near.write(b"")
     await near.write(b"x")
-    # An empty write is no end of the stream.
-    assert await far.read() == b"x", "nothing written is nothing read"
+    # An empty write does not end the stream.
+    assert await far.read() == b"x", "an empty write sends nothing"
 
 
 async def _carries_a_long_write(pair: TransportPair) -> None:
@@ -218,7 +218,7 @@ async def _ends_while_it_is_written_to(pair: TransportPair) -> None:
     pieces = [number.to_bytes(4, "big") * (len(PIECE) // 4) for number in range(LONG_PIECES)]
 
     async def write(link: Link) -> None:
-        with suppress(OSError):  # it may refuse them or drop them
+        with suppress(OSError):  # a link that is closing may refuse them or drop them
             for piece in pieces:
                 await link.write(piece)
 

@@ -166,7 +166,7 @@ def venue_root(key_pair: KeyPair) -> LatticeCursor:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time goes to the next timer as soon as nothing else is to be done."""
+    """An event loop whose time jumps to the next timer when nothing else is ready."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -184,7 +184,7 @@ class _JumpingSelector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(0)
         if not found:
-            assert timeout is not None, "everything waits for what will not happen"
+            assert timeout is not None, "everything waits, and no timer is set"
             self._loop.now_s += timeout
         return found
 
@@ -196,7 +196,7 @@ class LoopClock:
         self._loop = loop
 
     def now_ms(self) -> int:
-        # Rounded: a timer for a millisecond is not a hair before it.
+        # Rounded: the float of a timer may be just below its millisecond.
         return round(self._loop.now_s * 1_000)
 
 
@@ -352,7 +352,7 @@ class VenueLife:
         self.run(asyncio.sleep(ms / 1_000))
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Let time pass, a millisecond at a time, until something is so; a minute at most."""
+        """Let time pass, a millisecond at a time, until `is_so` holds; a minute at most."""
         for _ in range(60_000):
             if is_so():
                 return

@@ -38,7 +38,7 @@ def main() -> int:
         type=_kinds,
         default=(LATTICE_KIND,),
         metavar="KIND,...",
-        help=f"replicas: {', '.join(REPLICA_KINDS)}; the lattice alone if not given",
+        help=f"replicas: {', '.join(REPLICA_KINDS)}; default: {LATTICE_KIND}",
     )
     given = parser.parse_args()
     if given.replay is not None:

@@ -1,8 +1,8 @@
-"""Attacks: functions that yield what a hostile peer sends, with valid frames or without.
+"""Attacks: functions that yield what a hostile peer sends, frames or other bytes.
 
-`ATTACKS` break the protocol or its rules. `POISON` are values whose every hash and signature is
-right, and that are bad by shape, cost or size, or signed twice. Their cells are sent with their
-announcement, or kept for requests (`serve`), as a relay would.
+`ATTACKS` break the protocol or its rules. `POISON` are values whose hashes and signatures are all
+right: their shape, cost or size is bad, or their owner signed two histories. Their cells are sent
+with the announcement, or kept and sent on request (`serve`), as by a relay.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Knowledge:
 
 
 def _said(path: Sequence[Value], value: Value) -> bytes:
-    """Return the frame of an announcement with all its cells."""
+    """Return the frame that announces a value at a path, with all its cells."""
     return encode_frame(encode_message(Vector.of([Keyword("LV"), Vector.of(path), value])))
 
 
@@ -196,7 +196,7 @@ def tamper(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 
 
 def withhold(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
-    """Announce a root that does not exist, or some of whose cells do not."""
+    """Announce a root without the cells below it, or without its leaves, which nobody has."""
     if dice.chance(0.5):
         # A cell that was never made.
         top = Index.of([(_DATA, Vector.of([dice.bytes(200), dice.bytes(200)]))])
@@ -319,7 +319,7 @@ _SECTIONS: Final[tuple[tuple[Keyword, _Writer], ...]] = (
 )
 
 
-def signed(
+def signed_slot(
     keys: KeyPair, knowledge: Knowledge, section: Keyword, write: _Writer, dice: Dice, count: int
 ) -> Signed:
     """Return a signed slot with `count` honest entries."""
@@ -331,7 +331,7 @@ def signed(
     return slot
 
 
-# --- bad by its shape ---------------------------------------------------------------------------
+# --- bad shapes ---------------------------------------------------------------------------------
 
 
 def blob_as_child(value: Value, dice: Dice) -> Value:
@@ -364,13 +364,13 @@ def _malformed(knowledge: Knowledge, dice: Dice) -> tuple[tuple[Value, ...], Val
         blobs = [dice.bytes(160) for _ in range(_ENTRIES)]
         return (_DATA,), change(Index.of([(value_hash(one), one) for one in blobs]), dice)
     section, write = dice.pick(_SECTIONS)
-    slot = signed(knowledge.keys, knowledge, section, write, dice, _ENTRIES)
+    slot = signed_slot(knowledge.keys, knowledge, section, write, dice, _ENTRIES)
     # Signed by the attacker: only the shape is wrong.
     bad = Signed.sign(knowledge.keys, change(slot.value, dice))
     return (section,), Map.of([(knowledge.keys.public_key, bad)])
 
 
-# --- bad by its cost ----------------------------------------------------------------------------
+# --- high costs ---------------------------------------------------------------------------------
 
 
 def explode(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
@@ -402,7 +402,7 @@ def _database_bomb(time: int) -> Value:
     return Map.of([("d", database_bomb(24, 60, time))])
 
 
-# --- bad by its size, or said twice ---------------------------------------------------------------
+# --- large sizes, and two histories ---------------------------------------------------------------
 
 
 def overfill(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
@@ -413,12 +413,12 @@ def overfill(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
         yield from _announced(knowledge, (_DATA,), Index.of([(value_hash(blob), blob)]), dice)
         return
     section, write = dice.pick(_SECTIONS[:2])
-    slot = signed(keys, knowledge, section, write, dice, OVERSIZE_BYTES // 100)
+    slot = signed_slot(keys, knowledge, section, write, dice, OVERSIZE_BYTES // 100)
     yield from _announced(knowledge, (section,), Map.of([(keys.public_key, slot)]), dice)
 
 
 def equivocate(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
-    """Sign another history of a slot for each peer that is told, or go on with one, or say both."""
+    """Sign a new history of a slot, or continue one of those signed before; send one or two."""
     keys = knowledge.keys
     section, write = dice.pick(_SECTIONS)
     branches = knowledge.branches.setdefault(section.name, [])
@@ -433,7 +433,7 @@ def equivocate(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
                 assert isinstance(found, Signed)
                 slot = found
         else:
-            slot = signed(keys, knowledge, section, write, dice, dice.pick((4, 8, 20)))
+            slot = signed_slot(keys, knowledge, section, write, dice, dice.pick((4, 8, 20)))
         branches.append(slot)
         del branches[:-6]  # the latest histories only
         yield from _announced(knowledge, (section,), Map.of([(keys.public_key, slot)]), dice)

@@ -1,7 +1,6 @@
 """Counting: counters as a kind of replica of a simulation, in a file on each disk, for members.
 
-It is the second kind beside the lattice, and shows that nothing that runs a simulation knows what
-it runs.
+Nodes host it beside the lattice or alone: the code that runs a simulation knows neither of them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def counters_of(node: SimNode) -> Counters:
 
 
 def open_counters(node: SimNode) -> Counters:
-    """Return the counters that a node's disk has, for the members that its operator admits."""
+    """Open the counters on a node's disk, for the members that its operator admits."""
     file = CountFile(node.disk, _FOLDER) if node.world.disks else None
     return Counters(file, node.admitted)
 

@@ -1,8 +1,8 @@
-"""Hostile peers: they attack nodes with bytes. Their attacks and answers are drawn and scripted.
+"""Hostile peers: scripts that attack nodes of a simulation, with attacks and answers from its dice.
 
 A hostile peer greets like a node, so that nodes tell it of changes and request cells from it. From
-time to time it makes an attack (see `attacks`). It answers requests in its own manner:
-not at all, late, with nothing, with wrong cells, or with nonsense.
+time to time it makes an attack (see `attacks`). It answers requests in its own manner: not at all,
+late, with nothing, with wrong cells, with nonsense, or with the cells of its attacks.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ class HostilePeer(ScriptedPeer):
         super().__init__(name, timeline, network, _STREAM_BYTES_MAX)
         self._dice = dice
         self._knowledge = Knowledge(KeyPair(dice.bytes(32)), victims, deque(maxlen=_CAPTURED_MAX))
-        # Few arms a peer: each run shows something else.
-        self._arms = [dice.pick(ATTACKS), dice.pick(ATTACKS), dice.pick(POISON)]
+        # Few attacks a peer, so that runs differ.
+        self._attacks = [dice.pick(ATTACKS), dice.pick(ATTACKS), dice.pick(POISON)]
         self._manner = dice.pick(MANNERS)
         self._pause_ms = dice.pick((600, 1_500, 4_000))
         self._id = 0
 
     def begin(self) -> None:
-        arms = ", ".join(arm.__name__ for arm in self._arms)
-        self._timeline.record(self.name, f"will {arms}; asked: {self._manner.__name__}")
+        names = ", ".join(one.__name__ for one in self._attacks)
+        self._timeline.record(self.name, f"will {names}; asked: {self._manner.__name__}")
         self._act()
 
     def _act(self) -> None:
         if self._buffers:  # without a connection there is nothing to attack
             connection = self._dice.pick(list(self._buffers))
-            arm = self._dice.pick(self._arms)
-            self._timeline.record(self.name, f"does {arm.__name__} on {connection}")
-            for data in arm(self._knowledge, self._dice):
+            attack = self._dice.pick(self._attacks)
+            self._timeline.record(self.name, f"does {attack.__name__} on {connection}")
+            for data in attack(self._knowledge, self._dice):
                 self._network.send(connection, self.name, data)
         pause_ms = 1 + self._dice.below(2 * self._pause_ms)
         self._timeline.after(pause_ms, self._act)
@@ -139,7 +139,7 @@ def nonsense(request: DataRequest, _knowledge: Knowledge, dice: Dice) -> bytes |
 
 
 def serve(request: DataRequest, knowledge: Knowledge, _dice: Dice) -> bytes | None:
-    """Answer with the requested cells, like a relay that stores anything."""
+    """Answer with those of the requested cells that it has kept, like a relay of any data."""
     return encode_supply(request.id, [(name, knowledge.known.get(name)) for name in request.hashes])
 
 

@@ -55,7 +55,7 @@ EVIDENCE_LIMITS: Final = EvidenceLimits(
 
 _OWNER_BYTES: Final = 24_000
 _STRANGERS_BYTES: Final = 60_000
-"""Quotas of one stranger and of all where hosting is limited. Bombs are smaller."""
+"""Where hosting is limited: quotas of one stranger, and of all together. Bombs are smaller."""
 
 WORK: Final = WORK_LIMITS._replace(start=2_000)
 CHARGES: Final = CHARGE_LIMITS._replace(per_s=62_500, credit=10_000, wanted_credit=60_000)
@@ -79,7 +79,7 @@ class MeteredLattice(KeyedLattice):
 
 
 class SharedLattice:
-    """What the hosts of one lattice have in common in a simulation.
+    """Shared by the hosts of one lattice in a simulation.
 
     hosting: whether nodes limit what strangers may store on them.
     values:  the values that were held anywhere, by their names.
@@ -275,7 +275,7 @@ def honest_part(lattice: Lattice, value: Value, owners: Collection[Value]) -> Va
 
 
 def contains(lattice: Lattice, path: ValuePath, slot: Value, entry: Value) -> bool:
-    """Return whether a slot has all that another state of it has, log records included."""
+    """Return whether a slot's state contains another state of it, log records included."""
     below = lattice.path(*path)
     if below is None or slot is None:
         return False

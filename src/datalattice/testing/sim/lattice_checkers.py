@@ -171,7 +171,7 @@ class Completeness(SimChecker):
 class LocalStays(SimChecker):
     """No message contains anything of `:local`, and no cell of it is served by its hash.
 
-    This holds for all that `:local` ever had, in any process of a node.
+    This holds for every cell that `:local` ever had, in any process of a node.
     """
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class LocalStays(SimChecker):
         for part in node.data.views.supply(names):
             # A cell without the mark may be shared with public data.
             if part is not None and LOCAL_MARK in part.data:
-                self.fail(f"{node.name} gives a cell of :local to whoever has its hash")
+                self.fail(f"{node.name} serves a cell of :local by its hash")
 
     def on_send(self, node: LatticeHost, peer: str, payload: bytes) -> None:
         if LOCAL_MARK in payload:

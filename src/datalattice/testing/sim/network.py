@@ -83,7 +83,7 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Connection:
-    """A connection. `knowing`: ends that take it for open. `streams`: by source and replica."""
+    """A connection. `knowing`: ends that know it as open. `streams`: by source and replica."""
 
     id: str
     dialler: str
@@ -217,7 +217,7 @@ class SimNetwork:
             if also:
                 self._written(stream)
         connection = stream.connection
-        if stream.target in connection.knowing:  # an end that knows of the end hears nothing more
+        if stream.target in connection.knowing:  # else it knows that the connection has ended
             target.arrived(connection.id, stream.name, data)
         if counts:
             self._written(stream)
@@ -309,7 +309,7 @@ class SimNetwork:
 
 
 class ScriptedPeer(ABC):
-    """Base of ends that are no node: they answer frames by a script.
+    """Base of scripted ends: they answer frames by a script, and are no nodes.
 
     frame_bytes_max: longest frame that the peer reads.
     """

@@ -18,7 +18,7 @@ TURNS_PER_LOOK = 7  # looking costs more than a step
 
 
 class Convergence(SimChecker):
-    """Once faults have stopped, all nodes announce the same."""
+    """Once faults have stopped, all nodes announce the same state."""
 
     def at_end(self, nodes: Sequence[SimHost], *, settled: bool) -> None:
         if settled and len({node.state for node in nodes}) > 1:
@@ -71,7 +71,7 @@ class AdmittedOnly(SimChecker):
     """A peer that is not admitted receives nothing about the state here."""
 
     def on_send(self, node: SimHost, peer: str, payload: bytes) -> None:
-        # Even that it has nothing is told to members only.
+        # An empty message about the state tells something, too.
         if not node.admits(peer) and node.told(payload) is not None:
             self.fail(f"{node.name} tells {peer} of its state and does not admit it")
 

@@ -100,8 +100,8 @@ def _overrides(checker: SimChecker, hook: str) -> bool:
 class SimHost(ABC):
     """One replica on one node, whether the node runs or not.
 
-    A subclass for each kind makes the replica and names its parts for the checkers: a name stands
-    for the same part on every node.
+    A subclass for each kind of replica makes it, and names its parts for the checkers: a name
+    stands for the same part on every node.
     """
 
     replica: Replica
@@ -133,7 +133,7 @@ class SimHost(ABC):
 
     @abstractmethod
     def lacking(self, names: Collection[bytes]) -> Collection[bytes]:
-        """Return those parts of some node that the user sees neither themselves nor replaced."""
+        """Return those of the named parts that the user sees neither as such nor replaced."""
 
     @abstractmethod
     def is_durable(self, name: bytes) -> bool:
@@ -270,7 +270,7 @@ class SimHost(ABC):
             self._world.network.close(connection, self.node.name)
 
     def written(self, connection: str) -> None:
-        if connection in self._buffers:  # a late note of a closed connection
+        if connection in self._buffers:  # else a late note of a closed connection
             self.replicator.written(connection, 1, self.node.steady_ms())
             self._settle()
 
@@ -359,10 +359,10 @@ class SimHost(ABC):
         deadline_ms = self.replicator.deadline_ms
         if deadline_ms is None:
             return
-        if deadline_ms <= node.steady_ms():  # rung too early: the deadline has moved
+        if deadline_ms <= node.steady_ms():
             self.do("ticks", partial(self.replicator.tick, node.steady_ms()))
             return
-        self._set_alarm(node.due_ms(deadline_ms))
+        self._set_alarm(node.due_ms(deadline_ms))  # the deadline has moved
 
 
 class RecordingKeyPair(KeyPair):
@@ -382,7 +382,7 @@ class RecordingKeyPair(KeyPair):
 
 
 class SimWorld:
-    """What all nodes of one simulation share, and the callbacks of its events."""
+    """Shared by all nodes of one simulation: time, network, kinds, keys, counts and callbacks."""
 
     def __init__(
         self,
@@ -410,7 +410,7 @@ class SimWorld:
 
     def add(self, node: SimNode) -> None:
         """Add a node: it admits all others, and checkers watch its hosts."""
-        node.admitted.update(self.owners)  # by default everybody is a member
+        node.admitted.update(self.owners)  # by default every node is a member
         for watch, host in zip(self.watches, node.hosts.values(), strict=True):
             watch.hosts.append(host)
 
@@ -483,7 +483,7 @@ class SimNode:
     # --- its life -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the replicas and begin to serve, or end again in the attempt."""
+        """Open the replicas and begin to serve; a crash or a failing disk ends the process."""
         try:
             self._open()
         except SimulatedCrash:
@@ -558,7 +558,7 @@ class SimNode:
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
         host = self.hosts.get(name)
-        if host is not None:  # a stream of a kind that this node does not have
+        if host is not None:  # else this node has no replica of that kind
             host.arrived(connection, data)
 
     def written(self, connection: str, name: HostName) -> None:

@@ -1,7 +1,7 @@
-"""Reference peers of a simulation: honest, with the habits of the reference node.
+"""Reference peers of a simulation: honest peers that behave like the reference node.
 
-Nodes that are linked to one dial it, and it may dial some of them, which is where it broadcasts.
-Its user writes from time to time, also metadata without stamps.
+Nodes that are linked to one dial it, and it may dial some of them; it broadcasts on the connections
+that it dialled. Its user writes from time to time, also metadata without stamps.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def are_like(
     *,
     is_attacked: bool,
 ) -> bool:
-    """Return whether reference peers have a node's data of `owners`, and its unsigned data.
+    """Return whether reference peers announce a node's data of `owners`, and its unsigned data.
 
     is_attacked: unsigned data does not count, since peers and nodes may merge the data of hostile
                  peers differently.

@@ -48,7 +48,7 @@ CALM_LOOKS: Final = 5  # one look may fall between two messages
 HOP_MS: Final = BROADCAST_DELAY_MS + 60
 """Limit for a change to pass one link without faults: the pace window and a few round trips."""
 
-VOID_MS: Final = 200
+LOST_MS: Final = 200
 """Time during which all frames are lost after the faulty time, in half of the runs."""
 
 _WRITES: Final = 300  # enough for concurrent writes on every node
@@ -63,7 +63,7 @@ SLICE_MS: Final = 500
 EXCLUSION_MS: Final = 200
 """Time within which all others exclude a node, or admit it."""
 
-MYSELF_MS: Final = 4_000
+COPY_REDIAL_MS: Final = 4_000
 """Pause before a node dials its own copy again, which closes the connection at once."""
 
 LOOK_MS: Final = 250
@@ -94,22 +94,21 @@ class SimOutcome:
 class Simulation:
     """A run of a cluster.
 
-    kinds:             what each node replicates; default: one lattice, made of
-    lattice, workload: the lattice, and what users write; default: the standard root, and
-    checkers:          its checkers; default: the standard ones.
-    links:             (dialler, acceptor) pairs of node numbers; default: drawn.
-    hostile:           number of hostile peers, each linked to all nodes.
-    references:        number of peers with the habits of the reference node. Some nodes dial each,
-                       and it dials some of them.
-    clones:            number of copies of one node, with its key, that begin to run beside it.
-    hosting:           whether nodes limit what strangers may store; then honest data must become
-                       equal.
-    settle:            whether faults stop in the end and all nodes must become equal (liveness), or
-                       go on to the end (safety).
-    disks:             whether nodes keep their data on simulated disks, or in memory.
-    writes:            number of writes in a faulty time of `duration_ms`; there are as many faulty
-                       times as `events_min` events need.
-    keep:              number of last events to keep as lines.
+    kinds:       kinds of replicas that every node hosts; default: a lattice alone.
+    lattice:     of that default; default: the standard root. With it come `workload`, what users
+                 write, `checkers`, and `hosting`, whether nodes limit what strangers may store:
+                 then only honest data must become equal.
+    links:       (dialler, acceptor) pairs of node numbers; default: drawn.
+    hostile:     number of hostile peers, each linked to all nodes.
+    references:  number of peers that behave like the reference node. Some nodes dial each, and it
+                 dials some of them.
+    clones:      number of copies of one node, with its key, that begin to run beside it.
+    settle:      whether faults stop in the end and all nodes must become equal (liveness), or go on
+                 to the end (safety).
+    disks:       whether nodes keep their data on simulated disks, or in memory.
+    writes:      number of writes in a faulty time of `duration_ms`; there are as many faulty times
+                 as `events_min` events need.
+    keep:        number of last events to keep as lines.
 
     Raises: ValueError: kinds are given together with parts of the default lattice.
     """
@@ -146,7 +145,7 @@ class Simulation:
         if kinds is None:
             kinds = [standard_kind(lattice, workload, checkers, hosting=hosting)]
         elif hosting or (lattice, workload, checkers) != (None, None, None):
-            raise ValueError("kinds bring their lattices, workloads and checkers along")
+            raise ValueError("give lattice, workload, checkers and hosting without kinds")
         self._world = SimWorld(self.timeline, self.network, kinds, pace=pace or Pace(), disks=disks)
         self._world.on_end = self._ended
         self._world.on_failing = self._failing
@@ -206,12 +205,12 @@ class Simulation:
             self._plan()
             self.run_for(self._duration_ms)
             while self.timeline.events < self._events_min:  # a short run proves little
-                self._go_on()
+                self._add_faulty_time()
             if self._settle:
                 self._heal()  # once faults stop, all nodes must become equal
-                self._speak_into_the_void()
+                self._lose_last_messages()
                 self._converge()
-                self._be_quick()
+                self._write_in_bursts()
             for watch in self._world.watches:
                 for checker in watch.checkers:
                     checker.at_rest(watch.up())
@@ -286,8 +285,8 @@ class Simulation:
                 self.timeline.after(dice.below(20), partial(self._link, *pair))
         reference.begin()
 
-    def _go_on(self) -> None:
-        """Add another faulty time, or the part of it that is needed for enough events."""
+    def _add_faulty_time(self) -> None:
+        """Run another faulty time, or as much of it as is needed for enough events."""
         self._plan()
         end_ms = self.timeline.now_ms + self._duration_ms
         # In slices: no more events than are needed.
@@ -476,26 +475,25 @@ class Simulation:
         delay_ms = self._redials.between(20, 400)
         keys = [self._by_name[name].keys for name in (dialler, acceptor) if name in self._by_name]
         if len(keys) == 2 and keys[0] is keys[1]:  # a node and its copy
-            delay_ms += MYSELF_MS
+            delay_ms += COPY_REDIAL_MS
         self.timeline.after(delay_ms, partial(self._dial, dialler, acceptor))
 
     # --- afterwards ---------------------------------------------------------------------------
 
-    def _speak_into_the_void(self) -> None:
-        """Lose all last messages, so that only the periodic statement can repair it."""
+    def _lose_last_messages(self) -> None:
+        """Lose all messages about last writes, so that only the periodic statement spreads them."""
         dice = self._dice.fork("void")
         if dice.chance(0.5):
             return
         self._await_calm()
         names = [node.name for node in self.nodes]
         pairs = [(one, other) for one in names for other in names if one != other]
-        self.timeline.record("", "nobody hears anybody")
-        # Lossy: what is said now is never heard.
-        self.network.block(pairs, self.timeline.now_ms + VOID_MS, lossy=True)
+        self.timeline.record("", "all frames are lost")
+        self.network.block(pairs, self.timeline.now_ms + LOST_MS, lossy=True)
         for node in self.nodes:
             if node.is_up:
                 self.write(node, dice)
-        self.timeline.run(self.timeline.now_ms + VOID_MS)
+        self.timeline.run(self.timeline.now_ms + LOST_MS)
 
     def _await_calm(self) -> None:
         """Let the nodes finish their exchanges."""
@@ -518,7 +516,7 @@ class Simulation:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all nodes run and announce the same."""
+        """Whether all nodes run and announce the same state."""
         if not all(node.is_up for node in self.nodes):
             return False
         return len({node.state for node in self.nodes}) == 1  # one state for all
@@ -543,7 +541,7 @@ class Simulation:
             self._converge_references()
 
     def _converge_references(self) -> None:
-        """Expect the same on nodes and reference peers, with owners' slots as they were signed."""
+        """Wait until nodes and reference peers are equal, with all slots as their owners signed."""
         end_ms = self.timeline.now_ms + CONVERGE_MS
         while self.timeline.now_ms < end_ms and not (self.is_equal and self._are_like()):
             self.timeline.run(self.timeline.now_ms + LOOK_MS)
@@ -561,7 +559,7 @@ class Simulation:
         data, attacked = self.nodes[0].data, bool(self._hostile)
         return are_like(self.references, data, self._single_owners, is_attacked=attacked)
 
-    def _be_quick(self) -> None:
+    def _write_in_bursts(self) -> None:
         """Write in quick succession: no update may wait for the periodic statement of the root."""
         self._await_calm()
         dice = self._dice.fork("burst")
@@ -598,7 +596,7 @@ class Simulation:
             return
         roots = [node.state for node in self.nodes]
         for node, root in zip(self.nodes, roots, strict=True):
-            node.end(power_failure=True)  # all of them at once: nobody can bring anything back
+            node.end(power_failure=True)  # before its peers could send it anything again
             node.start()
             if not node.is_up or node.state != root:  # the very root that was announced
                 raise Violation("durability", f"{node.name} comes back with another root")

@@ -1,8 +1,8 @@
-"""Attackers of Weaver stores: admitted members that do what no honest member does.
+"""Attackers of Weaver stores: admitted members that break the protocol.
 
 An attacker has a connection to every node and a stream for each store. From time to time it makes
-an attack, and it answers what nodes ask in its own manner. It signs one chain without a fork: two
-branches would keep honest nodes apart for ever, which is the rule and no fault.
+an attack, and it answers requests in its own manner. It signs one chain without a fork: of two
+branches each node keeps the one that it met first, so honest nodes would never become equal.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StoreKnowledge:
         return varint(zigzag) + body
 
 
-Arm = Callable[[StoreKnowledge, Dice], Iterable[bytes]]
+WeaverAttack = Callable[[StoreKnowledge, Dice], Iterable[bytes]]
 
 
 def _invented(dice: Dice, most: int = _HASHES_MAX) -> tuple[bytes, ...]:
@@ -122,7 +122,7 @@ def withhold(know: StoreKnowledge, dice: Dice) -> Iterator[bytes]:
 
 
 def write(know: StoreKnowledge, _dice: Dice) -> Iterator[bytes]:
-    """Push an intention that is as it should be, as a member may."""
+    """Push a valid intention, as any member may."""
     yield know.frame(0, NewsMessage((know.sign(b"").encode(),)))
 
 
@@ -144,7 +144,7 @@ def compare(know: StoreKnowledge, dice: Dice) -> Iterator[bytes]:
 
 
 def answer_unasked(know: StoreKnowledge, dice: Dice) -> Iterator[bytes]:
-    """Answer exchanges that nobody began, and end others."""
+    """Answer exchanges that no side began, and end others."""
     for exchange in (-1, -dice.between(1, 40), know.exchange()):
         bodies: tuple[Message | bytes, ...] = (
             PeerMessage(intention_response=IntentionResponse(know.store_id, True, ())),
@@ -170,7 +170,7 @@ def ask_much(know: StoreKnowledge, dice: Dice) -> Iterator[bytes]:
         yield know.frame(know.exchange(), body)
 
 
-ARMS: Final[tuple[Arm, ...]] = (
+WEAVER_ATTACKS: Final[tuple[WeaverAttack, ...]] = (
     garble,
     repeat,
     announce,
@@ -196,7 +196,7 @@ def refuse(know: StoreKnowledge, exchange: int, _asked: PeerMessage, _dice: Dice
 
 
 def lie(know: StoreKnowledge, exchange: int, asked: PeerMessage, dice: Dice) -> bytes | None:
-    """Say that there is nothing, or give what was not asked for."""
+    """Answer that nothing is to be sent, or send an intention that was not asked for."""
     if asked.reconcile_payload is not None:
         message = PeerMessage(
             reconcile_payload=ReconcilePayload(know.store_id, (RangeMessage(done=True),))
@@ -227,23 +227,23 @@ class WeaverAttacker(ScriptedPeer):
         self._dice = dice
         self._stores = {one: StoreKnowledge(one[1], key) for one in stores}
         self._streams: dict[tuple[str, HostName], FrameBuffer] = {}
-        # Few arms an attacker: each run shows something else.
-        self._arms = [dice.pick(ARMS) for _ in range(3)]
+        # Few attacks an attacker, so that runs differ.
+        self._attacks = [dice.pick(WEAVER_ATTACKS) for _ in range(3)]
         self._manner = dice.pick(WEAVER_MANNERS)
         self._pause_ms = dice.pick((600, 1_500, 4_000))
 
     def begin(self) -> None:
-        arms = ", ".join(arm.__name__ for arm in self._arms)
-        self._timeline.record(self.name, f"will {arms}; asked: {self._manner.__name__}")
+        names = ", ".join(one.__name__ for one in self._attacks)
+        self._timeline.record(self.name, f"will {names}; asked: {self._manner.__name__}")
         self._act()
 
     def _act(self) -> None:
         if self._buffers:
             connection = self._dice.pick(list(self._buffers))
             store = self._dice.pick(list(self._stores))
-            arm = self._dice.pick(self._arms)
-            self._timeline.record(self.name, f"does {arm.__name__} on {connection}")
-            for payload in arm(self._stores[store], self._dice):
+            attack = self._dice.pick(self._attacks)
+            self._timeline.record(self.name, f"does {attack.__name__} on {connection}")
+            for payload in attack(self._stores[store], self._dice):
                 self._say(connection, store, payload)
         self._timeline.after(1 + self._dice.below(2 * self._pause_ms), self._act)
 

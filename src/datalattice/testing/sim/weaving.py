@@ -164,7 +164,7 @@ class WeaverHost(SimHost):
             return frozenset(view.iter_hashes(HASH_START, HASH_END))
 
     def lacking(self, names: Collection[bytes]) -> Collection[bytes]:
-        # One look at the log for all of them: they are asked for at every acknowledgement.
+        # One pass over the log: this is called at every acknowledgement, with all names.
         return frozenset(names).difference(self.held)
 
     def is_durable(self, name: bytes) -> bool:
@@ -174,7 +174,7 @@ class WeaverHost(SimHost):
         return name in (self.node.disk.durable(f"{self._folder}/journal") or b"")
 
     def told(self, payload: bytes) -> Collection[bytes] | None:
-        """Return the hashes of the intentions that a message has or lists; None: of nothing."""
+        """Return the hashes of the intentions that a message has or lists; None: it has none."""
         exchange, at = read_varint(payload, 0)
         if exchange == 0:
             news = NewsMessage.decode(payload[at:])
