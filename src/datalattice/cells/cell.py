@@ -160,6 +160,10 @@ class Cell:
         """Return the kids read from the encoding of a closed cell."""
         raise UsageError(type(self).__name__ + " is not a concrete kind of cell")
 
+    def _is_closed(self) -> bool:
+        """Return whether the kids are not listed: all that the encoding refers to is stored."""
+        return self._kids is None
+
     def _children(self) -> list[object]:
         """Return every kid in use (values and Refs)."""
         return self._open()
@@ -453,10 +457,14 @@ def put_plain(out: BytesWriter, kid: object) -> bool:
 
 
 def put_kids(out: BytesWriter, kids: list[object], start: i64, stop: i64, depth: int) -> None:
-    """Append the kids from `start` to before `stop` as their parent holds them.
+    """Append the kids from `start` to before `stop` as their parent holds them."""
+    hash_kids(kids, start, stop, depth)
+    for place in range(start, stop):
+        put_kid(out, kids, place, depth)
 
-    Those that are too long to be embedded are hashed together: see `sha3_256_many`.
-    """
+
+def hash_kids(kids: list[object], start: i64, stop: i64, depth: int) -> None:
+    """Hash the kids that are too long to be embedded together: see `sha3_256_many`."""
     places: list[i64] = []
     encodings: list[bytes] = []
     for place in range(start, stop):
@@ -483,8 +491,6 @@ def put_kids(out: BytesWriter, kids: list[object], start: i64, stop: i64, depth:
             else:
                 # Boxed with its hash, so that a chunk or a long string is hashed once.
                 kids[places[i]] = Ref(digests[i], None, kid, present=True)
-    for place in range(start, stop):
-        put_kid(out, kids, place, depth)
 
 
 def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> None:

@@ -89,7 +89,7 @@ class Holes:
                 seen.add(id(kid))
                 if kid._encoding is not None and self._is_named(kid.hash):
                     return True
-                if kid._kids is None and kid._encoding is not None:
+                if kid._is_closed() and kid._encoding is not None:
                     if self._are_named(kid._encoding):
                         return True
                 else:

@@ -20,7 +20,6 @@ from mypy_extensions import i64, u8
 from datalattice.cells.blobs import Chunked
 from datalattice.cells.cell import (
     NO_KIDS,
-    TAG_REF,
     Cell,
     Loader,
     Ref,
@@ -29,7 +28,9 @@ from datalattice.cells.cell import (
     admit,
     broken,
     deref,
+    hash_kids,
     kid_hash,
+    put_kid,
     put_kids,
     put_vlq,
     same,
@@ -46,7 +47,7 @@ from datalattice.cells.trie import agree, digit_at, pair_of, pairs_of
 from datalattice.cells.triejoin import ABSENT, JoinEntries
 from datalattice.cells.work import Work
 from datalattice.errors import TypeMismatch
-from datalattice.limits import HASH_BYTES, INDEX_KEY_BYTES
+from datalattice.limits import INDEX_KEY_BYTES
 
 TAG_INDEX: Final = 0x84
 
@@ -88,16 +89,37 @@ def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
     return min(position, limit)
 
 
+class Edit:
+    """The children of an index node that differ from those of a stored node with the same digits.
+
+    A write to a stored node parses, encodes and compares only the children on its way; the bytes of
+    all others are copied from the stored encoding.
+
+    Shapes: base: encoding of the stored node, whose references `loader` loads. digits: the mask of
+            `kids`, the children that replace those in `base` or are added to them.
+    """
+
+    __slots__ = ("base", "digits", "kids", "loader")
+
+    def __init__(self, base: bytes, loader: Loader, digits: i64, kids: list[object]) -> None:
+        self.base: Final = base
+        self.loader: Final = loader
+        self.digits: Final[i64] = digits
+        self.kids: Final = kids
+
+
 class Index(Cell):
     """An immutable mapping ordered by the bytes of its keys.
 
     Keys are bytes, str, Keyword, Symbol, Address or Extension. Get, put and remove touch one path.
     """
 
-    __slots__ = ("_count", "_depth", "_has_entry", "_mask", "_passed", "_sample")
+    __slots__ = ("_count", "_depth", "_edit", "_has_entry", "_mask", "_passed", "_sample")
 
     _count: i64
     _depth: i64
+    _edit: Edit | None
+    """With `_kids` None: how the children differ from stored ones. None: the node is closed."""
     _mask: i64
     _has_entry: bool
     _passed: i64
@@ -110,6 +132,7 @@ class Index(Cell):
         super().__init__()
         self._count = 0
         self._depth = 0
+        self._edit = None
         self._mask = 0
         self._has_entry = False
         self._passed = 0
@@ -129,6 +152,10 @@ class Index(Cell):
         out = BytesWriter()
         out.append(u8(TAG_INDEX))
         put_vlq(out, self._count)
+        edit = self._edit
+        if edit is not None:
+            self._build_edited(out, edit, depth)
+            return out.getvalue()
         kids = self._open()
         start: i64 = 0
         # [84][n][00, or 80 and the entry whose key ends here][depth][mask 2 bytes][refs]; one entry
@@ -145,36 +172,86 @@ class Index(Cell):
         put_kids(out, kids, start, len(kids), depth)
         return out.getvalue()
 
+    def _build_edited(self, out: BytesWriter, edit: Edit, depth: int) -> None:
+        """Append all after the count: children that did not change as their bytes in the base."""
+        base, kids = edit.base, edit.kids
+        hash_kids(kids, 0, len(kids), depth)
+        at: i64 = read_vlq(base, 1, len(base))[1]
+        fork: i64 = _fork_at(base, self._has_entry)
+        out.write(base[at : fork + 1])
+        out.append(u8(self._mask >> 8))
+        out.append(u8(self._mask & 0xFF))
+        known: i64 = (base[fork + 1] << 8) | base[fork + 2]
+        at = fork + 3
+        copied: i64 = at
+        fresh: i64 = 0
+        rest: i64 = edit.digits
+        while rest:
+            bit: i64 = rest & -rest
+            rest &= rest - 1
+            while known and (known & -known) < bit:
+                known &= known - 1
+                at = skip_kid(base, at)
+            if at > copied:
+                out.write(base[copied:at])
+            if known & bit:
+                known &= known - 1
+                at = skip_kid(base, at)
+            copied = at
+            put_kid(out, kids, fresh, depth)
+            fresh += 1
+        out.write(base[copied:])
+
     def _parse(self) -> list[object]:
-        data = self._encoding
+        edit = self._edit
+        data, loader = self._encoding, self._loader
+        if edit is not None:
+            data, loader = edit.base, edit.loader
         assert data is not None
         at: i64 = read_vlq(data, 1, len(data))[1]
         if self._count == 0:
             return []
         if self._count == 1:
-            return read_kids(data, at, 2, self._loader)[0]
-        kids: list[object] = []
-        if self._has_entry:
-            kids = read_kids(data, at + 1, 2, self._loader)[0]
-        at = self._fork()
-        kids.extend(read_kids(data, at, bit_count(self._mask), self._loader)[0])
-        return kids
+            return read_kids(data, at, 2, loader)[0]
+        start: i64 = 2 if self._has_entry else 0
+        kids = read_kids(data, at + 1, start, loader)[0]
+        at = _fork_at(data, self._has_entry)
+        mask: i64 = (data[at + 1] << 8) | data[at + 2]
+        kids.extend(read_kids(data, at + 3, bit_count(mask), loader)[0])
+        return kids if edit is None else _overlaid(kids, mask, start, edit.digits, edit.kids)
 
-    def _fork(self) -> i64:
-        """Read depth and mask of a closed node with children; return where these begin."""
-        data = self._encoding
-        assert data is not None
-        at: i64 = read_vlq(data, 1, len(data))[1] + 1
-        if self._has_entry:
-            at = skip_kid(data, skip_kid(data, at))
-        self._depth = data[at]
-        self._mask = (data[at + 1] << 8) | data[at + 2]
-        return at + 3
+    def _close(self, loader: Loader) -> None:
+        # In this order: another thread that finds no kids finds the edit, or else the loader.
+        self._loader = loader
+        self._kids = None
+        self._edit = None
+
+    def _is_closed(self) -> bool:
+        return self._kids is None and self._edit is None
 
     def _is_stored(self) -> bool:
-        """Return whether the node is closed, and its loader caches what it loads."""
+        """Return whether the encoding refers to what a loader has, which caches what it loads."""
         loader = self._loader
-        return self._kids is None and loader is not None and not isinstance(loader, UncachedLoader)
+        return loader is not None and not isinstance(loader, UncachedLoader)
+
+    def _edited_child(self, edit: Edit, digit: i64) -> object:
+        """Return the child under a digit of the mask of an edited node."""
+        bit: i64 = 1 << digit
+        if edit.digits & bit:
+            return edit.kids[bit_count(edit.digits & (bit - 1))]
+        return _child_in(edit.base, self._has_entry, digit, edit.loader)
+
+    def _peek_child(self, digit: i64) -> object:
+        """Return the child under a digit of the mask, and leave a closed node closed."""
+        kids = self._kids
+        if kids is not None:
+            return kids[self._slot(digit)]
+        edit = self._edit
+        if edit is not None:
+            return self._edited_child(edit, digit)
+        data = self._encoding
+        assert data is not None
+        return _child_in(data, self._has_entry, digit, self._loader)
 
     def _child(self, digit: i64) -> object:
         """Return the child under a digit of the mask.
@@ -184,15 +261,10 @@ class Index(Cell):
         all of them. The second look-up of a key opens the lowest node of the path, and each later
         one the next node above.
         """
-        data, loader = self._encoding, self._loader
-        if data is not None and loader is not None and self._is_stored():
-            at = self._fork()
-            for _ in range(bit_count(self._mask & ((1 << digit) - 1))):
-                at = skip_kid(data, at)
-            if data[at] == TAG_REF:
-                child: object = loader.load(data[at + 1 : at + 1 + HASH_BYTES])
-            else:
-                child = read_kids(data, at, 1, loader)[0][0]
+        if self._kids is None and (self._edit is not None or self._is_stored()):
+            child = self._peek_child(digit)
+            if type(child) is Ref:
+                child = child.resolve()
             bit: i64 = 1 << digit
             if not self._passed & bit:
                 self._passed |= bit
@@ -203,8 +275,8 @@ class Index(Cell):
 
     def _held(self) -> Value:
         """Return the value of the node's own entry; the second call opens a stored node."""
-        data = self._encoding
-        if data is None or self._count > 1 or self._sample is not None or not self._is_stored():
+        is_first = self._count == 1 and self._sample is None
+        if not is_first or self._kids is not None or not self._is_stored():
             return deref(self._open()[1])
         entry = self._parse()
         self._sample = key_bytes(deref(entry[0]))
@@ -219,10 +291,12 @@ class Index(Cell):
         """Return the key bytes of this node's own entry."""
         if self._count == 1 and self._sample is not None:
             return self._sample
-        kids, data = self._kids, self._encoding
+        kids, edit = self._kids, self._edit
+        data = self._encoding if edit is None else edit.base
         if kids is None and data is not None:
             at: i64 = read_vlq(data, 1, len(data))[1]
-            kids = read_kids(data, at if self._count == 1 else at + 1, 1, self._loader)[0]
+            loader = self._loader if edit is None else edit.loader
+            kids = read_kids(data, at if self._count == 1 else at + 1, 1, loader)[0]
         return key_bytes(deref(self._open()[0] if kids is None else kids[0]))
 
     def _any(self) -> bytes:
@@ -234,7 +308,7 @@ class Index(Cell):
                 fits = self._count == 1 or 2 * len(sample) == self._depth
             else:
                 first: i64 = bit_count((self._mask & -self._mask) - 1)
-                sample = index_node(self._child(first), self._count, self._depth)._any()
+                sample = index_node(self._peek_child(first), self._count, self._depth)._any()
                 fits = 2 * len(sample) > self._depth
             # Checked where it is read first: a foreign tree may have any key anywhere.
             if not fits:
@@ -538,6 +612,69 @@ def _node(
     return made
 
 
+def _fork_at(data: bytes, has_entry: bool) -> i64:
+    """Return where the depth is in the encoding of a node with children."""
+    at: i64 = read_vlq(data, 1, len(data))[1] + 1
+    return skip_kid(data, skip_kid(data, at)) if has_entry else at
+
+
+def _child_in(data: bytes, has_entry: bool, digit: i64, loader: Loader | None) -> object:
+    """Return the child under a digit of the mask in the encoding of a node."""
+    at: i64 = _fork_at(data, has_entry)
+    mask: i64 = (data[at + 1] << 8) | data[at + 2]
+    at += 3
+    for _ in range(bit_count(mask & ((1 << digit) - 1))):
+        at = skip_kid(data, at)
+    return read_kids(data, at, 1, loader)[0][0]
+
+
+def _with_kids(node: Index, digits: i64, fresh: list[object], count: i64) -> Index:
+    """Return a node with `fresh` as its children under the digits of a mask.
+
+    count: the entries that it has then.
+    """
+    mask: i64 = node._mask | digits
+    edit, data, loader = node._edit, node._encoding, node._loader
+    if edit is None and data is not None and loader is not None and node._is_stored():
+        edit = Edit(data, loader, 0, NO_KIDS)
+    if edit is not None:
+        changed = _overlaid(edit.kids, edit.digits, 0, digits, fresh)
+        made = _node(count, node._has_entry, node._depth, mask, changed, node._any())
+        made._edit = Edit(edit.base, edit.loader, edit.digits | digits, changed)
+        made._kids = None
+        return made
+    start: i64 = 2 if node._has_entry else 0
+    kids = _overlaid(node._peek(), node._mask, start, digits, fresh)
+    return _node(count, node._has_entry, node._depth, mask, kids, node._any())
+
+
+def _overlaid(
+    kids: list[object], mask: i64, start: i64, digits: i64, fresh: list[object]
+) -> list[object]:
+    """Return `kids`, from `start` on children by `mask`, with those of `digits` put or replaced."""
+    if not digits & (digits - 1):
+        made = kids[:]
+        at: i64 = start + bit_count(mask & (digits - 1))
+        if mask & digits:
+            made[at] = fresh[0]
+        else:
+            made.insert(at, fresh[0])
+        return made
+    made = kids[:start]
+    at = start
+    new: i64 = 0
+    for digit in range(16):
+        bit: i64 = 1 << digit
+        if digits & bit:
+            made.append(fresh[new])
+            new += 1
+        elif mask & bit:
+            made.append(kids[at])
+        if mask & bit:
+            at += 1
+    return made
+
+
 def closed_index(data: bytes, loader: Loader | None) -> Index:
     """Return the closed index with this encoding (tag 84)."""
     count, at = read_vlq(data, 1, len(data))
@@ -548,7 +685,9 @@ def closed_index(data: bytes, loader: Loader | None) -> Index:
     made._encoding = data
     made._loader = loader
     if count > 1:
-        made._fork()
+        fork: i64 = _fork_at(data, made._has_entry)
+        made._depth = data[fork]
+        made._mask = (data[fork + 1] << 8) | data[fork + 2]
     return made
 
 
@@ -558,7 +697,6 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
         return _entry(raw, key, value)
     length: i64 = 2 * len(raw)
     sample = node._any()
-    kids = node._peek()
     end: i64 = 2 * len(sample) if count == 1 else node._depth
     fork: i64 = min(common_key_digits(raw, sample, known), end)
     if fork < end:
@@ -573,6 +711,7 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
         pair: list[object] = [node, fresh] if own < new else [fresh, node]
         return _node(count + 1, False, fork, (1 << own) | (1 << new), pair, sample)
     if length == end:  # the new key is that of this node's own entry
+        kids = node._peek()
         if node._has_entry:
             if same_kid(kids[0], key) and unchanged(kids[1], value):
                 return node
@@ -580,25 +719,15 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
         return _node(count + 1, True, node._depth, node._mask, [key, value, *kids], raw)
     digit: i64 = digit_at(raw, end)
     if count == 1:
+        kids = node._peek()
         return _node(2, True, end, 1 << digit, [kids[0], kids[1], _entry(raw, key, value)], sample)
-    slot: i64 = node._slot(digit)
-    fresh_kids = kids[:]
-    if node._mask & (1 << digit):
-        child = index_node(kids[slot], count, end)
-        grown = _put(child, raw, key, value, end + 1)
-        if grown is child:
-            return node
-        fresh_kids[slot] = grown
-        return _node(
-            count + grown._count - child._count,
-            node._has_entry,
-            end,
-            node._mask,
-            fresh_kids,
-            sample,
-        )
-    fresh_kids.insert(slot, _entry(raw, key, value))
-    return _node(count + 1, node._has_entry, end, node._mask | (1 << digit), fresh_kids, sample)
+    if not node._mask & (1 << digit):
+        return _with_kids(node, 1 << digit, [_entry(raw, key, value)], count + 1)
+    child = index_node(node._peek_child(digit), count, end)
+    grown = _put(child, raw, key, value, end + 1)
+    if grown is child:
+        return node
+    return _with_kids(node, 1 << digit, [grown], count + grown._count - child._count)
 
 
 def _union(own: Index, new: Index, known: i64) -> Index:
@@ -636,48 +765,34 @@ def _union(own: Index, new: Index, known: i64) -> Index:
 
 
 def _side_by_side(own: Index, new: Index) -> Index:
-    """Return the union of two open nodes of one depth whose keys agree up to there."""
-    kids, others = own._peek(), new._peek()
+    """Return the union of two nodes of one depth whose keys agree up to there."""
     fresh: list[object] = []
-    at: i64 = 0
-    other_at: i64 = 0
+    digits: i64 = 0
     count: i64 = own._count
-    changed = False
-    if own._has_entry:
-        fresh = kids[:2]
-        at = 2
-    if new._has_entry:
-        if not own._has_entry:
-            count += 1
-            changed = True
-        elif not (same_kid(kids[0], others[0]) and same_kid(kids[1], others[1])):
-            changed = True
-        if changed:
-            fresh = others[:2]
-        other_at = 2
     for digit in range(16):
-        mine, theirs = own._mask & (1 << digit), new._mask & (1 << digit)
-        if theirs:
-            below = index_node(others[other_at], new._count, new._depth)
-            grown = below
-            if mine:
-                child = index_node(kids[at], own._count, own._depth)
-                grown = _union(child, below, own._depth + 1)
-                changed = changed or grown is not child
-                count += grown._count - child._count
-                at += 1
-            else:
-                count += below._count
-                changed = True
-            fresh.append(grown)
-            other_at += 1
-        elif mine:
-            fresh.append(kids[at])
-            at += 1
-    if not changed:
-        return own
-    has_entry = own._has_entry or new._has_entry
-    return _node(count, has_entry, own._depth, own._mask | new._mask, fresh, own._any())
+        bit: i64 = 1 << digit
+        if not new._mask & bit:
+            continue
+        grown = index_node(new._peek_child(digit), new._count, new._depth)
+        if own._mask & bit:
+            child = index_node(own._peek_child(digit), own._count, own._depth)
+            grown = _union(child, grown, own._depth + 1)
+            if grown is child:
+                continue
+            count -= child._count
+        count += grown._count
+        digits |= bit
+        fresh.append(grown)
+    made = _with_kids(own, digits, fresh, count) if digits else own
+    if not new._has_entry:
+        return made
+    kids, entry = own._peek(), new._peek()[:2]
+    if own._has_entry and same_kid(kids[0], entry[0]) and same_kid(kids[1], entry[1]):
+        return made
+    if not own._has_entry:
+        count += 1
+    children = made._peek()[2 if own._has_entry else 0 :]
+    return _node(count, True, own._depth, made._mask, entry + children, own._any())
 
 
 def _with_below(node: Index, digit: i64, below: Index, wins: bool) -> Index:
@@ -685,13 +800,10 @@ def _with_below(node: Index, digit: i64, below: Index, wins: bool) -> Index:
 
     wins: whether they replace equal keys of the node.
     """
-    kids = node._peek()
-    slot: i64 = node._slot(digit)
-    fresh = kids[:]
     grown = below
     more: i64 = below._count
     if node._mask & (1 << digit):
-        child = index_node(kids[slot], node._count, node._depth)
+        child = index_node(node._peek_child(digit), node._count, node._depth)
         if wins:
             grown = _union(child, below, node._depth + 1)
             if grown is child:
@@ -699,11 +811,7 @@ def _with_below(node: Index, digit: i64, below: Index, wins: bool) -> Index:
         else:
             grown = _union(below, child, node._depth + 1)
         more = grown._count - child._count
-        fresh[slot] = grown
-    else:
-        fresh.insert(slot, grown)
-    mask: i64 = node._mask | (1 << digit)
-    return _node(node._count + more, node._has_entry, node._depth, mask, fresh, node._any())
+    return _with_kids(node, 1 << digit, [grown], node._count + more)
 
 
 def _remove(node: Index, raw: bytes) -> Index:

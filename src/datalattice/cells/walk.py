@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
-from datalattice.cells.index import Index
+from datalattice.cells.index import Edit, Index
 from datalattice.cells.maps import Map
 from datalattice.cells.message import branch_kids, cell_children
 from datalattice.cells.parse import read_value
@@ -82,13 +82,16 @@ def _branching(cell: Cell, encoding: bytes, home: Loader | None) -> list[object]
 
     A cell without references in its encoding has none, and is not opened.
     """
-    is_closed = cell._kids is None
+    is_closed = cell._is_closed()
     # All that a closed cell refers to is loaded by its own loader.
     if is_closed and home is not None and cell._loader is home:
         return []
     if not may_refer(encoding) or (is_closed and not branch_places(encoding)):
         return []
-    return [child for child in cell._children() if _may_branch(child)]
+    edit = cell._edit if isinstance(cell, Index) else None
+    # The other children are in the base, so `home` loads them.
+    kids = cell._children() if edit is None or edit.loader is not home else edit.kids
+    return [child for child in kids if _may_branch(child)]
 
 
 def _may_branch(kid: object) -> bool:
@@ -135,13 +138,24 @@ class OpenCells:
                 self._keep(value)
 
     def _keep(self, cell: Cell) -> None:
-        kids = cell._kids
-        if kids is None or not isinstance(cell, (Index, Map, Signed)):
+        if not self._keep_kids(cell, cell):
             cell._close(self._home)
-            return
-        cell._loader = self._home
-        cell._kids = self._kept(kids)
-        self._cells.append(cell)
+
+    def _keep_kids(self, cell: Cell, made: Cell) -> bool:
+        """Give `made`, the same cell as stored, the kids of `cell`; return whether it has any."""
+        edit = cell._edit if isinstance(cell, Index) else None
+        kids = cell._kids
+        if edit is not None and isinstance(made, Index):
+            kept = self._kept(edit.kids)
+            made._edit = Edit(made.encoding, self._home, edit.digits, kept)
+            made._kids = None
+        elif kids is not None and isinstance(made, (Index, Map, Signed)):
+            made._kids = self._kept(kids)
+        else:
+            return False
+        made._loader = self._home
+        self._cells.append(made)
+        return True
 
     def _kept(self, kids: list[object]) -> list[object]:
         """Return the kids of a stored cell, all of which load what they refer to from `home`."""
@@ -160,13 +174,11 @@ class OpenCells:
 
     def _copy(self, cell: Cell) -> Value:
         """Return a copy of an embedded cell; the original stays independent of the store."""
-        encoding, kids = cell.encoding, cell._kids
+        encoding = cell.encoding
         made = read_value(encoding, 0, len(encoding), self._home)
-        if kids is not None and isinstance(made, (Index, Map, Signed)):
-            made._kids = self._kept(kids)
-            self._cells.append(made)
-            if isinstance(made, Index) and isinstance(cell, Index):
-                made._sample = cell._sample  # else the next put reads one from far below
+        is_open = isinstance(made, Cell) and self._keep_kids(cell, made)
+        if is_open and isinstance(made, Index) and isinstance(cell, Index):
+            made._sample = cell._sample  # else the next put reads one from far below
         return made
 
 
