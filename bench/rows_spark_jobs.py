@@ -29,7 +29,7 @@ from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.jobs import audit, gc, load
 from datalattice.pipeline.jobs.audit import FACTS, AuditPlan, examine, read_facts
-from datalattice.pipeline.jobs.stores import for_tasks, parts_of
+from datalattice.pipeline.jobs.stores import for_tasks, store_partitions
 from datalattice.store import CellStore
 from datalattice.store.gc import extent_of
 
@@ -143,7 +143,7 @@ class Bench:
 
         with CellStore.open(self.store, read_only=True) as store:
             extent = extent_of(store)
-            work = AuditPlan(str(self.store), for_tasks(extent), parts_of(extent, None))
+            work = AuditPlan(str(self.store), for_tasks(extent), store_partitions(extent, None))
             sums, faults = examine(store, work, run)
         assert not faults
         cells: int = sums.cells

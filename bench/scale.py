@@ -26,8 +26,8 @@ from scale_sites import Push
 
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, FAN_OUT, HASH_BYTES
 from datalattice.pipeline.queue.options import parse_options
-from datalattice.pipeline.queue.plan import RECORDS_PER_TASK_MAX, TASKS_MAX, slices
-from datalattice.pipeline.queue.rows import batches
+from datalattice.pipeline.queue.plan import RECORDS_PER_TASK_MAX, TASKS_MAX, task_slices
+from datalattice.pipeline.queue.rows import slice_batches
 from datalattice.pipeline.queue.view import read_view
 from datalattice.pipeline.read_targets import encodings, open_target
 from datalattice.store import CellStore
@@ -127,7 +127,7 @@ def measured(folder: Path, records: int, value_bytes: int) -> Sizes:
     )
     source = open_target(options.target)
     view = read_view(source.root(), options, must_exist=True)
-    parts = slices(
+    parts = task_slices(
         view,
         {name: log.start for name, log in view.items()},
         {name: log.end for name, log in view.items()},
@@ -139,7 +139,9 @@ def measured(folder: Path, records: int, value_bytes: int) -> Sizes:
     for _ in range(3):  # the first one warms up
         begin = time.process_time()
         rows = sum(
-            batch.num_rows for part in parts for batch in batches(part, options, schema, fetch)
+            batch.num_rows
+            for part in parts
+            for batch in slice_batches(part, options, schema, fetch)
         )
         times.append(time.process_time() - begin)
     assert rows == records

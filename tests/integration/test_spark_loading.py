@@ -339,7 +339,7 @@ def test_records_are_exported_to_parquet(spark: Any, filled: Home, tmp_path: Pat
         "rows": 600,
     }
     assert rows_of(pq.read_table(target)) == EXPECTED
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists; name another target"):
         export(spark, "lattice.queue", str(target), options=options)
 
 
@@ -368,7 +368,7 @@ def test_records_are_exported_to_versions_of_a_delta_table(
 
     assert run() == 600
     assert rows_of(read().to_pyarrow_table()) == EXPECTED
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists; name another target"):
         run()
     run("append", endingOffsets='{"t": {"0": 10, "1": 0}}')
     assert (read().version(), read().to_pyarrow_table().num_rows) == (1, 610)

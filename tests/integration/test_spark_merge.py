@@ -87,4 +87,4 @@ def test_the_commands_merge_and_diff(tmp_path: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "~ :kv 0x" in shown
     assert run(["spark", "merge", inputs[0], "--store", inputs[0]]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists; name a new path" in capsys.readouterr().err

@@ -1,7 +1,4 @@
-"""Rows of Python objects as Arrow batches of bounded size.
-
-For the formats where speed is less important.
-"""
+"""Rows of Python objects as Arrow batches of bounded size, for formats with few or large rows."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def store_cells(
                 found = reader.read_many(batch, verify=verify)
                 for (hash, location), encoding in zip(batch, found, strict=True):
                     if encoding is None:
-                        reader.read(location)  # raises where it cannot be read
+                        reader.read(location)  # raises its own error if the bytes are unreadable
                         segment, offset, _ = locate(location)
                         reason = f"cell 0x{hash.hex()} does not fit its hash"
                         raise _damaged(reader.path(segment), offset, reason)

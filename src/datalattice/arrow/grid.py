@@ -62,7 +62,7 @@ def grid_types(table: GridTable, columns: Sequence[str], format: ValueFormat) ->
 
 @dataclass(frozen=True, slots=True)
 class GridRows:
-    """What rows are made of the entries of a table."""
+    """How the entries of a table become rows."""
 
     table: GridTable
     columns: Sequence[str]
@@ -81,14 +81,14 @@ class GridRows:
 
 
 _Columns = dict[str, object]
-"""Entries of a row by column; columns that are costly are there only if they are selected."""
+"""Entries of a row by column; costly ones only if their column is selected."""
 
 
 def _asset(venue: str, key: bytes, record: Value, wanted: GridRows) -> _Columns | None:
     text = record.get("metadata") if isinstance(record, Map) else None
     if not isinstance(text, (str, Text)):
         return None
-    metadata = _checked(key, str(text))
+    metadata = _checked_text(key, str(text))
     columns: _Columns = {"venue": venue, "asset": key.hex(), "metadata": str(text)}
     if "name" in wanted.columns or "content" in wanted.columns:
         found = read_metadata(metadata)
@@ -101,10 +101,10 @@ def _asset(venue: str, key: bytes, record: Value, wanted: GridRows) -> _Columns 
 def _meta(_venue: str, key: bytes, value: Value, _wanted: GridRows) -> _Columns | None:
     if not isinstance(value, (str, Text)):
         return None
-    return {"asset": key.hex(), "metadata": _checked(key, str(value))}
+    return {"asset": key.hex(), "metadata": _checked_text(key, str(value))}
 
 
-def _checked(key: bytes, text: str) -> str:
+def _checked_text(key: bytes, text: str) -> str:
     """Return a metadata text after comparing it with its id."""
     try:
         found = asset_id(text)
@@ -155,11 +155,12 @@ def _content(venue: str, key: bytes, value: Value, wanted: GridRows) -> _Columns
     if "content" in wanted.columns:
         # Checked before it is loaded: a few cells may represent a content of any length.
         check_size(f"the content {key.hex()}", size, wanted.content_bytes_max)
-        columns["content"] = _whole(key, bytes_range(value, 0, size))
+        columns["content"] = _checked_content(key, bytes_range(value, 0, size))
     return columns
 
 
-def _whole(key: bytes, data: bytes) -> bytes:
+def _checked_content(key: bytes, data: bytes) -> bytes:
+    """Return a content after comparing it with its hash."""
     declared = Map.of({"content": Map.of({"sha256": key.hex()})})
     try:
         check_content(declared, data)

@@ -49,7 +49,7 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class LogColumns:
-    """Which columns a range is read into."""
+    """The columns that a range is read into."""
 
     schema: pa.Schema
     key_format: ValueFormat

@@ -113,9 +113,9 @@ class Sheet:
 
     def check_room(self, size: i64) -> None:
         """Check that `size` more bytes fit into the text. Raises: LimitExceeded: they do not."""
-        whole: i64 = self._size + size
-        # It is below 0 if the sum of two 63-bit counts overflows.
-        if whole > self._byte_max or whole < 0:
+        total: i64 = self._size + size
+        # The sum of two 63-bit counts is below 0 if it overflows.
+        if total > self._byte_max or total < 0:
             raise LimitExceeded(
                 f"keys and values of one batch of rows take {int(self._size) + int(size)} bytes, "
                 f"more than the {self._byte_max} that it holds; leave out the column of the long "

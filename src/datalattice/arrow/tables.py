@@ -1,7 +1,7 @@
 """The data of a handle as Arrow batches: a queue, topic or feed, a database, a venue, a store.
 
-A `Table` is made of one state of the handle, so its rows belong together whatever is written
-meanwhile. Its batches are read as they are asked for.
+A `Table` is made of one state of the handle: its rows show no later write. Its batches are read
+when they are requested.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Values = Any
 
 
 class ReadCells(Protocol):
-    """Where the cells of a table are read."""
+    """Reads the cells of a table."""
 
     def __call__(self, hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for absent ones."""
@@ -66,18 +66,18 @@ class ReadCells(Protocol):
 
 
 class KeptRoot(Protocol):
-    """What keeps the cells of a table in the store while they are read."""
+    """Keeps the cells of a table in the store while they are read."""
 
     def renew(self) -> None:
-        """Keep them on."""
+        """Extend the time for which they are kept."""
 
     def release(self) -> None:
-        """Keep them no longer."""
+        """Allow the store to remove them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows that are still to be read."""
+    """Rows that are read when their batches are requested."""
 
     schema: pa.Schema
     batches: Callable[[ReadCells], Iterator[pa.RecordBatch]]
@@ -92,13 +92,13 @@ def table_of(handle: object, **_options: Any) -> Table:
     raise UsageError(f"{handle!r} has no rows")
 
 
-class _Reading:
-    """The batches of a table, which is kept until they are read or this is dropped."""
+class _KeptBatches:
+    """The batches of a table; its root is kept until they are read or this object is dropped."""
 
     def __init__(self, table: Table, source: ReadCells, kept: KeptRoot | None) -> None:
         self._batches = table.batches(source)
         self._kept = kept
-        # Also when nothing was read, and at the end of the process.
+        # Released also if nothing is read, and at the end of the process.
         self._release = weakref.finalize(self, kept.release) if kept is not None else None
 
     def __iter__(self) -> Self:
@@ -107,7 +107,7 @@ class _Reading:
     def __next__(self) -> pa.RecordBatch:
         try:
             batch = next(self._batches)
-        except BaseException:  # the end, too
+        except BaseException:  # also StopIteration at the end
             if self._release is not None:
                 self._release()
             raise
@@ -120,7 +120,7 @@ def reader_of(table: Table, source: ReadCells, kept: KeptRoot | None) -> pa.Reco
     """Return the reader of a table, which keeps its root until it is read or dropped."""
     import pyarrow as pa
 
-    return pa.RecordBatchReader.from_batches(table.schema, _Reading(table, source, kept))
+    return pa.RecordBatchReader.from_batches(table.schema, _KeptBatches(table, source, kept))
 
 
 # --- logs -----------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def _log_table(
 ) -> Table:
     import pyarrow as pa
 
-    # What is the same in every row of a handle is left out: it was named to get the handle.
-    varying: tuple[str, ...] = LOG_COLUMNS[2:2] if isinstance(handle, Queue) else LOG_COLUMNS[2:3]
+    # Columns with one value for the handle are left out: the caller has named that value.
+    varying: tuple[str, ...] = () if isinstance(handle, Queue) else ("partition",)
     if isinstance(handle, Feed):
         varying = ("owner", "partition")
     default = (*varying, "offset", "timestamp", "key", "value")
@@ -217,7 +217,7 @@ def _checked_fields(fields: pa.Schema) -> pa.Schema:
 
     twice = _repeated(fields.names)
     if twice:
-        raise UsageError(f"each field of `values` needs a name of its own, got twice: {twice}")
+        raise UsageError(f"the fields of `values` need different names, got twice: {twice}")
     for field in fields:
         try:
             pa.array([], pa.struct([field]))
@@ -263,7 +263,7 @@ def _structs(rows: list[object], kind: pa.StructType) -> pa.Array:
 
     made = pa.array(rows, kind)
     for field, column in zip(kind, made.flatten(), strict=True):
-        # pyarrow itself does not look: readers would take absent entries for zeros.
+        # pyarrow itself does not check it, and readers would take absent entries for zeros.
         if not field.nullable and column.null_count > made.null_count:
             raise pa.ArrowInvalid(f"{field.name!r} is absent, and the schema says not null")
     return made
@@ -393,7 +393,7 @@ def _chosen(columns: object, known: Sequence[str], default: Sequence[str]) -> tu
 
 
 def _repeated(names: Sequence[str]) -> str:
-    """Return the names that are there more than once, as text."""
+    """Return the names that occur more than once, separated by commas."""
     return ", ".join(sorted(name for name, count in Counter(names).items() if count > 1))
 
 
@@ -401,7 +401,7 @@ def _format(given: object, name: str, more: str = "") -> ValueFormat:
     formats = [one.value for one in ValueFormat]
     if given not in formats:
         raise UsageError(f"`{name}` is one of {', '.join(formats)}{more}, got {given!r}")
-    # In time: it would fail when the first row is read.
+    # Checked here, because the first row is read later.
     if given == ValueFormat.VARIANT.value and find_spec("pyspark") is None:
         raise UsageError(f"{name}='variant' needs pyspark: pip install 'datalattice[spark]'")
     return ValueFormat(given)
@@ -431,11 +431,11 @@ def loaded_rows(
 ) -> Iterator[tuple[list[object] | None, list[object]]]:
     """Yield the keys and values of up to `rows_max` rows at a time; keys are None without `key`.
 
-    table: a pyarrow table, batch or reader, or what hands out an Arrow stream, as data frames of
-           pandas and Polars and results of DuckDB do.
+    table: a pyarrow table, batch or reader, or another source of an Arrow stream, such as a data
+           frame of pandas or Polars or a result of DuckDB.
     value: the column of values; None: each value is a dict of all columns.
-    Raises: UsageError: `table` is another thing, or lacks a column or has it twice. TypeMismatch:
-            an entry cannot be a value.
+    Raises: UsageError: `table` is of another type, lacks a named column, or has two columns of one
+            name. TypeMismatch: an entry cannot be a value.
     """
     import pyarrow as pa
 
@@ -451,7 +451,7 @@ def loaded_rows(
         raise UsageError(f"`table` cannot be read as columns: {error}") from None
     names = reader.schema.names
     if twice := _repeated(names):  # a Map would keep one of them
-        raise UsageError(f"each column needs a name of its own, got twice: {twice}")
+        raise UsageError(f"the columns need different names, got twice: {twice}")
     for name in (key, value):
         if name is not None and name not in names:
             raise UsageError(f"there is no column {name!r}; the table has: {', '.join(names)}")

@@ -1,7 +1,7 @@
 """Conversion between values and columns, the same in every format.
 
-`to_column_value` is for formats with few or large rows. `pipeline.queue.leaves` makes the queue's
-rows directly from encodings, with the same result.
+`to_column_value` is for formats with few or large rows. `leaves` makes the rows of a log directly
+from encodings, with the same result.
 
 Source: docs/spark.md "Values as columns".
 """
@@ -80,10 +80,7 @@ def accepted_types(format: ValueFormat) -> tuple[str, ...]:
 
 
 class NotBytes(Exception):
-    """A value is neither Blob nor String, so it has no bytes.
-
-    The caller adds where the value was.
-    """
+    """A value is neither Blob nor String, so it has no bytes. The caller names the value."""
 
 
 def to_column_value(value: Value, format: ValueFormat) -> object:
@@ -147,15 +144,15 @@ def _unaccepted(column: object, format: ValueFormat) -> UsageError:
 
 
 def _utf8(text: str | Text) -> bytes:
-    """Return the bytes of a String; other implementations may store some that are not UTF-8."""
-    # The stored bytes, even those that are not UTF-8.
+    """Return the stored bytes of a String, also those that are not UTF-8."""
     return str(text).encode("utf-8", "surrogateescape")
 
 
 def variant_parts(json_text: str) -> dict[str, bytes]:
     """Return the variant of a JSON text as Arrow's struct.
 
-    Raises: LimitExceeded: it exceeds Spark's limits: 16 MiB, integers of 4,300 digits, and a depth.
+    Raises: LimitExceeded: it exceeds a limit of Spark: 16 MiB, integers of 4,300 digits, or the
+            depth that its parser takes.
     """
     from pyspark.errors import PySparkValueError
     from pyspark.sql.types import VariantVal
@@ -192,7 +189,6 @@ def plain(item: Any) -> object:
 
     Decimals without a fraction become ints, other decimals floats, times and dates ISO texts.
     """
-    # By type, depth first: a variant nests to any depth.
     if isinstance(item, dict):
         return {name: plain(inner) for name, inner in item.items()}
     if isinstance(item, list):

@@ -30,7 +30,7 @@ from datalattice.cells import (
     to_cell,
 )
 from datalattice.errors import DataLatticeError, UsageError
-from datalattice.pipeline.columns import entries
+from datalattice.pipeline.columns import python_entries
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,7 @@ def maps_of(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]
     # Then a map that is larger than one cell has a different tree of keys in each row.
     if shape is None or (dropped and not shape.is_leaf):
         return _one_by_one(rows, plan, cells)
-    columns = [column_of(rows, name, plan, cells) for name in names]
+    columns = [shape_column(rows, name, plan, cells) for name in names]
     return shape.encodings(columns, rows.num_rows, cells, drop_nils=dropped)
 
 
@@ -83,7 +83,7 @@ def _shape(names: tuple[str, ...]) -> Shape | None:
 
 def _one_by_one(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]:
     names = rows.schema.names
-    columns = [values_of(rows, name, plan) for name in names]
+    columns = [column_values(rows, name, plan) for name in names]
     made: list[bytes] = []
     for row in zip(*columns, strict=True):
         pairs = zip(names, row, strict=True)
@@ -93,13 +93,13 @@ def _one_by_one(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[by
     return made
 
 
-def values_of(rows: pa.RecordBatch, name: str, plan: MapPlan) -> list[Value]:
+def column_values(rows: pa.RecordBatch, name: str, plan: MapPlan) -> list[Value]:
     """Return the entries of a column as values.
 
     Raises: UsageError: an entry has no counterpart among values.
     """
     field = rows.schema.field(name)
-    given = entries(rows.column(name), name)
+    given = python_entries(rows.column(name), name)
     return _values(given, name, plan.converter(field))
 
 
@@ -113,8 +113,8 @@ def _values(given: Sequence[Any], name: str, convert: Convert) -> list[Value]:
 # --- columns --------------------------------------------------------------------------------
 
 
-def column_of(rows: pa.RecordBatch, name: str, plan: MapPlan, cells: CellList) -> Column:
-    """Return a column of rows in the form that `Shape` encodes. Raises: as `values_of`."""
+def shape_column(rows: pa.RecordBatch, name: str, plan: MapPlan, cells: CellList) -> Column:
+    """Return a column of rows in the form that `Shape` encodes. Raises: as `column_values`."""
     import pyarrow as pa
 
     field = rows.schema.field(name)
@@ -162,7 +162,7 @@ def _any(column: pa.Array, name: str, convert: Convert, cells: CellList) -> Colu
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):  # entries often repeat
         coded = column.dictionary_encode()
         column, codes = coded.dictionary, coded.indices.to_pylist()
-    values = _values(entries(column, name), name, convert)
+    values = _values(python_entries(column, name), name, convert)
     kids = [as_kid(value, cells) for value in values]
     if codes is not None:
         # A dictionary has no entry for NULL.

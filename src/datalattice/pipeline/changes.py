@@ -39,8 +39,8 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 STAND_MS: Final = 10 * 60 * 1_000
-"""After this time without changes a stream moves to the current root with an empty batch. Otherwise
-its lease would keep cells of an old root in the store for ever."""
+"""Time without changes after which a stream moves to the current root with an empty batch.
+Otherwise its lease would keep the cells of an old root in the store for ever."""
 
 _POSITION_VERSION: Final = 1
 """Version of the checkpointed form of a position."""
@@ -87,8 +87,7 @@ class ReadPosition:
         Raises: UsageError: the checkpoint is of another version or another source.
         """
         root, time_ms = form.get("root"), form.get("time")
-        # The checkpoint of another format may have no time where this one has one, or the other way
-        # round.
+        # Whether there is a time distinguishes the checkpoints of formats with and without expiry.
         if form.get("version") == _POSITION_VERSION and isinstance(time_ms, int) is has_time:
             found = hash_of(root) if isinstance(root, str) and root.startswith("0x") else None
             if found is not None or (root is None and "root" in form):
@@ -120,7 +119,7 @@ class ChangePlanner(FormatReader[OptionsT]):
     """Base of readers that plan the difference of two roots; a format adds `differences`."""
 
     rows_are: ClassVar[str]
-    """What the rows are, in warnings."""
+    """The plural noun for the rows in warnings, such as "keys"."""
     has_time: ClassVar[bool] = False
     """Whether entries of the format expire, so that positions contain a time."""
 

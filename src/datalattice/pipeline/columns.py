@@ -65,7 +65,7 @@ def checked_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
-def slices(rows: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
+def row_slices(rows: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
     """Yield slices of 1 to `rows_max` rows and about `bytes_max` bytes each."""
     if not rows.num_rows:
         return
@@ -93,7 +93,7 @@ def check_known(
             )
 
 
-def check_name(name: str, what: str) -> None:
+def check_name_length(name: str, what: str) -> None:
     """Check the length of a topic's or database's name. Raises: UsageError: it is too long."""
     size = len(name.encode())
     # "Up to 4,096 bytes" (docs/spark-writing.md, Columns).
@@ -103,7 +103,7 @@ def check_name(name: str, what: str) -> None:
         )
 
 
-def type_name(kind: DataType) -> str:
+def ddl_type(kind: DataType) -> str:
     """Return a type's name in Spark's DDL, in upper case."""
     return kind.simpleString().upper()
 
@@ -113,9 +113,9 @@ def check_type(types: Mapping[str, DataType], name: str, accepted: Sequence[str]
 
     Raises: UsageError: the type is not accepted.
     """
-    if name in types and type_name(types[name]) not in accepted:
+    if name in types and ddl_type(types[name]) not in accepted:
         raise UsageError(
-            f"column {name} has the type {type_name(types[name])}; it takes {' or '.join(accepted)}"
+            f"column {name} has the type {ddl_type(types[name])}; it takes {' or '.join(accepted)}"
         )
 
 
@@ -125,7 +125,7 @@ def value_format(kind: DataType, name: str, chosen: ValueFormat | None) -> Value
     name: of the column; the option `<name>Format` chooses the format.
     Raises: UsageError: the column's type cannot be written.
     """
-    found = type_name(kind)
+    found = ddl_type(kind)
     if chosen is None:
         # "A written column is read according to its type" (docs/spark.md, Values as columns).
         if found not in _FORMAT_BY_TYPE and found not in PLAIN_TYPES:
@@ -143,7 +143,7 @@ def value_format(kind: DataType, name: str, chosen: ValueFormat | None) -> Value
     return chosen
 
 
-def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+def present_column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
     """Return a column; None if it is absent or all NULL."""
     names = rows.schema.names
     if name not in names:
@@ -153,18 +153,18 @@ def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
     return None if column.null_count == len(column) else column
 
 
-def listed_column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
+def entries_or_none(rows: pa.RecordBatch, name: str) -> list[Any] | None:
     """Return the entries of a column; None if it is absent or all NULL."""
-    column = column_of(rows, name)
-    return None if column is None else entries(column, name)
+    column = present_column(rows, name)
+    return None if column is None else python_entries(column, name)
 
 
-def listed(rows: pa.RecordBatch, name: str) -> list[Any]:
+def entries_or_nulls(rows: pa.RecordBatch, name: str) -> list[Any]:
     """Return the entries of a column; NULLs if the column is absent."""
-    return listed_column(rows, name) or [None] * rows.num_rows
+    return entries_or_none(rows, name) or [None] * rows.num_rows
 
 
-def entries(column: pa.Array, name: str) -> list[Any]:
+def python_entries(column: pa.Array, name: str) -> list[Any]:
     """Return the entries of a column as Python objects.
 
     Raises: UsageError: a STRING is not UTF-8.
@@ -202,7 +202,7 @@ def stamps_ms(rows: pa.RecordBatch, name: str) -> list[int | None]:
     """Return the entries of a TIMESTAMP column as Unix milliseconds."""
     import pyarrow as pa
 
-    column = column_of(rows, name)
+    column = present_column(rows, name)
     if column is None:
         return [None] * rows.num_rows
     micros = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())

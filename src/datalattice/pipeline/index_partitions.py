@@ -66,7 +66,7 @@ def _encoding(index: Index | None) -> bytes | None:
     return None if index is None else encode(index)
 
 
-def entries(piece: EncodedSubtrees, loader: Loader) -> Iterator[tuple[Value, Value]]:
+def changed_entries(piece: EncodedSubtrees, loader: Loader) -> Iterator[tuple[Value, Value]]:
     """Yield (key, value) of the entries that are new or changed in a piece, in key order.
 
     Deleted keys produce no entry. Runs in tasks.

@@ -49,7 +49,7 @@ class NoLease:
 
 
 class LeaseTaker(Protocol):
-    """Where leases are taken: a store, or an `OpenTarget`."""
+    """Gives leases: a store, or an `OpenTarget`."""
 
     def lease(self, hash: bytes, seconds: float) -> RootLease:
         """Keep a root and everything below it for `seconds`."""

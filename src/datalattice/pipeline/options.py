@@ -47,7 +47,7 @@ def option(name: str, parse: Callable[[str], _T], default: _T, *, exact: bool = 
     """Declare the option of a record's field.
 
     The record's docstring describes the option in a row of a table: option, meaning, default. From
-    the record `Given.of` takes the accepted names, `read_record` the parsers, and `documents` and
+    the record `Given.of` takes the accepted names, `parse_record` the parsers, and `documents` and
     `option_rows` the documentation.
     """
     # `dataclass` makes a field of it. For the type checker it has the type of the default.
@@ -134,7 +134,7 @@ class Given:
             raise bad_option(name, text, str(refused)) from None
 
 
-def read_record(kind: type[_K], options: Given, **more: object) -> _K:
+def parse_record(kind: type[_K], options: Given, **more: object) -> _K:
     """Return a record with its options parsed; `more` are its other fields.
 
     Raises: UsageError: a value is not accepted.
@@ -186,7 +186,6 @@ def check_there(option: str, named: Sequence[str], there: Collection[str]) -> No
     """
     # An empty result would hide a misspelt name.
     for name in named:
-        # The error lists the existing names, up to a limit, so that the user finds the right one.
         if name not in there:
             known = sorted(there)
             listed = ", ".join(known[:NAMED_MAX]) or "none"
@@ -251,7 +250,7 @@ def hash_of(text: str) -> bytes | None:
 
 
 def checked_option(check: Callable[[str], _T], accepted: str = "") -> Callable[[str], _T]:
-    """Return the parser that accepts what `check` does, and explains its UsageError."""
+    """Return the parser that accepts what `check` accepts, and refuses with its error's text."""
 
     def parse(text: str) -> _T:
         try:

@@ -34,7 +34,7 @@ from datalattice.pipeline.options import (
     folder_option,
     hash_of,
     option,
-    read_record,
+    parse_record,
     text_option,
 )
 from datalattice.store import STORE_FILE, CellStore, store_in
@@ -97,7 +97,7 @@ def read_target_option(options: Given) -> ReadTarget:
 
     Raises: UsageError: they name none or both, or a value is malformed.
     """
-    target = replace(read_record(ReadTarget, options), store=folder_option(options))
+    target = replace(parse_record(ReadTarget, options), store=folder_option(options))
     store, node, as_of = target.store, target.node, target.as_of
     if store and node:
         raise bad_option("node", node, f"the option store is given as well ({store!r}); give one")
@@ -260,8 +260,8 @@ def open_target(target: ReadTarget, clock: Clock | None = None) -> OpenTarget:
     identity = _identity(folder, target.store) if folder else ()
     # Removed and put back, so that the dictionary has the order of use.
     found = _open.pop(name, None)
-    # After a fork the descriptors and locks belong to the parent. And another store may have
-    # been put at the path.
+    # After a fork the descriptors and locks belong to the parent. Also, another store may have been
+    # put at the path.
     if found is not None and (found.pid, found.identity) != (os.getpid(), identity):
         _close(found)
         found = None

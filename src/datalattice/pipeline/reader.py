@@ -22,7 +22,7 @@ from datalattice.errors import DataLoss, MissingData
 from datalattice.pipeline.leasing import LeasedRoot
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget, open_target
 from datalattice.pipeline.schemas import arrow_schema, check_schema, ddl
-from datalattice.pipeline.spark.workers import settle
+from datalattice.pipeline.spark.workers import freeze_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class Planned(InputPartition):
 
 
 TaskInput = tuple[str, Any]
-"""The name of a part, as error texts have it, and what its task reads."""
+"""The name of a part in error texts, and the part that its task reads."""
 
 
 class ColumnOptions(Protocol):
@@ -174,7 +174,7 @@ def read_part(
     if not isinstance(partition, Planned):
         return  # Spark plans an empty partition of its own if there are no tasks
     source = open_target(target, clock)
-    settle()
+    freeze_objects()
     try:
         with source.keeping(partition.snapshot) as keeper:
             # The lease is renewed between batches: a task may take long, but a batch does not.

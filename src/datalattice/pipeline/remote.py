@@ -234,7 +234,7 @@ class RemoteCells:
             self._recent.clear()
             self._recent_bytes = 0
 
-    # --- what is remembered ---
+    # --- the cache ---
 
     def _find(self, hash: bytes) -> bytes | None:
         found = self._recent.get(hash)
@@ -290,8 +290,8 @@ class RemoteCells:
             had_stream = self._stream is not None
             try:
                 return self._exchange(question)
-            # A malformed answer would come again with another try. The connection is closed because
-            # nobody knows where its next frame begins.
+            # Another try would get the same malformed answer. The connection is closed because the
+            # start of its next frame is unknown.
             except PeerError as error:
                 self._hang_up()
                 raise PeerUnavailable(

@@ -21,8 +21,7 @@ def check_signed(owner: Value, signed: Signed, what: str) -> None:
     """Check that a value is signed by the owner under whom it is stored.
 
     If an owner's name does not contain a key, the node has already decided, when it merged the
-    value,
-    which keys may sign. The documents for that decision are not available here.
+    value, which keys may sign. The documents for that decision are not available here.
 
     what: names what is signed, such as "queues".
     Raises: BadSignature: the signature is missing or by another key, or the owner is a String that

@@ -410,7 +410,7 @@ def test_what_cannot_be_loaded_is_named(node: Node, table: object, text: str) ->
         (
             lambda: pa.table([pa.array(["a"]), pa.array(["b"]), pa.array([1])], list("iin")),
             UsageError,
-            "each column needs a name of its own, got twice: i",
+            "the columns need different names, got twice: i",
         ),
         (
             lambda: pa.table({"n": pa.array([2**62], pa.timestamp("s"))}),

@@ -39,7 +39,7 @@ from datalattice.cells import (
 from datalattice.errors import BadFormat, LimitExceeded, UsageError
 from datalattice.pipeline.queue.options import parse_options
 from datalattice.pipeline.queue.plan import PartitionLog, PartitionName, Slice
-from datalattice.pipeline.queue.rows import batches
+from datalattice.pipeline.queue.rows import slice_batches
 from datalattice.testing import strategies
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -56,7 +56,7 @@ def in_queue(value: Value, format: ValueFormat) -> object:
     options = parse_options({"store": "s", "columns": "value", "valueFormat": format.value})
     kind = pa.binary() if format is CELL else pa.string()
     part = Slice(PartitionName("0xaa", "t", "0"), PartitionLog(0, 1, encode(vector)), 0, 1)
-    (batch,) = batches(part, options, pa.schema([("value", kind)]), cells.__getitem__)
+    (batch,) = slice_batches(part, options, pa.schema([("value", kind)]), cells.__getitem__)
     return batch.column(0).to_pylist()[0]
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from datalattice.cells import Map, encode, novelty, to_cell  # noqa: E402 - needs Arrow
 from datalattice.errors import UsageError  # noqa: E402 - needs Arrow
 from datalattice.limits import CHUNK_BYTES, MAP_LEAF_MAX  # noqa: E402 - needs Arrow
-from datalattice.pipeline.arrow_rows import MapPlan, maps_of, values_of  # noqa: E402 - needs Arrow
+from datalattice.pipeline.arrow_rows import MapPlan, column_values, maps_of  # noqa: E402 - needs Arrow
 
 PLAN = MapPlan(None, (), drop_nulls=False)
 DROPPING = MapPlan(None, (), drop_nulls=True)
@@ -50,7 +50,7 @@ COLUMNS: dict[str, Any] = {
 def expected(rows: Any, plan: MapPlan) -> list[Map]:
     """Return the map of each row, made one by one."""
     names = rows.schema.names
-    columns = [values_of(rows, name, plan) for name in names]
+    columns = [column_values(rows, name, plan) for name in names]
     return [
         Map.of([p for p in zip(names, row, strict=True) if not plan.drop_nulls or p[1] is not None])
         for row in zip(*columns, strict=True)

@@ -15,9 +15,9 @@ import pytest
 import datalattice
 from datalattice.errors import PeerUnavailable, UsageError
 from datalattice.pipeline.spark.session import (
+    check_reachable,
     import_path,
     parse_master,
-    reach,
     session_settings,
     spark_session,
 )
@@ -172,7 +172,7 @@ def test_a_server_that_is_not_there_is_reported_at_once(
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = server.getsockname()[1]
-        reach(parse_master(f"spark://127.0.0.1:1,127.0.0.1:{free}"))
+        check_reachable(parse_master(f"spark://127.0.0.1:1,127.0.0.1:{free}"))
     with pytest.raises(PeerUnavailable, match=rf"127\.0\.0\.1:{free}: Connection refused"):
         spark_session("n", master=f"{kind}://127.0.0.1:{free}")
 

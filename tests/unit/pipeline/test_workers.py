@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from datalattice.pipeline.spark import workers
-from datalattice.pipeline.spark.workers import settle
+from datalattice.pipeline.spark.workers import freeze_objects
 
 pyspark: Any = pytest.importorskip("pyspark")
 
 
 def test_a_process_that_runs_no_task_is_left_alone() -> None:
     before = gc.get_freeze_count()
-    settle()
+    freeze_objects()
     assert gc.get_freeze_count() == before
 
 
@@ -24,11 +24,11 @@ def test_a_worker_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_settled", set())
     gc.unfreeze()
     try:
-        settle()
+        freeze_objects()
         settled = gc.get_freeze_count()
         assert settled > 1_000
         more = [[number] for number in range(10_000)]
-        settle()
+        freeze_objects()
         assert gc.get_freeze_count() < settled + len(more)
     finally:
         gc.unfreeze()

@@ -1,10 +1,10 @@
 """Write all cells of a value into a store, and keep the value by a pin or a merge.
 
 A task checks its cells and puts them into a store of its own, in any order. The driver walks the
-value from its root through these stores and notes the cells that the target lacks. If none is
-missing, it copies them, and compares each with its hash again. If a node runs, the driver writes an
-archive instead, and the node imports it like any other archive. No cell is visible before all are
-there.
+value from its root through these stores and notes the cells that the target lacks. If the value is
+complete, it copies these cells and compares each with its hash again. If a node runs, the driver
+writes an archive instead, and the node imports it like any other archive. The value becomes visible
+only when all its cells are there.
 
 Source: docs/spark-formats.md "Cells".
 """
@@ -29,7 +29,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
 from datalattice.pipeline.cells.options import WriteOptions, write_options
-from datalattice.pipeline.columns import check_type, listed, type_name
+from datalattice.pipeline.columns import check_type, ddl_type, entries_or_nulls
 from datalattice.pipeline.exactly_once.cleanup import remove, remove_stale
 from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Job, Staged, WriteTarget
 from datalattice.pipeline.exactly_once.scratch_store import unsynced_store
@@ -97,7 +97,7 @@ class CellsWriter(DataSourceArrowWriter):
         # A unique name: after a killed driver, the node may still be importing from the old folder.
         folder = self._folder / "0" / f"{len(messages)}-0-{self._job.save[:16]}"
         try:
-            load(self._options, staged, folder)
+            load_cells(self._options, staged, folder)
         finally:
             self._tidy()
 
@@ -127,19 +127,21 @@ def check_columns(schema: StructType) -> None:
         raise UsageError(f"rows of cells have {what}; they are encoding, and hash and refs if any")
     for name in ("encoding", "hash"):
         check_type(types, name, ("BINARY",))
-    if "refs" in types and type_name(types["refs"]) != "ARRAY<BINARY>":
-        raise UsageError(f"column refs has the type {type_name(types['refs'])}: ARRAY<BINARY>")
+    if "refs" in types and ddl_type(types["refs"]) != "ARRAY<BINARY>":
+        raise UsageError(f"column refs has the type {ddl_type(types['refs'])}: ARRAY<BINARY>")
 
 
 def _checked(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
     """Yield (hash, encoding) of the rows of a batch, checked."""
-    encodings = listed(batch, "encoding")
+    encodings = entries_or_nulls(batch, "encoding")
     if None in encodings:
         raise UsageError("the column encoding has a NULL; every row is a cell")
     # The hash is computed, never taken from the row: a wrong hash would put one cell in place of
     # another.
     hashes = sha3_256_many(encodings)
-    for said, hash, encoding in zip(listed(batch, "hash"), hashes, encodings, strict=True):
+    for said, hash, encoding in zip(
+        entries_or_nulls(batch, "hash"), hashes, encodings, strict=True
+    ):
         if said is not None and said != hash:
             raise BadFormat(f"a cell of a row with the hash 0x{said.hex()} has another hash")
         try:
@@ -150,7 +152,7 @@ def _checked(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
         yield hash, encoding
 
 
-def load(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
+def load_cells(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
     """Copy the staged cells below the root into the store, and keep them there.
 
     folder: a new folder for the work; removed at the end.

@@ -39,9 +39,9 @@ class CellsSource(DataSource):
     has to be repeated.
 
     Writing (mode append) takes the columns encoding and, for comparison, hash; refs are ignored.
-    All cells below the root must be among the rows or in the store. The value becomes visible when
-    they are all there. Writing it again changes nothing. `WriteOptions` describes the options of
-    writing. Those of reading are:
+    All cells below the root must be among the rows or in the store; then the value becomes visible.
+    Writing it again changes nothing. `WriteOptions` describes the options of writing. Those of
+    reading are:
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 STALE_MS: Final = 7 * 24 * 60 * 60 * 1_000
-"""Age at which staged data is removed, of whatever query."""
+"""Age at which the staged data of any query is removed."""
 
 _QUERY: Final = re.compile(r"(query|save)-[A-Za-z0-9_.:-]+")
 _BATCH: Final = re.compile(r"[0-9]+")

@@ -45,7 +45,7 @@ from datalattice.pipeline.options import (
     count_option,
     folder_option,
     option,
-    read_record,
+    parse_record,
     text_option,
 )
 from datalattice.store import STORE_FILE, CellStore
@@ -71,7 +71,7 @@ _MOVED_MAX: Final = 20
 """How often a commit is prepared again if another writer changes the same value."""
 
 SAVES_MAX: Final = 64
-"""How many unnamed saves a mark remembers, enough to recognise one that was made just before."""
+"""Most unnamed saves that a mark remembers, enough to recognise a recent one."""
 
 MAKE_MAX: Final = 5
 """How often a task tries to create its folder."""
@@ -130,7 +130,7 @@ def write_target_option(options: Given, *, streaming: bool) -> WriteTarget:
     folder = Path(given).expanduser().absolute()
     if not Folder(folder).key_path.is_file():
         raise bad_option("store", given, _no_key(folder))
-    target = read_record(WriteTarget, options)
+    target = parse_record(WriteTarget, options)
     # Made absolute here: tasks run with other working folders.
     staging = Path(target.staging or folder / "staging").expanduser().absolute()
     # "The id in its checkpoint identifies a query" (docs/spark-writing.md, Exactly once).
@@ -406,7 +406,7 @@ class Job:
         while True:
             try:
                 with editing(Folder(Path(self.target.folder))) as editor:
-                    # The mark found at a retry is this job's own: the lost attempt succeeded.
+                    # A mark found at a retry was written by the attempt whose answer was lost.
                     return _commit(editor, staged, mark, join) or give_up_s is not None
             except (PeerUnavailable, Timeout, StoreLocked):
                 if give_up_s is None:  # measured from the first failure: preparing may take longer
@@ -461,7 +461,7 @@ def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: PrepareChang
         return True
     raise Backpressure(
         f"other writers changed the same data {_MOVED_MAX} times while this batch was prepared; "
-        "nothing of it was written, try again"
+        "nothing was written; run it again"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from datalattice.store import CellStore, DiskFile, RealDisk
 
 READ_CACHE_BYTES: Final = 8 * 1024 * 1024
+"""Cells that a scratch store caches; a job reads each cell once or twice."""
 
 
 def unsynced_store(folder: Path) -> CellStore:
@@ -42,9 +43,8 @@ class _UnsyncedFile:
     def write(self, offset: int, data: bytes) -> None:
         self._file.write(offset, data)
 
-    # The checksum of a job's report, or the hash of each cell, tells of bytes lost in a crash.
     def sync(self) -> None:
-        pass
+        pass  # bytes lost in a crash do not fit the checksum in the task's message, or their hash
 
     def size(self) -> int:
         return self._file.size()

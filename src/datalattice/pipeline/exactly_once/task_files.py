@@ -9,8 +9,8 @@
 
 A parcel is a head, which describes it, and a sequence of byte items. Its checksum is SHA-256 over
 the previous checksum and the parcel. So the last checksum covers the contents, completeness and
-order of the whole file; the task's commit message contains it. Files are not synced: a batch that a
-crash of the machine loses is computed again.
+order of the whole file; the task's commit message contains it. Files are not synced: Spark computes
+a batch again if a crash of the machine loses it.
 
     kind 4 | head length H 4 | item count N 4 | items length L 4      little-endian
     head H | end of each item in the items, N times 4 | items L | checksum 32

@@ -199,7 +199,7 @@ def _parts(
     # The glob names a file.
     if node is not None and node.data is not None:
         if states is None or options.glob.is_end(states):
-            yield from _whole(names, value, blob_length(node.data), options)
+            yield from _chunk_ranges(names, value, blob_length(node.data), options)
         return
     looked = 0
     waiting = deque([(names, value, states)])
@@ -218,10 +218,10 @@ def _parts(
                 yield _Weighed(part, -(-len(entries) // len(pieces)), 0)
             continue
         looked += len(entries)
-        yield from _look(here, value, entries, states, options, waiting)
+        yield from _list_directory(here, value, entries, states, options, waiting)
 
 
-def _look(
+def _list_directory(
     names: PathNames,
     value: Value,
     entries: Index,
@@ -240,8 +240,8 @@ def _look(
             assert node.data is not None
             size = blob_length(node.data)
             # "Several tasks read a file of more than 64 MiB" (docs/spark-formats.md, Files).
-            if is_long(size, options):
-                yield from _whole((*names, name), child, size, options)
+            if is_divided(size, options):
+                yield from _chunk_ranges((*names, name), child, size, options)
             else:
                 files += 1
                 total += size
@@ -258,7 +258,7 @@ def _look(
         yield _Weighed(part, -(-files // len(pieces)), total // len(pieces))
 
 
-def is_long(size: int, options: FilesOptions) -> bool:
+def is_divided(size: int, options: FilesOptions) -> bool:
     """Return whether a file is divided among several tasks."""
     return options.chunk_bytes is not None and size > BYTES_PER_TASK_MAX
 
@@ -268,7 +268,9 @@ def chunk_count(size: int, chunk_bytes: int) -> int:
     return max(1, -(-size // chunk_bytes))
 
 
-def _whole(names: PathNames, value: Value, size: int, options: FilesOptions) -> Iterator[_Weighed]:
+def _chunk_ranges(
+    names: PathNames, value: Value, size: int, options: FilesOptions
+) -> Iterator[_Weighed]:
     """Yield the chunk ranges of one file."""
     encoding = encode(value)
     chunk_bytes = options.chunk_bytes or max(1, size)

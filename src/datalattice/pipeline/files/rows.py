@@ -24,7 +24,7 @@ from datalattice.pipeline.files.plan import (
     chunk_count,
     directory_of,
     index_of,
-    is_long,
+    is_divided,
 )
 
 
@@ -76,7 +76,7 @@ class _FileRows:
                 elif after is None or glob.is_end(after):
                     assert node.data is not None
                     # Long files have tasks of their own, if the planner has listed this directory.
-                    if is_deep or not is_long(blob_length(node.data), self._options):
+                    if is_deep or not is_divided(blob_length(node.data), self._options):
                         yield from self.file((*here, name), child)
             else:
                 stack.pop()

@@ -36,8 +36,8 @@ from datalattice.pipeline.grid.options import GridOptions
 from datalattice.pipeline.index_partitions import (
     ENTRIES_PER_TASK_MAX,
     EncodedSubtrees,
+    changed_entries,
     cut,
-    entries,
 )
 from datalattice.pipeline.options import bad_option, check_there
 
@@ -142,7 +142,7 @@ def rows(part: GridTask, options: GridOptions, loader: Loader) -> Iterator[Row]:
     make = GridRows(options.table, options.columns, options.value_format, options.content_bytes_max)
     hidden = [decode(cell, loader) for cell in part.hidden]
     key_of_part = _PARTS.get(options.table)
-    for key, value in entries(part.piece, loader):
+    for key, value in changed_entries(part.piece, loader):
         # "Malformed entries are skipped" (docs/spark-formats.md, Grid).
         if not isinstance(key, bytes):
             continue

@@ -8,8 +8,7 @@ opening store does, and inspects those of their cells that the index refers to (
 If the packs have every entry of the index, and no pack is damaged or missing, the audit is done.
 Otherwise tasks read the index by ranges of hashes, and inspect the entries that refer to damaged
 packs. A damaged place that no entry refers to is a scar, not a fault. If the counts of entries
-still
-do not add up, every entry is inspected.
+still do not add up, every entry is inspected.
 
 The store may be written to meanwhile; newer cells are left out. A collection that removes cells
 meanwhile fails the job.
@@ -30,7 +29,13 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.arrow import record_batch
 from datalattice.errors import Corruption
 from datalattice.pipeline.jobs.inspecting import CellFault, FoundFault, Inspector
-from datalattice.pipeline.jobs.stores import cores_of, for_tasks, opened, parts_of, store_folder
+from datalattice.pipeline.jobs.stores import (
+    cores_of,
+    for_tasks,
+    opened,
+    store_folder,
+    store_partitions,
+)
 from datalattice.pipeline.spark.failures import clear_errors
 from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 from datalattice.store import CellStore
@@ -65,7 +70,7 @@ FAULTS_LISTED_MAX: Final = 1_000
 """Faults in the JSON document of a report; the DataFrame has all."""
 
 BATCH_ROWS: Final = 1_024
-
+"""Most rows of faults in one Arrow batch."""
 FACTS: Final = "facts"
 """Kind of the row in which a task reports its counts."""
 
@@ -139,7 +144,9 @@ def audit(
     folder = store_folder(store)
     with CellStore.open(folder, read_only=True) as reader, clear_errors():
         extent = extent_of(reader)
-        work = AuditPlan(folder, for_tasks(extent), parts_of(extent, parts, cores_of(spark)))
+        work = AuditPlan(
+            folder, for_tasks(extent), store_partitions(extent, parts, cores_of(spark))
+        )
         tasks = _SparkTasks(spark, progress)
         sums, rows = examine(reader, work, tasks)
         # A collection meanwhile would make its removed cells look like faults.

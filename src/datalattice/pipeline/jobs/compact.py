@@ -180,7 +180,7 @@ def latest_records(records: DataFrame, keyless: Keyless) -> DataFrame:
 
     records: of one topic of one owner, with headers. Records without a key: all, or none.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name in Spark
 
     # An entry that is not a record has NULL in every column.
     is_record = F.coalesce(
@@ -205,7 +205,7 @@ def latest_records(records: DataFrame, keyless: Keyless) -> DataFrame:
 
 
 def _counts(latest: DataFrame) -> tuple[int, int, int]:
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name in Spark
 
     counts = latest.agg(
         F.count_if(F.expr("key IS NOT NULL AND value IS NOT NULL")),

@@ -2,7 +2,7 @@
 
 A row is a key as applications see it: a key of a database, a partition of a topic, a file of a
 drive, or an entry of any other lattice with named or keyed children. Equal subtrees are not read.
-`planned` divides the top among tasks, `rows_of` walks the pairs of a task.
+`planned` divides the top among tasks, `row_pairs` walks the pairs of a task.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def planned(before: Value, after: Value) -> Iterator[ValuePair]:
             yield pair
 
 
-def rows_of(pair: ValuePair) -> Iterator[ValuePair]:
+def row_pairs(pair: ValuePair) -> Iterator[ValuePair]:
     """Yield the differences of a pair, as deep as the lattice has keys.
 
     Raises: as `planned`.
@@ -239,7 +239,7 @@ def _in_drive(
     )
     if all(one is not None for one in entries):
         return below
-    # A directory that came or went is a row, and so is everything in it.
+    # An added or removed directory is a row, and so is everything in it.
     return itertools.chain([replace(pair, lattice=None)], below)
 
 

@@ -31,7 +31,7 @@ from datalattice.cells import (
 )
 from datalattice.errors import UsageError
 from datalattice.lattice import Lattice, SignedLattice, root_lattice
-from datalattice.pipeline.jobs.comparing import PART_KEYS, Signers, ValuePair, planned, rows_of
+from datalattice.pipeline.jobs.comparing import PART_KEYS, Signers, ValuePair, planned, row_pairs
 from datalattice.pipeline.jobs.inputs import CACHE_BYTES, JobInput, open_stores, resolve_input
 from datalattice.pipeline.jobs.tasks import PAYLOADS_MAX, mapped
 from datalattice.store import CellStore
@@ -170,10 +170,10 @@ def _batches(
     """Yield the rows of a task."""
     if task >= len(tasks):
         return
-    # A task of this process that failed has not called it.
+    # An earlier task of this process that failed has left its stores marked as needed.
     open_stores.done()
     own, other = (open_stores.get(one.path) for one in inputs)
-    rows = (_row(pair) for item in tasks[task] for pair in rows_of(_pair(item, own, other)))
+    rows = (_row(pair) for item in tasks[task] for pair in row_pairs(_pair(item, own, other)))
     while run := list(islice(rows, _BATCH_ROWS)):
         yield record_batch(run, _COLUMNS)
 

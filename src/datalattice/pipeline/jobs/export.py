@@ -32,10 +32,10 @@ _FORMATS: Final = ("parquet", "delta")
 _MODES: Final = ("error", "append", "overwrite")
 
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A row group of a Delta table's file is written at this size in memory."""
+"""Size in memory at which a row group of a Delta table's file is written."""
 
 _FILE_BYTES_MAX: Final = 512 * 1024 * 1024
-"""A task starts another file at this size."""
+"""Size of a file at which a task begins another one."""
 
 _NAME_BYTES: Final = 8
 _FILES: Final = "path STRING, size BIGINT, rows BIGINT, modified BIGINT"
@@ -74,7 +74,7 @@ def export(
     to, mode = _chosen("to", to, _FORMATS), _chosen("mode", mode, _MODES)
     # Checked before anything is read: an export may take hours.
     if mode == "error" and _is_there(target):
-        raise UsageError(f"{target} is there already; name another, or a mode: append, overwrite")
+        raise UsageError(f"{target} exists; name another target, or the mode append or overwrite")
     frame = spark.read.format(source).options(**dict(options or {})).load()
     with watching_tasks(spark, "export", progress):
         if to == "delta":
@@ -133,7 +133,6 @@ def write_delta(frame: DataFrame, target: str, mode: str) -> int:
 def _remove(folder: Path, name: str, *, keep: set[str]) -> None:
     """Remove files that the commit does not name, such as those of failed task attempts."""
     for path in folder.glob(f"part-{name}-*"):
-        # Attempts of failed tasks wrote these; no version of the table names them.
         if path.name not in keep:
             path.unlink(missing_ok=True)
     with suppress(OSError):

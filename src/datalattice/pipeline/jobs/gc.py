@@ -38,8 +38,8 @@ from datalattice.pipeline.jobs.stores import (
     cores_of,
     for_tasks,
     opened,
-    parts_of,
     store_folder,
+    store_partitions,
     telling_removal,
 )
 from datalattice.pipeline.spark.failures import clear_errors
@@ -141,7 +141,7 @@ def gc(
     with CellStore.open(folder, read_only=True, clock=clock) as reader, clear_errors():
         time_ms = clock.now_ms()
         extent = extent_of(reader)
-        plan = parts_of(extent, parts, cores_of(spark))
+        plan = store_partitions(extent, parts, cores_of(spark))
         # The same roots as `CellStore.collect`: HEAD, its history within the grace, pins and
         # leases.
         begin = mark_start(reader, extent, reader.roots_kept(grace_ms))

@@ -1,7 +1,7 @@
 """Check single cells, for the tasks of an audit.
 
-A cell is read once. Its hash, canonical form and signatures are checked, and whether the cells that
-it refers to are there. References of many cells are looked up together, in index order.
+A cell is read once. Its hash, canonical form and signatures are checked, and that the store has the
+cells that it refers to. References of many cells are looked up together, in index order.
 
 Source: docs/spark-jobs.md "Audit".
 """
@@ -30,7 +30,7 @@ from datalattice.store.gc import StorePartitionReader
 from datalattice.store.log import locate
 
 INSPECTED_BYTES: Final = 4 * 1024 * 1024
-"""References are looked up after this many bytes of cells."""
+"""Bytes of cells after which their references are looked up."""
 
 INSPECTED_TOGETHER: Final = 256
 """Cells that are read and hashed together."""

@@ -31,7 +31,7 @@ from datalattice.cells import (
     to_json,
 )
 from datalattice.errors import DataLatticeError, UsageError
-from datalattice.pipeline.arrow_rows import MapPlan, maps_of, values_of
+from datalattice.pipeline.arrow_rows import MapPlan, column_values, maps_of
 from datalattice.pipeline.columns import checked_texts
 from datalattice.pipeline.jobs.report import JobReport, with_count
 from datalattice.pipeline.options import bad_option
@@ -260,7 +260,7 @@ def _maps(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]
     if cells:
         # A sink takes complete values: the cells below travel with each row.
         values = _messages(values, cells)
-    keys = [None] * len(values) if plan.key is None else values_of(rows, plan.key, maps)
+    keys = [None] * len(values) if plan.key is None else column_values(rows, plan.key, maps)
     for value, key in zip(values, keys, strict=True):
         yield value, None if plan.key is None else _key(plan, key, value)
 

@@ -70,7 +70,7 @@ from datalattice.pipeline.jobs.reduction import (
     NAME_BYTES,
     Reduction,
     add_tally,
-    admit,
+    admit_input,
     input_document,
     read_input,
     read_partial,
@@ -79,7 +79,7 @@ from datalattice.pipeline.jobs.reduction import (
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.tasks import run_tasks
 from datalattice.pipeline.signatures import signer_of
-from datalattice.pipeline.spark.progress import OnStep, silent
+from datalattice.pipeline.spark.progress import OnStep, ignore_progress
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def merge(
         ring = KeyRing(*keys.ring, keys.identity, keys.owner)
     elif key is not None:
         ring = KeyRing(key)
-    on_progress = progress or silent
+    on_progress = progress or ignore_progress
     sources = [resolve_input(one) for one in inputs]
     parent = output.staging if staging is None else Path(staging).expanduser().absolute()
     with _staging_folder(parent) as folder:
@@ -269,7 +269,7 @@ class _Merge:
         payloads = [json.dumps(input_document(one)).encode() for one in sources[len(own) :]]
         made = list(own)
         # "A task checks each input before it is merged" (docs/spark-jobs.md, Merge).
-        for answer in self._run(partial(admit, self.staging, sound), payloads, "check"):
+        for answer in self._run(partial(admit_input, self.staging, sound), payloads, "check"):
             document = json.loads(answer)
             one = read_input(document)
             self.refused += [f"{one.name}: {text}" for text in document["left_out"]]

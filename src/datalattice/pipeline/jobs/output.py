@@ -1,10 +1,9 @@
 """The output of a merge: a node, a new store, or a new archive.
 
 A node takes the result like data from a peer: it checks and merges it. The node's root was the
-first
-input, so this merge would read every change only to find that the result contains it. Therefore, if
-the store has no other writer, a large database that has not changed since planning is replaced by
-the merged one directly; only the rest is merged.
+first input, so this merge would read every change only to find that the result contains it.
+Therefore, if the store has no other writer, a large database that has not changed since planning is
+replaced by the merged one directly; only the rest is merged.
 
 Source: docs/spark-jobs.md "Merge".
 """
@@ -68,7 +67,7 @@ class Output:
             return cls(path, folder_of(path), False)
         # A result never overwrites data; only a node merges it into its own.
         if path.exists():
-            raise UsageError(f"{path} is there already; name a new path for the result")
+            raise UsageError(f"{path} exists; name a new path for the result")
         if not path.parent.is_dir():
             raise UsageError(f"{path.parent} is not a folder")
         return cls(path, None, archive is not None)
@@ -105,7 +104,7 @@ class Output:
                 hash = _commit(store, root)
                 _write_archive(store, hash, unfinished)
         else:
-            # A killed merge has left it; the inputs still have all its data.
+            # A killed merge may have left one; the inputs still have all its data.
             shutil.rmtree(unfinished, ignore_errors=True)
             with CellStore.open(unfinished) as store:
                 count = stage(root, store, None, on_progress)

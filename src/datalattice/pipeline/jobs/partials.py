@@ -10,17 +10,14 @@ for each unit. Joins are associative, so grouping does not change the result.
 
 *Signatures.* A join of values of one owner must be signed again, but private keys never leave the
 driver. In tasks a `Deputy` signs with zeros, and the driver replaces these signatures. If an
-owner's
-key is not available, a node keeps its own of two concurrent values, so the order of merging
-matters.
-Partials carry such values as `forks` in the order of the inputs, and the driver decides them in
-that
-order.
+owner's key is not available, a node keeps its own of two concurrent values, so the order of merging
+matters. Partials carry such values as `forks` in the order of the inputs, and the driver decides
+them in that order.
 
 *Staging.* A task writes the cells that it made, and those that the `base` lacks, into a store of
 its own. Cells that all inputs share are neither read nor written.
 
-Length: dividing a root, merging the shares and joining them agree on what belongs to a unit.
+Length: dividing a root, merging its units and joining the results use one division into units.
 """
 
 from __future__ import annotations
@@ -210,7 +207,7 @@ class UnitMerger:
                     databases = databases.remove(name)
                 deputy = self._context().signer(slot[-1])
                 assert deputy is not None
-                # A provisional signature: what is left has no valid one any more.
+                # A provisional signature, because the changed value has lost its valid one.
                 made = assoc_in(made, slot, Signed.sign(deputy, databases), self.lattice)
         return Partial(made, seals=seals)
 

@@ -62,7 +62,7 @@ class Reduction:
         return tuple(one for one in self.units if isinstance(one, KeyRange))
 
 
-def admit(staging: str, sound: str, payload: bytes) -> bytes:
+def admit_input(staging: str, sound: str, payload: bytes) -> bytes:
     """Check an input before it is merged; return its document, which names where to read it.
 
     An archive is imported into a store. An input with malformed cells is imported as well, without
@@ -104,7 +104,7 @@ def admit(staging: str, sound: str, payload: bytes) -> bytes:
 def _copied(one: JobInput, store: CellStore, apart: dict[bytes, bytes]) -> bytes:
     """Copy the cells of an input into a store, unsound ones and their parents into `apart`.
 
-    Returns the root's hash. Raises: as `admit`.
+    Returns the root's hash. Raises: as `admit_input`.
     """
     if not one.is_archive:
         copy_cells(open_stores.get(one.path), one.root, store, apart=apart)
@@ -158,7 +158,7 @@ def reduce_some(reduction: Reduction, payload: bytes) -> bytes:
             **answer,
             "path": folder,
             "dropped": tally.dropped,
-            "dropped_at": [path_text(one) for one in tally.dropped_at],
+            "dropped_at": [path_hex(one) for one in tally.dropped_at],
             "queue_forks": tally.queue_forks,
         }
     ).encode()
@@ -195,9 +195,9 @@ def _staged(made: Partial, store: CellStore, base: CellStore) -> dict[str, Any]:
     forks: dict[str, list[str]] = {}
     for path, values in made.forks.items():
         count += sum(stage(value, store, base) for value in values)
-        forks[path_text(path)] = [value_hash(value).hex() for value in values]
+        forks[path_hex(path)] = [value_hash(value).hex() for value in values]
     seals = {
-        path_text(slot): [
+        path_hex(slot): [
             [one.public_key.hex(), one.signature.hex(), one.message.hex()] for one in found
         ]
         for slot, found in made.seals.items()
@@ -228,7 +228,7 @@ def add_tally(tally: Tally, document: dict[str, Any]) -> None:
     tally.dropped_at += map(read_path, document["dropped_at"])
 
 
-def path_text(path: tuple[Value, ...]) -> str:
+def path_hex(path: tuple[Value, ...]) -> str:
     """Return a path of keys as text; `read_path` is the inverse."""
     return encode_message(Vector.of(path)).hex()
 

@@ -1,4 +1,4 @@
-"""What jobs return: reports, and the number of rows that a job writes."""
+"""The results of jobs: reports, and the number of rows that a job writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_count(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
     """
     from pyspark.sql import (
         Observation,
-        functions as F,  # noqa: N812 - as everybody calls it
+        functions as F,  # noqa: N812 - its usual name in Spark
     )
 
     seen = Observation()

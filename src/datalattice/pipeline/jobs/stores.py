@@ -1,7 +1,4 @@
-"""What jobs that read a complete store have in common.
-
-Tasks open the store read-only, beside its writer.
-"""
+"""Functions of the jobs that read a complete store. Tasks open it read-only, beside its writer."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTS_A_CORE: Final = 2
-"""Least parts for each of several cores, if the store has as many segments, so that no core waits
+"""Fewest parts for each of several cores, if the store has as many segments, so that no core waits
 for long."""
 
 CORES: Final = 4
-"""Cores that are assumed of a Spark Connect server, which does not tell."""
+"""Cores that are assumed of a Spark Connect server, which does not report them."""
 
 PART_BYTES: Final = 1024 * 1024 * 1024
 """Approximate largest part, which bounds the memory of a task: marks take a byte for 128."""
@@ -49,7 +46,9 @@ def cores_of(spark: SparkSession) -> int:
     return CORES if context is None else int(context.defaultParallelism)
 
 
-def parts_of(extent: Extent, parts: int | None, cores: int = CORES) -> tuple[StorePartition, ...]:
+def store_partitions(
+    extent: Extent, parts: int | None, cores: int = CORES
+) -> tuple[StorePartition, ...]:
     """Return a store divided into `parts`, by default by its size and the cores.
 
     Raises: UsageError: `parts` is out of range.

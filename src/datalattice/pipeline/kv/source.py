@@ -26,7 +26,7 @@ from datalattice.pipeline.kv.options import KV_FORMAT, KVOptions, parse_options
 from datalattice.pipeline.kv.plan import Task, plan
 from datalattice.pipeline.kv.rows import Times, rows
 from datalattice.pipeline.kv.sink import KVSink
-from datalattice.pipeline.kv.view import check_named, differing
+from datalattice.pipeline.kv.view import check_named, differing_databases
 from datalattice.pipeline.leasing import LeasedRoot
 from datalattice.pipeline.options import bad_option, documents, hash_of
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
@@ -100,12 +100,12 @@ class _KVPlanner(ChangePlanner[KVOptions]):
         assert start.time_ms is not None
         assert end.time_ms is not None
         times = Times(start.time_ms, end.time_ms)
-        tasks = plan(differing(before, after, self.options), self.options.min_partitions)
+        tasks = plan(differing_databases(before, after, self.options), self.options.min_partitions)
         return [(_name(task), (task, times)) for task in tasks]
 
     def differs(self, before: Value, after: Value) -> bool:
         """Return whether two roots differ in a selected database."""
-        return next(differing(before, after, self.options), None) is not None
+        return next(differing_databases(before, after, self.options), None) is not None
 
     def rows(self, part: tuple[Task, Times], source: OpenTarget) -> Iterable[Row]:
         """Return the rows of a task."""

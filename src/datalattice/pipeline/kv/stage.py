@@ -25,7 +25,14 @@ from datalattice.cells import (
 )
 from datalattice.errors import DataLatticeError, LimitExceeded, UsageError
 from datalattice.lattice import key_of
-from datalattice.pipeline.columns import cell, check_name, listed, lower_names, slices, stamps_ms
+from datalattice.pipeline.columns import (
+    cell,
+    check_name_length,
+    entries_or_nulls,
+    lower_names,
+    row_slices,
+    stamps_ms,
+)
 from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Stage
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 
@@ -95,7 +102,7 @@ class KeyStager:
 
         Raises: UsageError: a row cannot become a key. LimitExceeded: too many databases.
         """
-        for rows in slices(lower_names(batch), _ROWS_MAX, STAGE_BYTES_MAX):
+        for rows in row_slices(lower_names(batch), _ROWS_MAX, STAGE_BYTES_MAX):
             self._note(rows)
             self.count += rows.num_rows
             self._waiting_bytes += rows.nbytes
@@ -110,11 +117,11 @@ class KeyStager:
 
     def _note(self, rows: pa.RecordBatch) -> None:
         plan = self._plan
-        databases = listed(rows, "database") if plan.database is None else None
-        values = listed(rows, "value")
-        types = listed(rows, "type")
+        databases = entries_or_nulls(rows, "database") if plan.database is None else None
+        values = entries_or_nulls(rows, "value")
+        types = entries_or_nulls(rows, "type")
         expires = stamps_ms(rows, "expires")
-        for row, given in enumerate(listed(rows, "key")):
+        for row, given in enumerate(entries_or_nulls(rows, "key")):
             name = plan.database if databases is None else databases[row]
             key = _key(given)
             # "NULL, and `null` in JSON, deletes the key" (docs/spark-kv.md, Writing).
@@ -155,7 +162,7 @@ class KeyStager:
         waiting = self._waiting.get(name) if isinstance(name, str) else None
         if waiting is not None:
             return waiting
-        database = checked_database(name)
+        database = checked_sink_database(name)
         named = self._databases | self._waiting.keys()
         # The driver keeps the top of each database in memory until the edit.
         if database not in named and len(named) >= DATABASES_MAX:
@@ -203,7 +210,7 @@ def store_order(key: str) -> bytes:
     return key_bytes(key_of(key))
 
 
-def checked_database(name: object) -> str:
+def checked_sink_database(name: object) -> str:
     """Return the name of a database that rows may be written to.
 
     Raises: UsageError: it is empty, or the sinks' own database.
@@ -218,7 +225,7 @@ def checked_database(name: object) -> str:
         raise UsageError(
             f"the database {HIDDEN_DATABASE} stores the sinks' marks; give another name"
         )
-    check_name(name, "database")
+    check_name_length(name, "database")
     return name
 
 

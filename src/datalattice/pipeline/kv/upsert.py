@@ -249,8 +249,7 @@ def upserting(
     """Prepare the change that writes what tasks staged; a `PrepareChange` of `exactly_once`.
 
     database: the database of all rows. The mark names it, so that saves with one `writeId` to
-    several
-    databases are separate.
+    several databases are separate.
     overwrite: delete all keys of the databases that are written to first.
     """
     writes = Writes(replica_name(editor.context), clock.now_ms())

@@ -37,10 +37,10 @@ class DatabasePair(NamedTuple):
     before: Index | None
     after: Index | None
     stores: tuple[Index | None, Index | None] | None = None
-    """The whole databases, if `before` and `after` are parts of them; otherwise None."""
+    """The complete databases, if `before` and `after` are parts of them; otherwise None."""
 
 
-def differing(before: Value, after: Value, options: KVOptions) -> Iterator[DatabasePair]:
+def differing_databases(before: Value, after: Value, options: KVOptions) -> Iterator[DatabasePair]:
     """Yield the selected databases that differ between two roots, sorted by name.
 
     before, after: None or the Index of a lattice's sections.

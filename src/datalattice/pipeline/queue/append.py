@@ -90,9 +90,8 @@ class _BatchLogs:
                 if self._is_marked(topic):
                     return False
                 self.logs[name] = {}
-            # Tasks chose partitions by this number. With another number the same key would be
-            # looked
-            # for in another partition.
+            # Tasks chose partitions by this number. With another number a reader would look for the
+            # same key in another partition.
             if count is not None and name not in self.counts:
                 check_count(topic, name, count)
                 self.counts[name] = count
@@ -176,7 +175,7 @@ def check_count(topic: Topic, name: str, count: int) -> None:
     if topic.num_partitions not in (0, count):
         raise UsageError(
             f"topic {name!r} has {topic.num_partitions} partitions now, and had {count} when this "
-            "batch began; nothing of it was written, write it again"
+            "batch began; nothing was written, write it again"
         )
 
 

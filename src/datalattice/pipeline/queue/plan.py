@@ -108,7 +108,7 @@ def ordered(names: Iterable[PartitionName]) -> list[PartitionName]:
     return sorted(names, key=key)
 
 
-def resolve(view: TopicLogs, positions: Positions, option: str) -> Offsets:
+def resolve_positions(view: TopicLogs, positions: Positions, option: str) -> Offsets:
     """Return the offset that the given positions mean in each partition.
 
     An offset before the log's start is returned unchanged; `usable_start` treats it as data loss.
@@ -188,7 +188,7 @@ def usable_start(
     return usable
 
 
-def advance(
+def batch_ends(
     view: TopicLogs, start: Offsets, limit: int | None = None, target: Offsets | None = None
 ) -> Offsets:
     """Return where the next batch ends: at the ends of the logs, or after `limit` records.
@@ -222,7 +222,7 @@ def next_offsets(
     the position and so cause an empty batch.
     """
     usable = usable_start(view, start, selects, lost)
-    ends = advance(view, usable, limit, target)
+    ends = batch_ends(view, usable, limit, target)
     return {name: end for name, end in ends.items() if name in start or end > usable[name]}
 
 
@@ -243,7 +243,7 @@ def share(sizes: list[int], limit: int | None) -> list[int]:
     return taken
 
 
-def slices(
+def task_slices(
     view: TopicLogs,
     start: Offsets,
     end: Offsets,

@@ -16,9 +16,14 @@ from datalattice.arrow import ValueFormat
 from datalattice.cells import CellList, encode
 from datalattice.errors import UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.pipeline.arrow_rows import MapPlan, column_of as map_column, maps_of
-from datalattice.pipeline.columns import cell, column_of, listed_column, stamps_ms
-from datalattice.pipeline.queue.splice import ENCODED_NIL, ENTRY_HEAD, encoded_records, records
+from datalattice.pipeline.arrow_rows import MapPlan, maps_of, shape_column
+from datalattice.pipeline.columns import cell, entries_or_none, present_column, stamps_ms
+from datalattice.pipeline.queue.splice import (
+    ENCODED_NIL,
+    ENTRY_HEAD,
+    encoded_records,
+    spliced_records,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,11 +34,11 @@ _STAMP_MAX: Final = (1 << 47) - 1
 """Times from 2004 to 6429, whose encodings all have six bytes after the head."""
 
 
-def values_of(
+def record_values(
     rows: pa.RecordBatch, name: str, format: ValueFormat | None
 ) -> Sequence[object] | None:
     """Return a column as values, with strings and numbers as Python objects."""
-    given = listed_column(rows, name)
+    given = entries_or_none(rows, name)
     if given is None:
         return None
     # `splice` encodes Python's strings and numbers directly, without making cells of them.
@@ -45,7 +50,7 @@ def values_of(
     return [cell(item, name, format) for item in given]
 
 
-def records_of(
+def records_of_rows(
     rows: pa.RecordBatch,
     value_format: ValueFormat | None,
     key_format: ValueFormat | None,
@@ -63,7 +68,7 @@ def records_of(
     made = _joined(rows, value_format, key_format, stamp_ms)
     if made is not None:
         return made
-    values = values_of(rows, "value", value_format)
+    values = record_values(rows, "value", value_format)
     # "Required in every row" (docs/spark-writing.md, Columns): nil would delete a key in a
     # compaction.
     if values is None or any(value is None for value in values):
@@ -71,23 +76,23 @@ def records_of(
             "the column value is NULL in a row: a record needs a value; "
             "leave such rows out, or give them a value"
         )
-    keys = values_of(rows, "key", key_format)
+    keys = record_values(rows, "key", key_format)
     headers = _headers(rows)
     stamps = [stamp_ms if at is None else at for at in stamps_ms(rows, "timestamp")]
     listed = None if keys is None else list(keys)
-    return pa.array(records(listed, list(values), stamps, headers, cells), pa.binary())
+    return pa.array(spliced_records(listed, list(values), stamps, headers, cells), pa.binary())
 
 
 def records_of_maps(
     rows: pa.RecordBatch, maps: MapPlan, stamp_ms: int, cells: CellList
 ) -> pa.Array:
-    """Return the records of rows whose value is the map of the columns. See `records_of`."""
+    """Return the records of rows whose value is the map of the columns. See `records_of_rows`."""
     import pyarrow as pa
 
     values = maps_of(rows, maps, cells)
     keys = None
     if maps.key is not None:
-        keys = map_column(rows, maps.key, maps, cells).kids(rows.num_rows, cells)
+        keys = shape_column(rows, maps.key, maps, cells).kids(rows.num_rows, cells)
     return pa.array(encoded_records(keys, values, stamp_ms, cells), pa.binary())
 
 
@@ -101,11 +106,11 @@ def _joined(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = _plain(column_of(rows, "value"), value_format)
+    values = _plain(present_column(rows, "value"), value_format)
     # Headers are maps, which have no fixed form.
-    if values is None or values.null_count or column_of(rows, "headers") is not None:
+    if values is None or values.null_count or present_column(rows, "headers") is not None:
         return None
-    key_column = column_of(rows, "key")
+    key_column = present_column(rows, "key")
     keys = None if key_column is None else _plain(key_column, key_format)
     stamps = _stamps(rows, stamp_ms)
     value_heads = _heads(values, value_format)
@@ -166,7 +171,7 @@ def _stamps(rows: pa.RecordBatch, stamp_ms: int) -> pa.Array | pa.Scalar | None:
     """Return the encoded times; None if their lengths differ."""
     import pyarrow as pa
 
-    if column_of(rows, "timestamp") is None:
+    if present_column(rows, "timestamp") is None:
         return pa.scalar(encode(stamp_ms), pa.binary())
     given = stamps_ms(rows, "timestamp")
     stamps = [stamp_ms if at is None else at for at in given]
@@ -179,7 +184,7 @@ def _stamps(rows: pa.RecordBatch, stamp_ms: int) -> pa.Array | pa.Scalar | None:
 
 def _headers(rows: pa.RecordBatch) -> list[object] | None:
     """Return headers as mappings, from a MAP or from Kafka's ARRAY of key and value."""
-    given = listed_column(rows, "headers")
+    given = entries_or_none(rows, "headers")
     if given is None:
         return None
     # "Of several headers with one key, which Kafka allows, the last counts".

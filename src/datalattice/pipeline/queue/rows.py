@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LONG: Final = re.compile(r"-?[0-9]{1,19}")
 
 
-def batches(
+def slice_batches(
     part: Slice,
     options: QueueOptions,
     schema: pa.Schema,

@@ -25,10 +25,10 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.arrow_rows import MapPlan
 from datalattice.pipeline.columns import (
     check_known,
-    check_name,
+    check_name_length,
     check_type,
     column_types,
-    type_name,
+    ddl_type,
     value_format,
 )
 from datalattice.pipeline.exactly_once.job import (
@@ -44,8 +44,8 @@ from datalattice.pipeline.options import (
     choice_option,
     flag_option,
     option,
+    parse_record,
     positive_option,
-    read_record,
     text_option,
 )
 from datalattice.pipeline.queue.append import appending
@@ -70,10 +70,10 @@ _HEADERS: Final = (
 
 
 class RowsAs(Enum):
-    """What becomes of a row."""
+    """How a row becomes a record."""
 
     COLUMNS = "columns"
-    """Its columns are those of a record."""
+    """The columns of the row are those of the record."""
     MAP = "map"
     """The record's value is the map of all columns, whatever their names."""
 
@@ -110,8 +110,8 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> QueueSinkOptio
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given.of(given, WriteTarget, QueueSinkOptions, also=SPARK_OPTIONS)
     target = write_target_option(options, streaming=streaming)
-    made = read_record(QueueSinkOptions, options, target=target)
-    check_name(made.topic or "", "topic")
+    made = parse_record(QueueSinkOptions, options, target=target)
+    check_name_length(made.topic or "", "topic")
     _check_agreed(options, made.rows)
     return made
 
@@ -186,7 +186,7 @@ def map_plan(schema: StructType, options: QueueSinkOptions) -> MapPlan:
 
     Raises: UsageError: two columns have the same name, or the column of keys does not exist.
     """
-    types = {field.name: type_name(field.dataType) for field in schema.fields}
+    types = {field.name: ddl_type(field.dataType) for field in schema.fields}
     # A map has each key only once, so one of the two would be lost.
     if len(types) < len(schema.fields):
         raise UsageError("two columns have the same name; rename one of them")

@@ -36,12 +36,12 @@ from datalattice.pipeline.queue.plan import (
     next_offsets,
     read_offsets,
     refuse_loss,
-    resolve,
-    slices,
+    resolve_positions,
+    task_slices,
     usable_start,
     write_offsets,
 )
-from datalattice.pipeline.queue.rows import batches
+from datalattice.pipeline.queue.rows import slice_batches
 from datalattice.pipeline.queue.sink import QueueSink
 from datalattice.pipeline.queue.view import QueueViews, offsets_since, read_view
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget, encodings, many_encodings
@@ -122,14 +122,14 @@ class _QueueReader(FormatReader[QueueOptions]):
     def start(self, view: TopicLogs) -> Offsets:
         """Return the starting offsets that the options name."""
         if self.options.starting_timestamp_ms is None:
-            return resolve(view, self.options.starting, "startingOffsets")
+            return resolve_positions(view, self.options.starting, "startingOffsets")
         return offsets_since(view, self.options.starting_timestamp_ms, self.source())
 
     def ranges(self, view: TopicLogs, start: Offsets, end: Offsets) -> list[TaskInput]:
         """Return what each task reads from `start` to `end`."""
         usable = usable_start(view, start, self.options.selects, self.lost)
         fewest, selects = self.options.min_partitions, self.options.selects
-        parts = slices(view, usable, end, self.lost, fewest, selects=selects)
+        parts = task_slices(view, usable, end, self.lost, fewest, selects=selects)
         return [(str(part.name), part) for part in parts]
 
     def batches(
@@ -138,7 +138,7 @@ class _QueueReader(FormatReader[QueueOptions]):
         """Yield the records of a task."""
         verify = self.options.verify
         fetch, many = encodings(source, verify=verify), many_encodings(source, verify=verify)
-        return batches(part, self.options, schema, fetch, many)
+        return slice_batches(part, self.options, schema, fetch, many)
 
 
 class QueueReader(_QueueReader, BatchReader[QueueOptions]):
@@ -147,7 +147,7 @@ class QueueReader(_QueueReader, BatchReader[QueueOptions]):
     def parts(self, root: Value) -> list[TaskInput]:
         """Return what each task reads."""
         view = read_view(root, self.options, must_exist=True)
-        end = resolve(view, self.options.ending, "endingOffsets")
+        end = resolve_positions(view, self.options.ending, "endingOffsets")
         start = self.start(view)
         # An offset found by time may be past a given end; then the range is empty.
         if self.options.starting_timestamp_ms is None:

@@ -21,7 +21,7 @@ ENTRY_HEAD: Final = encode(Vector.of([None] * 4))[: -4 * len(ENCODED_NIL)]
 _PLAIN: Final = frozenset({int, float, bool})
 
 
-def records(
+def spliced_records(
     keys: list[object] | None,
     values: list[object],
     stamps: list[int],
@@ -62,7 +62,7 @@ def _kid(given: object, cells: CellList) -> bytes:
         # A character has at most four bytes of UTF-8, so the text is one cell.
         isinstance(given, str) and len(given) <= CHUNK_BYTES // 4
     ):
-        encoding = encode(given)  # at most CHUNK_BYTES of UTF-8, so one cell
+        encoding = encode(given)
         return cell_as_kid(encoding, cells)
     return as_kid(to_cell(given), cells)
 
@@ -70,7 +70,7 @@ def _kid(given: object, cells: CellList) -> bytes:
 def encoded_records(
     keys: list[bytes] | None, values: list[bytes], stamp_ms: int, cells: CellList
 ) -> list[bytes]:
-    """Return records with one time from encoded values; otherwise as `records`.
+    """Return records with one time from encoded values; otherwise as `spliced_records`.
 
     keys: in the form that a record contains. Cells below keys and values are already in `cells`.
     """

@@ -19,21 +19,21 @@ from datalattice.apps.queue import PARTITIONS_MAX, partition_of
 from datalattice.arrow import ValueFormat
 from datalattice.cells import CellList, Vector, encode_message
 from datalattice.errors import LimitExceeded, UsageError
-from datalattice.pipeline.arrow_rows import MapPlan, values_of as map_values
+from datalattice.pipeline.arrow_rows import MapPlan, column_values
 from datalattice.pipeline.columns import (
-    check_name,
+    check_name_length,
     checked_texts,
-    column_of,
-    listed,
-    listed_column,
+    entries_or_none,
+    entries_or_nulls,
     lower_names,
-    slices,
+    present_column,
+    row_slices,
 )
 from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Stage
 from datalattice.pipeline.queue.records import (
-    records_of,
+    record_values,
     records_of_maps,
-    values_of,
+    records_of_rows,
 )
 
 if TYPE_CHECKING:
@@ -79,18 +79,18 @@ class _Routing:
 
     def __init__(self, rows: pa.RecordBatch, plan: RecordPlan) -> None:
         self.rows: Final = rows
-        self.topics: Final = None if plan.topic is not None else listed(rows, "topic")
-        self.partitions: Final = None if plan.maps else listed_column(rows, "partition")
+        self.topics: Final = None if plan.topic is not None else entries_or_nulls(rows, "topic")
+        self.partitions: Final = None if plan.maps else entries_or_none(rows, "partition")
         key = plan.maps.key if plan.maps else "key"
-        self.has_keys: Final = key is not None and column_of(rows, key) is not None
+        self.has_keys: Final = key is not None and present_column(rows, key) is not None
 
     def keys(self, plan: RecordPlan) -> Sequence[object] | None:
         """Return the keys as values; None if there are none."""
         if not self.has_keys:
             return None
         if plan.maps and plan.maps.key is not None:
-            return map_values(self.rows, plan.maps.key, plan.maps)
-        return values_of(self.rows, "key", plan.key_format)
+            return column_values(self.rows, plan.maps.key, plan.maps)
+        return record_values(self.rows, "key", plan.key_format)
 
 
 class RecordStager:
@@ -111,7 +111,7 @@ class RecordStager:
         Raises: UsageError: a row cannot become a record. LimitExceeded: too many partitions.
         """
         batch = checked_texts(batch) if self._plan.maps else lower_names(batch)
-        for rows in slices(batch, RECORDS_MAX, STAGE_BYTES_MAX):
+        for rows in row_slices(batch, RECORDS_MAX, STAGE_BYTES_MAX):
             self._append(rows)
             self.records += rows.num_rows
 
@@ -136,10 +136,10 @@ class RecordStager:
         if plan.maps is not None:
             made = records_of_maps(rows, plan.maps, plan.stamp_ms, cells)
         else:
-            made = records_of(rows, plan.value_format, plan.key_format, plan.stamp_ms, cells)
+            made = records_of_rows(rows, plan.value_format, plan.key_format, plan.stamp_ms, cells)
         for name, chosen in self._by_log(_Routing(rows, plan)).items():
             if name not in self._logs:
-                check_name(name[0], "topic")
+                check_name_length(name[0], "topic")
                 # "A task writes to at most 65,536 partitions" (docs/spark-writing.md, Staging).
                 if len(self._logs) >= LOGS_MAX:
                     raise LimitExceeded(

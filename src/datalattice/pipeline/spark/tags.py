@@ -1,4 +1,4 @@
-"""Tags: what one thread starts on Spark has a name, by which another thread cancels it."""
+"""Tags: names for the work that a thread starts on Spark, by which another thread cancels it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Give what this thread starts on Spark inside the block a tag, without a comma.
+    """Tag all work that this thread starts on Spark inside the block; a tag has no comma.
 
     The session becomes that of the thread: Spark looks up formats in it.
     """
@@ -26,7 +26,7 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     # A thread of Java that Python starts has no session, and formats are registered with sessions.
     module = type(spark)._get_j_spark_session_module(spark._jvm)
     module.setActiveSession(spark._jsparkSession)
-    # The tags of a local session name only what Spark's own server started.
+    # A local session has tags only for the work of Spark's own server, so the context is tagged.
     spark.sparkContext.addJobTag(tag)
     try:
         yield
@@ -36,7 +36,7 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
 
 
 def cancel_tagged(spark: SparkSession, tag: str) -> None:
-    """Cancel what has a tag and runs on Spark now."""
+    """Cancel the running work on Spark that has a tag."""
     if _is_remote(spark):
         spark.interruptTag(tag)
     else:

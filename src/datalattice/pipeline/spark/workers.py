@@ -12,7 +12,7 @@ _settled: set[int] = set()
 """Process ids that were settled; after a fork the id differs from the inherited one."""
 
 
-def settle() -> None:
+def freeze_objects() -> None:
     """Exclude all present objects from garbage collection, once in each worker.
 
     PySpark collects garbage after every task and so visits all modules. That takes 20 to 40 ms, as

@@ -11,7 +11,7 @@ from datalattice.weaver import Stores
 
 
 @contextmanager
-def open_stores(folder: str) -> Iterator[Stores]:
+def open_weaver_stores(folder: str) -> Iterator[Stores]:
     """Return the context with the weaver stores of a node's folder, for reading.
 
     Raises: NoSuchPath: there are none.

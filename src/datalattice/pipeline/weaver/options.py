@@ -26,11 +26,11 @@ from datalattice.pipeline.options import (
     min_partitions_option,
     names_option,
     option,
+    parse_record,
     positive_option,
-    read_record,
     text_option,
 )
-from datalattice.pipeline.weaver.opening import open_stores
+from datalattice.pipeline.weaver.opening import open_weaver_stores
 from datalattice.weaver import KvMachine, LogMachine
 
 WEAVER_FORMAT: Final = "lattice.weaver"
@@ -87,6 +87,7 @@ _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "failOnDataLoss")
 
 
 _FIRST: Final[int | None] = 1
+"""Number of the first record of a log."""
 
 
 def _start_option(text: str) -> int | None:
@@ -173,7 +174,7 @@ def parse_options(given: Mapping[str, str]) -> WeaverOptions:
     Raises: UsageError: an option is not accepted or missing, or there is no such store.
     """
     options = Given.of(given, WeaverOptions)
-    made = read_record(WeaverOptions, options)
+    made = parse_record(WeaverOptions, options)
     folder = folder_option(options)
     if not folder:
         raise UsageError(
@@ -181,7 +182,7 @@ def parse_options(given: Mapping[str, str]) -> WeaverOptions:
         )
     if not made.name:
         raise UsageError("option name is missing: the name or id of a weaver store")
-    with open_stores(folder) as stores:
+    with open_weaver_stores(folder) as stores:
         found = stores.find(made.name)
         if found is None:
             check_there(

@@ -3,8 +3,7 @@
 Tasks divide every table by the numbers of records. Each row belongs to one record: the row of a key
 to the last record that wrote the key, even if another write gave its value. So each task makes its
 rows alone. The state after the last record of the read is computed back from the present state, so
-a
-row does not depend on the time at which a task runs.
+a row does not depend on the time at which a task runs.
 
 Source: docs/spark-weaver.md "Records, tasks and the past".
 """
@@ -21,7 +20,7 @@ from datalattice.cells import decode_message
 from datalattice.clock import Hlc
 from datalattice.errors import BadFormat, BadSignature, DataLoss
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.weaver.opening import open_stores
+from datalattice.pipeline.weaver.opening import open_weaver_stores
 from datalattice.pipeline.weaver.options import KeyFormat, WeaverOptions, WeaverTable
 from datalattice.weaver import (
     CORE_MACHINES,
@@ -61,7 +60,7 @@ class RecordsTask:
         return f"records {self.start.seq + 1} to {self.end.seq}"
 
 
-def reach(view: StoreView, options: WeaverOptions) -> Position:
+def table_end(view: StoreView, options: WeaverOptions) -> Position:
     """Return the last position that a table has: of the log, or of what the state has applied."""
     if options.table is not WeaverTable.INTENTIONS:
         return view.applied()
@@ -104,7 +103,7 @@ def rows(task: RecordsTask, options: WeaverOptions) -> Iterator[Row]:
     """
     make = _Maker(task, options)
     at = task.start
-    with open_stores(options.folder) as stores:
+    with open_weaver_stores(options.folder) as stores:
         while at.seq < task.end.seq:
             # Each part is read from its own snapshot, because records never change. The snapshot is
             # closed before Spark takes the rows: a slow query must not make the store grow.

@@ -1,9 +1,8 @@
 """The Spark format `lattice.weaver`: tables of a weaver store in batches, new records in streams.
 
 A position is the number of a record in the witness log, with the hash of its content. That hash
-also
-depends on all earlier records. The planner divides the records after a position into ranges. Each
-task reads one range, and finds the same records even if others are written meanwhile.
+also depends on all earlier records. The planner divides the records after a position into ranges.
+Each task reads one range, and finds the same records even if others are written meanwhile.
 
 Source: docs/spark-weaver.md.
 """
@@ -29,15 +28,15 @@ from datalattice.errors import UsageError
 from datalattice.pipeline.options import bad_option, documents, hash_of
 from datalattice.pipeline.reader import Format
 from datalattice.pipeline.schemas import arrow_schema, check_schema
-from datalattice.pipeline.spark.workers import settle
-from datalattice.pipeline.weaver.opening import open_stores
+from datalattice.pipeline.spark.workers import freeze_objects
+from datalattice.pipeline.weaver.opening import open_weaver_stores
 from datalattice.pipeline.weaver.options import (
     WEAVER_FORMAT,
     WeaverOptions,
     WeaverTable,
     parse_options,
 )
-from datalattice.pipeline.weaver.rows import RecordsTask, plan, reach, rebuilt, rows
+from datalattice.pipeline.weaver.rows import RecordsTask, plan, rebuilt, rows, table_end
 from datalattice.weaver import LOG_START, Position, StoreView, store_id_text
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class _WeaverReader:
 
     def _before(self, view: StoreView, option: str, number: int) -> Position:
         """Return the position before a record. Raises: UsageError: the log does not reach there."""
-        end = reach(view, self._options)
+        end = table_end(view, self._options)
         found = view.position(number - 1)
         if found is None or found.seq > end.seq:
             accepted = f"the log has {end.seq} records; the next one has the number {end.seq + 1}"
@@ -130,7 +129,7 @@ class _WeaverReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task. Runs in the task's process."""
         if isinstance(partition, RecordsPartition):  # otherwise Spark's own empty partition
-            settle()
+            freeze_objects()
             made = rows(partition.task, self._options)
             yield from row_batches(made, arrow_schema(self._schema))
 
@@ -141,8 +140,8 @@ class WeaverReader(_WeaverReader, DataSourceReader):
     def partitions(self) -> Sequence[RecordsPartition]:
         """Return the tasks. Raises: UsageError: a given record is after the end of the log."""
         options = self._options
-        with open_stores(options.folder) as stores, stores.view(options.id) as view:
-            start, end = LOG_START, reach(view, options)
+        with open_weaver_stores(options.folder) as stores, stores.view(options.id) as view:
+            start, end = LOG_START, table_end(view, options)
             if options.starting is not None:
                 start = self._before(view, "startingOffsets", options.starting)
             if options.ending is not None:
@@ -164,9 +163,9 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return the position where a new stream begins."""
         options = self._options
-        with open_stores(options.folder) as stores, stores.view(options.id) as view:
+        with open_weaver_stores(options.folder) as stores, stores.view(options.id) as view:
             if options.starting is None:
-                return self._write(reach(view, options))
+                return self._write(table_end(view, options))
             return self._write(self._before(view, "startingOffsets", options.starting))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
@@ -184,9 +183,9 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
         Raises: DataLoss: the log is another one, and failOnDataLoss.
         """
         options = self._options
-        with open_stores(options.folder) as stores, stores.view(options.id) as view:
+        with open_weaver_stores(options.folder) as stores, stores.view(options.id) as view:
             begin = self._begin(view, self._read(start))
-            last = reach(view, options).seq
+            last = table_end(view, options).seq
             if self._target is not None:
                 last = min(last, self._target)
             if isinstance(limit, ReadMaxRows):
@@ -207,12 +206,11 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
         Raises: DataLoss: the log is another one, and failOnDataLoss.
         """
         options = self._options
-        with open_stores(options.folder) as stores, stores.view(options.id) as view:
+        with open_weaver_stores(options.folder) as stores, stores.view(options.id) as view:
             last = self._read(end)
             if view.position(last.seq) != last:
                 # This batch is empty. The next one begins at the same lost position, and so reads
-                # the
-                # whole log.
+                # the complete log.
                 self._lost(last)
                 return []
             return self._planned(view, self._begin(view, self._read(start)), last)
@@ -235,8 +233,11 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
         _log.warning("%s; reading it from the beginning (failOnDataLoss=false)", loss)
 
     def _reach(self) -> Position:
-        with open_stores(self._options.folder) as stores, stores.view(self._options.id) as view:
-            return reach(view, self._options)
+        with (
+            open_weaver_stores(self._options.folder) as stores,
+            stores.view(self._options.id) as view,
+        ):
+            return table_end(view, self._options)
 
     def _write(self, position: Position) -> dict[str, object]:
         """Return the form of a position that Spark keeps as JSON."""

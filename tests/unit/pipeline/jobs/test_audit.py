@@ -36,8 +36,8 @@ from datalattice.pipeline.jobs.audit import (  # noqa: E402
 from datalattice.pipeline.jobs.stores import (  # noqa: E402
     STORE_PARTS_MAX,
     for_tasks,
-    parts_of,
     store_folder,
+    store_partitions,
 )
 
 Row = tuple[str, bytes | None, str, int, str]
@@ -53,7 +53,7 @@ class Audited:
         self.task_rows: set[Row] = set()
         with CellStore.open(folder, read_only=True) as reader:
             extent = extent_of(reader)
-            work = AuditPlan(str(folder), for_tasks(extent), parts_of(extent, parts))
+            work = AuditPlan(str(folder), for_tasks(extent), store_partitions(extent, parts))
             sums, rows = examine(reader, work, self.run)
             check_extent(reader, extent)
         self.sums: Sums = sums
@@ -348,7 +348,7 @@ def test_a_collection_meanwhile_ends_the_job(whole: Path, monkeypatch: pytest.Mo
         extent = extent_of(reader)
         with CellStore.open(whole, segment_bytes=8_192, retention=KEEP_NOTHING) as store:
             assert store.collect(grace_ms=0).dropped
-        work = AuditPlan(str(whole), for_tasks(extent), parts_of(extent, 2))
+        work = AuditPlan(str(whole), for_tasks(extent), store_partitions(extent, 2))
         batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], names=["id"])
         with pytest.raises(StoreFailed, match="cells were removed from it meanwhile; begin again"):
             list(PacksTask(work)(iter([batch])))
@@ -358,7 +358,7 @@ def test_another_store_at_the_same_place_is_refused(whole: Path, tmp_path: Path)
     with CellStore.open(whole, read_only=True) as reader:
         extent = extent_of(reader)
     _empty(tmp_path / "other")
-    work = AuditPlan(str(tmp_path / "other"), for_tasks(extent), parts_of(extent, 1))
+    work = AuditPlan(str(tmp_path / "other"), for_tasks(extent), store_partitions(extent, 1))
     batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], names=["id"])
     with pytest.raises(UsageError, match="another store than the one that the work was planned"):
         list(PacksTask(work)(iter([batch])))
@@ -369,16 +369,18 @@ def test_parts(whole: Path) -> None:
         extent = extent_of(reader)
     count = len(extent.segments)
     assert count > 8
-    assert 5 <= len(parts_of(extent, None)) <= 8
-    assert [len(parts_of(extent, None, cores)) for cores in (1, 2)] == [1, 4]
-    assert len(parts_of(extent, 1)) == 1
-    assert len(parts_of(extent, STORE_PARTS_MAX)) == count
+    assert 5 <= len(store_partitions(extent, None)) <= 8
+    assert [len(store_partitions(extent, None, cores)) for cores in (1, 2)] == [1, 4]
+    assert len(store_partitions(extent, 1)) == 1
+    assert len(store_partitions(extent, STORE_PARTS_MAX)) == count
     for parts in (1, 2, 3, count, STORE_PARTS_MAX):
-        numbers = [n for one in parts_of(extent, parts) for n in range(one.first, one.last + 1)]
+        numbers = [
+            n for one in store_partitions(extent, parts) for n in range(one.first, one.last + 1)
+        ]
         assert numbers == [segment.number for segment in extent.segments]
     for bad in (0, STORE_PARTS_MAX + 1):
         with pytest.raises(UsageError, match=f"option parts={bad} is not accepted"):
-            parts_of(extent, bad)
+            store_partitions(extent, bad)
 
 
 def test_store_folder(whole: Path, tmp_path: Path) -> None:

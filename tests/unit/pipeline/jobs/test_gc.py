@@ -47,7 +47,7 @@ pc = importlib.import_module("pyarrow.compute")
 
 from datalattice.arrow import record_batch  # noqa: E402
 from datalattice.pipeline.jobs.gc import MarkTask  # noqa: E402
-from datalattice.pipeline.jobs.stores import for_tasks, parts_of  # noqa: E402
+from datalattice.pipeline.jobs.stores import for_tasks, store_partitions  # noqa: E402
 
 job = importlib.import_module("datalattice.pipeline.jobs.gc")  # not its namesake
 HOUR_MS = 3_600_000
@@ -90,7 +90,7 @@ class Marked:
         with opened(path, clock, read_only=True, **how) as reader:
             time_ms = clock.now_ms()
             extent = extent_of(reader)
-            plan = parts_of(extent, parts)
+            plan = store_partitions(extent, parts)
             begin = mark_start(reader, extent, reader.roots_kept(grace_ms))
             owners = PartitionPlan(str(path), plan)
             places = zip(begin.roots, begin.locations, strict=True)
@@ -753,7 +753,7 @@ def test_a_collection_meanwhile_ends_the_mark(tmp_path: Path, clock: StoppedCloc
         with opened(tmp_path / "s", clock, read_only=True) as reader:
             extent = extent_of(reader)
         store.collect(grace_ms=0)
-        task = MarkTask(str(tmp_path / "s"), for_tasks(extent), parts_of(extent, 2), None)
+        task = MarkTask(str(tmp_path / "s"), for_tasks(extent), store_partitions(extent, 2), None)
         rows = [(0, *[None] * 6, extent.root)]
         with pytest.raises(StoreFailed, match="cells were removed from it meanwhile; begin again"):
             Marked.run(task, rows, together=True)

@@ -380,7 +380,7 @@ def test_progress_and_report(run: Run, tmp_path: Path) -> None:
     [
         ({}, "name one output for the result"),
         ({"store": "made", "archive": "made2"}, "name one output for the result"),
-        ({"store": "there"}, "is there already"),
+        ({"store": "there"}, "exists; name a new path"),
         ({"store": "no/such/made"}, "is not a folder"),
         ({"store": "made", "fan_in": 1}, "fan_in is a number of 2 to 64, got 1"),
         ({"store": "made", "fan_in": 65}, "fan_in is a number of 2 to 64, got 65"),

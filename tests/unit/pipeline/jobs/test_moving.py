@@ -212,7 +212,7 @@ def test_keys_are_spread_over_as_many_partitions_as_before(tmp_path: Path) -> No
     [
         ({"to": "avro"}, "option to='avro' is not accepted: one of parquet, delta"),
         ({"mode": "ignore"}, "option mode='ignore' is not accepted: one of error, append"),
-        ({}, "is there already"),
+        ({}, "exists; name another target"),
     ],
 )
 def test_what_cannot_be_exported_is_said_before_spark_is_asked(

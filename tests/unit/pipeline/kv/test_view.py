@@ -9,7 +9,7 @@ from datalattice.cells import Index, Keyword, Map, Signed, Value
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat
 from datalattice.pipeline.kv.options import parse_options
-from datalattice.pipeline.kv.view import differing
+from datalattice.pipeline.kv.view import differing_databases
 from datalattice.testing.cells_kit import CellDict
 
 ALICE = KeyPair(bytes([1]) * 32)
@@ -31,7 +31,7 @@ def database(text: str) -> Index:
 def names(before: Value, after: Value) -> list[tuple[str, bool, bool]]:
     return [
         (pair.name.database, pair.before is not None, pair.after is not None)
-        for pair in differing(before, after, OPTIONS)
+        for pair in differing_databases(before, after, OPTIONS)
     ]
 
 

@@ -22,9 +22,9 @@ from datalattice.pipeline.queue.plan import (
     ordered,
     read_offsets,
     refuse_loss,
-    resolve,
+    resolve_positions,
     share,
-    slices,
+    task_slices,
     usable_start,
     write_offsets,
 )
@@ -56,16 +56,20 @@ A, B, C = name(0), name(1), name(2)
 def test_edges_and_numbers_become_offsets() -> None:
     view = {A: log(3, 10), B: log(0, 5), C: log(7, 7)}
     positions = Positions(Edge.EARLIEST, {("1",): 4, ("t", "2"): Edge.LATEST})
-    assert resolve(view, positions, "x") == {A: 3, B: 4, C: 7}
-    assert resolve(view, Positions(Edge.LATEST, {}), "x") == {A: 10, B: 5, C: 7}
+    assert resolve_positions(view, positions, "x") == {A: 3, B: 4, C: 7}
+    assert resolve_positions(view, Positions(Edge.LATEST, {}), "x") == {A: 10, B: 5, C: 7}
 
 
 def test_an_offset_at_the_end_is_fine_and_past_it_is_refused() -> None:
     view = {A: log(3, 10)}
-    assert resolve(view, Positions(Edge.EARLIEST, {("0",): 10}), "startingOffsets") == {A: 10}
-    assert resolve(view, Positions(Edge.EARLIEST, {("0",): 1}), "startingOffsets") == {A: 1}
+    assert resolve_positions(view, Positions(Edge.EARLIEST, {("0",): 10}), "startingOffsets") == {
+        A: 10
+    }
+    assert resolve_positions(view, Positions(Edge.EARLIEST, {("0",): 1}), "startingOffsets") == {
+        A: 1
+    }
     with pytest.raises(UsageError, match=r"option startingOffsets=11 .* has the offsets 3 to 10"):
-        resolve(view, Positions(Edge.EARLIEST, {("0",): 11}), "startingOffsets")
+        resolve_positions(view, Positions(Edge.EARLIEST, {("0",): 11}), "startingOffsets")
 
 
 def test_an_end_before_a_start_of_one_s_own_is_refused() -> None:
@@ -82,7 +86,7 @@ def test_an_end_before_a_start_of_one_s_own_is_refused() -> None:
 @pytest.mark.parametrize("named", [("9",), ("u", "0"), ("0xbb", "t", "0")])
 def test_a_named_partition_must_be_there(named: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=r"option endingOffsets=.* no such partition"):
-        resolve({A: log(0, 1)}, Positions(Edge.LATEST, {named: 0}), "endingOffsets")
+        resolve_positions({A: log(0, 1)}, Positions(Edge.LATEST, {named: 0}), "endingOffsets")
 
 
 def test_partitions_are_in_the_order_of_their_numbers() -> None:
@@ -221,7 +225,7 @@ def test_a_refused_loss_says_all_that_is_needed() -> None:
 def test_a_batch_that_is_asked_for_again_and_is_partly_gone() -> None:
     lost = Losses()
     view = {A: log(0, 5)}
-    parts = slices(view, {A: 2}, {A: 9, B: 4}, lost)
+    parts = task_slices(view, {A: 2}, {A: 9, B: 4}, lost)
     assert [(part.first, part.stop) for part in parts] == [(2, 5)]
     assert [(loss.name, loss.first, loss.stop) for loss in lost] == [(A, 5, 9), (B, 0, 4)]
 
@@ -229,11 +233,11 @@ def test_a_batch_that_is_asked_for_again_and_is_partly_gone() -> None:
 def test_a_partition_that_is_gone_before_its_first_batch_is_reported() -> None:
     for start in ({}, {A: 0}):  # nothing of it was read, so that its position tells nothing
         lost = Losses()
-        assert slices({}, usable_start({}, start, everything, lost), {A: 3}, lost) == []
+        assert task_slices({}, usable_start({}, start, everything, lost), {A: 3}, lost) == []
         assert [(loss.name, loss.first, loss.stop) for loss in lost] == [(A, 0, 3)]
         with pytest.raises(DataLoss, match=r"records 0 to 2 .* no longer in the store"):
-            slices({}, start, {A: 3}, refuse_loss)
-        assert slices({}, start, {A: 3}, refuse_loss, selects=lambda *_: False) == []
+            task_slices({}, start, {A: 3}, refuse_loss)
+        assert task_slices({}, start, {A: 3}, refuse_loss, selects=lambda *_: False) == []
 
 
 # --- tasks ----------------------------------------------------------------------------------
@@ -247,11 +251,11 @@ def test_each_partition_with_records_is_a_task() -> None:
     view = {A: log(0, 10), B: log(3, 3), C: log(5, 6)}
     start = {A: 2, B: 3, C: 5}
     end = {A: 9, B: 3, C: 6}
-    assert ranges(slices(view, start, end, refuse_loss)) == [(A, 2, 9), (C, 5, 6)]
+    assert ranges(task_slices(view, start, end, refuse_loss)) == [(A, 2, 9), (C, 5, 6)]
 
 
 def test_a_partition_without_a_start_is_read_from_its_own() -> None:
-    assert ranges(slices({A: log(4, 9)}, {}, {A: 9}, refuse_loss)) == [(A, 4, 9)]
+    assert ranges(task_slices({A: log(4, 9)}, {}, {A: 9}, refuse_loss)) == [(A, 4, 9)]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +268,7 @@ def test_a_partition_without_a_start_is_read_from_its_own() -> None:
     ],
 )
 def test_long_ranges_are_cut(count: int, tasks: int) -> None:
-    assert len(slices({A: log(0, count)}, {}, {A: count}, refuse_loss)) == tasks
+    assert len(task_slices({A: log(0, count)}, {}, {A: count}, refuse_loss)) == tasks
 
 
 @pytest.mark.parametrize(
@@ -284,7 +288,7 @@ def test_however_long_a_log_says_it_is_a_plan_is_bounded(
     monkeypatch: pytest.MonkeyPatch, count: int, asked: int | None, tasks: int
 ) -> None:
     monkeypatch.setattr(plan, "TASKS_MAX", 100)
-    parts = slices({A: log(0, count)}, {}, {A: count}, refuse_loss, asked)
+    parts = task_slices({A: log(0, count)}, {}, {A: count}, refuse_loss, asked)
     assert len(parts) == tasks
     assert (parts[0].first, parts[-1].stop) == (0, count)
 
@@ -298,7 +302,7 @@ def test_tasks_cover_every_record_once_and_are_as_many_as_asked_for(
 ) -> None:
     view = {name(i): log(start, start + size) for i, (start, size) in enumerate(logs)}
     end = {each: found.end for each, found in view.items()}
-    parts = slices(view, {}, end, refuse_loss, wanted)
+    parts = task_slices(view, {}, end, refuse_loss, wanted)
     for each, found in view.items():
         if found.start == found.end:
             continue
@@ -312,6 +316,6 @@ def test_tasks_cover_every_record_once_and_are_as_many_as_asked_for(
 
 
 def test_long_ranges_are_cut_between_leaves() -> None:
-    parts = slices({A: log(5, 1_005)}, {}, {A: 1_005}, refuse_loss, 3)
+    parts = task_slices({A: log(5, 1_005)}, {}, {A: 1_005}, refuse_loss, 3)
     assert len(parts) == 3
     assert all((part.first - 5) % 16 == 0 for part in parts)

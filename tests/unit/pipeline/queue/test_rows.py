@@ -38,7 +38,7 @@ from datalattice.errors import (
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.queue.options import QUEUE_COLUMNS, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import PartitionLog, PartitionName, Slice
-from datalattice.pipeline.queue.rows import batches
+from datalattice.pipeline.queue.rows import slice_batches
 from datalattice.store.records import check_hash
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -81,8 +81,10 @@ def read(
     )
     chosen = options(**given)
     schema = schema_of(chosen)
-    found = list(batches(part, chosen, schema, cells.__getitem__))
-    together = batches(part, chosen, schema, cells.__getitem__, lambda all: [cells[h] for h in all])
+    found = list(slice_batches(part, chosen, schema, cells.__getitem__))
+    together = slice_batches(
+        part, chosen, schema, cells.__getitem__, lambda all: [cells[h] for h in all]
+    )
     assert list(together) == found
     for batch in found:
         batch.validate(full=True)
@@ -135,7 +137,7 @@ def test_damaged_cells_make_wrong_rows_or_an_error_that_says_so(
         return cells[hash]
 
     try:
-        for batch in batches(part, chosen, schema_of(chosen), fetch):
+        for batch in slice_batches(part, chosen, schema_of(chosen), fetch):
             batch.validate(full=True)
     except DataLatticeError:
         return
@@ -150,7 +152,7 @@ def test_a_reference_that_is_cut_off_is_damage_and_no_wrong_use() -> None:
         raise MissingData([check_hash(hash)])
 
     with pytest.raises(BadFormat, match="records 0 to 0 is damaged; verify=true"):
-        list(batches(part, chosen, schema_of(chosen), fetch))
+        list(slice_batches(part, chosen, schema_of(chosen), fetch))
 
 
 @st.composite
@@ -253,7 +255,7 @@ def test_where_a_record_lies_is_known_without_reading_it() -> None:
     part = Slice(PartitionName("o", "t", "3"), PartitionLog(0, 20_000, encode(vector)), 10, 20_000)
     chosen = options(columns="offset,partition")
     nothing: dict[bytes, bytes] = {}
-    found = list(batches(part, chosen, schema_of(chosen), nothing.__getitem__))
+    found = list(slice_batches(part, chosen, schema_of(chosen), nothing.__getitem__))
     assert [batch.num_rows for batch in found] == [8_192, 8_192, 3_606]
     assert found[-1].to_pylist()[-1] == {"offset": 19_999, "partition": 3}
 

@@ -9,7 +9,7 @@ import pytest
 from datalattice.apps.queue import make_entry
 from datalattice.cells import Vector, branch_hashes, decode, encode, may_refer, same, to_cell
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
-from datalattice.pipeline.queue.splice import records
+from datalattice.pipeline.queue.splice import spliced_records
 from datalattice.store import MemoryStore
 
 VALUES: list[Any] = [
@@ -47,7 +47,7 @@ def packed(count: int, first: int = 0) -> tuple[bytes, list[int], list[tuple[byt
     """Return (records end to end, where each ends, cells below them)."""
     keys, values, stamps, headers = columns(count, first)
     cells: list[tuple[bytes, bytes]] = []
-    rows = records(keys, values, stamps, headers, cells)
+    rows = spliced_records(keys, values, stamps, headers, cells)
     ends = [sum(map(len, rows[: row + 1])) for row in range(count)]
     return b"".join(rows), ends, cells
 
@@ -92,7 +92,7 @@ def test_short_leaves_stand_in_the_cell_above() -> None:
 def test_a_record_is_a_cell_of_its_own_where_it_is_long() -> None:
     for size in range(100, 130):
         cells: list[tuple[bytes, bytes]] = []
-        row = records(None, [b"x" * size], [1_700_000_000_000], None, cells)[0]
+        row = spliced_records(None, [b"x" * size], [1_700_000_000_000], None, cells)[0]
         entry = make_entry(None, b"x" * size, 1_700_000_000_000)
         is_long = len(encode(entry)) > EMBEDDED_BYTES_MAX
         assert row == (b"\x20" + entry.hash if is_long else encode(entry))
