@@ -130,6 +130,7 @@ from datalattice.cells.scan import (
     branch_places as branch_places,
     may_refer as may_refer,
     read_vlq as read_vlq,
+    skip_cell as skip_cell,
     skip_kid as skip_kid,
 )
 from datalattice.cells.shapes import (

@@ -148,6 +148,11 @@ class HashIndex:
                 return location & ~STAGED
         return location
 
+    @property
+    def hides_cells(self) -> bool:
+        """Whether cells that are in the log count as not here."""
+        return self._is_removed is not None
+
     def is_removed(self, location: int) -> bool:
         """Return whether the cell at a location counts as not here."""
         is_removed = self._is_removed

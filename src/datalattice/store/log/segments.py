@@ -15,8 +15,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from datalattice.cells import skip_cell
 from datalattice.crypto import sha3_256_many
-from datalattice.errors import Corruption, StoreFull
+from datalattice.errors import BadFormat, Corruption, StoreFull
 from datalattice.store.disk import DiskFile, FileView
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.packing import (
@@ -281,6 +282,32 @@ class SegmentReader:
                     if digests[i] != hashes[i]:
                         found[i] = None
         return found
+
+    def read_between(self, first: int, last: int, hashes: list[bytes]) -> list[bytes | None]:
+        """Return the cells with these hashes that lie from one location to another; else None.
+
+        first, last: where the first and the last of them lie, in either order.
+        """
+        low: i64 = min(first, last)
+        high: i64 = max(first, last)
+        begin: i64 = (low >> 15) & 0x7FFFFFF
+        end: i64 = ((high >> 15) & 0x7FFFFFF) + ((high >> 1) & 0x3FFF)
+        longer: i64 = max((low >> 1) & 0x3FFF, (high >> 1) & 0x3FFF)
+        # Siblings are about as long as one another; what lies further apart has others in between.
+        if low < 0 or low >> 42 != high >> 42 or end - begin > 2 * longer * len(hashes):
+            return [None] * len(hashes)
+        data = self._read_run(low >> 42, begin, end)
+        cells: list[bytes] = []
+        at: i64 = 0
+        try:
+            while at < len(data):
+                stop = skip_cell(data, at)
+                cells.append(data[at:stop])
+                at = stop
+        except (BadFormat, IndexError):
+            pass  # a pack ends in between; hashes tell which bytes are cells
+        found = dict(zip(sha3_256_many(cells), cells, strict=True))
+        return [found.get(hash) for hash in hashes]
 
     def _read_runs(self, locations: list[int]) -> list[bytes | None]:
         found: list[bytes | None] = [None] * len(locations)
