@@ -187,3 +187,41 @@ def test_a_run_of_cells_is_cut_where_the_file_ends(tmp_path: Path) -> None:
     os.truncate(tmp_path / "s" / "segments" / "00000001.seg", locate(places[20])[1] + 7)
     assert reader.read_many(places) == [*whole[:20], *[None] * (len(places) - 20)]
     assert reader.read_many([places[0] + (9 << 42)]) == [None], "there is no such segment"
+
+
+def test_cells_between_two_locations_are_found_by_their_hashes(tmp_path: Path) -> None:
+    one = Vector.of([f"one {n} ".ljust(900, "x") for n in range(16)])
+    other = Vector.of([f"other {n} ".ljust(900, "x") for n in range(16)])
+    with CellStore.open(tmp_path / "s") as store:
+        store.commit(one)
+        store.commit(Vector.of([one, other]))  # the header of a pack lies between them
+        cells = {hash: encoding for value in (one, other) for hash, encoding, _ in novelty(value)}
+        places = {hash: store.location_of(hash) for hash in cells}
+        by_place = sorted(cells, key=places.__getitem__)
+        shuffled = random.Random(2).sample(by_place, len(by_place))
+        assert store.get_encodings(shuffled) == [cells[hash] for hash in shuffled]
+    reader = SegmentReader(StoreFolder(RealDisk(), str(tmp_path / "s")))
+    siblings = by_place[:17]
+    for first, last in ((0, 16), (16, 0)):
+        found = reader.read_between(places[siblings[first]], places[siblings[last]], siblings)
+        assert found == [cells[hash] for hash in siblings]
+    middle = reader.read_between(places[siblings[4]], places[siblings[9]], siblings)
+    assert middle == [cells[hash] if 4 <= i <= 9 else None for i, hash in enumerate(siblings)]
+    # Behind the header of a pack no cell is found; its look-up finds it.
+    over = reader.read_between(places[by_place[0]], places[by_place[-1]], by_place)
+    assert over == [cells[hash] if hash in siblings else None for hash in by_place]
+
+
+def test_cells_that_lie_far_apart_are_not_read_as_siblings(tmp_path: Path) -> None:
+    value = Vector.of([f"{n} ".ljust(900, "x") for n in range(40)])
+    with CellStore.open(tmp_path / "s") as store:
+        store.commit(value)
+        hashes = [hash for hash, _, _ in novelty(value)]
+        places = [store.location_of(hash) for hash in hashes]
+    reader = SegmentReader(StoreFolder(RealDisk(), str(tmp_path / "s")))
+    by_place = sorted(zip(places, hashes, strict=True))
+    two = [by_place[0][1], by_place[3][1]]  # four cells, as far as two may be apart
+    assert None not in reader.read_between(by_place[0][0], by_place[3][0], two)
+    assert reader.read_between(by_place[0][0], by_place[4][0], two) == [None, None]
+    for first, last in ((-1, places[0]), (places[0], -1), (places[0], places[0] + (1 << 42))):
+        assert reader.read_between(first, last, two) == [None, None]
