@@ -246,14 +246,8 @@ class Stores:
                 be deeper than 32. AlreadyExists.
         """
         machine = self.machine(kind)
-        if name is not None and (not name or "/" in name):
-            # `find` reads a slash as the way from a store to its child.
-            raise UsageError(f"a store's name is not empty and has no '/', got {name!r}")
-        if name is not None and len(name.encode(errors="surrogatepass")) > STORE_NAME_BYTES_MAX:
-            raise UsageError(
-                f"a store's name has at most {STORE_NAME_BYTES_MAX} bytes, got "
-                f"{len(name.encode(errors='surrogatepass'))}"
-            )
+        if name is not None:
+            _check_name(name)
         # "depth limit 32": here for own stores, in `_reconcile_quietly` for those of peers.
         if parent is not None and self._depth(parent) >= STORE_TREE_DEPTH_MAX:
             raise UsageError(f"stores are nested at most {STORE_TREE_DEPTH_MAX} deep")
@@ -781,6 +775,18 @@ class Stores:
             self._limits,
             parent=record.parent_id or None,
         )
+
+
+def _check_name(name: str) -> None:
+    if not name or "/" in name:
+        # `find` reads a slash as the way from a store to its child.
+        raise UsageError(f"a store's name is not empty and has no '/', got {name!r}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(f"a store's name is text that UTF-8 can encode, got {name!r}") from error
+    if size > STORE_NAME_BYTES_MAX:
+        raise UsageError(f"a store's name has at most {STORE_NAME_BYTES_MAX} bytes, got {size}")
 
 
 def _seal_again(part: WriteTxn, key: KeyPair) -> None:

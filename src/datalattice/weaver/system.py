@@ -28,6 +28,7 @@ from datalattice.weaver.machine import (
 )
 from datalattice.weaver.op import Op
 from datalattice.weaver.payloads import app_data, app_envelope
+from datalattice.weaver.storeid import STORE_ID_BYTES
 from datalattice.weaver.systemops import (
     INDEPENDENT,
     AddChild,
@@ -182,7 +183,9 @@ class SystemReader:
                 _child_status(found.get("status")),
             )
             for id, found in self._subjects(b"child/")
-            if "name" in found  # "A child exists when its name key is live."
+            # "A child exists when its name key is live." A peer may declare an id of any length; a
+            # shorter one could be the key of other rows of this node.
+            if "name" in found and len(id) == STORE_ID_BYTES
         }
 
     def invites(self) -> dict[bytes, Invite]:

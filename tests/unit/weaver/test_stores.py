@@ -183,6 +183,20 @@ def test_a_store_that_declares_itself_or_one_above_opens_nothing() -> None:
     assert set(stores.opened()) == {parent, child}
 
 
+@pytest.mark.parametrize("id", [b"", b"place", bytes(15)])
+def test_a_declaration_of_what_is_no_store_id_opens_nothing(id: bytes) -> None:
+    anna, bert = WeaverNode(1), WeaverNode(2)
+    parent = anna.stores.create("kv")
+    parent.write_system(SystemBatch().add_child(id, "x", "core:kvstore"))
+    theirs = bert.join(parent)
+    exchange(parent, theirs)
+    bert.stores.arrive("here")
+    assert bert.stores.ids() == [parent.id]
+    assert bert.stores.list(parent.id) == []
+    # Five bytes would be the key under which the fence has the place of the folder.
+    assert bert.stores.doubts() == {}
+
+
 def test_an_unknown_kind_is_a_warning_until_it_is_registered() -> None:
     anna = WeaverNode(1, machines=(NullMachine, Tally))
     parent = anna.stores.create("core:nullstore")
@@ -447,8 +461,10 @@ def test_the_name_of_a_store_is_bounded() -> None:
     for length in (STORE_NAME_BYTES_MAX - 1, STORE_NAME_BYTES_MAX):
         stores.create("kv", "n" * length)
         assert stores.find("n" * length) is not None
-    with pytest.raises(UsageError, match="at most 255 bytes"):
+    with pytest.raises(UsageError, match="at most 255 bytes, got 256"):
         stores.create("kv", "n" * (STORE_NAME_BYTES_MAX + 1))
+    with pytest.raises(UsageError, match="text that UTF-8 can encode"):
+        stores.create("kv", "half a character \ud800")
 
 
 def test_a_child_that_is_written_to_before_it_is_fetched_has_the_peers_of_its_parent() -> None:
