@@ -29,7 +29,7 @@ from datalattice.cells.cell import (
     value_hash,
 )
 from datalattice.cells.message import decode_trusted
-from datalattice.cells.scalars import need
+from datalattice.cells.scalars import require_type
 from datalattice.cells.scan import chunk_span
 from datalattice.crypto import sha3_256_many
 from datalattice.errors import MissingData, TypeMismatch, UsageError
@@ -70,7 +70,7 @@ def blob_length(value: Value) -> int:
     """
     if isinstance(value, Blob):
         return value._length
-    need(value, bytes, "a blob is bytes or a Blob")
+    require_type(value, bytes, "a blob is bytes or a Blob")
     assert isinstance(value, bytes)
     return len(value)
 
@@ -345,7 +345,7 @@ def blob_overwrite(
     Cost:   the chunks that are covered in part, and the nodes above the others.
     Raises: UsageError: the position is negative, or the blob would be too long.
     """
-    need(position, int, "a position is an int")
+    require_type(position, int, "a position is an int")
     data = _bytes_of(piece)
     length = blob_length(blob)
     if position < 0:
@@ -405,7 +405,7 @@ def blob_truncate(blob: Value, size: int) -> Value:
     Cost:   one chunk and the nodes above it.
     Raises: UsageError: the size is negative.
     """
-    need(size, int, "a size is an int")
+    require_type(size, int, "a size is an int")
     if size < 0:
         raise UsageError(f"a size is 0 or more, got {size}")
     if size >= blob_length(blob):

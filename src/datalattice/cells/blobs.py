@@ -26,8 +26,8 @@ from datalattice.cells.cell import (
     same,
     text_bytes,
 )
-from datalattice.cells.parse import read_kids, wrappers
-from datalattice.cells.scalars import need
+from datalattice.cells.parse import kids_in, wrappers
+from datalattice.cells.scalars import require_type
 from datalattice.cells.scan import chunk_span, read_vlq
 from datalattice.cells.work import Work
 from datalattice.errors import BadFormat, TypeMismatch, UsageError
@@ -70,7 +70,7 @@ class Chunked(Cell):
         # "Each child of its top cell holds S chunks; only the last one may hold less"
         # (docs/cells.md "Blob and String"), so the length alone gives the number of children.
         kids: i64 = (self._length - 1) // chunk_span(self._length) + 1
-        return read_kids(data, at, kids, self._loader)[0]
+        return kids_in(data, at, kids, self._loader)[0]
 
     def byte_length(self) -> int:
         """Return the number of bytes."""
@@ -81,8 +81,8 @@ class Chunked(Cell):
 
         Raises: WorkExceeded: the nodes on the way exceed the budget `work`.
         """
-        need(start, int, "a position is an int")
-        need(stop, int, "a position is an int")
+        require_type(start, int, "a position is an int")
+        require_type(stop, int, "a position is an int")
         taken = _Chunks(work)
         # A range beyond the end is cut, as in slices of bytes.
         _read(self, max(start, 0), min(stop, self._length), taken)
@@ -172,7 +172,7 @@ class Blob(Chunked):
             start, stop, step = index.indices(self._length)
             # A negative step is rare, so all bytes are read for it.
             return self.read(start, stop)[::step] if step > 0 else bytes(self)[index]
-        need(index, int, "a position is an int or a slice")
+        require_type(index, int, "a position is an int or a slice")
         position = index + self._length if index < 0 else index
         if not 0 <= position < self._length:
             raise IndexError(f"byte {index} of a blob of {self._length} bytes")
@@ -224,7 +224,7 @@ class Text(Chunked):
 
 def make_blob(data: bytes) -> Value:
     """Return `data` as a value: itself up to 4,096 bytes, else a blob tree."""
-    need(data, bytes, "a blob is made of bytes")
+    require_type(data, bytes, "a blob is made of bytes")
     if len(data) <= CHUNK_BYTES:
         return data
     return _tree(Blob(), data)
@@ -235,7 +235,7 @@ def make_text(text: str) -> Value:
 
     Raises: UsageError: more than 2**31 - 1 bytes, or a lone surrogate.
     """
-    need(text, str, "a text is made of a str")
+    require_type(text, str, "a text is made of a str")
     raw = text_bytes(text)
     # "One cell holds up to 4,096 bytes" (docs/cells.md "Blob and String").
     if len(raw) <= CHUNK_BYTES:

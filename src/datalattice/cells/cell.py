@@ -240,18 +240,18 @@ def _pickle_unset(_value: Value) -> bytes:
     raise UsageError("the message codec is not loaded")
 
 
-def _admit_unset(_value: object) -> Value:
+def _to_value_unset(_value: object) -> Value:
     raise UsageError("the conversions of Python objects are not loaded")
 
 
 # Set by the modules above this one, which know every type of cell.
 restore_hook: Final[list[Callable[[bytes], Value]]] = [_restore_unset]
 pickle_hook: Final[list[Callable[[Value], bytes]]] = [_pickle_unset]
-admit_hook: Final[list[Callable[[object], Value]]] = [_admit_unset]
+to_value_hook: Final[list[Callable[[object], Value]]] = [_to_value_unset]
 long_hook: Final[list[Callable[[Value], Cell]]] = []
 
 
-def admit(value: object) -> Value:
+def to_value(value: object) -> Value:
     """Return `value` as a value of a cell; list, tuple, dict and set are converted.
 
     Raises: TypeMismatch: `value` has no counterpart.
@@ -272,15 +272,15 @@ def admit(value: object) -> Value:
         or isinstance(value, (Cell, Scalar))
     ):
         return value
-    return admit_hook[0](value)
+    return to_value_hook[0](value)
 
 
-def admit_all(items: Iterable[object]) -> list[object]:
+def to_values(items: Iterable[object]) -> list[object]:
     """Return `items` as values of a cell; an error has the position of the item in its path."""
     made: list[object] = []
     try:
         for item in items:
-            made.append(admit(item))
+            made.append(to_value(item))
     except TypeMismatch as error:
         raise error.below(len(made)) from None
     return made
@@ -562,7 +562,7 @@ def encode(value: Value) -> bytes:
         put_vlq(out, len(raw))
         out.write(raw)
         return out.getvalue()
-    return encode(admit(value))
+    return encode(to_value(value))
 
 
 def value_hash(value: Value) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from datalattice.cells.cell import TAG_REF, Loader, Ref, Value, deref
-from datalattice.cells.parse import read_value
+from datalattice.cells.parse import value_in
 from datalattice.cells.scan import block_size, read_vlq, skip_kid
 from datalattice.cells.vectors import TAG_VECTOR, Vector, node_of
 
@@ -97,7 +97,7 @@ def _read_leaf(
         row = (
             Ref(data[at + 1 : at + 33], loader).resolve()
             if data[at] == TAG_REF
-            else read_value(data, at, after, loader)
+            else value_in(data, at, after, loader)
         )
         _append(row, fields, width, out)
         at = after
@@ -121,7 +121,7 @@ def _read_row(
             out[column].append(
                 Ref(data[at + 1 : at + 33], loader).resolve()
                 if data[at] == TAG_REF
-                else read_value(data, at, after, loader)
+                else value_in(data, at, after, loader)
             )
             column += 1
             wanted = fields[column] if column < len(fields) else -1

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from datalattice.cells.blobs import Blob, Text
-from datalattice.cells.cell import Cell, Value, admit, admit_all, admit_hook
+from datalattice.cells.cell import Cell, Value, to_value, to_value_hook, to_values
 from datalattice.cells.index import Index
 from datalattice.cells.maps import Map, Set
 from datalattice.cells.tagged import Record, Signed
@@ -126,7 +126,7 @@ def _convert(value: object) -> Value:
                         )
                     opened.append(_FromPython(item))
                     break
-                top.made.append(admit(item))
+                top.made.append(to_value(item))
             else:
                 done = opened.pop().value()
                 if not opened:
@@ -143,7 +143,7 @@ def _plain(value: object) -> Value:
     """Return the plain value of a subclass instance (an IntEnum) or of a numpy scalar."""
     # A subclass such as IntEnum is stored as "the plain value" (docs/cells.md "Python values").
     if isinstance(value, int):
-        return admit(int(value))
+        return to_value(int(value))
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, float):
@@ -194,12 +194,12 @@ def to_cell(value: object) -> Value:
     Raises: TypeMismatch: `value`, or its part at the error's `path`, has no counterpart.
             UsageError: containers nested more than 500 levels.
     """
-    return admit(value)
+    return to_value(value)
 
 
 def to_cells(values: Iterable[object]) -> list[Value]:
     """Return `to_cell` of each; the position is the first step of an error's path."""
-    return admit_all(values)
+    return to_values(values)
 
 
 class _ToPython:
@@ -276,4 +276,4 @@ def _plain_key(key: Value) -> Value:
     return bytes(key) if isinstance(key, Blob) else str(key) if isinstance(key, Text) else key
 
 
-admit_hook[0] = _convert
+to_value_hook[0] = _convert

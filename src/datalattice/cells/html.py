@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from datalattice.cells.blobs import Blob, Text
-from datalattice.cells.cell import Value, admit
+from datalattice.cells.cell import Value, to_value
 from datalattice.cells.index import Index
 from datalattice.cells.maps import Map, Set
 from datalattice.cells.scalars import html_hook
@@ -178,7 +178,7 @@ def leaf_text(value: object) -> str:
     # To write out an integer takes time that grows with the square of its length.
     elif isinstance(value, int) and value.bit_length() > HTML_INTEGER_BITS_MAX:
         return f"Integer of {value.bit_length():,} bits"
-    return to_text(admit(value))
+    return to_text(to_value(value))
 
 
 def to_html(value: Value) -> str:

@@ -25,7 +25,6 @@ from datalattice.cells.cell import (
     Ref,
     UncachedLoader,
     Value,
-    admit,
     broken,
     deref,
     hash_kids,
@@ -37,11 +36,12 @@ from datalattice.cells.cell import (
     same_kid,
     surely_same,
     text_bytes,
+    to_value,
     unchanged,
     value_hash,
 )
-from datalattice.cells.parse import read_kids, wrappers
-from datalattice.cells.scalars import Scalar, need
+from datalattice.cells.parse import kids_in, wrappers
+from datalattice.cells.scalars import Scalar, require_type
 from datalattice.cells.scan import bit_count, read_vlq, skip_kid
 from datalattice.cells.trie import agree, digit_at, pair_of, pairs_of
 from datalattice.cells.triejoin import ABSENT, JoinEntries
@@ -212,12 +212,12 @@ class Index(Cell):
         if self._count == 0:
             return []
         if self._count == 1:
-            return read_kids(data, at, 2, loader)[0]
+            return kids_in(data, at, 2, loader)[0]
         start: i64 = 2 if self._has_entry else 0
-        kids = read_kids(data, at + 1, start, loader)[0]
+        kids = kids_in(data, at + 1, start, loader)[0]
         at = _fork_at(data, self._has_entry)
         mask: i64 = (data[at + 1] << 8) | data[at + 2]
-        kids.extend(read_kids(data, at + 3, bit_count(mask), loader)[0])
+        kids.extend(kids_in(data, at + 3, bit_count(mask), loader)[0])
         return kids if edit is None else _overlaid(kids, mask, start, edit.digits, edit.kids)
 
     def _close(self, loader: Loader) -> None:
@@ -296,7 +296,7 @@ class Index(Cell):
         if kids is None and data is not None:
             at: i64 = read_vlq(data, 1, len(data))[1]
             loader = self._loader if edit is None else edit.loader
-            kids = read_kids(data, at if self._count == 1 else at + 1, 1, loader)[0]
+            kids = kids_in(data, at if self._count == 1 else at + 1, 1, loader)[0]
         return key_bytes(deref(self._open()[0] if kids is None else kids[0]))
 
     def _any(self) -> bytes:
@@ -343,33 +343,33 @@ class Index(Cell):
     def get(self, key: object, default: Value = None) -> Value:
         """Return the value under `key`, or `default`; a key that is not byte-like is absent."""
         try:
-            wanted = key_bytes(admit(key))
+            wanted = key_bytes(to_value(key))
         except TypeMismatch:
             return default  # such a key cannot be stored
         node = self._find(wanted)
         return default if node is None else node._held()
 
     def __getitem__(self, key: object) -> Value:
-        node = self._find(key_bytes(admit(key)))
+        node = self._find(key_bytes(to_value(key)))
         if node is None:
             raise KeyError(key)
         return node._held()
 
     def __contains__(self, key: object) -> bool:
         try:
-            return self._find(key_bytes(admit(key))) is not None
+            return self._find(key_bytes(to_value(key))) is not None
         except TypeMismatch:
             return False  # such a key cannot be stored
 
     def key_cell(self, key: object) -> Value:
         """Return the stored key with the bytes of `key`, or None."""
-        node = self._find(key_bytes(admit(key)))
+        node = self._find(key_bytes(to_value(key)))
         return None if node is None else deref(node._open()[0])
 
     def put(self, key: object, value: object) -> Index:
         """Return this index with an entry, key included, put or replaced; itself if `unchanged`."""
-        held = admit(key)
-        return _put(self, key_bytes(held), held, admit(value), 0)
+        held = to_value(key)
+        return _put(self, key_bytes(held), held, to_value(value), 0)
 
     def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
         """Return this index with all of `entries` put; the last of equal keys wins.
@@ -381,11 +381,11 @@ class Index(Cell):
 
     def remove(self, key: object) -> Index:
         """Return this index without `key`; itself if the key is absent."""
-        return _remove(self, key_bytes(admit(key)))
+        return _remove(self, key_bytes(to_value(key)))
 
     def under(self, prefix: object) -> Index:
         """Return the entries whose keys start with the bytes of `prefix`, as a shared subtree."""
-        wanted = key_bytes(admit(prefix))
+        wanted = key_bytes(to_value(prefix))
         length: i64 = 2 * len(wanted)
         node = self
         while node._count > 1 and node._depth < length:
@@ -474,7 +474,7 @@ class Index(Cell):
         Cost:   proportional to the entries that differ, charged to `work`.
         Raises: BadFormat: `other` is not a canonical tree. WorkExceeded: the budget is spent.
         """
-        need(other, Index, "an index is merged with an Index")
+        require_type(other, Index, "an index is merged with an Index")
         joined: list[tuple[bytes, bool, object, object]] = []
         theirs_too = True
         for raw, mine, theirs in differing_nodes(self, other, own_alone=False, work=work):
@@ -625,7 +625,7 @@ def _child_in(data: bytes, has_entry: bool, digit: i64, loader: Loader | None) -
     at += 3
     for _ in range(bit_count(mask & ((1 << digit) - 1))):
         at = skip_kid(data, at)
-    return read_kids(data, at, 1, loader)[0][0]
+    return kids_in(data, at, 1, loader)[0][0]
 
 
 def _with_kids(node: Index, digits: i64, fresh: list[object], count: i64) -> Index:
@@ -858,10 +858,10 @@ def _index_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -
     try:
         for pair in pairs_of(entries):
             key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
-            held = admit(key)
+            held = to_value(key)
             # "Keys with equal bytes share one entry, even if their kinds differ; `put` replaces the
             # key as well" (docs/cells.md "Index").
-            found[key_bytes(held)] = (held, admit(value))
+            found[key_bytes(held)] = (held, to_value(value))
     except TypeMismatch as error:
         raise error.below(key) from None
     return _build_sorted(found)

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
 from typing import Any, Final
 
-from datalattice.cells.cell import NO_KIDS, Loader, Value, admit, deref, encode, value_hash
+from datalattice.cells.cell import NO_KIDS, Loader, Value, deref, encode, to_value, value_hash
 from datalattice.cells.parse import wrappers
-from datalattice.cells.scalars import need
+from datalattice.cells.scalars import require_type
 from datalattice.cells.trie import (
     TAG_MAP,
     TAG_SET,
     Rows,
     Trie,
-    build,
+    build_trie,
     close,
     leaf_of_rows,
     pair_of,
     pairs_of,
-    put,
-    remove,
+    put_entry,
+    remove_entry,
 )
 from datalattice.cells.triejoin import JoinEntries, Joiner, differing
 from datalattice.cells.work import Work
@@ -61,24 +61,24 @@ class Map(Trie):
 
     def get(self, key: object, default: Value = None) -> Value:
         """Return the value under `key`, or `default`."""
-        leaf, at = self._find(value_hash(admit(key)))
+        leaf, at = self._find(value_hash(to_value(key)))
         return default if leaf is None else deref(leaf._value(at))
 
     def __getitem__(self, key: object) -> Value:
-        leaf, at = self._find(value_hash(admit(key)))
+        leaf, at = self._find(value_hash(to_value(key)))
         if leaf is None:
             raise KeyError(key)
         return deref(leaf._value(at))
 
     def put(self, key: object, value: object) -> Map:
         """Return this map with an entry added or replaced; itself if `unchanged`."""
-        key, value = admit(key), admit(value)
+        key, value = to_value(key), to_value(value)
         made = self._with_put(key, value)
         if made is None:
             self._settle()
             # "Keys of Maps and elements of Sets are compared and ordered by it" (docs/cells.md
             # "Hashes"): the SHA3-256 of the encoding.
-            made = put(self, sha3_256(encode(key)), key, value, 0)
+            made = put_entry(self, sha3_256(encode(key)), key, value, 0)
         assert isinstance(made, Map)
         return made
 
@@ -96,7 +96,7 @@ class Map(Trie):
     def remove(self, key: object) -> Map:
         """Return this map without `key`; itself if the key is absent."""
         self._settle()
-        made = remove(self, value_hash(admit(key)))
+        made = remove_entry(self, value_hash(to_value(key)))
         assert isinstance(made, Map)
         return made
 
@@ -135,7 +135,7 @@ class Map(Trie):
         Cost:   proportional to the entries that differ, charged to `work`.
         Raises: BadFormat: `other` is not a canonical tree. WorkExceeded: the budget is spent.
         """
-        need(other, Map, "a map is merged with a Map")
+        require_type(other, Map, "a map is merged with a Map")
         # An empty other changes nothing, so it costs nothing.
         made = self if not other._count else Joiner(self, join, work).nodes(self, other, b"")
         assert isinstance(made, Map)
@@ -171,25 +171,25 @@ class Set(Trie):
 
     def add(self, item: object) -> Set:
         """Return this set with `item`; itself if it is already there."""
-        item = admit(item)
+        item = to_value(item)
         made = self._with_put(item, None)
         if made is None:
             self._settle()
             # "A Set has keys and no values" (docs/cells.md "Map and Set").
-            made = put(self, value_hash(item), item, None, 0)
+            made = put_entry(self, value_hash(item), item, None, 0)
         assert isinstance(made, Set)
         return made
 
     def remove(self, item: object) -> Set:
         """Return this set without `item`; itself if it is absent."""
         self._settle()
-        made = remove(self, value_hash(admit(item)))
+        made = remove_entry(self, value_hash(to_value(item)))
         assert isinstance(made, Set)
         return made
 
     def union(self, other: Set, work: Work | None = None) -> Set:
         """Return the elements of both; this set or `other` itself if it has all of them."""
-        need(other, Set, "a set is united with a Set")
+        require_type(other, Set, "a set is united with a Set")
         made = self if not other._count else Joiner(self, None, work).nodes(self, other, b"")
         assert isinstance(made, Set)
         return made
@@ -204,20 +204,20 @@ class Set(Trie):
         return not any(item in self for item in other)
 
     def __le__(self, other: Set) -> bool:
-        need(other, Set, "a set is compared with a Set")
+        require_type(other, Set, "a set is compared with a Set")
         # Counted first: a larger set is no subset, and nothing is loaded.
         return self._count <= other._count and all(item in other for item in self)
 
     def __ge__(self, other: Set) -> bool:
-        need(other, Set, "a set is compared with a Set")
+        require_type(other, Set, "a set is compared with a Set")
         return other.__le__(self)
 
     def __lt__(self, other: Set) -> bool:
-        need(other, Set, "a set is compared with a Set")
+        require_type(other, Set, "a set is compared with a Set")
         return self._count < other._count and self.__le__(other)
 
     def __gt__(self, other: Set) -> bool:
-        need(other, Set, "a set is compared with a Set")
+        require_type(other, Set, "a set is compared with a Set")
         return other.__lt__(self)
 
     def __or__(self, other: Iterable[object]) -> Set:
@@ -245,10 +245,10 @@ def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> 
             key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
             # "True, 1 and 1.0 differ" (docs/cells.md "Python values"), since the hash of the
             # encoding identifies a key and not Python's `==`.
-            rows.add(admit(key), admit(value))
+            rows.add(to_value(key), to_value(value))
     except TypeMismatch as error:
         raise error.below(key) from None
-    made = build(EMPTY_MAP, rows)
+    made = build_trie(EMPTY_MAP, rows)
     assert isinstance(made, Map)
     return made
 
@@ -281,11 +281,11 @@ def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> M
 
 
 def _set_of(items: Iterable[object]) -> Set:
-    need(items, Iterable, "the elements are an iterable")
+    require_type(items, Iterable, "the elements are an iterable")
     rows = Rows(TAG_SET)
     for item in items:
-        rows.add(admit(item), None)
-    made = build(EMPTY_SET, rows)
+        rows.add(to_value(item), None)
+    made = build_trie(EMPTY_SET, rows)
     assert isinstance(made, Set)
     return made
 

@@ -28,8 +28,8 @@ from datalattice.cells.cell import (
     restore_hook,
     value_hash,
 )
-from datalattice.cells.parse import read_value
-from datalattice.cells.scalars import need
+from datalattice.cells.parse import value_in
+from datalattice.cells.scalars import require_type
 from datalattice.cells.scan import branch_hashes, may_refer, read_vlq, scan, scan_top
 from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
@@ -43,16 +43,16 @@ def decode(data: bytes | bytearray | memoryview, loader: Loader | None = None) -
 
     Raises: BadFormat: the bytes are not the canonical encoding of one cell.
     """
-    need(data, _BYTES, "an encoding is bytes")
+    require_type(data, _BYTES, "an encoding is bytes")
     raw = data if isinstance(data, bytes) else bytes(data)
     # Every rule of one cell is checked here; reading the value then trusts its shape.
     scan_top(raw)
-    return read_value(raw, 0, len(raw), loader)
+    return value_in(raw, 0, len(raw), loader)
 
 
 def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
     """Return the value of an encoding that was scanned before, with a known hash: a stored cell."""
-    value = read_value(data, 0, len(data), loader)
+    value = value_in(data, 0, len(data), loader)
     if isinstance(value, Cell):
         # Known already: hashing it again would cost as much as reading it.
         value._hash = digest
@@ -124,7 +124,7 @@ def decode_parts(
         Without it the caller must check the cells with `check_cell`.
     Raises: BadFormat: the bytes are not a message. LimitExceeded: longer than `limit` bytes.
     """
-    need(data, _BYTES, "a message is bytes")
+    require_type(data, _BYTES, "a message is bytes")
     total: i64 = len(data)
     # Before any byte is looked at, so a long message costs nothing.
     if total > limit:
@@ -137,7 +137,7 @@ def decode_parts(
     # Refused: "in a message ... anything after nil" (docs/cells.md "Decoding").
     if at == 1 and raw[0] == 0 and total > 1:
         raise BadFormat("bytes after a nil message")
-    value = read_value(raw, 0, at, parts)
+    value = value_in(raw, 0, at, parts)
     cells: list[bytes] = []
     begun: i64 = at
     # [top cell]([VLQ of the length][cell])*, in any order.

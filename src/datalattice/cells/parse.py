@@ -21,7 +21,7 @@ wrappers: Final[list[Wrapper | None]] = [None] * 256
 """The function that makes a closed cell from (encoding, loader), by tag."""
 
 
-def read_value(data: bytes, pos: i64, end: i64, loader: Loader | None) -> Value:
+def value_in(data: bytes, pos: i64, end: i64, loader: Loader | None) -> Value:
     """Return the value with the canonical encoding `data[pos:end]`."""
     tag: i64 = data[pos]
     # Tags in the order of how often they occur; `scan` has refused all that are not canonical.
@@ -58,7 +58,7 @@ def read_value(data: bytes, pos: i64, end: i64, loader: Loader | None) -> Value:
     return make_extension(tag & 15, read_vlq(data, pos + 1, end)[0])
 
 
-def read_kids(data: bytes, pos: i64, count: i64, loader: Loader | None) -> tuple[list[object], i64]:
+def kids_in(data: bytes, pos: i64, count: i64, loader: Loader | None) -> tuple[list[object], i64]:
     """Return (`count` kids read from `pos`, position after them); references stay unloaded."""
     kids: list[object] = []
     at: i64 = pos
@@ -69,6 +69,6 @@ def read_kids(data: bytes, pos: i64, count: i64, loader: Loader | None) -> tuple
             at += 33
         else:
             after: i64 = skip(data, at)
-            kids.append(read_value(data, at, after, loader))
+            kids.append(value_in(data, at, after, loader))
             at = after
     return kids, at

@@ -43,7 +43,7 @@ def encode_vlq(count: int) -> bytes:
     return bytes(out)
 
 
-def need(value: object, kind: type | tuple[type, ...], what: str) -> None:
+def require_type(value: object, kind: type | tuple[type, ...], what: str) -> None:
     """Raise TypeMismatch unless `value` has a type; `what` states it, as in "a digit is an int"."""
     if not isinstance(value, kind):
         raise TypeMismatch(f"{what}, got {type(value).__name__}")
@@ -177,7 +177,7 @@ class Char(Scalar):
                 msg = f"a character is a string of length 1, got length {len(code)}"
                 raise UsageError(msg)
             code = ord(code)
-        need(code, int, "a character is an int or a string of length 1")
+        require_type(code, int, "a character is an int or a string of length 1")
         if not 0 <= code <= CODE_POINT_MAX:
             msg = f"a character has a code point 0 to {CODE_POINT_MAX}, got {code}"
             raise UsageError(msg)
@@ -204,8 +204,8 @@ class Extension(Scalar):
     __slots__ = ()
 
     def __init__(self, digit: int, number: int) -> None:
-        need(digit, int, "an extension digit is an int")
-        need(number, int, "an extension number is an int")
+        require_type(digit, int, "an extension digit is an int")
+        require_type(number, int, "an extension number is an int")
         if not 0 <= digit <= 15:
             msg = f"an extension digit is 0 to 15, got {digit}"
             raise UsageError(msg)
@@ -266,7 +266,7 @@ class Flag(Scalar):
     __slots__ = ()
 
     def __init__(self, number: int) -> None:
-        need(number, int, "a flag is an int")
+        require_type(number, int, "a flag is an int")
         # b0 and b1 are False and True.
         if not 2 <= number <= 15:
             msg = f"a flag is 2 to 15 (0 and 1 are False and True), got {number}"
@@ -291,7 +291,7 @@ class NanBits(Scalar):
     __slots__ = ()
 
     def __init__(self, bits: int) -> None:
-        need(bits, int, "the bits of a NaN are an int")
+        require_type(bits, int, "the bits of a NaN are an int")
         # IEEE 754: a NaN has all 11 bits of the exponent set, and a fraction other than 0.
         exponent = (bits >> 52) & 0x7FF
         if bits >> 64 or exponent != 0x7FF or not bits & ((1 << 52) - 1) or bits == NAN_BITS:

@@ -32,7 +32,7 @@ from datalattice.limits import (
 BLOCK_MAX: Final = 1 << 60
 
 
-def bad(why: str, pos: int) -> BadFormat:
+def bad_encoding(why: str, pos: int) -> BadFormat:
     """Return the error for bytes that are not a canonical encoding."""
     return BadFormat(f"bad encoding at byte {pos}: {why}")
 
@@ -43,21 +43,21 @@ def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     Raises: BadFormat: padded, longer than 63 bits, or cut off.
     """
     if pos >= end:
-        raise bad("a count is cut off", pos)
+        raise bad_encoding("a count is cut off", pos)
     byte: i64 = data[pos]
     if byte < 0x80:
         return byte, pos + 1
     # "In as few bytes as it needs" (docs/cells.md "Counts"): a leading zero digit is padding.
     if byte == 0x80:
-        raise bad("a count has superfluous leading bytes", pos)
+        raise bad_encoding("a count has superfluous leading bytes", pos)
     value: i64 = byte & 0x7F
     at: i64 = pos + 1
     while True:
         if at >= end:
-            raise bad("a count is cut off", pos)
+            raise bad_encoding("a count is cut off", pos)
         # "Counts go to 2^63 - 1" (docs/cells.md "Counts"): nine digits of seven bits.
         if at - pos >= 9:
-            raise bad("a count has more than 63 bits", pos)
+            raise bad_encoding("a count has more than 63 bits", pos)
         byte = data[at]
         at += 1
         value = (value << 7) | (byte & 0x7F)
@@ -97,10 +97,12 @@ def scan_top(data: bytes) -> None:
     """Raise BadFormat unless `data` is exactly the encoding of one cell."""
     # First the length: nothing of a cell that is too long is read.
     if len(data) > CELL_BYTES_MAX:
-        raise bad(f"a cell has at most {CELL_BYTES_MAX} bytes, got {len(data)}", CELL_BYTES_MAX)
+        raise bad_encoding(
+            f"a cell has at most {CELL_BYTES_MAX} bytes, got {len(data)}", CELL_BYTES_MAX
+        )
     end = scan(data, 0, len(data), 0, True, None)
     if end != len(data):
-        raise bad("bytes after the end of the cell", end)
+        raise bad_encoding("bytes after the end of the cell", end)
 
 
 def skip(data: bytes, pos: i64) -> i64:
@@ -221,10 +223,10 @@ def scan(
     Raises: BadFormat: the bytes are not a canonical encoding.
     """
     if pos >= end:
-        raise bad("a value is cut off", pos)
+        raise bad_encoding("a value is cut off", pos)
     # The recursion is bounded before the tag is read, whatever the tag is.
     if depth > INLINE_DEPTH_MAX:
-        raise bad(f"values are nested more than {INLINE_DEPTH_MAX} levels inline", pos)
+        raise bad_encoding(f"values are nested more than {INLINE_DEPTH_MAX} levels inline", pos)
     tag: i64 = data[pos]
     if tag <= 0x1D:
         return _scan_number(data, pos, end, tag)
@@ -240,12 +242,12 @@ def scan(
         return pos + 1
     if tag == 0x33 or tag == 0x32:
         if pos + 1 >= end:
-            raise bad("a name is cut off", pos)
+            raise bad_encoding("a name is cut off", pos)
         length: i64 = data[pos + 1]
         # A name has "one plain byte of length (1 to 128)" (docs/cells.md "Encoding table"), not a
         # count.
         if length < 1 or length > NAME_BYTES_MAX:
-            raise bad(f"a name has 1 to {NAME_BYTES_MAX} bytes, got {length}", pos)
+            raise bad_encoding(f"a name has 1 to {NAME_BYTES_MAX} bytes, got {length}", pos)
         return _within(pos + 2 + length, end, pos)
     if 0x3C <= tag <= 0x3F:
         return _scan_char(data, pos, end, tag)
@@ -259,12 +261,12 @@ def scan(
         return _scan_kids(data, _within(pos + 65, end, pos), end, depth, strict, places, 1)
     if tag == 0x88:
         return _scan_syntax(data, pos, end, depth, strict, places)
-    raise bad(f"unknown tag {tag:#04x}", pos)
+    raise bad_encoding(f"unknown tag {tag:#04x}", pos)
 
 
 def _within(at: i64, end: i64, pos: i64) -> i64:
     if at > end:
-        raise bad("a value is cut off", pos)
+        raise bad_encoding("a value is cut off", pos)
     return at
 
 
@@ -277,7 +279,7 @@ def _scan_number(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
         # "0 to 8 bytes of two's complement, as few as possible; 0 has none" (docs/cells.md
         # "Encoding table").
         if length == 1 and data[pos + 1] == 0:
-            raise bad("an integer is not in its shortest form", pos)
+            raise bad_encoding("an integer is not in its shortest form", pos)
         if length > 1:
             _check_minimal(data, pos + 1, pos)
         return at
@@ -285,13 +287,13 @@ def _scan_number(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
         size, start = read_vlq(data, pos + 1, end)
         # Up to 8 bytes the tags 10 to 18 are canonical, so this tag starts at 9.
         if size < 9 or size > INTEGER_BYTES_MAX:
-            raise bad(f"a big integer has 9 to {INTEGER_BYTES_MAX} bytes, got {size}", pos)
+            raise bad_encoding(f"a big integer has 9 to {INTEGER_BYTES_MAX} bytes, got {size}", pos)
         at = _within(start + size, end, pos)
         _check_minimal(data, start, pos)
         return at
     if tag == 0x1D:
         return _within(pos + 9, end, pos)
-    raise bad(f"unknown tag {tag:#04x}", pos)
+    raise bad_encoding(f"unknown tag {tag:#04x}", pos)
 
 
 def _check_minimal(data: bytes, start: i64, pos: i64) -> None:
@@ -299,7 +301,7 @@ def _check_minimal(data: bytes, start: i64, pos: i64) -> None:
     second: i64 = data[start + 1]
     # A first byte that only repeats the sign of the second can be left out.
     if (first == 0 and second < 0x80) or (first == 0xFF and second >= 0x80):
-        raise bad("an integer is not in its shortest form", pos)
+        raise bad_encoding("an integer is not in its shortest form", pos)
 
 
 def _scan_char(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
@@ -309,11 +311,11 @@ def _scan_char(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
     for i in range(length):
         code = (code << 8) | data[pos + 1 + i]
     if length > 1 and data[pos + 1] == 0:
-        raise bad("a character is not in its shortest form", pos)
+        raise bad_encoding("a character is not in its shortest form", pos)
     # Surrogates are legal: "some values are strange but valid, and are written again unchanged"
     # (docs/cells.md "Decoding").
     if code > 0x10FFFF:
-        raise bad(f"a character is at most 0x10ffff, got {code:#x}", pos)
+        raise bad_encoding(f"a character is at most 0x10ffff, got {code:#x}", pos)
     return at
 
 
@@ -326,12 +328,12 @@ def _scan_blob(
     # "A String has at most 2^31 - 1 bytes" (docs/cells.md "Blob and String"); a Blob has no such
     # bound.
     if tag == 0x30 and length > STRING_BYTES_MAX:
-        raise bad(f"a string has at most {STRING_BYTES_MAX} bytes, got {length}", pos)
+        raise bad_encoding(f"a string has at most {STRING_BYTES_MAX} bytes, got {length}", pos)
     span: i64 = chunk_span(length)
     kids: i64 = (length - 1) // span + 1
     for _ in range(kids):
         if at < end and data[at] == 0:
-            raise bad("a blob chunk is nil", at)
+            raise bad_encoding("a blob chunk is nil", at)
         at = _scan_kids(data, at, end, depth, strict, places, 1)
     return at
 
@@ -367,7 +369,7 @@ def _scan_kids(
             # (docs/cells.md "Embedding"). The other direction, a short child given by hash, is
             # visible only with the child: `check_cell` refuses it.
             if after - at > EMBEDDED_BYTES_MAX:
-                raise bad(
+                raise bad_encoding(
                     f"an inline child has at most {EMBEDDED_BYTES_MAX} bytes, got {after - at}",
                     at,
                 )
@@ -388,9 +390,9 @@ def _scan_map(
         # The shift is "the number of leading hex digits that all key hashes share", and a hash has
         # 64.
         if shift >= 2 * HASH_BYTES:
-            raise bad(f"a map node shifts by at most 63 digits, got {shift}", at)
+            raise bad_encoding(f"a map node shifts by at most 63 digits, got {shift}", at)
         if kids < 2:
-            raise bad(f"a map node has at least two children, got {kids}", at)
+            raise bad_encoding(f"a map node has at least two children, got {kids}", at)
         return _scan_kids(data, at + 3, end, depth, strict, places, kids)
     if not strict:
         width: i64 = 2 if tag == 0x82 else 1
@@ -409,7 +411,9 @@ def _scan_map(
     # hashes" (docs/cells.md "Decoding"): equal keys, too.
     for i in range(1, len(hashes)):
         if hashes[i] <= hashes[i - 1]:
-            raise bad("map keys are not in strictly increasing order of their hashes", starts[i])
+            raise bad_encoding(
+                "map keys are not in strictly increasing order of their hashes", starts[i]
+            )
     return at
 
 
@@ -443,17 +447,17 @@ def _scan_index(
     if marker == 0x80:
         at = _scan_entry(data, at, end, depth, strict, places)
     elif marker != 0:
-        raise bad(f"an index entry mark is 00 or 80, got {marker:#04x}", at - 1)
+        raise bad_encoding(f"an index entry mark is 00 or 80, got {marker:#04x}", at - 1)
     _within(at + 3, end, pos)
     digits: i64 = data[at]
     high: i64 = data[at + 1]
     low: i64 = data[at + 2]
     kids: i64 = bit_count((high << 8) | low)
     if digits > INDEX_DEPTH_MAX:
-        raise bad(f"an index depth is at most {INDEX_DEPTH_MAX}, got {digits}", at)
+        raise bad_encoding(f"an index depth is at most {INDEX_DEPTH_MAX}, got {digits}", at)
     # A node with an entry of its own branches with one child; without one it needs two.
     if kids < (1 if marker else 2):
-        raise bad(f"an index node of {count} entries has {kids} children", at)
+        raise bad_encoding(f"an index node of {count} entries has {kids} children", at)
     return _scan_kids(data, at + 3, end, depth, strict, places, kids)
 
 
@@ -470,7 +474,7 @@ def _scan_entry(
             or tag == 0x33
             or (tag & 0xF0) == 0xE0
         ):
-            raise bad(
+            raise bad_encoding(
                 f"an index key is a blob, string, keyword, symbol or address, got tag {tag:#04x}",
                 pos,
             )
@@ -482,12 +486,12 @@ def _scan_syntax(
 ) -> i64:
     at: i64 = _scan_kids(data, pos + 1, end, depth, strict, places, 1)
     if at >= end:
-        raise bad("syntax metadata is cut off", at)
+        raise bad_encoding("syntax metadata is cut off", at)
     tag: i64 = data[at]
     if tag == 0:
         return at + 1
     # "00 or the metadata Map in full" (docs/cells.md "Encoding table"); an empty Map has the form
     # 00.
     if tag != 0x82 or (at + 1 < end and data[at + 1] == 0):
-        raise bad("syntax metadata is nil or a map with entries, in full", at)
+        raise bad_encoding("syntax metadata is nil or a map with entries, in full", at)
     return scan(data, at, end, depth + 1, strict, places)

@@ -12,10 +12,10 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
-from datalattice.cells.cell import NO_KIDS, Cell, Loader, Value, admit, deref, put_kid
+from datalattice.cells.cell import NO_KIDS, Cell, Loader, Value, deref, put_kid, to_value
 from datalattice.cells.maps import Map
-from datalattice.cells.parse import read_kids, wrappers
-from datalattice.cells.scalars import need
+from datalattice.cells.parse import kids_in, wrappers
+from datalattice.cells.scalars import require_type
 from datalattice.cells.scan import skip_kid
 from datalattice.cells.vectors import Vector, closed_vector
 from datalattice.crypto import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, KeyPair, verify
@@ -39,7 +39,7 @@ class Record(Cell):
 
     def __init__(self, digit: int, fields: Iterable[object]) -> None:
         super().__init__()
-        need(digit, int, "a record digit is an int")
+        require_type(digit, int, "a record digit is an int")
         if not 0 <= digit <= 15:
             raise UsageError(f"a record digit is 0 to 15, got {digit}")
         self._digit = digit
@@ -103,11 +103,11 @@ class Coded(Cell):
 
     def __init__(self, digit: int, code: object, value: object) -> None:
         super().__init__()
-        need(digit, int, "a coded digit is an int")
+        require_type(digit, int, "a coded digit is an int")
         if not 0 <= digit <= 15:
             raise UsageError(f"a coded digit is 0 to 15, got {digit}")
         self._digit = digit
-        self._kids = [admit(code), admit(value)]
+        self._kids = [to_value(code), to_value(value)]
 
     @property
     def digit(self) -> int:
@@ -135,7 +135,7 @@ class Coded(Cell):
 
     def _parse(self) -> list[object]:
         assert self._encoding is not None
-        return read_kids(self._encoding, 1, 2, self._loader)[0]
+        return kids_in(self._encoding, 1, 2, self._loader)[0]
 
 
 def closed_coded(data: bytes, loader: Loader | None) -> Coded:
@@ -160,7 +160,7 @@ class Syntax(Cell):
             raise TypeMismatch(f"syntax metadata is a Map or None, got {type(meta).__name__}")
         # One encoding for each value: an empty Map is written as `00`, like no metadata.
         self._meta = meta if meta is not None and len(meta) else None
-        self._kids = [admit(value)]
+        self._kids = [to_value(value)]
 
     @property
     def value(self) -> Value:
@@ -182,7 +182,7 @@ class Syntax(Cell):
 
     def _parse(self) -> list[object]:
         assert self._encoding is not None
-        return read_kids(self._encoding, 1, 1, self._loader)[0]
+        return kids_in(self._encoding, 1, 1, self._loader)[0]
 
     def _children(self) -> list[object]:
         return self._open() if self._meta is None else [*self._open(), *self._meta._children()]
@@ -235,8 +235,8 @@ class Signed(Cell):
 
     def __init__(self, public_key: bytes, signature: bytes, value: object) -> None:
         super().__init__()
-        need(public_key, bytes, "a public key is bytes")
-        need(signature, bytes, "a signature is bytes")
+        require_type(public_key, bytes, "a public key is bytes")
+        require_type(signature, bytes, "a signature is bytes")
         if len(public_key) not in {0, PUBLIC_KEY_BYTES}:
             raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes, got {len(public_key)}")
         if len(signature) != SIGNATURE_BYTES:
@@ -245,7 +245,7 @@ class Signed(Cell):
         self._signature = signature
         self._signer = None
         self._verdict = 0
-        self._kids = [admit(value)]
+        self._kids = [to_value(value)]
 
     @classmethod
     def sign(cls, key_pair: KeyPair, value: object) -> Signed:
@@ -254,7 +254,7 @@ class Signed(Cell):
         Cost: the signature is made with the encoding, so a value that another write replaces before
         it is stored costs none.
         """
-        need(key_pair, KeyPair, "a value is signed by a KeyPair")
+        require_type(key_pair, KeyPair, "a value is signed by a KeyPair")
         made = Signed(key_pair.public_key, _UNSIGNED, value)
         made._signer = key_pair
         made._verdict = 1
@@ -316,7 +316,7 @@ class Signed(Cell):
 
     def _parse(self) -> list[object]:
         assert self._encoding is not None
-        return read_kids(self._encoding, 1 + len(self._key) + SIGNATURE_BYTES, 1, self._loader)[0]
+        return kids_in(self._encoding, 1 + len(self._key) + SIGNATURE_BYTES, 1, self._loader)[0]
 
 
 def closed_signed(data: bytes, loader: Loader | None) -> Signed:

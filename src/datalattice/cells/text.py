@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Final
 
 from datalattice.cells.blobs import Blob, Chunked, Text
-from datalattice.cells.cell import Value, admit, encode
+from datalattice.cells.cell import Value, encode, to_value
 from datalattice.cells.index import Index
 from datalattice.cells.maps import Map, Set
 from datalattice.cells.scalars import Address, Char, Keyword, NanBits, Scalar, Symbol
@@ -281,7 +281,7 @@ def to_json(value: Value, *, json5: bool = False) -> str:
     Raises: UsageError: nested more than 500 levels. LimitExceeded: more than 100,000,000
             characters. MissingData: a cell is missing. TypeMismatch: as `to_cell`.
     """
-    return _written(admit(value), _write_json5 if json5 else json_pieces)
+    return _written(to_value(value), _write_json5 if json5 else json_pieces)
 
 
 def _write_json5(value: Value) -> Iterator[TextPiece]:

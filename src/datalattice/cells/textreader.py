@@ -13,7 +13,7 @@ from datalattice.cells.cell import Value
 from datalattice.cells.index import Index
 from datalattice.cells.maps import Map, Set
 from datalattice.cells.message import decode
-from datalattice.cells.scalars import NAMED_CHARS, Address, Char, Keyword, Symbol, need
+from datalattice.cells.scalars import NAMED_CHARS, Address, Char, Keyword, Symbol, require_type
 from datalattice.cells.scan import branch_hashes
 from datalattice.cells.tagged import Signed, Syntax
 from datalattice.cells.text import parse_integer
@@ -52,7 +52,7 @@ def from_text(text: str) -> Value:
     Blanks and commas separate; `;` starts a comment to the end of the line.
     Raises: BadFormat: not a printed form; the text names the character.
     """
-    need(text, str, "a printed form is a str")
+    require_type(text, str, "a printed form is a str")
     return _TextReader(text).read()
 
 

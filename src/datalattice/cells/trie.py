@@ -32,7 +32,6 @@ from datalattice.cells.cell import (
     Loader,
     Ref,
     Value,
-    admit,
     broken,
     deref,
     encode,
@@ -40,10 +39,11 @@ from datalattice.cells.cell import (
     put_kids,
     put_plain,
     put_vlq,
+    to_value,
     unchanged,
     value_hash,
 )
-from datalattice.cells.parse import read_kids, read_value
+from datalattice.cells.parse import kids_in, value_in
 from datalattice.cells.scan import bit_count, kid_hashes, read_vlq, skip_kid
 from datalattice.cells.work import Work
 from datalattice.crypto import sha3_256, sha3_256_sorted
@@ -113,7 +113,7 @@ def key_at(hashes: bytes, entry: i64) -> bytes:
     return hashes[32 * entry : 32 * entry + 32]
 
 
-def place(hashes: bytes, digest: bytes, start: i64 = 0, stop: i64 = -1) -> i64:
+def position_of(hashes: bytes, digest: bytes, start: i64 = 0, stop: i64 = -1) -> i64:
     """Return the position p of `digest` in joined key hashes; -1 - p if it is absent.
 
     start, stop: the entries to look through; all by default.
@@ -173,7 +173,7 @@ class PutRun:
             after: i64 = skip_kid(leaf, end) if width == 2 else end
             if not _is_plain(leaf, at) or (width == 2 and not _is_plain(leaf, end)):
                 return False
-            value = read_value(leaf, end, after, None) if width == 2 else None
+            value = value_in(leaf, end, after, None) if width == 2 else None
             self.collect(i, leaf[at:end], value)
             at = after
         return True
@@ -209,13 +209,13 @@ class PutRun:
         if 4 * abs(len(made) - size) > size:
             rows = Rows(like._tag)
             for key in self.keys[:count]:
-                rows.add(read_value(key, 0, len(key), None), self.values[key])
-            made = build(like, rows)
+                rows.add(value_in(key, 0, len(key), None), self.values[key])
+            made = build_trie(like, rows)
         for key in self.keys[made._count : count]:
-            name = read_value(key, 0, len(key), None)
-            made = put(made, sha3_256(key), name, self.values[key], 0)
+            name = value_in(key, 0, len(key), None)
+            made = put_entry(made, sha3_256(key), name, self.values[key], 0)
         for key in self.keys[count : made._count]:
-            made = remove(made, sha3_256(key))
+            made = remove_entry(made, sha3_256(key))
         trees.insert(at, made)
         return made
 
@@ -324,10 +324,10 @@ class Trie(Cell):
             return self._kids
         at: i64 = read_vlq(data, 1, len(data))[1]
         if self._count <= MAP_LEAF_MAX:
-            return read_kids(data, at, self._count * self._width(), self._loader)[0]
+            return kids_in(data, at, self._count * self._width(), self._loader)[0]
         if self._hashes is not None:
             return self._open_like([])
-        return read_kids(data, at + 3, bit_count(self._mask), self._loader)[0]
+        return kids_in(data, at + 3, bit_count(self._mask), self._loader)[0]
 
     def _open_like(self, others: list[object]) -> list[object]:
         """Return the kids. A packed node reuses equal ones of `others`, kids of the same mask."""
@@ -412,7 +412,7 @@ class Trie(Cell):
                     start = entry_offset(data, start, data[start + 1], 2)
             at = skip_kid(data, entry_offset(data, start, at, 2))
             if is_node or _is_plain(data, at):
-                return read_value(data, at, skip_kid(data, at), self._loader)
+                return value_in(data, at, skip_kid(data, at), self._loader)
         return self._open()[2 * entry + 1]
 
     def _any(self) -> bytes:
@@ -449,14 +449,14 @@ class Trie(Cell):
             kid = node._open()[node._slot(digit)]
             node = trie_of(kid, self._tag, node._count, node._shift)
             hashes = node._hashes
-        at: i64 = place(node._keys() if hashes is None else hashes, digest)
+        at: i64 = position_of(node._keys() if hashes is None else hashes, digest)
         return (node, at) if at >= 0 else (None, 0)
 
     def __len__(self) -> int:
         return self._count
 
     def __contains__(self, key: object) -> bool:
-        return self._find(value_hash(admit(key)))[0] is not None
+        return self._find(value_hash(to_value(key)))[0] is not None
 
     def __iter__(self) -> Iterator[Value]:
         width = self._width()
@@ -637,7 +637,7 @@ class Entries:
         return self.data[begin : read_i64_le(self.ends, 8 * high - 8)]
 
 
-def build(like: Trie, rows: Rows) -> Trie:
+def build_trie(like: Trie, rows: Rows) -> Trie:
     """Return the trie of entries; the last of equal keys wins."""
     if not rows.count:
         return like._fresh()
@@ -702,7 +702,7 @@ def _leaf_of(like: Trie, entries: Entries, low: i64, high: i64) -> Trie:
             entry = entries.kids.get(i)
             is_plain = is_plain and entry is None
             data = b"" if entry is not None else entries.encoded(i, i + 1)
-            kids += entry or read_kids(data, 0, like._width(), None)[0]
+            kids += entry or kids_in(data, 0, like._width(), None)[0]
         if not is_plain:
             made = like._fresh()
             made._count = high - low
@@ -819,7 +819,7 @@ def _gather(like: Trie, kids: list[object]) -> Trie:
     return new_leaf(like, b"".join(hashes), entries)
 
 
-def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Trie:
+def put_entry(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Trie:
     """Return `node` with an entry; itself if `unchanged`. Digits before `known` agree."""
     tag: i64 = node._tag
     if node._count <= MAP_LEAF_MAX:
@@ -846,7 +846,7 @@ def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Tr
     if node._mask & (1 << digit):
         kid = kids[slot]
         child = trie_of(kid, tag, node._count, shift)
-        grown = put(child, digest, key, value, shift + 1)
+        grown = put_entry(child, digest, key, value, shift + 1)
         if grown is child:
             return node
         fresh_kids = kids[:]
@@ -873,7 +873,7 @@ def _entry(like: Trie, key: object, value: object) -> list[object]:
 
 def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
     hashes = node._keys()
-    at: i64 = place(hashes, digest)
+    at: i64 = position_of(hashes, digest)
     # An element that is there already: a Set has no value to replace.
     if at >= 0 and node._tag == TAG_SET:
         return node
@@ -925,7 +925,7 @@ def _put_packed(
     is_new_leaf = not node._mask & (1 << digit)
     size: i64 = 0 if is_new_leaf else data[start + 1]
     end: i64 = start if is_new_leaf else entry_offset(data, start, size, width)
-    at: i64 = place(hashes, digest, entry, entry + size)
+    at: i64 = position_of(hashes, digest, entry, entry + size)
     leaf = data[start:end]
     # The position in the leaf; -1 - p becomes -1 - (p - entry).
     in_leaf: i64 = at - entry if at >= 0 else at + entry
@@ -949,7 +949,7 @@ def _spliced(
     """Return the encoding of a leaf with an entry put; None if the entry is not plain.
 
     data: the encoding of the leaf, of `count` entries, returned itself if nothing changes.
-    at: the position in the leaf, as `place` returns it.
+    at: the position in the leaf, as `position_of` returns it.
     """
     width: i64 = 2 if tag == TAG_MAP else 1
     out = BytesWriter()
@@ -973,12 +973,12 @@ def _spliced(
     return out.getvalue()
 
 
-def remove(node: Trie, digest: bytes) -> Trie:
+def remove_entry(node: Trie, digest: bytes) -> Trie:
     """Return `node` without the key of this hash; itself if the key is absent."""
     tag: i64 = node._tag
     if node._count <= MAP_LEAF_MAX:
         hashes = node._keys()
-        at: i64 = place(hashes, digest)
+        at: i64 = position_of(hashes, digest)
         if at < 0:
             return node
         width: i64 = node._width()
@@ -994,7 +994,7 @@ def remove(node: Trie, digest: bytes) -> Trie:
     slot: i64 = node._slot(digit)
     kids = node._open()
     child = trie_of(kids[slot], tag, node._count, node._shift)
-    less = remove(child, digest)
+    less = remove_entry(child, digest)
     if less is child:
         return node
     count: i64 = node._count - 1

@@ -20,9 +20,9 @@ from datalattice.cells.trie import (
     key_at,
     new_leaf,
     new_node,
-    place,
-    put,
-    remove,
+    position_of,
+    put_entry,
+    remove_entry,
     trie_of,
 )
 from datalattice.cells.work import Work
@@ -424,7 +424,7 @@ class Joiner:
         results: list[object] = []
         same_as_b = True
         for i in range(b._count):
-            at: i64 = i if aligned else place(own_hashes, key_at(hashes, i))
+            at: i64 = i if aligned else position_of(own_hashes, key_at(hashes, i))
             mine: object = None
             if own is not None and at >= 0 and self._width == 2:
                 mine = own._open()[at * 2 + 1]
@@ -461,7 +461,7 @@ class Joiner:
             digest = key_at(hashes, i)
             if b._find(digest)[0] is None:
                 value = kids[i * self._width + 1] if self._width == 2 else None
-                made = put(made, digest, kids[i * self._width], value, 0)
+                made = put_entry(made, digest, kids[i * self._width], value, 0)
         return made
 
     def _into_leaf(self, a: Trie, b: Trie, path: bytes) -> Trie:
@@ -491,9 +491,9 @@ class Joiner:
             result = self._decide(kids[i * self._width], mine, theirs, leaf is not None)
             if result is ABSENT:
                 if leaf is not None:
-                    made = remove(made, digest)
+                    made = remove_entry(made, digest)
             else:
-                made = put(made, digest, kids[i * self._width], result, 0)
+                made = put_entry(made, digest, kids[i * self._width], result, 0)
         return made
 
 

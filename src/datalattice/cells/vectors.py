@@ -27,8 +27,6 @@ from datalattice.cells.cell import (
     Loader,
     Ref,
     Value,
-    admit,
-    admit_all,
     broken,
     deref,
     put_kid,
@@ -38,9 +36,11 @@ from datalattice.cells.cell import (
     same,
     same_kid,
     surely_same,
+    to_value,
+    to_values,
 )
-from datalattice.cells.parse import read_kids, read_value, wrappers
-from datalattice.cells.scalars import need
+from datalattice.cells.parse import kids_in, value_in, wrappers
+from datalattice.cells.scalars import require_type
 from datalattice.cells.scan import block_size, read_vlq
 from datalattice.cells.work import Work
 from datalattice.crypto import sha3_256_many
@@ -88,8 +88,8 @@ class Vector(Cell):
         self._prefix = None
         self._kids = NO_KIDS
         if items is not None:
-            need(items, Iterable, _ITEMS)
-            built = _bulk(admit_all(items))
+            require_type(items, Iterable, _ITEMS)
+            built = _bulk(to_values(items))
             self._count = built._count
             self._prefix = built._prefix
             self._kids = built._kids
@@ -98,8 +98,8 @@ class Vector(Cell):
     @classmethod
     def of(cls, items: Iterable[object]) -> Vector:
         """Return the vector of `items`, built in bulk."""
-        need(items, Iterable, _ITEMS)
-        return _bulk(admit_all(items))
+        require_type(items, Iterable, _ITEMS)
+        return _bulk(to_values(items))
 
     # --- encoding ---
 
@@ -142,9 +142,9 @@ class Vector(Cell):
         if data is None:  # another thread has joined them just now
             return self._open()
         start: i64 = read_vlq(data, 1, len(data))[1]
-        kids, at = read_kids(data, start, self._used(), self._loader)
+        kids, at = kids_in(data, start, self._used(), self._loader)
         if at < len(data):
-            self._prefix = read_kids(data, at, 1, self._loader)[0][0]
+            self._prefix = kids_in(data, at, 1, self._loader)[0][0]
         return kids
 
     def _children(self) -> list[object]:
@@ -217,7 +217,7 @@ class Vector(Cell):
 
     def get(self, index: int, default: Value = None) -> Value:
         """Return the element at `index`, or `default` if it is out of range or negative."""
-        need(index, int, _POSITION)
+        require_type(index, int, _POSITION)
         size: int = self._count
         if 0 <= index < size:
             return deref(self._kid(index))
@@ -225,8 +225,8 @@ class Vector(Cell):
 
     def to_list(self, start: int = 0, stop: int | None = None) -> list[Value]:
         """Return the elements `start` .. `stop - 1` as a Python list; visits each node once."""
-        need(start, int, _POSITION)
-        need(stop, (int, NoneType), "the end of a range is an int or None")
+        require_type(start, int, _POSITION)
+        require_type(stop, (int, NoneType), "the end of a range is an int or None")
         out: list[Value] = []
         size: int = self._count
         last: i64 = size if stop is None else min(stop, size)
@@ -240,8 +240,8 @@ class Vector(Cell):
 
         Raises: WorkExceeded: the nodes on the way exceed the budget `work`.
         """
-        need(start, int, _POSITION)
-        need(stop, int, _POSITION)
+        require_type(start, int, _POSITION)
+        require_type(stop, int, _POSITION)
         size: int = self._count
         at: int = max(start, 0)
         last: int = min(stop, size)
@@ -261,7 +261,7 @@ class Vector(Cell):
             yield deref(self._kid(i))
 
     def __contains__(self, value: object) -> bool:
-        wanted = admit(value)
+        wanted = to_value(value)
         return any(same(item, wanted) for item in self)
 
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
@@ -269,7 +269,7 @@ class Vector(Cell):
 
         Raises: ValueError: it is absent.
         """
-        wanted = admit(value)
+        wanted = to_value(value)
         at = max(start, 0)
         for item in self.iter_range(start, self._count if stop is None else stop):
             if same(item, wanted):
@@ -279,14 +279,14 @@ class Vector(Cell):
 
     def count(self, value: object) -> int:
         """Return how often `value` occurs."""
-        wanted = admit(value)
+        wanted = to_value(value)
         return sum(1 for item in self if same(item, wanted))
 
     # --- new vectors ---
 
     def append(self, value: object) -> Vector:
         """Return this vector with one element added at the end."""
-        value = admit(value)
+        value = to_value(value)
         count: i64 = self._count
         tail: i64 = count & 15
         # A full vector becomes the prefix; the new element starts a tail.
@@ -307,8 +307,8 @@ class Vector(Cell):
 
     def extend(self, items: Iterable[object]) -> Vector:
         """Return this vector with `items` added at the end, in bulk."""
-        need(items, Iterable, _ITEMS)
-        return self._extend(admit_all(items))
+        require_type(items, Iterable, _ITEMS)
+        return self._extend(to_values(items))
 
     def _extend(self, fresh: list[object]) -> Vector:
         if self._count == 0:
@@ -348,14 +348,14 @@ class Vector(Cell):
         whole: Vector = self
         if tail:
             at = min(16 - tail, total)
-            whole = self._extend([read_value(row, 0, len(row), None) for row in rows[:at]])
+            whole = self._extend([value_in(row, 0, len(row), None) for row in rows[:at]])
         while total - at >= 16:
             # [80][10, the count of 16][the elements]: a full leaf.
             leaf = closed_vector(b"\x80\x10" + b"".join(rows[at : at + 16]), None)
             whole = _with_leaf(whole, whole._count, leaf) if whole._count else leaf
             at += 16
         if at < total:
-            whole = whole._extend([read_value(row, 0, len(row), None) for row in rows[at:]])
+            whole = whole._extend([value_in(row, 0, len(row), None) for row in rows[at:]])
         return whole
 
     def extend_packed(
@@ -377,7 +377,7 @@ class Vector(Cell):
         whole: Vector = self
         if tail:
             at = min(16 - tail, total)
-            kids, begin = read_kids(data, 0, at, loader)
+            kids, begin = kids_in(data, 0, at, loader)
             whole = self._extend(kids)
         encodings: list[bytes] = []
         while total - at >= 16:
@@ -396,21 +396,21 @@ class Vector(Cell):
                 leaf = closed_vector(encoding, loader)
             whole = _with_leaf(whole, whole._count, leaf) if whole._count else node_of(leaf, 16)
         if at < total:
-            whole = whole._extend(read_kids(data, begin, total - at, loader)[0])
+            whole = whole._extend(kids_in(data, begin, total - at, loader)[0])
         return whole, cells
 
     def concat(self, other: Vector) -> Vector:
         """Return the elements of both vectors."""
-        need(other, Vector, "a vector is joined to a Vector")
+        require_type(other, Vector, "a vector is joined to a Vector")
         return self._extend(other.to_list())
 
     def set(self, index: int, value: object) -> Vector:
         """Return this vector with `value` at `index` (0 .. len - 1)."""
-        need(index, int, _POSITION)
+        require_type(index, int, _POSITION)
         size: int = self._count
         if not 0 <= index < size:
             raise IndexError(f"position {index} of a vector of {size} elements")
-        return _set(self, index, admit(value))
+        return _set(self, index, to_value(value))
 
     def drop(self, number: int, work: Work | None = None) -> Vector:
         """Return this vector without its first `number` elements.
@@ -420,7 +420,7 @@ class Vector(Cell):
               bounds the memory. Charged to `work`.
         Raises: WorkExceeded: the budget is spent.
         """
-        need(number, int, "the number of elements to drop is an int")
+        require_type(number, int, "the number of elements to drop is an int")
         size: int = self._count
         if number <= 0:
             return self
@@ -444,7 +444,7 @@ class Vector(Cell):
 
         Cost: one path; the leaves are shared.
         """
-        need(number, int, "the number of elements to take is an int")
+        require_type(number, int, "the number of elements to take is an int")
         size: int = self._count  # an int, since `number` may exceed an i64
         if number >= size:
             return self
@@ -468,7 +468,7 @@ class Vector(Cell):
 
         Cost: proportional to the differing blocks; equal subtrees are not loaded.
         """
-        need(other, Vector, "a vector is compared with a Vector")
+        require_type(other, Vector, "a vector is compared with a Vector")
         shared: int = min(self._count, other._count)
         for i, mine, theirs in _differing(self, other, shared, work):
             yield i, True, deref(mine), True, deref(theirs)
@@ -493,7 +493,7 @@ class Vector(Cell):
         Cost:   proportional to the differing blocks, charged to `work`.
         Raises: WorkExceeded: the budget is spent.
         """
-        need(other, Vector, "a vector is merged with a Vector")
+        require_type(other, Vector, "a vector is merged with a Vector")
         made: Vector = self
         theirs_too = other._count >= self._count
         for i, _has, mine, had, theirs in self.differences(other, work):
@@ -503,7 +503,7 @@ class Vector(Cell):
             if work is not None:
                 work.spend(work.limits.joined)
             # `join` is a lattice: what it returns is checked like any value.
-            result = admit(join(i, mine, theirs))
+            result = to_value(join(i, mine, theirs))
             made = made.set(i, result) if i < made._count else made.append(result)
             theirs_too = theirs_too and same(result, theirs)
         return other if theirs_too and made is not self else made
@@ -991,8 +991,8 @@ def vector_last_difference(a: Vector, b: Vector, work: Work | None = None) -> in
 
 
 def _first_of(a: Vector, b: Vector, work: Work | None, *, backwards: bool) -> int | None:
-    need(a, Vector, "a log is a Vector")
-    need(b, Vector, "a log is a Vector")
+    require_type(a, Vector, "a log is a Vector")
+    require_type(b, Vector, "a log is a Vector")
     if a is b:
         return None
     for position, _mine, _theirs in _differing(
@@ -1090,8 +1090,8 @@ class List(Cell):
 
     def __init__(self, items: Iterable[object] | None = None) -> None:
         super().__init__()
-        need(items, (Iterable, NoneType), _ITEMS)
-        self._body = EMPTY_VECTOR if items is None else _bulk(admit_all(items)[::-1])
+        require_type(items, (Iterable, NoneType), _ITEMS)
+        self._body = EMPTY_VECTOR if items is None else _bulk(to_values(items)[::-1])
         self._kids = NO_KIDS
 
     @classmethod
@@ -1121,13 +1121,13 @@ class List(Cell):
     def __getitem__(self, index: int | slice) -> Value:
         if isinstance(index, slice):
             return List(list(self)[index])
-        need(index, int, "a list position is an int or a slice")
+        require_type(index, int, "a list position is an int or a slice")
         # The first element of a List is the last one of its Vector.
         return self._body[-1 - index]
 
     def get(self, index: int, default: Value = None) -> Value:
         """Return the element at `index`, or `default` if it is out of range."""
-        need(index, int, "a list position is an int")
+        require_type(index, int, "a list position is an int")
         size: int = len(self)
         return self._body.get(size - 1 - index, default) if index >= 0 else default
 

@@ -13,7 +13,7 @@ from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode,
 from datalattice.cells.index import Edit, Index
 from datalattice.cells.maps import Map
 from datalattice.cells.message import branch_kids, cell_children
-from datalattice.cells.parse import read_value
+from datalattice.cells.parse import value_in
 from datalattice.cells.scan import branch_places, may_refer
 from datalattice.cells.tagged import Signed
 from datalattice.errors import MissingData
@@ -175,7 +175,7 @@ class OpenCells:
     def _copy(self, cell: Cell) -> Value:
         """Return a copy of an embedded cell; the original stays independent of the store."""
         encoding = cell.encoding
-        made = read_value(encoding, 0, len(encoding), self._home)
+        made = value_in(encoding, 0, len(encoding), self._home)
         is_open = isinstance(made, Cell) and self._keep_kids(cell, made)
         if is_open and isinstance(made, Index) and isinstance(cell, Index):
             made._sample = cell._sample  # else the next put reads one from far below

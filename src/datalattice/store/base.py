@@ -39,7 +39,7 @@ from datalattice.store.kept.history import History
 from datalattice.store.kept.pins import Lease, Pins
 from datalattice.store.notes import Notes
 from datalattice.store.records import GRACE_MS, Collected, CollectProgress, Damage, check_hash
-from datalattice.store.refs import moment_at, resolve
+from datalattice.store.refs import moment_at, resolve_ref
 
 
 class Any_:  # noqa: N801 - the type of ANY and nothing else
@@ -581,7 +581,7 @@ class Store(CellSink):
         Raises: UsageError: it names no root of this store, or several.
         """
         self._check_open()
-        return resolve(self, text)
+        return resolve_ref(self, text)
 
     def as_of(self, time_ms: int) -> Value:
         """Return the root at a time: the last one that the history has from then or before.

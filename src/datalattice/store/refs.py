@@ -41,7 +41,7 @@ _UNITS: Final = {
 
 
 class ResolvableStore(Protocol):
-    """A store, as `resolve` uses it."""
+    """A store, as `resolve_ref` uses it."""
 
     clock: Clock
     history: History
@@ -94,7 +94,7 @@ def time_text(time_ms: int) -> str:
     return f"{found:%Y-%m-%dT%H:%M:%S}.{time_ms % SECOND_MS:03d}Z"
 
 
-def resolve(store: ResolvableStore, text: str) -> bytes:
+def resolve_ref(store: ResolvableStore, text: str) -> bytes:
     """Return the hash of the root that `text` names; see the module.
 
     Raises: UsageError: it names no root, or several.
