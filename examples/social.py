@@ -30,17 +30,17 @@ FEED, FOLLOWS, PROFILE = Keyword("feed"), Keyword("follows"), Keyword("profile")
 TEXT, TIMESTAMP, DELETED = Keyword("text"), Keyword("timestamp"), Keyword("deleted")
 REPLY_TO, REPLY_DID, ACTIVE = Keyword("reply-to"), Keyword("reply-did"), Keyword("active")
 
-# How one user's data merges: of two versions of a post, a follow or a profile the later one wins.
+# How one user's data merges: the later version of a post, a follow or a profile wins.
 USER: Final = KeyedLattice(
     {FEED: IndexLattice(LWWLattice()), FOLLOWS: MapLattice(LWWLattice()), PROFILE: LWWLattice()}
 )
 
-# Everybody's data stands under their public key, signed; nobody else can write there.
+# Each user's data is under their public key and signed: only they can write there.
 register_section(SOCIAL, OwnerLattice(USER))
 
 
 class Post(NamedTuple):
-    """A post as it is shown."""
+    """A post as readers see it."""
 
     author: bytes
     key: bytes
@@ -61,7 +61,7 @@ def time_of(value: Value) -> int:
 
 
 class Social:
-    """What one user posted, whom they follow and who they are; on a cursor on their data."""
+    """One user's posts, follows and profile, over a cursor on their data."""
 
     def __init__(self, cursor: LatticeCursor, owner: bytes, clock: Clock | None = None) -> None:
         self._cursor = cursor
@@ -70,7 +70,7 @@ class Social:
 
     @classmethod
     def at(cls, root: LatticeCursor, owner: bytes, clock: Clock | None = None) -> Self:
-        """Return the data of `owner`, a public key, below a root. Nothing is written by looking."""
+        """Return the data of `owner`, a public key, below a root; this writes nothing."""
         return cls(root.path(SOCIAL, owner, "value"), owner, clock)
 
     def post(self, text: str, reply_to: Post | None = None) -> bytes:
@@ -94,7 +94,7 @@ class Social:
         return chosen
 
     def delete(self, key: bytes) -> None:
-        """Take a post back: it stays in the feed, marked, so that the mark reaches everybody."""
+        """Mark a post as deleted; it stays in the feed, so that the mark reaches all nodes."""
 
         def marked(post: Value) -> Value:
             if not isinstance(post, Map):
@@ -105,7 +105,7 @@ class Social:
         self._cursor.path(FEED, key).update(marked)
 
     def posts(self) -> list[Post]:
-        """Return the posts that were not taken back, the latest first."""
+        """Return the posts that are not deleted, the latest first."""
         feed = self._cursor.get(FEED)
         found = []
         for key, post in feed.entries() if isinstance(feed, Index) else ():
@@ -126,18 +126,18 @@ class Social:
         self._cursor.path(FOLLOWS, user).update(changed)
 
     def unfollow(self, user: bytes) -> None:
-        """Follow a user no longer: a record, too, so that it wins over an older follow."""
+        """Stop following a user: a record, so that it wins over an older follow."""
         self.follow(user, active=False)
 
     def following(self) -> set[bytes]:
-        """Return whom this user follows."""
+        """Return the users that this user follows."""
         follows = self._cursor.get(FOLLOWS)
         records = follows.entries() if isinstance(follows, Map) else ()
         active = {user for user, one in records if isinstance(one, Map) and one.get(ACTIVE) is True}
         return {user for user in active if isinstance(user, bytes)}
 
     def set_profile(self, **fields: str) -> None:
-        """Say who you are; fields that are not given go."""
+        """Replace the profile by these fields."""
 
         def changed(profile: Value) -> Value:
             stamp = next_stamp(self._clock.now_ms(), time_of(profile))
@@ -146,7 +146,7 @@ class Social:
         self._cursor.path(PROFILE).update(changed)
 
     def profile(self, field: str) -> Value:
-        """Return what the user says of themselves under one name."""
+        """Return a field of the profile."""
         return self._cursor.get(PROFILE, Keyword(field))
 
 

@@ -48,9 +48,9 @@ START: Final = datetime(2013, 1, 1, tzinfo=UTC)
 ROUND: Final = timedelta(days=3)
 """How long the sites stay offline."""
 PATIENCE: Final = "4 days"
-"""How long Spark waits for what is late."""
+"""How long Spark waits for late records."""
 LATE_EVERY, LOST_EVERY = 10, 50
-"""Every so many weather reports come one round late, or not before the end."""
+"""One in so many weather reports comes one round late, or only in the last round."""
 TABLE: Final = "delays"
 REPORT: Final = ("origin", "time_hour", "precip", "visib", "wind_speed")
 FLIGHT: Final = ("origin", "time_hour", "carrier", "dep_delay")
@@ -60,7 +60,7 @@ Line = dict[str, int]
 
 
 class Plan(NamedTuple):
-    """What the sites bring in each round, and what must come of it."""
+    """The records that the sites append in each round, and the expected result."""
 
     flights: list[list[Record]]
     weather: list[list[Record]]
@@ -89,7 +89,7 @@ def rows_of(name: str) -> Iterator[Record]:
 
 
 def plan_of(days: int) -> Plan:
-    """Deal the rows out to rounds, and compute the answer without Spark or lattice."""
+    """Divide the rows into rounds, and compute the answer without Spark or lattice."""
     count = -(-timedelta(days=days) // ROUND)
     # Three rounds more: their later times tell Spark that the days before are over.
     flights: list[list[Record]] = [[] for _ in range(count + 3)]
@@ -129,7 +129,7 @@ def plan_of(days: int) -> Plan:
 
 
 async def bring(folder: Path, keys: KeyPair, topic: str, records: list[Record], hq: Hq) -> None:
-    """Append records to a site's own queue, offline; then meet hq until both have the same."""
+    """Append records to a site's own queue, offline; then sync with hq until both are equal."""
     async with open_node(folder, key_pair=keys, port=-1) as node:
         by_origin: dict[str, list[Record]] = defaultdict(list)
         for record in records:
@@ -143,20 +143,20 @@ async def bring(folder: Path, keys: KeyPair, topic: str, records: list[Record], 
 
 
 async def same_root(node: NodeServer, hq: Hq) -> None:
-    """Return when a node has what headquarters has."""
+    """Wait until a node has the root of headquarters."""
     theirs = ""
     while theirs != node.root_hash.hex():
         theirs = await asyncio.to_thread(hq.next_root, theirs)
 
 
 class Hq(NamedTuple):
-    """The node at headquarters: a process of its own."""
+    """The node at headquarters, a separate process."""
 
     folder: Folder
     address: str
 
     def next_root(self, known: str) -> str:
-        """Return the hash of its root, when it is another one than `known`, or soon."""
+        """Return the hash of its root, once it differs from `known` or after 200 ms."""
         client = connect(self.folder.path)
         assert client is not None
         with client:
@@ -230,14 +230,14 @@ def delays(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def start_spark() -> SparkSession:
-    """Return a Spark of two cores that knows our formats."""
+    """Return a Spark session on two cores with our formats."""
     spark = spark_session("weather", cores=2, memory="1g")
     register(spark)
     return spark
 
 
 def run_spark(spark: SparkSession, folder: Path, checkpoint: Path) -> None:
-    """Take what is new in the queues into the database of hq, and return."""
+    """Add the new records of the queues to the database of hq."""
     with clear_errors():
         delays(spark, folder).writeStream.format("lattice.kv").outputMode("append").options(
             store=str(folder),
@@ -251,7 +251,7 @@ def run_spark(spark: SparkSession, folder: Path, checkpoint: Path) -> None:
 
 
 async def show(watch: Watch) -> None:
-    """Print what arrives at the dashboard, when it arrives."""
+    """Print changes at the dashboard as they arrive."""
     count = 0
     async with watch:
         async for change in watch:
@@ -261,11 +261,11 @@ async def show(watch: Watch) -> None:
 
 
 async def run(days: int, folder: Path) -> bool:
-    """Run the rounds; return whether the dashboard shows what the plain answer says."""
+    """Run the rounds; return whether the dashboard equals the plain answer."""
     plan = plan_of(days)
     airline, office = KeyPair.generate(), KeyPair.generate()
     loop = asyncio.get_running_loop()
-    # Spark has one thread for all: the formats are registered for the session of that thread.
+    # One thread makes all calls to Spark: the formats are registered for its session.
     with headquarters(folder / "hq") as hq, ThreadPoolExecutor(1) as one_thread:
         spark = await loop.run_in_executor(one_thread, start_spark)
         try:
@@ -294,7 +294,7 @@ async def run(days: int, folder: Path) -> bool:
 
 
 def line_of(value: Value) -> Line:
-    """Return a line of the database as the plain answer has it."""
+    """Return a line of the database in the form of the plain answer."""
     assert isinstance(value, Map)
     return {str(name): count for name, count in value.entries() if isinstance(count, int)}
 

@@ -2,8 +2,8 @@
 
     python examples/cluster/job.py spark://127.0.0.1:7077 data/store --package datalattice.tar.gz
 
-Tasks read all queues of a store, decode every record and count it. Beside the counts they tell in
-which executor they ran, and where that imported the package from.
+Tasks read all queues of a store, decode every record and count it. Beside the counts they report
+the executor in which they ran, and the path from which it imported the package.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "topic STRING, records BIGINT, bytes BIGINT, executor STRING, package STRING"
 
-# Tasks begin when all executors are there; else the first one might do all of a small job.
+# Tasks begin when all executors are registered; otherwise the first might run a small job alone.
 EXECUTORS: Final = {"spark.scheduler.minRegisteredResourcesRatio": "1.0"}
 
 
 def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield for each batch of records how many of each topic it has; runs in tasks."""
+    """Yield the counts of records by topic, for each batch; runs in tasks."""
     place = {"executor": str(Path.cwd()), "package": str(Path(datalattice.__file__).parent)}
     for batch in batches:
         found: dict[str, list[int]] = {}
@@ -43,7 +43,7 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def run(spark: SparkSession, store: str, tasks: int) -> dict[str, object]:
-    """Read all queues of a store in at least so many tasks; return what was found and where."""
+    """Read all queues of a store in at least `tasks` tasks; return the counts and executors."""
     reader = spark.read.format("lattice.queue").option("columns", "topic,value")
     records = reader.option("minPartitions", tasks).load(store)
     topics: dict[str, dict[str, int]] = {}
@@ -57,11 +57,11 @@ def run(spark: SparkSession, store: str, tasks: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run the job, and print what it found as JSON."""
+    """Run the job, and print its result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("master", help="spark://HOST:PORT, sc://HOST:PORT or local[N]")
     parser.add_argument("store", help="the folder of a store that the workers can open")
-    parser.add_argument("--package", type=Path, help="what pack.py made")
+    parser.add_argument("--package", type=Path, help="the archive made by pack.py")
     parser.add_argument("--cores", type=int, help="of all workers together, default: all")
     options = parser.parse_args()
     spark = spark_session(

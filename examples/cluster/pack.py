@@ -1,11 +1,11 @@
-"""Pack this package with what it needs into an archive for the workers of a Spark cluster.
+"""Pack this package and its requirements into an archive for the workers of a Spark cluster.
 
     python examples/cluster/pack.py datalattice.tar.gz
 
-The archive holds what this very environment imports: the package (compiled modules too, if it has
-them) and the distributions that it requires, so nothing is downloaded and versions are those that
-were tested here. Workers need the same version of Python on the same kind of machine, and pyarrow
-and pandas, as for any Spark in Python; `--whole` packs these, too.
+The archive holds the files that this environment imports: the package, with its compiled modules if
+it has them, and the distributions that it requires. So nothing is downloaded, and the versions are
+those that were tested here. Workers need the same version of Python on the same kind of machine,
+and pyarrow and pandas, as for any Spark in Python; `--whole` packs these, too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9._-]+)([^;]*)(?:;(.*))?")
 def required(names: Iterable[str]) -> dict[str, metadata.Distribution]:
     """Return the distributions with these names and all that they require, by name.
 
-    One that is not installed is one that a condition, such as another platform, leaves out: else
-    this environment would not work.
+    A requirement that is not installed is skipped: a condition, such as another platform, excludes
+    it here.
     """
     found: dict[str, metadata.Distribution] = {}
     waiting = list(names)
@@ -61,10 +61,10 @@ def package_files() -> Iterator[tuple[str, Path]]:
 
 
 def distribution_files(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """Yield what a distribution installed where modules are imported from."""
+    """Yield the importable files of a distribution, by their names in the archive."""
     for file in distribution.files or ():
         path = Path(str(file.locate()))
-        outside = file.parts[0] == ".."  # its commands
+        outside = file.parts[0] == ".."  # such as the distribution's commands
         if not outside and "__pycache__" not in file.parts and path.is_file():
             yield str(file), path
 
@@ -72,7 +72,7 @@ def distribution_files(distribution: metadata.Distribution) -> Iterator[tuple[st
 def pack(archive: Path, *, whole: bool = False) -> list[str]:
     """Write the archive; return the names of the distributions in it.
 
-    It is compressed if its name says so. It appears under its name when it is complete.
+    It is compressed unless its name ends with `.tar`. It gets its name when it is complete.
     """
     found = required([NAME, *SPARK_NEEDS] if whole else [NAME])
     files = dict(package_files())
@@ -95,7 +95,7 @@ def _written(path: Path, *, compressed: bool) -> tarfile.TarFile:
 
 
 def main() -> None:
-    """Pack, and tell what is in the archive."""
+    """Pack, and print the contents of the archive."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("archive", type=Path, help="the file to write: .tar.gz, .tgz or .tar")
     parser.add_argument("--whole", action="store_true", help="with pyarrow and pandas")

@@ -2,10 +2,10 @@
 
     python examples/cluster/start.py cluster
 
-Everything comes from the pyspark package: its jars hold the master and the worker, and the Java
-that `datalattice` finds runs them, if need be the one from a wheel. All of it listens on the
-loopback only. The addresses are printed when the cluster is ready; it ends with Ctrl-C, and logs
-and the workers' folders stay in the folder given.
+The jars of the pyspark package hold the master and the worker, and the Java that `datalattice`
+finds runs them, if necessary the one from a wheel. All processes listen on the loopback only. The
+addresses are printed when the cluster is ready. Ctrl-C ends it; logs and the workers' folders stay
+in the given folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 CONNECT: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
-# The serial collector and the first compiler spare memory and start quickly.
+# The serial collector and the first compiler save memory and start quickly.
 JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 
@@ -51,7 +51,7 @@ class Cluster:
         self._environment = os.environ | {
             "JAVA_HOME": str(java_home(find_java())),
             "SPARK_HOME": str(self._spark),
-            "SPARK_CONF_DIR": str(folder / "conf"),  # nobody else's settings
+            "SPARK_CONF_DIR": str(folder / "conf"),  # an empty folder: no settings of this machine
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_DAEMON_JAVA_OPTS": f"{self.java_options} -Dspark.master.rest.enabled=false",
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
@@ -66,7 +66,7 @@ class Cluster:
         return self._said(log, rb"Starting Spark master at (spark://\S+)")
 
     def start_workers(self, count: int, master: str, cores: int, memory: str) -> None:
-        """Start workers and wait until the master knows them all."""
+        """Start workers and wait until all are registered with the master."""
         limits = ["--cores", str(cores), "--memory", memory]
         logs = []
         for name in (f"worker-{number}" for number in range(1, count + 1)):
@@ -92,7 +92,7 @@ class Cluster:
             **settings,
         }.items():
             arguments += ["--conf", f"{name}={value}"]
-        # Its own Python, which plans and commits, may be a bare one that a package is shipped to.
+        # The server's own Python, which plans and commits, may have nothing installed.
         self._environment["PYTHONPATH"] = import_path()
         log = self._start("connect", "spark-submit", [*arguments, "spark-internal"], "1g")
         found = self._said(log, rb"Spark Connect server started at: \S*?:([0-9]+)\D")
@@ -116,7 +116,7 @@ class Cluster:
         return log
 
     def _said(self, log: Path, pattern: bytes) -> str:
-        """Return what a process says in its log once it is ready."""
+        """Return the text that a process logs, by `pattern`, once it is ready."""
         give_up = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < give_up:
             if found := re.search(pattern, log.read_bytes()):
@@ -127,7 +127,7 @@ class Cluster:
         raise SystemExit(f"the process did not become ready; its log is {log}")
 
     def ended(self) -> str | None:
-        """Return what became of a process that ended by itself, None while all are there."""
+        """Return a message about a process that ended by itself; None while all run."""
         for process in self.processes:
             if (code := process.poll()) is not None:
                 return f"a process of the cluster ended with {code}; see {self.folder}/*.log"
@@ -136,7 +136,7 @@ class Cluster:
     def end(self) -> None:
         """End all processes, those that started last first."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)  # a second one would leave some behind
+            signal.signal(number, signal.SIG_IGN)  # a second one would leave processes running
         for process in reversed(self.processes):
             _signal(process, signal.SIGTERM)
         give_up = time.monotonic() + END_SECONDS_MAX
@@ -145,7 +145,7 @@ class Cluster:
                 process.wait(max(0.0, give_up - time.monotonic()))
             except subprocess.TimeoutExpired:
                 print(f"process {process.pid} did not end and is killed", file=sys.stderr)
-            # Also what it had started and left behind.
+            # Also the processes that it started and left running.
             _signal(process, signal.SIGKILL)
             process.wait()
 
@@ -154,7 +154,7 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
-        return  # all of the group have ended
+        return  # every process of the group has ended
 
 
 def main() -> None:
@@ -168,9 +168,11 @@ def main() -> None:
         "--connect",
         type=int,
         metavar="CORES",
-        help="start a Spark Connect server, too; it holds so many of the workers' cores",
+        help="start a Spark Connect server, too, that uses this number of the workers' cores",
     )
-    parser.add_argument("--package", type=Path, help="what pack.py made, for the Connect server")
+    parser.add_argument(
+        "--package", type=Path, help="the archive made by pack.py, for the Connect server"
+    )
     options = parser.parse_args()
     shipped = package_settings(options.package) if options.package else {}
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,1 +1,1 @@
-"""A year of flights in signed queues: four nodes that are apart at first, and Spark."""
+"""A year of flights in signed queues: four nodes that begin disconnected, and Spark."""

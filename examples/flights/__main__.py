@@ -23,7 +23,7 @@ def demo(
         Path, typer.Option("--dir", "-d", help="Where keys, stores, plot and report go.")
     ] = DEFAULT_FOLDER,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over instead of going on where a run ended.")
+        bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")
     ] = False,
     flights: Annotated[
         int | None,
@@ -40,13 +40,13 @@ def demo(
 
     Three airports, cut off from one another, append their flights to signed queues. Then a fourth
     node, hq, is connected; all four converge. Spark reads the queues at hq as a stream, computes
-    departure delays, and the figures go back into the lattice, signed by hq. Everything that is
-    claimed is checked. Run again, it goes on where it ended. Exit code 1 when a check fails.
+    departure delays, and the figures go back into the lattice, signed by hq. Every claim is
+    checked. Run again, it continues where it ended. Exit code 1 when a check fails.
     """
     try:
         report = run_demo(dir, fresh=fresh, limit=flights, cores=cores, quiet=json)
     except KeyboardInterrupt:
-        notices().print("lattice: interrupted; run the same command again to go on from here")
+        notices().print("lattice: interrupted; run the same command again to continue from here")
         raise
     if json:
         print_json(report.document())

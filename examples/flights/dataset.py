@@ -31,18 +31,18 @@ ORIGIN: Final = "origin"
 HOUR: Final = "hour"
 DELAY: Final = "dep_delay"
 MISSING: Final = "NA"
-"""How the file writes that a flight has no value, such as a delay of one that was cancelled."""
+"""The file's text for an absent value, such as the delay of a cancelled flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One line of the file and what the demo needs of it."""
+    """One line of the file, with the fields that the demo uses."""
 
     line: str
     origin: str
     carrier: str
     order: tuple[str, int]
-    """When it was to leave: the hour in UTC, then the minute."""
+    """The scheduled departure: the hour in UTC, then the minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class DataSet:
 
     @property
     def count(self) -> int:
-        """How many flights there are."""
+        """The number of flights."""
         return sum(len(flights) for flights in self.by_site.values())
 
 
 def data_file() -> Path:
     """Return the data file of the installed package.
 
-    Raises: UsageError: the package, or the file in it, is not there.
+    Raises: UsageError: the package, or the file in it, is missing.
     """
     try:
         package = distribution(PACKAGE)
@@ -81,7 +81,7 @@ def data_file() -> Path:
 def read_flights(path: Path | None = None, limit: int | None = None) -> DataSet:
     """Return the data set, or its first `limit` flights.
 
-    Raises: UsageError: the file is not readable or not what is expected.
+    Raises: UsageError: the file is not readable, or not the data file of this package.
     """
     path = data_file() if path is None else path
     try:
@@ -107,7 +107,9 @@ def _parse(path: Path, text: str, *, whole: bool) -> DataSet:
     for line in lines[1:]:
         fields = line.split(",")
         if len(fields) != len(columns) or fields[origin] not in by_site:
-            raise UsageError(f"{path} has a line that is no flight of {', '.join(SITES)}: {line}")
+            raise UsageError(
+                f"{path} has a line that is not a flight of {', '.join(SITES)}: {line}"
+            )
         try:
             order = (fields[time_hour], int(fields[minute]))
         except ValueError as error:
@@ -119,5 +121,5 @@ def _parse(path: Path, text: str, *, whole: bool) -> DataSet:
 
 
 def plain_rows(text: str) -> Iterator[dict[str, str]]:
-    """Yield the file's rows as the standard library's CSV reader sees them."""
+    """Yield the file's rows as the standard library's CSV reader returns them."""
     yield from csv.DictReader(io.StringIO(text))

@@ -1,11 +1,11 @@
 """The demo's folder: the file that marks it, its locks, and starting over.
 
-    demo.json        marks the folder as a demo's and says of how many flights
-    demo.lock        held by the demo that runs
+    demo.json        marks the folder as a demo's, with its number of flights
+    demo.lock        held by the running demo
     nodes.lock       held by that demo and by its nodes: after a kill they need a moment to end
     EWR JFK LGA hq   the nodes' folders
     spark            the stream's checkpoint
-    spark-scratch    what Spark needs while it runs, and beside it what Java had to say
+    spark-scratch    Spark's temporary files; spark-scratch.log beside it is Java's output
     delays.png report.json
 
 Starting over removes these and nothing else.
@@ -48,12 +48,12 @@ class DemoFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark's stream remembers how far it came."""
+        """The folder of the checkpoint of Spark's stream."""
         return self.path / CHECKPOINT
 
     @property
     def scratch(self) -> Path:
-        """Where Spark puts what nobody needs afterwards; its log lies beside it."""
+        """The folder of Spark's temporary files; its log is beside it."""
         return self.path / SCRATCH
 
     @property
@@ -67,7 +67,7 @@ class DemoFolder:
         return self.path / REPORT
 
     def check(self) -> None:
-        """Look whether the folder is a demo's, or can become one; nothing is written.
+        """Check that the folder is a demo's or can become one, and write nothing.
 
         Raises: UsageError: it holds something else.
         """
@@ -77,11 +77,11 @@ class DemoFolder:
             return
         if any(path.name not in {LOCK, NODES_LOCK} for path in self.path.iterdir()):
             raise UsageError(
-                f"{self.path} holds other things than a demo; name another folder with --dir"
+                f"{self.path} holds files that are not a demo's; name another folder with --dir"
             )
 
     def prepare(self, *, fresh: bool, limit: int | None) -> None:
-        """Mark the folder, or take up the demo that is there; `fresh` removes that first.
+        """Mark the folder, or continue the demo in it; `fresh` removes that demo first.
 
         Raises: UsageError: it is a demo of other flights.
         """
@@ -111,17 +111,17 @@ class DemoFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        # Last: a folder that was emptied halfway is still known as a demo's.
+        # Last, so that a folder that was emptied halfway still counts as a demo's.
         (self.path / MARK).unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Keep a second demo out; return when no node of an earlier one runs any more.
+        """Exclude a second demo, and wait until the nodes of an earlier one have ended.
 
-        Gives the handle that this demo's nodes are to hold as long as they run.
+        Yields the handle that this demo's nodes hold while they run.
 
-        Raises: UsageError: the folder is not to be used, or another demo runs there.
-                Timeout: nodes of a demo that was killed do not end.
+        Raises: UsageError: the folder cannot be used, or another demo runs there.
+                Timeout: nodes of a killed demo do not end.
         """
         self.check()
         self.path.mkdir(parents=True, exist_ok=True)

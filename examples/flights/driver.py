@@ -1,12 +1,12 @@
-"""Driver: Spark in a process group of its own, so that it ends when the demo wants it to.
+"""Driver: Spark in a separate process group, which the demo ends.
 
-Spark is a Java process and Python workers. Ctrl-C would reach them in the middle of whatever they
-do, and Spark's launcher, interrupted, leaves its Java process behind. So a child process runs Spark
-out of reach of the keyboard, and ends with all it has started when its standard input ends.
+Spark is a Java process and Python workers. Ctrl-C would interrupt them at any point, and Spark's
+launcher, interrupted, leaves its Java process running. So a child process in another session runs
+Spark, and ends with all processes that it has started when its standard input ends.
 
 The demo writes the task as one line of JSON, then one line for each answered micro-batch. It reads
 lines of JSON: `groups` after every micro-batch, then `done`, `error` (ours) or `failure` (Spark's).
-The end of that stream says that none of those processes is left, since all of them hold it.
+All these processes hold that stream open, so its end shows that all have ended.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ READ_BYTES: Final = 1 << 16
 
 
 def compute(task: Task, scratch: Path, receive: Callable[[Groups, int], None]) -> None:
-    """Run the stream over everything in the store that it has not seen; return at its end.
+    """Run the stream over all records that it has not read; return at its end.
 
-    `receive` gets the figures so far, and Spark's process number, after every micro-batch. A
-    micro-batch may come twice after an interruption. `scratch` is for files that nobody needs
-    afterwards; what Java had to say stays beside it.
+    `receive` gets the figures so far, and Spark's process number, after every micro-batch. After an
+    interruption a micro-batch may come twice. `scratch` is for temporary files; Java's output is
+    kept beside it.
 
     Raises: Unavailable: Spark failed. Whatever `receive` raises.
     """
@@ -73,7 +73,7 @@ def _converse(
     task: Task,
     receive: Callable[[Groups, int], None],
 ) -> str:
-    """Return what failed in Spark, nothing when nothing did."""
+    """Return the text of a failure in Spark; empty if it succeeded."""
     _write(answers, json.dumps(asdict(task)))
     for line in messages:
         text = line.decode("utf-8", "replace")
@@ -89,11 +89,11 @@ def _converse(
         rows = message["groups"]
         receive([(carrier, hour, Figure(**figure)) for carrier, hour, figure in rows], process.pid)
         _write(answers, "written")
-    return "it ended before its time"
+    return "its process ended without a result"
 
 
 def _write(answers: IO[bytes], line: str) -> None:
-    # A process that has ended shows where it is read from.
+    # If the process has ended, the reader of its messages reports it.
     with contextlib.suppress(BrokenPipeError):
         answers.write(line.encode("utf-8") + b"\n")
         answers.flush()
@@ -106,7 +106,7 @@ def _end(process: subprocess.Popen[bytes], answers: IO[bytes], messages: IO[byte
     handle = messages.fileno()
     while select.select([handle], [], [], END_TIMEOUT_S)[0] and os.read(handle, READ_BYTES):
         pass
-    # The whole group: whoever is left in it did not end in time. Mostly nobody is.
+    # Ends the processes of the group that did not end in time.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -119,6 +119,6 @@ def _remove(folder: Path) -> None:
 
 
 def forget(checkpoint: Path) -> None:
-    """Remove what the stream remembers, so that it begins again."""
+    """Remove the stream's checkpoint, so that it begins again."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(checkpoint)

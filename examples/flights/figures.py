@@ -1,7 +1,7 @@
 """Figures: departure delays by carrier and by hour of day, exact because they are whole numbers.
 
-A figure is summed in minutes and counted in flights; averages and shares are made from those sums
-only where they are shown.
+A figure sums minutes and counts flights; averages and shares are computed from the sums only for
+display.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datalattice.errors import UsageError
 from flights.dataset import CARRIER, DELAY, HOUR, MISSING, ORIGIN
 
 LATE_MINUTES: Final = 15
-"""A departure counts as late when it is more than this many minutes behind."""
+"""Delay in minutes above which a departure counts as late."""
 
 GROUPS: Final = (CARRIER, HOUR)
 
@@ -50,7 +50,7 @@ class Figure:
 
     @property
     def late_share(self) -> float:
-        """Late departures of each hundred."""
+        """Late departures in percent."""
         return 100 * self.late / self.departed if self.departed else 0.0
 
     def to_json(self) -> str:
@@ -61,7 +61,7 @@ class Figure:
     def from_json(cls, text: str) -> Figure:
         """Return the figure in a record.
 
-        Raises: UsageError: the record is no figure.
+        Raises: UsageError: the record is not a figure.
         """
         try:
             return cls(**{name: int(number) for name, number in json.loads(text).items()})
@@ -93,7 +93,7 @@ def total_of(figures: Figures, group: str) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What the file says when nothing but the CSV reader looks at it."""
+    """Counts and figures from the file alone, read with the CSV reader."""
 
     records: Mapping[str, int]
     """Flights by airport."""
@@ -101,7 +101,7 @@ class Plain:
 
 
 def plain(rows: Iterable[Mapping[str, str]]) -> Plain:
-    """Return what CSV rows alone say: the independent check of the queues and of Spark."""
+    """Return the counts and figures of CSV rows: a check of the queues and of Spark."""
     records: dict[str, int] = {}
     sums: dict[str, list[int]] = {}
     for row in rows:

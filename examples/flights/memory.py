@@ -1,4 +1,4 @@
-"""Usage: how much memory the demo's processes have taken at most."""
+"""Memory: the greatest memory use of the demo's processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MIB: Final = 1_024
 def peak_memory_mib(names: Mapping[int, str]) -> dict[str, int]:
     """Return the greatest resident size so far of this process and all below it, in MiB.
 
-    Processes are named by `names` or by their program; the greatest of one name counts. Empty where
-    the system does not tell (only Linux does).
+    Processes are named by `names` or by their program; the greatest of one name counts. Empty on
+    systems other than Linux, which do not report it.
     """
     found: dict[str, int] = {}
     for pid in _family(os.getpid()):
@@ -33,7 +33,7 @@ def _family(pid: int) -> Iterator[int]:
     try:
         tasks = list((_PROC / str(pid) / "task").iterdir())
     except OSError:
-        return  # ended meanwhile, or no such system
+        return  # the process has ended, or the system has no /proc
     for task in tasks:
         try:
             children = (task / "children").read_text("ascii").split()

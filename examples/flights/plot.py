@@ -19,7 +19,7 @@ _MUTED: Final = "#9db7d1"
 
 
 def check_plot() -> None:
-    """Look whether a plot can be drawn here.
+    """Check that a plot can be drawn here.
 
     Raises: UsageError: matplotlib is not installed.
     """
@@ -58,7 +58,7 @@ def save_plot(figures: Figures, path: Path) -> Path:
 
 def _bars(axes: Any, names: Sequence[str], figures: Sequence[Figure], *, sideways: bool) -> None:
     means = [figure.mean_delay for figure in figures]
-    # A group of a few flights says little: it is drawn pale.
+    # The mean of a few flights says little, so such a group is drawn pale.
     colours = [_INK if figure.departed >= FEW else _MUTED for figure in figures]
     if sideways:
         axes.barh(names, means, color=colours)

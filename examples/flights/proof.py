@@ -1,4 +1,4 @@
-"""Proof: what the demo claims, checked against the plain file and in every node's own store."""
+"""Proof: the demo's claims, checked against the plain file and in every node's own store."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def read_figures(root: Value, owner: bytes) -> dict[str, Figure]:
 def prove(
     cluster: Cluster, data: DataSet, hashes: Mapping[str, str], step: ProgressBar
 ) -> list[Check]:
-    """Return every check; `step` moves once for each node and once for the figures.
+    """Return every check; `step` advances once for each node and once for the figures.
 
-    hashes: what each node announces.
+    hashes: the root hash that each node announces.
     Raises: StoreError: a store cannot be read, or a cell in it does not fit its hash.
-            BadSignature: a queue at hq that is to be read is forged.
+            BadSignature: a queue that is read at hq is forged.
     """
     expected = plain(plain_rows(data.text))
     counts: dict[str, int] = {}
@@ -80,7 +80,7 @@ def _records(counts: Mapping[str, int], expected: Mapping[str, int], *, whole: b
 
 
 def _differences(site: Site, queue: Queue, data: DataSet) -> list[str]:
-    """Return the first difference between a site's queue and the file, or nothing."""
+    """Return the first difference between a site's queue and the file; empty without one."""
     flights = data.by_site[site.name]
     if queue.size() != len(flights):
         return [f"{site.name}: {queue.size():,} records for {len(flights):,} lines"]
@@ -104,7 +104,7 @@ def _figures(figures: Figures, expected: Figures) -> Check:
 
 
 def _roots(nodes: Sequence[Site], hashes: Mapping[str, str]) -> Check:
-    """Compare what the nodes announce, and what is on each one's disk."""
+    """Compare the root hashes that the nodes announce with those on their disks."""
     found = dict(hashes)
     for site in nodes:
         with open_reader(site.folder) as store:
@@ -118,7 +118,7 @@ def _roots(nodes: Sequence[Site], hashes: Mapping[str, str]) -> Check:
 
 
 def _signatures(nodes: Sequence[Site], step: ProgressBar) -> Check:
-    """Check, in each node's own store, every owner's signature, and that every cell is there."""
+    """Check, in each node's own store, every owner's signature and that no cell is missing."""
     owners = {site.public_key: site.name for site in nodes}
     count = 0
     bad: list[str] = []
@@ -135,7 +135,7 @@ def _signatures(nodes: Sequence[Site], step: ProgressBar) -> Check:
             strange = [owner for owner in signed if owner not in owners]
             lacking = [name for owner, name in owners.items() if owner not in signed]
             if strange:
-                bad.append(f"{site.name}: a section of {_named(owners, strange[0])}, who is nobody")
+                bad.append(f"{site.name}: a section of {_named(owners, strange[0])}, not a node")
             if lacking:
                 bad.append(f"{site.name}: no section of {', '.join(lacking)}")
             gaps = _missing(store)

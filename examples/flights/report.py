@@ -1,4 +1,4 @@
-"""Report: what a run of the demo did, as a document and as tables."""
+"""Report: the results of a run of the demo, as a document and as tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUEUE_STEPS: Final = ("start", "ingest", "replicate")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measured figure and what it should be at most, on two cores."""
+    """A measured figure and its limit on two cores."""
 
     what: str
     measured: float
@@ -31,7 +31,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was done, how long it took, and whether every check holds."""
+    """The results, times and checks of a run."""
 
     folder: Path
     flights: Mapping[str, int]
@@ -43,7 +43,7 @@ class Report:
     checks: list[Check]
     seconds: Mapping[str, float]
     ingested: int
-    """Flights that this run appended; those of earlier runs were there already."""
+    """Flights that this run appended, without those of earlier runs."""
     spark_ran: bool
     peak_memory_mib: Mapping[str, int]
     plot: Path
@@ -55,11 +55,11 @@ class Report:
 
     @property
     def measures(self) -> list[Measure]:
-        """Time and memory of this run. Memory is left out where the system does not tell."""
+        """Time and memory of this run; memory only if the system reports it."""
         queues = sum(self.seconds.get(step, 0.0) for step in _QUEUE_STEPS)
         found = [
             Measure("the whole demo", self.seconds.get("total", 0.0), TOTAL_SECONDS_MAX, "s"),
-            Measure("of it, appending and replication", queues, QUEUES_SECONDS_MAX, "s"),
+            Measure("appending and replication", queues, QUEUES_SECONDS_MAX, "s"),
         ]
         if self.peak_memory_mib:
             name = max(self.peak_memory_mib, key=self.peak_memory_mib.__getitem__)
@@ -94,7 +94,7 @@ class Report:
 
 
 def print_report(report: Report) -> None:
-    """Print the figures, the checks and where the picture is."""
+    """Print the figures, the checks and the path of the plot."""
     screen = results()
     for group, title in ((CARRIER, "by carrier"), (HOUR, "by scheduled hour")):
         rows = [_row(member, figure) for member, figure in group_of(report.figures, group)]

@@ -1,4 +1,4 @@
-"""Run: the demo from beginning to end. Every step looks first at what an earlier run has done."""
+"""Run: the demo from beginning to end. Every step skips the work that an earlier run has done."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STEP_WIDTH: Final = 60
 
 @dataclass(slots=True)
 class _Journal:
-    """Times the steps, and says what was done as it happens."""
+    """Times the steps, and prints each when it is done."""
 
     quiet: bool
     seconds: dict[str, float] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Journal:
 
     @contextmanager
     def wait(self, name: str, words: str) -> Iterator[None]:
-        """Time a step that has nothing to count: a bar shows that it goes on."""
+        """Time a step without a count; a bar shows that it runs."""
         with self.step(name, words) as bars:
             step = bars.add(words, 1)
             yield
@@ -70,15 +70,15 @@ class _Journal:
     def say(self, line: str) -> None:
         if not self.quiet:
             print_lines([line])
-            sys.stdout.flush()  # whoever reads a pipe sees how far it is
+            sys.stdout.flush()  # the reader of a pipe sees each step at once
 
 
 def run_demo(
     path: Path, *, fresh: bool, limit: int | None, cores: int | None, quiet: bool
 ) -> Report:
-    """Run the demo in a folder and return what it did.
+    """Run the demo in a folder and return its report.
 
-    Raises: UsageError: the folder, the data package, Spark or Java is not what is needed.
+    Raises: UsageError: the folder is not a demo's, or the data package, Spark or Java is missing.
             DataLatticeError: a node or Spark failed.
     """
     began = time.monotonic()
@@ -138,20 +138,22 @@ class _Run:
     memory: dict[str, int] = field(default_factory=dict)
 
     def ingest(self) -> int:
-        """Start the sites, cut off, and append what each lacks. Returns how many flights."""
+        """Start the disconnected sites, append the flights that each lacks; return their number."""
         sites = list(self.cluster.sites.values())
         with self.journal.wait("start", "three sites start, cut off from one another"):
             self.cluster.start(sites)
         begin = {site.name: site.count() for site in sites}
         done = sum(begin.values())
         words = f"the sites append {self.data.count - done:,} flights" + (
-            f" ({done:,} were there)" if done else ""
+            f" ({done:,} from an earlier run)" if done else ""
         )
         with self.journal.step("ingest", words) as bars:
             count = self._append(sites, begin, bars)
         connected = [site.name for site in sites if site.connection_count()]
         if connected:
-            raise Unavailable(f"not cut off: {', '.join(connected)}; somebody else connected")
+            raise Unavailable(
+                f"{', '.join(connected)} must be disconnected; another node connected"
+            )
         self.apart = {site.name: site.root_hash() for site in sites}
         if len(set(self.apart.values())) > 1:
             roots = ", ".join(f"{name} {hash[:12]}" for name, hash in self.apart.items())
@@ -183,7 +185,7 @@ class _Run:
             try:
                 return sum(pool.map(work, sites))
             finally:
-                ended.set()  # after Ctrl-C, or when one site failed, the others stop, too
+                ended.set()  # after Ctrl-C, or if one site failed, the others stop, too
 
     def replicate(self) -> None:
         """Start hq, connect every site to it, and wait until all four have everything."""
@@ -205,7 +207,7 @@ class _Run:
         return count
 
     def compute(self) -> bool:
-        """Have Spark compute what the figures do not cover yet; return whether it ran."""
+        """Let Spark compute the figures of new records; return whether it ran."""
         hq, flights = self.cluster.hq, self.data.by_site
         ends = {
             site.public_key.hex(): len(flights[name]) for name, site in self.cluster.sites.items()
@@ -250,23 +252,23 @@ class _Run:
         except PeerUnavailable:
             raise
         except Unavailable:
-            # A checkpoint of a run that was killed may be of no use.
+            # The checkpoint of a killed run may be unusable.
             if not resumed:
                 raise
         if resumed and _written(hq) != self.data.count:
-            # It may also say that all was read when the figures are not there: begin again.
+            # Or it counts records as read whose figures were never written: begin again.
             forget(self.folder.checkpoint)
             compute(task, self.folder.scratch, receive)
 
     def prove(self, hashes: Mapping[str, str]) -> list[Check]:
-        """Check everything that is claimed."""
+        """Check every claim."""
         words = "every claim is checked against the file and the stores"
         with self.journal.step("prove", words) as bars:
             step = bars.add("checked", len(self.cluster.nodes) + 1)
             return prove(self.cluster, self.data, hashes, step)
 
     def note_memory(self, others: Mapping[int, str] | None = None) -> None:
-        """Remember how much memory each process has taken so far."""
+        """Note the greatest memory use of each process so far."""
         sites = self.cluster.nodes
         names = {site.pid: f"node {site.name}" for site in sites if site.pid is not None}
         names.update(others or {})
@@ -280,9 +282,9 @@ def _covered(meta: Value) -> Mapping[str, int] | None:
 
 
 def _write_figures(hq: Site, groups: Groups) -> int:
-    """Append the figures that changed to hq's topic; return how many flights they cover.
+    """Append the changed figures to hq's topic; return the number of flights they cover.
 
-    A micro-batch that comes again after an interruption changes nothing, so it writes nothing.
+    A micro-batch that is repeated after an interruption changes nothing, so it writes nothing.
     """
     figures = fold(groups)
     with open_reader(hq.folder) as store:

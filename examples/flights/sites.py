@@ -1,7 +1,6 @@
 """Sites: the four nodes of the demo, each a process with its own key pair and data folder.
 
-A node process lives as long as the demo at most: it ends when its standard input does. Nothing is
-left behind by a demo that is killed, either.
+A node process ends when its standard input does, so also a killed demo leaves no process running.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ NODES: Final = (*SITES, HQ)
 FLIGHTS_TOPIC: Final = "flights"
 FIGURES_TOPIC: Final = "delay-figures"
 COVERS: Final = "covers"
-"""Metadata key of the figures: up to which offset of each owner they reach."""
+"""Metadata key of the figures: the end offset of each owner that they cover."""
 
 BATCH: Final = 1_000
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 WAIT_MS: Final = 1_000
-"""How long one look at a node waits for a change there."""
+"""How long one request waits for a change at a node."""
 
 GREETING: Final = "listening at "
 """What `lattice node start` prints, with its address, once it serves."""
@@ -69,13 +68,13 @@ class Site:
 
     @property
     def log_path(self) -> Path:
-        """What the process had to say."""
+        """The file of the process's error output."""
         return self.folder.path / "node.log"
 
     def start(self, held: Sequence[int] = ()) -> None:
-        """Start the process with no peers: cut off from all others.
+        """Start the process without peers.
 
-        It ends when this process does, however that happens: its standard input ends then. It keeps
+        It ends when this process ends in any way, because its standard input ends then. It keeps
         the files `held` open until it has ended. Ctrl-C reaches this process only.
         """
         command = [sys.executable, "-m", "datalattice.cli", "node", "start", "--port", "0"]
@@ -90,9 +89,9 @@ class Site:
             )
 
     def wait_ready(self) -> None:
-        """Return when the process serves: it says where.
+        """Wait until the process serves, and note the address that it prints.
 
-        Raises: PeerUnavailable: it ended, or does not answer; the text has its last words.
+        Raises: PeerUnavailable: it ended, or does not answer; the text has its last log line.
         """
         process = self._process
         assert process is not None
@@ -103,7 +102,7 @@ class Site:
             self.address = line.removeprefix(GREETING).strip()
             return
         words = self.log_path.read_text("utf-8", "replace").strip().splitlines()
-        last = words[-1].removeprefix("lattice: ") if words else "it said nothing"
+        last = words[-1].removeprefix("lattice: ") if words else "its log is empty"
         raise PeerUnavailable(f"the node {self.name} did not start: {last}")
 
     def client(self) -> ControlClient:
@@ -121,18 +120,18 @@ class Site:
         return self.wait_change("", 0)
 
     def wait_change(self, known: str, timeout_ms: int = WAIT_MS) -> str:
-        """Return the root that the node announces when it is not `known`, or at the end of time."""
+        """Return the root that the node announces, once it differs from `known` or time is up."""
         with self.client() as client:
             wanted = WaitForRoot(known=bytes.fromhex(known) or None, timeout_ms=timeout_ms)
             return client.call(wanted).root_hash.hex()
 
     def connection_count(self) -> int:
-        """Return how many other nodes the node is connected to."""
+        """Return the number of the node's connections."""
         with self.client() as client:
             return client.call(GetNodeHealth()).connections
 
     def release(self) -> None:
-        """Tell the process to end in order; its last writes are on disk then."""
+        """Let the process end in order, with its last writes on disk."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -152,7 +151,7 @@ class Site:
         self._process = None
 
     def count(self, topic: str = FLIGHTS_TOPIC) -> int:
-        """Return how many records of its own topic are in the node's store."""
+        """Return the number of records of its own topic in the node's store."""
         if not self.folder.store_path.is_dir():
             return 0
         with open_reader(self.folder) as store:
@@ -165,12 +164,12 @@ def topics_of(root: Value, owner: bytes) -> LatticeMQ:
 
 
 def count_of(root: Value, owner: bytes, topic: str) -> int:
-    """Return how many records an owner's topic has in a root value."""
+    """Return the number of records of an owner's topic in a root value."""
     return 0 if root is None else topics_of(root, owner).partition(topic, 0).end_offset()
 
 
 class Cluster:
-    """All four nodes. As a context manager it ends them whatever happens."""
+    """All four nodes. As a context manager it ends them, also after an error."""
 
     def __init__(self, folder: Path, held: Sequence[int] = ()) -> None:
         self.sites = {name: Site(name, folder / name) for name in SITES}
@@ -212,13 +211,13 @@ class Cluster:
             site.stop()
 
     def root_hashes(self) -> dict[str, str]:
-        """Return what each node announces."""
+        """Return the root hash that each node announces."""
         return {site.name: site.root_hash() for site in self.nodes}
 
     def wait_converged(
         self, timeout_s: float, watch: Callable[[], bool] = lambda: True
     ) -> dict[str, str]:
-        """Return the root hashes when they are equal and `watch` says that all is there.
+        """Return the root hashes when they are equal and `watch` returns True.
 
         Raises: Timeout: they did not become equal.
         """
@@ -232,13 +231,13 @@ class Cluster:
             if time.monotonic() > deadline:
                 short = ", ".join(f"{name} {hash[:16]}" for name, hash in hashes.items())
                 raise Timeout(f"the nodes did not converge in {timeout_s:.0f} s: {short}")
-            # What is missing shows at hq first, and goes from there to the sites.
+            # Changes arrive at hq first, and go from there to the sites.
             next_to_change = behind[0] if complete else self.hq
             next_to_change.wait_change(hashes[next_to_change.name])
 
 
 def ingest(site: Site, flights: Sequence[Flight], begin: int) -> Iterator[int]:
-    """Append a site's flights from number `begin` on; yield how many after every durable batch."""
+    """Append a site's flights from number `begin` on; yield the size of each durable batch."""
     with editing(site.folder) as editor:
         for at in range(begin, len(flights), BATCH):
             batch = flights[at : at + BATCH]

@@ -1,8 +1,8 @@
 """Stream: Spark reads the replicated queues at hq and computes the figures.
 
-The query is a stream over the `lattice.queue` source with a checkpoint, so a later run goes on
-where an earlier one ended. It sums whole numbers by carrier and hour; after every micro-batch the
-sums so far are handed over, and the micro-batch ends when the demo says that they are written.
+The query is a stream over the `lattice.queue` source with a checkpoint, so a later run continues
+where an earlier one ended. It sums whole numbers by carrier and hour. After every micro-batch the
+demo gets the sums so far, and the micro-batch ends when the demo answers that they are written.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ FIGURES: Final = """
     FROM {flights}
     GROUP BY carrier, hour
 """
-"""What Spark computes. A flight that was cancelled has no delay."""
+"""The query that Spark runs. A cancelled flight has no delay."""
 
 MESSAGE: Final = "datalattice "
-"""How a line begins that is meant for the demo; what Java prints does not."""
+"""Beginning of the lines for the demo, which distinguishes them from Java's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to compute."""
+    """The input of the computation."""
 
     store: str
     checkpoint: str
@@ -59,7 +59,7 @@ Groups = list[tuple[str, int, Figure]]
 
 
 def check_spark() -> None:
-    """Look whether Spark can run here, before anything is done that needs it later.
+    """Check that Spark can run here, before the steps that precede it.
 
     Raises: UsageError: PySpark or a Java runtime is missing.
     """
@@ -72,7 +72,7 @@ def check_spark() -> None:
 
 
 def serve() -> None:
-    """Be the process that Spark runs in: `driver` says what is written and read.
+    """Run the process of Spark; `driver` describes the messages.
 
     It ends at once when its standard input ends; Spark's own processes end with it.
     """
@@ -89,7 +89,7 @@ def serve() -> None:
         _run(task, receive)
     except DataLatticeError as error:
         _tell(error=str(error))
-    except Exception as error:  # noqa: BLE001 - py4j and Spark raise what they like
+    except Exception as error:  # noqa: BLE001 - py4j and Spark raise exceptions of any type
         _tell(failure=(str(error).strip().splitlines() or [repr(error)])[0])
     else:
         _tell(done=True)
@@ -98,7 +98,7 @@ def serve() -> None:
 def _listen(answers: queue.SimpleQueue[str]) -> None:
     for line in sys.stdin:
         answers.put(line)
-    os._exit(1)  # the demo is gone: nothing that is still running here matters any more
+    os._exit(1)  # the demo has ended, so the running work has no receiver
 
 
 def _tell(**message: object) -> None:

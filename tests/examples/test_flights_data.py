@@ -62,8 +62,8 @@ def test_a_limit_beyond_the_end_is_the_whole_file(tmp_path: Path) -> None:
     [
         ("", "lacks columns: carrier, dep_delay"),
         ("carrier,origin\n", "lacks columns: dep_delay, hour, minute, time_hour"),
-        (f"{HEAD}\nUA,SFO,5,15,2,t\n", "no flight of EWR, JFK, LGA"),
-        (f"{HEAD}\nUA,EWR,5\n", "no flight of EWR, JFK, LGA"),
+        (f"{HEAD}\nUA,SFO,5,15,2,t\n", "not a flight of EWR, JFK, LGA"),
+        (f"{HEAD}\nUA,EWR,5\n", "not a flight of EWR, JFK, LGA"),
         (f"{HEAD}\nUA,EWR,5,x,2,t\n", "a line without a minute"),
     ],
 )

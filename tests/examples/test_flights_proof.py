@@ -163,7 +163,7 @@ def test_a_stranger_and_an_absent_owner_are_found(demo: Demo, tmp_path: Path) ->
     signed = Signed.sign(read_key(stranger.folder.key_path), Map.of({}))
     checks = demo.check(root.put(QUEUE_SECTION, section.put(stranger.public_key, signed)))
     assert failed(checks) == [SIGNATURES]
-    assert checks[SIGNATURES].detail.endswith("who is nobody")
+    assert checks[SIGNATURES].detail.endswith("not a node")
     checks = demo.check(root.put(QUEUE_SECTION, section.remove(owner)))
     assert SIGNATURES in failed(checks)
     assert checks[SIGNATURES].detail == "EWR: no section of LGA"

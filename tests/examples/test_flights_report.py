@@ -50,7 +50,7 @@ def test_the_report_names_figures_checks_and_measured_limits(
         ["all", "2,003", "13", "2.00", "30.00"],
         ["05", "2,003", "13", "-1.00", "0.00"],
         ["the whole demo", "61.00", "300 s"],
-        ["of it, appending and replication", "31.50", "90 s"],
+        ["appending and replication", "31.50", "90 s"],
         ["memory of the largest process: java", "500", "3,072 MiB"],
     ):
         rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines()]
