@@ -1,4 +1,4 @@
-"""Doors: how a service is reached from outside; each turns bytes into requests and results back."""
+"""Doors: the network interfaces of a service: REST, WebDAV, gRPC and MCP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when it is asked for: a door alone needs only the packages of that door.
+    # Imported on first use: a program with one door needs only the packages of that door.
     if name != "Doors":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from datalattice.api.doors import Doors as Doors

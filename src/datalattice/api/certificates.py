@@ -1,8 +1,8 @@
-"""Certificates: what the TLS doors of a node show, and the node's statements about them.
+"""Certificates: the certificates of a node's TLS doors, and the node's statements about them.
 
 The folder's own certificate is made at the first use: a new key of P-256, valid for 90 days and
-replaced when 30 are left. Without an authority behind it, it proves nothing by itself; the node's
-statement does (`client.network`). Files of the operator can be given instead.
+replaced when 30 are left. No authority signs it, so it proves nothing by itself; the node's
+statement does (`client.network`). The operator can give files instead.
 
 Source: docs/rest.md "TLS".
 """
@@ -29,24 +29,24 @@ from datalattice.errors import UsageError
 from datalattice.store import RealDisk, replace_file
 
 DOOR_FILE: Final = "door.pem"
-"""Key and certificate of a folder's doors, for its owner alone."""
+"""The file with key and certificate of a folder's doors, readable by its user only."""
 
 VALID: Final = timedelta(days=90)
 RENEW_BEFORE: Final = timedelta(days=30)
-"""A client may have read a statement some time ago: it is replaced long before it ends."""
+"""Remaining validity at which a certificate is replaced: clients may hold an older statement."""
 
 DOOR_NAME: Final = "lattice-door"
-"""The name that each own certificate has, whatever the addresses of its node."""
+"""The host name in every certificate that a node makes, besides its addresses."""
 
-_SKEW: Final = timedelta(hours=1)  # a client's clock may be late
+_SKEW: Final = timedelta(hours=1)  # a client's clock may be slow
 _PEM_BYTES_MAX: Final = 1_000_000
 
 
 class DoorCertificate:
-    """A key with its certificate, for the TLS of doors. One thread at a time.
+    """A key with its certificate, for the TLS of doors. One thread at a time may use it.
 
-    files: certificate and key of the operator; None: the folder's own. hosts: names and addresses
-    that an own certificate has besides those of this machine.
+    files: the operator's certificate and key; None: the folder's own. hosts: names and addresses in
+    the folder's own certificate, besides those of this machine.
     Raises: UsageError: the files cannot be used.
     """
 
@@ -64,37 +64,35 @@ class DoorCertificate:
         self._files: Final = files
         self._hosts: Final = ("localhost", "127.0.0.1", "::1", *hosts)
         self.context: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        """For new connections; it always shows the newest certificate."""
+        """The context of new connections; it always has the newest certificate."""
         self.key = b""
-        """As PEM."""
+        """The key, as PEM."""
         self.chain = b""
-        """The certificate and those behind it, as PEM."""
+        """The certificate and its issuers', as PEM."""
         self.statements: tuple[DoorStatement, ...] = ()
-        """The newest first, and the one before it, which an open connection may need."""
+        """The newest statement and the one before, which an open connection may need."""
         self.refresh()
 
     def refresh(self) -> None:
-        """Take a newer certificate: changed files, or a new own one if the last one ends soon.
+        """Load a newer certificate: of changed files, or a new own one if the present ends soon.
 
-        Raises: UsageError: the files cannot be used; the present certificate stays.
+        Raises: UsageError: the files cannot be used; the present certificate stays in use.
         """
         self.prepare()()
 
     def prepare(self) -> Callable[[], None]:
-        """Read what `refresh` would take; return what takes it. Raises: UsageError."""
+        """Read a newer certificate; return a function that puts it in use. Raises: UsageError."""
         key, chain = self._read() if self._files else self._own()
         if (key, chain) == (self.key, self.chain):
             return lambda: None
         certificate = x509.load_pem_x509_certificates(chain)[0]
-        # Tried on a context of its own first: a key of another certificate must not end a door that
-        # serves.
+        # Loaded into a new context first: files that do not match must not break a serving door.
         self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
         def take() -> None:
             self._load(self.context)
             self.key, self.chain = key, chain
-            # Beside the statement of before: a client may have seen the former certificate a moment
-            # ago.
+            # The former statement stays: a client may have just connected with that certificate.
             self.statements = (state_door(self._identity, certificate), *self.statements[:1])
 
         return take
@@ -104,30 +102,32 @@ class DoorCertificate:
         try:
             context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"{certificate} and {key} are not a pair: {error}") from error
+            raise UsageError(
+                f"{certificate} and {key} are not a certificate and its key: {error}"
+            ) from error
 
     def _read(self) -> tuple[bytes, bytes]:
         """Return (key, chain) of the operator's files."""
         assert self._files is not None
         chain, key = (_read(path) for path in self._files)
         if _ends(chain, self._files[0]) < self._now():
-            raise UsageError(f"the certificate {self._files[0]} has ended")
+            raise UsageError(f"the certificate {self._files[0]} has expired; replace it")
         try:
             private = serialization.load_pem_private_key(key, None)
         except (ValueError, TypeError) as error:
             raise UsageError(
-                f"{self._files[1]} holds no key without a password: {error}"
+                f"{self._files[1]} is not a private key in PEM without a password: {error}"
             ) from error
         if isinstance(private, ed25519.Ed25519PrivateKey):
             raise UsageError(f"{self._files[1]}: clients of gRPC refuse Ed25519; use P-256 or RSA")
         return key, chain
 
     def _own(self) -> tuple[bytes, bytes]:
-        """Return (key, chain) of the folder's own certificate, made anew if it ends soon."""
+        """Return (key, chain) of the folder's own certificate; make a new one if it ends soon."""
         both = b""
         if self._path.exists():
-            if self._path.stat().st_mode & 0o077:  # it may be in use elsewhere already
-                raise UsageError(f"{self._path} can be read by others; remove it for a new one")
+            if self._path.stat().st_mode & 0o077:  # others may have copied the key
+                raise UsageError(f"{self._path} can be read by others; delete it for a new one")
             both = _read(self._path)
         if not both or _ends(both, self._path) - RENEW_BEFORE < self._now():
             both = b"".join(self._make())
@@ -179,4 +179,4 @@ def _ends(chain: bytes, path: Path) -> datetime:
     try:
         return x509.load_pem_x509_certificates(chain)[0].not_valid_after_utc
     except ValueError as error:
-        raise UsageError(f"{path} holds no certificate as PEM: {error}") from error
+        raise UsageError(f"{path} is not a certificate in PEM: {error}") from error

@@ -1,14 +1,14 @@
-"""Doors: the ways in which users reach the service of a running node, in a thread of their own.
+"""Doors: the network interfaces of a running node for its users, in one thread of their own.
 
     rest.sock     REST, for our own user
     grpc/         gRPC, in a folder that only our user can enter
-    host:port     both, on request, for callers with credentials
+    host:port     both, if configured, for callers with credentials
     /dlfs         of REST: the drives, over WebDAV
-    /mcp          of REST, on request: tools for language models
+    /mcp          of REST, if configured: tools for language models
 
-They have an event loop of their own: requests of users do not delay the node's peers.
+They have their own event loop, so that users' requests do not delay the node's peers.
 
-Length: all that the doors of one node share: their addresses, certificates, access and life.
+Length: the doors of one node share their addresses, certificates, access control and shutdown.
 
 Source: docs/design/service.md "Doors".
 """
@@ -57,31 +57,32 @@ GRPC_FOLDER: Final = "grpc"
 GRPC_SOCKET: Final = "grpc.sock"
 
 MCP_PATH: Final = "/mcp"
-"""Where the REST listeners have the tools for language models."""
+"""The path of the tools for language models, on the REST listeners."""
 
 _RETRY_FIRST_S: Final = 1.0
 RETRY_MOST_S: Final = 60.0
-"""How long a door that failed waits before it is tried again: the first time, and at most."""
+"""Pause before a failed door is tried again; it doubles from `_RETRY_FIRST_S` up to this."""
 
 BEAT_S: Final = 1.0
-"""How often the event loop of the doors says that it runs."""
+"""Seconds between two signs that the doors' event loop runs."""
 
 _BACKLOG: Final = 512
-"""Connections that wait to be taken."""
+"""Most connections that wait to be accepted."""
 
 RENEW_EVERY_S: Final = 3_600.0
-"""How often certificates are looked at."""
+"""Seconds between two checks whether a certificate needs renewal."""
 
-UNNAMED: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - not to bind: not names of a host
+UNNAMED: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound
+"""Addresses that name no host, and so are in no certificate."""
 
 
 class Doors:
     """The doors of one node. Call `bind`, `start` once the node serves, and `stop`.
 
-    served: the service that they lead to.
+    served: the service behind the doors.
 
-    Each is kept on its own: one that cannot start, or fails while it serves, is tried again after 1
-    to 60 s, and the others serve. `trouble` says which ones do not.
+    A door that cannot start, or fails while it serves, is tried again after 1 to 60 s, while the
+    other doors serve. `trouble` says which doors do not serve, and why.
     """
 
     def __init__(
@@ -99,13 +100,13 @@ class Doors:
         self._clock = clock or SystemClock()
         self._certificates: dict[object, DoorCertificate] = {}  # by the operator's files, or None
         self._making = threading.Lock()
-        self._bound: dict[str, socket.socket] = {}  # taken, and not served yet
+        self._bound: dict[str, socket.socket] = {}  # bound sockets that are not served yet
         self._failures: dict[str, str] = {}
         self._addresses: dict[str, str] = {}
         self._grpc_path = ""
-        self._made: list[str] = []  # sockets in the folder, to be removed at the end
-        self._temporary: list[str] = []
-        self._mounts: dict[str, dict[str, ASGIApp]] = {}  # of each REST listener
+        self._made: list[str] = []  # sockets in the folder, deleted by `stop`
+        self._temporary: list[str] = []  # folders deleted by `stop`
+        self._mounts: dict[str, dict[str, ASGIApp]] = {}  # by REST listener
         self._awaited: set[str] = set()  # doors that were not tried yet
         self._tried = threading.Event()
         self._beat_s = 0.0
@@ -114,20 +115,20 @@ class Doors:
         self._thread: threading.Thread | None = None
 
     def _listeners(self) -> dict[str, DoorConfig | None]:
-        """Return what each door is at; None: a socket in the folder."""
+        """Return the listener of each door; None: a socket in the folder."""
         found: dict[str, DoorConfig | None] = {"socket": None, "grpc socket": None}
         both = {"rest": self._config.rest, "grpc": self._config.grpc}
         return found | {name: one for name, one in both.items() if one.listen is not None}
 
     def bind(self) -> dict[str, str]:
-        """Take the addresses, and return them by the names of the doors.
+        """Bind the addresses; return them by the names of the doors.
 
-        One that is taken is tried again later; its door is listed where it will be.
+        An address in use is listed too: `start` tries to bind it again.
         """
         for name, listener in self._listeners().items():
             try:
                 self._bind(name, listener)
-            # One door that cannot be had does not keep the others from serving.
+            # A door whose address is in use must not keep the others from serving.
             except UsageError as error:
                 self._fail(name, error)
                 if listener is not None and listener.listen is not None:
@@ -140,12 +141,12 @@ class Doors:
         return dict(self._addresses)
 
     def _bind(self, name: str, listener: DoorConfig | None) -> None:
-        """Take the address of a door. Raises: UsageError: it cannot be had."""
+        """Bind the address of a door. Raises: UsageError: it cannot be bound."""
         if name == "grpc socket":
             self._grpc_path = self._addresses[name] = self._grpc_socket()
             self._made.append(self._grpc_path)
             return
-        if name == "grpc":  # gRPC takes it itself
+        if name == "grpc":  # gRPC binds its port itself
             assert listener is not None
             assert listener.listen is not None
             self._addresses[name] = listener.listen
@@ -162,7 +163,7 @@ class Doors:
             assert listener.listen is not None
             made = made or _bound(listener.listen)
             self._addresses[name] = _address(name, listener, made.getsockname()[:2])
-        made.listen(_BACKLOG)  # whoever reads the address can connect at once
+        made.listen(_BACKLOG)  # from now on clients can connect, and wait to be served
         self._bound[name] = made
 
     def _certificate(self, listener: DoorConfig) -> DoorCertificate | None:
@@ -172,7 +173,7 @@ class Doors:
         files = self._files_of(listener)
         using = [one for one in self._listeners().values() if one is not None and one.has_tls]
         hosts = tuple(sorted({name for one in using for name in _hosts_of(one)} - UNNAMED))
-        with self._making:  # two doors may have the same one, and ask at the same time
+        with self._making:  # two doors may ask for the same certificate at the same time
             if files not in self._certificates:
                 self._certificates[files] = DoorCertificate(
                     self._folder, self._identity, self._clock, files, hosts
@@ -180,19 +181,19 @@ class Doors:
             return self._certificates[files]
 
     def _files_of(self, listener: DoorConfig) -> tuple[Path, Path] | None:
-        """Return the operator's certificate and key of a listener, None for the node's own."""
+        """Return the operator's certificate and key of a listener; None: the node's own."""
         if listener.cert is None or listener.key is None:
             return None
         return self._folder / listener.cert, self._folder / listener.key
 
     def statements(self) -> tuple[DoorStatement, ...]:
-        """Return what the node states about the certificates of its doors."""
+        """Return the node's statements about the certificates of its doors."""
         found = list(self._certificates.values())
         return tuple(one for certificate in found for one in certificate.statements)
 
     def _grpc_socket(self) -> str:
-        """Return where the socket of gRPC is to be, in a folder that only our user can enter."""
-        # gRPC makes its socket itself, so the folder has to keep others out.
+        """Return the path for gRPC's socket, in a folder that only our user can enter."""
+        # gRPC makes the socket with its own mode, so the folder has to keep others out.
         inside = self._folder.absolute() / GRPC_FOLDER
         if len(os.fsencode(inside / GRPC_SOCKET)) > SOCKET_PATH_BYTES_MAX:
             made = tempfile.mkdtemp(prefix="lattice-")
@@ -200,20 +201,20 @@ class Doors:
             inside = Path(made)
         inside.mkdir(mode=FOLDER_MODE, exist_ok=True)
         inside.chmod(FOLDER_MODE)
-        (inside / GRPC_SOCKET).unlink(missing_ok=True)  # left by a node that was killed
+        (inside / GRPC_SOCKET).unlink(missing_ok=True)  # left by a killed node
         return str(inside / GRPC_SOCKET)
 
     def start(self) -> None:
-        """Serve; return when each door was tried."""
+        """Start serving; return when every door serves or has failed once."""
         service, access = self._served.at_doors(self._urls(), self.statements)
         self._thread = threading.Thread(target=lambda: self._run(service, access), name="doors")
         self._thread.start()
         self._tried.wait()
 
     def stop(self) -> None:
-        """End what is being served; requests in flight get some seconds."""
+        """Stop serving; running requests get `drain_s` to finish."""
         if self._loop is not None and self._ending is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._ending.set)
         if self._thread is not None:
             self._thread.join()
@@ -235,16 +236,16 @@ class Doors:
         return time.monotonic() - self._beat_s
 
     def prepare(self, config: NodeConfig) -> Callable[[], None]:
-        """Read the certificates anew; return what puts them in force.
+        """Read the certificates anew; return a function that puts them in use.
 
-        Raises: UsageError: one of them, or of those that the next start will have, cannot be used.
+        Raises: UsageError: one of them, or one that the next start needs, cannot be used.
         """
         for listener in (config.rest, config.grpc):
             if listener.listen is not None and listener.has_tls:
                 files = self._files_of(listener)
                 if files is not None and files not in self._certificates:
                     DoorCertificate(self._folder, self._identity, self._clock, files)
-        # All are read before one is put in force: an error leaves every door as it was.
+        # All are read before any is put in use, so that an error changes no door.
         newer = [one.prepare() for one in list(self._certificates.values())]
 
         def take() -> None:
@@ -271,30 +272,30 @@ class Doors:
             kept[name] = partial(serve, name, listener, service, access)
         self._awaited = set(kept)
         beating = [asyncio.ensure_future(self._beat()), asyncio.ensure_future(self._renew())]
-        # Side by side: at the end all have the same time for the requests in flight.
+        # Concurrently, so that at the end all doors drain in the same `drain_s`.
         await asyncio.gather(*(self._keep(name, serve) for name, serve in kept.items()))
         for one in beating:
             one.cancel()
 
     async def _keep(self, name: str, serve: Callable[[], Awaitable[None]]) -> None:
-        """Serve at a door until the end, again after each failure."""
+        """Serve a door until `stop`, again after each failure."""
         assert self._ending is not None
         pause_s = _RETRY_FIRST_S
         while not self._ending.is_set():
             try:
                 await serve()
-            except Exception as error:  # noqa: BLE001 - shown by `trouble`; the others serve on
+            except Exception as error:  # noqa: BLE001 - reported by `trouble`; other doors serve on
                 was_serving = name not in self._failures and name not in self._awaited
                 pause_s = _RETRY_FIRST_S if was_serving else min(2 * pause_s, RETRY_MOST_S)
                 self._fail(name, error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._ending.wait()
-        self._tell_tried(name)  # the end may come before the first try
+        self._tell_tried(name)  # if `stop` came before the first attempt
 
     def _fail(self, name: str, error: Exception) -> None:
         reason = str(error) or type(error).__name__
-        if self._failures.get(name) != reason:  # said once, not at each try
+        if self._failures.get(name) != reason:  # logged once, not at each attempt
             _log.error("the door %s does not serve: %s", name, reason)
         self._failures[name] = reason
         self._tell_tried(name)
@@ -322,8 +323,8 @@ class Doors:
         closing: list[Callable[[], None]] = [bound.close]
         try:
             hosts: tuple[str, ...] = ()
-            # A web page may name this machine under a name of its own: a local door knows its
-            # names.
+            # A web page's own host name may resolve to this machine (DNS rebinding), so a local
+            # door answers only to its known names.
             if listener is not None and (listener.is_local or listener.hosts):
                 hosts = (*LOCAL_HOSTS, *listener.hosts)
             certificate = None
@@ -342,11 +343,11 @@ class Doors:
             await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
             ending.cancel()
             server.should_exit = True
-            # Streams end at once, so that requests in flight have all of the time that is left.
+            # Streams end at once, so that the time left is for running requests.
             door.drain()
             await serving
             if not self._ending.is_set():
-                raise Unavailable("it ended by itself")
+                raise Unavailable("the HTTP server ended by itself")
         finally:
             for close in closing:
                 close()
@@ -386,13 +387,13 @@ class Doors:
             await self._ending.wait()
 
     async def _beat(self) -> None:
-        """Note that this loop runs, for ever."""
+        """Record every `BEAT_S` that this loop runs, for `silent_s`."""
         while True:
             self._beat_s = time.monotonic()
             await asyncio.sleep(BEAT_S)
 
     async def _renew(self) -> None:
-        """Take newer certificates as they come, for ever."""
+        """Refresh the certificates every `RENEW_EVERY_S`."""
         while True:
             await asyncio.sleep(RENEW_EVERY_S)
             for certificate in list(self._certificates.values()):
@@ -402,37 +403,37 @@ class Doors:
                     _log.error("a door keeps its certificate: %s", error)
 
     def _urls(self) -> Iterator[str]:
-        """Yield all URLs under which the doors may be asked for."""
+        """Yield the URLs of the doors, with every name of this machine."""
         for name, listener in self._listeners().items():
             if listener is not None:
                 scheme = "https" if listener.has_tls else "http"
                 port = self._addresses[name].rpartition(":")[2]
                 for host in (*LOCAL_HOSTS, *_hosts_of(listener)):
-                    yield f"{scheme}://{_written(host)}:{port}"
+                    yield f"{scheme}://{_url_host(host)}:{port}"
 
 
-def _address(name: str, listener: DoorConfig, place: tuple[str, int]) -> str:
-    """Return where users find a listener of REST or gRPC."""
-    where = f"{_written(place[0])}:{place[1]}"
+def _address(name: str, listener: DoorConfig, bound: tuple[str, int]) -> str:
+    """Return the address of a listener for users: a URL of REST, `host:port` of gRPC."""
+    host_port = f"{_url_host(bound[0])}:{bound[1]}"
     if name == "grpc":
-        return where
-    return f"{'https' if listener.has_tls else 'http'}://{where}"
+        return host_port
+    return f"{'https' if listener.has_tls else 'http'}://{host_port}"
 
 
 def _mcp_door(service: Service, tools: str) -> McpDoor:
     try:
-        # Loaded where it is wanted: it takes a second, and 60 MB.
+        # Imported only if configured: it takes a second and 60 MB.
         from datalattice.api.mcp import McpDoor, McpTools  # noqa: PLC0415
     except ImportError as error:
         raise UnsupportedOperation(
             f"the package {error.name} is not installed: pip install 'datalattice[mcp]'"
         ) from error
-    chosen: Any = tools  # one of the words that its setting takes
+    chosen: Any = tools  # `NodeConfig` has checked it
     return McpDoor(McpTools(service, chosen))
 
 
 def _entering(access: AccessControl) -> GrpcAuthenticate:
-    """Return what tells a gRPC door who asks."""
+    """Return the function with which a gRPC door authenticates callers."""
     numbers = count(1)
 
     def enter(metadata: Mapping[str, str], address: str | None) -> Principal:
@@ -443,20 +444,20 @@ def _entering(access: AccessControl) -> GrpcAuthenticate:
 
 
 def _hosts_of(listener: DoorConfig) -> tuple[str, ...]:
-    """Return the names under which a listener may be asked for."""
+    """Return the host names of a listener: of its address, and the configured ones."""
     assert listener.listen is not None
     return (split_listen(listener.listen)[0], *listener.hosts)
 
 
-def _written(host: str) -> str:
-    """Return a host as it stands in a URL."""
+def _url_host(host: str) -> str:
+    """Return a host in the form of URLs: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _server(app: Any, certificate: DoorCertificate | None, drain_s: int) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
-        http=cast("Any", partial(BoundedHttp, HTTP_LIMITS)),  # it is called, like a class
+        http=cast("Any", partial(BoundedHttp, HTTP_LIMITS)),  # uvicorn calls it like a class
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -464,18 +465,18 @@ def _server(app: Any, certificate: DoorCertificate | None, drain_s: int) -> uvic
         server_header=False,
         timeout_graceful_shutdown=drain_s,
         backlog=_BACKLOG,
-        # One context for all connections: it shows a renewed certificate to new ones.
+        # One context for all connections, into which a renewed certificate is loaded.
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
     return uvicorn.Server(config)
 
 
 def _bound(text: str) -> socket.socket:
-    """Return a socket that is bound to `host:port`."""
+    """Return a socket bound to `host:port`. Raises: UsageError: it cannot be bound."""
     host, port = split_listen(text)
     with contextlib.ExitStack() as stack:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # The protocol is named: only then asyncio sends an answer's head and body without a pause.
+        # With the protocol named, asyncio sets TCP_NODELAY: no pause between head and body.
         made = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

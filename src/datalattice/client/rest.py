@@ -559,7 +559,7 @@ def _bounded(document: Any) -> bytes:
     body = json.dumps(document).encode()
     if len(body) > MESSAGE_BYTES_MAX:
         raise LimitExceeded(
-            f"a request has at most {MESSAGE_BYTES_MAX} bytes of JSON, got {len(body)}; {LARGER}"
+            f"the request has {len(body)} bytes as JSON, {MESSAGE_BYTES_MAX} at most; {LARGER}"
         )
     return body
 

@@ -602,7 +602,7 @@ def test_a_call_whose_request_does_not_come_is_ended(
         with pytest.raises(grpc.RpcError) as late:
             next(called)
         goes_on.set()
-        assert "no message came for 0.1 s" in late.value.details()
+        assert "the caller sent nothing for 0.1 s" in late.value.details()
         # One that ends without any is told at once.
         empty = channel.stream_stream(f"/{request_.action.method}")(iter(()))
         with pytest.raises(grpc.RpcError) as bad:

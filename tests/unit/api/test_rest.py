@@ -185,6 +185,8 @@ def offer(client: Any, body: bytes, type: str = "application/json", path: str = 
         (b"[" * JSON_DEPTH_MAX + b"]" * JSON_DEPTH_MAX, 201, ""),
         (b"[" * (JSON_DEPTH_MAX + 1) + b"]" * (JSON_DEPTH_MAX + 1), 413, "limit"),
         (b'["' + b"[" * 100 + b'"]', 201, ""),
+        (b'"' + b"[" * 100, 400, "bad-format"),  # brackets in a string, though it does not end
+        (b'"' + b'\\"' * (BODY_MAX // 2 - 1), 400, "bad-format"),  # scanned in one pass
         (b"[" * 5_000, 413, "limit"),
         (b'["' + b"x" * (BODY_MAX - 4) + b'"]', 201, ""),
         (b'["' + b"x" * (BODY_MAX - 3) + b'"]', 413, "limit"),

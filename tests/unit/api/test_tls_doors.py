@@ -324,7 +324,7 @@ def test_it_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
         DoorCertificate(tmp_path, identity, SystemClock())
     (tmp_path / DOOR_FILE).chmod(0o600)
     (tmp_path / DOOR_FILE).write_text("no certificate")
-    with pytest.raises(UsageError, match="holds no certificate"):
+    with pytest.raises(UsageError, match="is not a certificate"):
         DoorCertificate(tmp_path, identity, SystemClock())
 
 
@@ -416,15 +416,15 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         DoorCertificate(tmp_path, made._identity, clock or SystemClock(), files)  # type: ignore[arg-type]
 
     use(chain, key)
-    with pytest.raises(UsageError, match="not a pair"):
+    with pytest.raises(UsageError, match="not a certificate and its key"):
         use(chain, wrong)
-    with pytest.raises(UsageError, match="holds no certificate"):
+    with pytest.raises(UsageError, match="is not a certificate"):
         use(key, key)
-    with pytest.raises(UsageError, match="holds no key"):
+    with pytest.raises(UsageError, match="is not a private key"):
         use(chain, chain)
     with pytest.raises(UsageError, match="cannot be read"):
         use(tmp_path / "absent", key)
-    with pytest.raises(UsageError, match="has ended"):
+    with pytest.raises(UsageError, match="has expired"):
         use(chain, key, clock=SetClock(VALID + timedelta(days=1)))
 
 

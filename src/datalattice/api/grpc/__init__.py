@@ -4,7 +4,7 @@ It needs the extra `doors`. Source: docs/grpc.md.
 """
 
 try:
-    import grpc  # noqa: F401 - asked for here, so that the error names the extra
+    import grpc  # noqa: F401 - imported first, so that the error names the extra
     import grpc_reflection  # noqa: F401
 except ImportError as error:
     raise ImportError(

@@ -5,14 +5,14 @@
     ...
     await door.stop()
 
-gRPC hands over the bytes of a message and takes bytes: requests are decoded here, so that bytes
-that are no request are the caller's mistake. Authentication, decoding, the handler and encoding run
-in one of a few threads, since handlers wait for the disk; the event loop only moves bytes.
+gRPC passes messages as bytes both ways. Requests are decoded here, so that malformed bytes are the
+caller's error. Authentication, decoding, the handler and encoding run in one of a few threads,
+because handlers wait for the disk; the event loop only moves bytes.
 
-A stream holds no thread while it waits. Its next items are taken when gRPC has accepted the last
-one, so a slow reader holds nothing but its position.
+A waiting stream occupies no thread. Its next items are read when gRPC has accepted the last ones,
+so a slow reader costs only its position.
 
-Length: calls, streams and uploads share the threads, the room and the errors of a door.
+Length: calls, streams and uploads share the threads, the limits and the errors of a door.
 
 Source: docs/design/service.md; docs/grpc.md.
 """
@@ -59,15 +59,15 @@ from datalattice.store import FOLDER_MODE
 T = TypeVar("T")
 
 _TEXT_BYTES_MAX: Final = 2_000
-"""Longest text of an error. gRPC sends it in a header, where some bytes take three; it drops
-answers whose headers are longer than 8 kB."""
+"""Longest text of an error, in bytes. gRPC sends it in a header, where some bytes take three, and
+drops answers with headers longer than 8 kB."""
 
 _REQUEST_BYTES_MAX: Final = PIECE_BYTES_MAX + (1 << 16)
-"""Longest message of a caller: a piece of a file, and what names it. gRPC keeps messages in memory
-before it is known who sends them, as many as there may be calls and streams."""
+"""Longest message of a caller: a piece of a file, and the fields that name it. gRPC holds messages
+in memory before the caller is authenticated, one for each call and stream."""
 
 _ANSWER_BYTES_MAX: Final = 4 << 20
-"""Longest message of an answer. What is longer comes in pieces, by a stream."""
+"""Longest message of an answer. Longer data is sent in pieces, by a stream."""
 
 _SOCKET_PATH_BYTES_MAX: Final = 107
 """Longest path of a Unix socket on Linux."""
@@ -78,12 +78,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """Bounds of one door.
+    """Limits of one door.
 
     threads: handlers that run at once. calls: calls that run or wait for a thread. streams: open
-    streams, also those of uploads. request_bytes, answer_bytes: longest message. on_connection:
-    calls and streams of one connection. stall_s: longest that a reader of a stream may take
-    nothing, and the writer of an upload send nothing.
+    streams and uploads. request_bytes, answer_bytes: longest message. on_connection: calls and
+    streams of one connection. stall_s: longest time in which the reader of a stream accepts
+    nothing, or the writer of an upload sends nothing.
     """
 
     threads: int = 16
@@ -96,24 +96,24 @@ class GrpcLimits:
 
 
 GrpcAuthenticate = Callable[[Mapping[str, str], str | None], Principal]
-"""Returns who asks, from the metadata and the address, which is None for a socket. It may wait for
+"""A function that authenticates a caller by metadata and address (None: a socket). It may wait for
 the disk. Raises: Unauthenticated, RateLimited, UsageError."""
 
 
 def socket_caller(metadata: Mapping[str, str], _address: str | None) -> Principal:
     """Return the caller of a socket that only our user can open.
 
-    Raises: Unauthenticated: it shows a credential, which nothing here can check.
+    Raises: Unauthenticated: the caller shows a credential, which this socket cannot check.
     """
     # "A credential that is shown and not valid is refused everywhere ... on sockets too".
     if AUTHORIZATION in metadata:
-        raise Unauthenticated("this socket takes no credentials: it belongs to its user")
+        raise Unauthenticated("this socket accepts no credentials: it belongs to its user")
     return Principal(None, "socket")
 
 
 @dataclass(slots=True)
 class _LastToken:
-    """The token from which a reader goes on with a stream; "" of a stream without tokens."""
+    """The last resume token of a stream; "": it has none."""
 
     token: str = ""
 
@@ -122,8 +122,11 @@ class _LastToken:
         return ((RESUME_KEY, self.token),) if self.token else ()
 
 
-class _Room:
-    """Room for a number of things at once, each in `with`. Raises: Backpressure: it is full."""
+class _Slots:
+    """A limit on how many calls or streams run at once, each in `with`.
+
+    Raises: Backpressure: all slots are in use.
+    """
 
     def __init__(self, most: int, what: str) -> None:
         self._most: Final = most
@@ -132,7 +135,9 @@ class _Room:
 
     def __enter__(self) -> None:
         if self.used >= self._most:
-            raise Backpressure(f"{self._most} {self._what} are open here; try again")
+            raise Backpressure(
+                f"{self._most} {self._what} are open, as many as this door takes; try again"
+            )
         self.used += 1
 
     def __exit__(self, *exc: object) -> None:
@@ -142,7 +147,7 @@ class _Room:
 class GrpcDoor:
     """The gRPC door of a service. All methods belong to one event loop.
 
-    authenticate: who asks; without it the door is for a socket alone.
+    authenticate: authenticates callers; by default only a socket can be served.
     """
 
     def __init__(
@@ -162,17 +167,17 @@ class GrpcDoor:
         self._waiting: Final[set[asyncio.Event]] = set()
         self._server: aio.Server | None = None
         self._is_draining = False
-        self._calls: Final = _Room(self._limits.calls, "calls")
-        self._streams: Final = _Room(self._limits.streams, "streams")
+        self._calls: Final = _Slots(self._limits.calls, "calls")
+        self._streams: Final = _Slots(self._limits.streams, "streams")
 
     @property
     def calls(self) -> int:
-        """Calls that run or wait for a thread."""
+        """The number of calls that run or wait for a thread."""
         return self._calls.used
 
     @property
     def streams(self) -> int:
-        """Open streams."""
+        """The number of open streams."""
         return self._streams.used
 
     # --- start and stop -------------------------------------------------------------------------
@@ -180,7 +185,8 @@ class GrpcDoor:
     async def listen_socket(self, path: str | os.PathLike[str]) -> None:
         """Serve on a Unix socket; its folder must be ours, with the mode `FOLDER_MODE`.
 
-        Raises: UsageError: the folder is open to others, or the path is too long. OSError.
+        Raises: UsageError: others can enter the folder, or the path is too long. OSError: the
+                socket cannot be bound.
         """
         target = _socket_target(path)
         await self._listen(lambda server: server.add_insecure_port(target), target)
@@ -194,12 +200,14 @@ class GrpcDoor:
     ) -> int:
         """Serve on `host:port` and return the port; port 0 takes a free one.
 
-        key_and_certificate: returns those of TLS, as PEM, for each new connection; the key is not
-        Ed25519. insecure: without TLS on any address; else a loopback address given as a number.
-        Raises: UsageError: the door has no `authenticate`, or TLS is needed. OSError.
+        key_and_certificate: returns those of TLS, as PEM, for each new connection; None: no TLS.
+        The key must not be Ed25519. insecure: whether any address may be without TLS; otherwise
+        only a numeric loopback address.
+        Raises: UsageError: the door has no `authenticate`, or TLS is needed. OSError: the port
+                cannot be bound.
         """
-        # `socket_caller` gives all rights of the owner, which the modes of the socket's
-        # folder prove. TCP proves nothing.
+        # `socket_caller` gives the owner's rights, which only the mode of a socket's folder
+        # justifies: any process can connect over TCP.
         if self._authenticate is socket_caller:
             raise UsageError("a door on TCP needs `authenticate`: any process can connect to it")
         if key_and_certificate is not None:
@@ -208,14 +216,13 @@ class GrpcDoor:
             def configuration() -> Any:
                 return grpc.ssl_server_certificate_configuration([newest()])
 
-            # Asked at each handshake: a renewed certificate is in force without a restart.
+            # Called at each handshake, so that a renewed certificate is used without a restart.
             credentials = grpc.dynamic_ssl_server_credentials(configuration(), configuration)
             return await self._listen(
                 lambda server: server.add_secure_port(address, credentials), address
             )
         host = address.rpartition(":")[0].strip("[]")
-        # A name such as `localhost` may resolve to anything, so only loopback addresses as numbers
-        # count.
+        # Only numbers count as loopback: a name such as `localhost` may resolve to another address.
         if not insecure and host != "::1" and not host.startswith("127."):
             raise UsageError(f"{address}: tokens would cross the network in the clear; use TLS")
         return await self._listen(lambda server: server.add_insecure_port(address), address)
@@ -226,10 +233,10 @@ class GrpcDoor:
                 ("grpc.max_receive_message_length", self._limits.request_bytes),
                 ("grpc.max_concurrent_streams", self._limits.on_connection),
                 ("grpc.max_send_message_length", self._limits.answer_bytes),
-                # Else a second daemon on the same port would take half of the calls.
+                # With it a second daemon on the same port would receive half of the calls.
                 ("grpc.so_reuseport", 0),
             ),
-            # Refused before the message is read; the finer bounds are our own.
+            # gRPC refuses calls beyond this before it reads their messages.
             maximum_concurrent_rpcs=self._limits.calls + self._limits.streams,
         )
         server.add_generic_rpc_handlers((_Methods(self),))
@@ -242,13 +249,13 @@ class GrpcDoor:
         return port
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """Take no new calls, end the streams, and give calls `grace_s` seconds to finish."""
+        """Accept no new calls, end the streams, and give calls `grace_s` seconds to finish."""
         self._is_draining = True
         for news in self._waiting:
             news.set()
         if self._server is not None:
             await self._server.stop(grace_s)
-        # A handler that still runs finishes in its thread: what it writes is whole, and its caller
+        # A handler that still runs finishes in its thread, so its write is complete; its caller
         # gets no answer.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -260,11 +267,11 @@ class GrpcDoor:
             data = await self._request(context)
             with self._calls:
                 return await self._run(self._call, action, data, *_shown(context))
-        except Exception as error:  # noqa: BLE001 - told to the caller; a fault is logged
+        except Exception as error:  # noqa: BLE001 - answered to the caller; a fault is logged
             await self._refuse(context, error, action.right)
 
     async def upload(self, action: Action, context: Any) -> bytes:
-        """Answer a call whose request comes in parts: the first has its fields, all have `data`."""
+        """Answer an upload: its first message has the request's fields, each message has `data`."""
         metadata, address = _shown(context)
 
         def begin(data: bytes) -> Upload[Any]:
@@ -291,31 +298,30 @@ class GrpcDoor:
                         if self._is_draining:
                             raise Draining("the service is being stopped")
                     if made is None:
-                        raise UsageError("an upload has a first message with its fields")
+                        raise UsageError("the upload has no message; the first has its fields")
                     return await self._run(lambda: made.finish().encode())
                 finally:
                     if made is not None:
-                        # Shielded: a caller that goes away must not leave the pieces of its upload
-                        # behind.
+                        # Shielded, so that the pieces are freed also if the caller leaves.
                         await asyncio.shield(asyncio.ensure_future(self._run(made.close)))
-        except Exception as error:  # noqa: BLE001 - told to the caller; a fault is logged
+        except Exception as error:  # noqa: BLE001 - answered to the caller; a fault is logged
             await self._refuse(context, error, action.right)
 
     async def _request(self, context: Any) -> bytes:
-        """Return the request of a call that has one."""
+        """Return the one message of a call. Raises: UsageError: it has none. Timeout."""
         data = await self._next(context)
         if data is None:
             raise UsageError("the call has no message")
         return data
 
     async def _next(self, context: Any) -> bytes | None:
-        """Return the next message of the caller, None at the end."""
+        """Return the caller's next message, None at the end. Raises: Timeout: none came."""
         try:
             async with asyncio.timeout(self._limits.stall_s):
-                # Shielded, as all that is awaited of gRPC: see `GrpcLoop`.
+                # Everything awaited from gRPC is shielded: see `GrpcLoop`.
                 data = await asyncio.shield(context.read())
         except TimeoutError:
-            raise Timeout(f"no message came for {self._limits.stall_s} s") from None
+            raise Timeout(f"the caller sent nothing for {self._limits.stall_s} s") from None
         return None if data is aio.EOF else data
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
@@ -330,11 +336,11 @@ class GrpcDoor:
         return self._encoded(self._service.call(request, caller, request_id=id).encode())
 
     def _encoded(self, answer: bytes) -> bytes:
-        # Here, so that the caller learns the size and the bound; gRPC would name neither.
+        # Checked here, so that the error names size and limit; gRPC's own names neither.
         if len(answer) > self._limits.answer_bytes:
             raise LimitExceeded(
                 f"the answer has {len(answer)} bytes, {self._limits.answer_bytes} at most over "
-                "gRPC; ask for less, or over REST"
+                "gRPC; ask for less, or ask over REST"
             )
         return answer
 
@@ -364,11 +370,11 @@ class GrpcDoor:
         serve: Callable[[], Coroutine[Any, Any, None]],
         last: _LastToken,
     ) -> None:
-        """Serve something that stays open, if there is room for it."""
+        """Run `serve` as one of the door's streams; answer its errors."""
         try:
             with self._streams:
                 await serve()
-        except Exception as error:  # noqa: BLE001 - told to the caller; a fault is logged
+        except Exception as error:  # noqa: BLE001 - answered to the caller; a fault is logged
             await self._refuse(context, error, right, last.metadata())
 
     async def _pump(
@@ -377,16 +383,17 @@ class GrpcDoor:
         context: Any,
         last: _LastToken,
     ) -> None:
+        """Begin a stream in a thread, and send its items until it ends."""
         opening = asyncio.ensure_future(self._run(begin))
         try:
             stream, caller = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_begun)  # the thread cannot be stopped
+            opening.add_done_callback(_close_begun)  # its thread runs on: close the stream then
             raise
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            # A writer must not fail because this door's loop has ended.
+            # Called by writers, which must not fail if this door's loop has ended.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(news.set)
 
@@ -394,17 +401,17 @@ class GrpcDoor:
         self._waiting.add(news)
         last.token = stream.resume
         try:
-            # Before any item: a reader that is cut off now has missed nothing.
+            # Sent before any item, so that a reader cut off now can resume without a gap.
             await asyncio.shield(context.send_initial_metadata(last.metadata()))
             while not stream.closed:
                 if self._is_draining:
                     raise Draining("the service is being stopped")
-                # Cleared before looking: a change after this sets it again, so none is missed.
+                # Cleared before `take`: a change after it sets the event again, so none is missed.
                 news.clear()
                 items = await self._run(
                     lambda: [(one.encode(), getattr(one, "resume", "")) for one in stream.take()]
                 )
-                # After the look: an item is sent only while the credential lives.
+                # Checked after `take`, which may wait: no item is sent with an expired credential.
                 caller.check_live(self._clock.now_ms())
                 for item, token in items:
                     await self._write(context, self._encoded(item))
@@ -422,13 +429,13 @@ class GrpcDoor:
             async with asyncio.timeout(self._limits.stall_s):
                 await asyncio.shield(context.write(item))
         except TimeoutError:
-            raise Timeout(f"the reader took nothing for {self._limits.stall_s} s") from None
+            raise Timeout(f"the reader accepted nothing for {self._limits.stall_s} s") from None
         except aio.InternalError as gone:
-            # gRPC raises this when the caller has left; the call ends as if it were cancelled.
+            # gRPC raises this if the caller has left: the call counts as cancelled.
             raise asyncio.CancelledError from gone
 
     async def _until(self, news: asyncio.Event, caller: Principal) -> None:
-        """Wait for news, at most until the caller's credential ends."""
+        """Wait for news, at most until the caller's credential expires, which raises."""
         left_s = None
         if caller.expires_ms is not None:
             left_s = max(0, caller.expires_ms - self._clock.now_ms()) / 1_000
@@ -439,7 +446,7 @@ class GrpcDoor:
             caller.check_live(self._clock.now_ms())
 
     async def reflect(self, _requests: Any, context: Any) -> None:
-        """Answer what a client asks about the services."""
+        """Answer the reflection requests of a client."""
         metadata, address = _shown(context)
 
         def answer(data: bytes) -> bytes:
@@ -461,8 +468,8 @@ class GrpcDoor:
         right: str,
         also: tuple[tuple[str, str], ...] = (),
     ) -> NoReturn:
-        """End a call with an error. also: further metadata of its end."""
-        # It was ended with an error already; a second `abort` would replace it.
+        """End a call with an error. also: further trailing metadata."""
+        # The call was aborted already; a second `abort` would replace its error.
         if isinstance(error, aio.AbortError):
             raise error
         if not isinstance(error, DataLatticeError):
@@ -471,34 +478,38 @@ class GrpcDoor:
         trailing = [(CODE_KEY, code), *also]
         if status.retry_s is not None:
             trailing.append((RETRY_KEY, str(round(status.retry_s * 1_000))))
-        # Cut by bytes, since headers are counted in bytes; half a character at the end goes.
+        # Headers are limited in bytes, so the text is cut there, without half a character.
         short = text.encode(errors="replace")[:_TEXT_BYTES_MAX].decode(errors="ignore")
         await context.abort(grpc.StatusCode[status.grpc], short, tuple(trailing))
         raise AssertionError("abort raises")
 
 
 def _socket_target(path: str | os.PathLike[str]) -> str:
-    """Return where to listen. Raises: as `listen_socket`."""
+    """Return gRPC's target for a socket path. Raises: as `listen_socket`."""
     found = Path(path).absolute()
     if len(os.fsencode(found)) > _SOCKET_PATH_BYTES_MAX:
         raise UsageError(
-            f"the path of a socket has at most {_SOCKET_PATH_BYTES_MAX} bytes: {found}"
+            f"the path of a socket has at most {_SOCKET_PATH_BYTES_MAX} bytes, got {found}"
         )
     about = found.parent.stat()
-    # gRPC makes the socket with the modes of the umask, and does not say who calls: the folder
+    # gRPC makes the socket with the umask's mode and does not identify callers, so only the folder
     # keeps others out.
-    if stat.S_IMODE(about.st_mode) != FOLDER_MODE or about.st_uid != os.getuid():
-        raise UsageError(f"{found.parent}: the folder of a socket has the mode 0700 and is ours")
+    mode = stat.S_IMODE(about.st_mode)
+    if mode != FOLDER_MODE or about.st_uid != os.getuid():
+        raise UsageError(
+            f"{found.parent}: the folder of a socket is ours with mode 0700, got mode {mode:04o} "
+            f"of user {about.st_uid}"
+        )
     return f"unix:{found}"
 
 
 class GrpcLoop(asyncio.SelectorEventLoop):
-    """An event loop in which `grpc.aio` frees what it sends and receives for callers that leave.
+    """An event loop in which `grpc.aio` leaks no memory for callers that leave.
 
-    It frees a batch of operations only where its end is awaited and is no failure: a request cost
-    100 bytes, and an item of a stream 400 (grpc/grpc issue 43360). So the door shields what it
-    awaits, and a batch that fails here ends like one that succeeds: a message that was awaited is
-    missing, and the call is cancelled, which gRPC tells by a batch of its own.
+    gRPC frees a batch of operations only if its end is awaited and is not a failure; otherwise a
+    request leaks 100 bytes, and an item of a stream 400 (grpc/grpc issue 43360). So the door
+    shields everything that it awaits from gRPC, and a failed batch ends like a successful one: its
+    message is missing, and gRPC reports the cancelled call by another batch.
     """
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -528,14 +539,14 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._known[f"/{method}"] = grpc.stream_stream_rpc_method_handler(door.reflect)
 
     def service(self, details: Any) -> Any:
-        """Return what handles a method; None: UNIMPLEMENTED."""
+        """Return the handler of a method; None makes gRPC answer UNIMPLEMENTED."""
         return self._known.get(details.method)
 
 
 def _handler(door: GrpcDoor, action: Action) -> Any:
-    # Without functions that decode and encode, gRPC hands over bytes: what its own raise would be
-    # UNKNOWN to the caller.
-    # The request, too, is read here: gRPC would not shield it. See `GrpcLoop`.
+    # Without functions to decode and encode, gRPC passes bytes: an error in such a function would
+    # reach the caller as UNKNOWN. All handlers are `stream_*`, so that the door itself reads the
+    # request, shielded: see `GrpcLoop`.
     if action.kind is ActionKind.STREAM:
 
         async def stream(_requests: Any, context: Any) -> None:
@@ -557,11 +568,11 @@ def _close_begun(opening: asyncio.Future[tuple[Streamed[Any], Principal]]) -> No
 
 
 def _shown(context: Any) -> tuple[dict[str, str], str | None]:
-    """Return what a caller shows: its metadata that is text, and its address."""
+    """Return the caller's text metadata, and its address; None: a socket."""
     metadata: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):
-            # As a header that came twice: two credentials must not look like one.
+            # Joined, as repeated headers are: two credentials must not pass as one.
             metadata[key] = f"{metadata[key]}, {value}" if key in metadata else value
     kind, _, rest = unquote(context.peer()).partition(":")
     if kind == "unix":

@@ -1,8 +1,8 @@
-"""Reflection: the services of a door and of its stores, described to clients that ask.
+"""Reflection: describes the services of a door, and of its stores' machines, to clients.
 
-The packaged servicer has one list of services, fixed at its start. Here the services of the state
-machines of the node's stores are there as soon as a store is, each kind with a pool of its own,
-since two kinds may declare messages of the same name. A caller sees the stores that it may read.
+The packaged servicer has a fixed list of services. Here the machines of new stores appear at once,
+each kind in its own descriptor pool, because two kinds may declare messages of the same name. A
+caller sees the stores that it may read.
 
 Source: docs/grpc.md "Reflection".
 """
@@ -28,20 +28,20 @@ REFLECTION_METHODS: Final = (
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 )
-"""Both versions of the protocol: their messages differ in the package's name alone."""
+"""Both versions of the protocol, whose messages differ only in the name of the package."""
 
 _STORES_MAX: Final = 1_000
-"""Stores that are looked at for their kinds."""
+"""Most stores whose kinds are described."""
 
 KINDS_MAX: Final = 64
-"""Descriptions of state machines that are kept."""
+"""Most descriptions of machines that are cached."""
 
 _NOT_FOUND: Final = 5
 _INVALID: Final = 3
 
 
 class _Described:
-    """Some services with all files that they need."""
+    """Some services, with all descriptor files that they need."""
 
     def __init__(self, files: bytes, services: tuple[str, ...]) -> None:
         self.services: Final = services
@@ -50,7 +50,7 @@ class _Described:
             self._pool.AddSerializedFile(file.SerializeToString())
 
     def files(self, name: str, *, is_symbol: bool) -> list[bytes] | None:
-        """Return the file of this name or symbol, and behind it those that it needs."""
+        """Return the file with this name or symbol, then the files it needs; None: no such file."""
         pool = self._pool
         try:
             found = pool.FindFileContainingSymbol(name) if is_symbol else pool.FindFileByName(name)
@@ -60,7 +60,7 @@ class _Described:
         pending: list[Any] = [found]
         while pending:
             file = pending.pop()
-            # Each file once: many need the same ones, and a reader that adds one twice may fail.
+            # Each file once: a client that adds a file twice may fail.
             if file.name not in files:
                 files[file.name] = file.serialized_pb
                 pending += file.dependencies
@@ -84,7 +84,7 @@ def _actions() -> _Described:
 
 
 class Reflection:
-    """Answers questions about services. Any thread may use it."""
+    """Answers reflection requests. Any thread may use it."""
 
     def __init__(self, service: Service) -> None:
         self._service: Final = service
@@ -95,12 +95,12 @@ class Reflection:
     def answer(self, data: bytes, caller: Principal) -> bytes:
         """Return the encoded answer to an encoded request.
 
-        Raises: BadFormat: the bytes are not a request. Also what the actions on stores raise.
+        Raises: BadFormat: the bytes are not a request. As the actions on stores.
         """
         try:
             request = wire.ServerReflectionRequest.FromString(data)
         except DecodeError as error:
-            raise BadFormat(f"the bytes are no ServerReflectionRequest: {error}") from error
+            raise BadFormat(f"the bytes are not a ServerReflectionRequest: {error}") from error
         found = wire.ServerReflectionResponse(
             valid_host=request.host, original_request=request, **self._found(request, caller)
         )
@@ -109,7 +109,7 @@ class Reflection:
 
     def _found(self, request: Any, caller: Principal) -> dict[str, Any]:
         asked = request.WhichOneof("message_request")
-        # What a caller may not list does not show in its description either.
+        # `_all` yields only what the caller may list, so no answer reveals other stores.
         if asked == "list_services":
             names = {name for one in self._all(caller) for name in one.services}
             services = [wire.ServiceResponse(name=name) for name in sorted(names)]
@@ -124,9 +124,9 @@ class Reflection:
                             file_descriptor_proto=files
                         )
                     }
-            return _refused(_NOT_FOUND, f"nothing here is called {name[:80]!r}")
+            return _refused(_NOT_FOUND, f"there is no file or symbol {name[:80]!r}")
         if asked is None:
-            return _refused(_INVALID, "the request asks nothing that this service knows")
+            return _refused(_INVALID, "the request has none of the questions of this protocol")
         return _refused(_NOT_FOUND, "proto3 has no extensions")
 
     def _all(self, caller: Principal) -> Iterator[_Described]:
@@ -140,19 +140,19 @@ class Reflection:
             try:
                 found = self._service.call(GetDescriptor(id=store.id), caller)
             except (NoSuchPath, Unauthorized, Unauthenticated):
-                continue  # a kind that this program does not have, or a store that is not shown
+                continue  # this program lacks the machine, or the caller may not read the store
             yield self._described(found.file_descriptor_set, found.service_name)
 
     def _stores(self, caller: Principal) -> Iterator[StoreRef]:
         """Yield the stores that a caller may list, those without a parent first."""
         parents: list[bytes | None] = [None]
         seen: set[bytes] = set()
-        # Stores name their parents, and a peer may have declared very many, or a circle.
+        # Peers declare the tree of stores, which may be huge or have a cycle.
         while parents and len(seen) < _STORES_MAX:
             try:
                 found = self._service.call(ListStores(parent_id=parents.pop(0)), caller).items
             except (Unauthorized, Unauthenticated):
-                return  # the stores are not shown to this caller
+                return  # this caller may list no stores
             for store in found:
                 if store.id not in seen:
                     seen.add(store.id)

@@ -1,13 +1,13 @@
 """Server: the tools of a service in the Model Context Protocol, over a pipe and over HTTP.
 
-    await serve_stdio(McpTools(service), OPERATOR)  # the program that started us is at the pipe
+    await serve_stdio(McpTools(service), OPERATOR)  # for the program that started us
     door = McpDoor(McpTools(service))               # or: at `/mcp` of the REST door
     async with door.serving():
         ...
 
-The protocol is the package's; each call runs in one of a few threads, since actions wait for the
-disk. Over HTTP each request stands alone and shows its own credential: there is no session that
-another caller could take over.
+The package `mcp` implements the protocol. Each call runs in one of a few threads, because actions
+wait for the disk. Over HTTP each request has its own credential and no session, which another
+caller could take over.
 
 Source: docs/mcp.md.
 """
@@ -55,10 +55,10 @@ from datalattice.service.access import Origin, Principal
 from datalattice.version import VERSION
 
 MCP_REQUEST_BYTES_MAX: Final = 4 << 20
-"""Bytes of one request over HTTP: a file of 1 MiB in hex, and room."""
+"""Longest request over HTTP: a file of 1 MiB in hex, and as much again for the rest."""
 
 _THREADS: Final = 8
-"""Tools that run at once."""
+"""Most tools that run at once."""
 
 INSTRUCTIONS: Final = """\
 The data of one datalattice folder: topics with records (queue_*), databases with keys (kv_*),
@@ -70,16 +70,16 @@ Values are JSON; where JSON lacks a type, an object with one name that begins wi
 more. An answer with an error has a `code`, and an `error` that says what is wrong."""
 
 CallerOf = Callable[[Any], Principal]
-"""Returns who sent a request, from the request of HTTP, which is None over a pipe."""
+"""A function that returns the sender of an HTTP request; over a pipe the request is None."""
 
 
 class _Answers:
-    """What a server of the protocol answers."""
+    """The handlers of a server of the protocol."""
 
     def __init__(self, tools: McpTools, caller_of: CallerOf) -> None:
         self._tools = tools
         self._caller_of = caller_of
-        # A model may ask for many things at once; each waits for the disk in a thread.
+        # A model may call many tools at once, and each waits for the disk in a thread.
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._listed = [_described(tool) for tool in tools.tools.values()]
 
@@ -111,13 +111,13 @@ class _Answers:
             found = await to_thread.run_sync(self._tools.read, uri, caller, limiter=self._threads)
         except DataLatticeError as error:
             answer = answer_to(error)
-            # A resource has no error of its own in the protocol, as a tool has.
+            # Unlike a tool, a resource can report an error only as one of the protocol.
             raise MCPError(types.INVALID_PARAMS, answer.text, {"code": answer.code}) from None
         return types.ReadResourceResult(contents=[_contents(uri, found)])
 
 
 def mcp_server(tools: McpTools, caller_of: CallerOf) -> Server[Any]:
-    """Return a server of the protocol. caller_of: who asks."""
+    """Return a server of the protocol. caller_of: returns the sender of a request."""
     answers = _Answers(tools, caller_of)
     return Server(
         "datalattice",
@@ -151,7 +151,7 @@ _TEMPLATES: Final = [
     types.ResourceTemplate(
         name="path",
         uri_template=f"{PATH_URI}{{+path}}",
-        description="What is at a path of the lattice, such as kv/0x.../value/shop.",
+        description="The value at a path of the lattice, such as kv/0x.../value/shop.",
     ),
 ]
 
@@ -202,10 +202,10 @@ async def serve_stdio(tools: McpTools, caller: Principal) -> None:
 
 
 class McpDoor:
-    """The tools over HTTP. `app` gives an application for each listener; `serving` runs all."""
+    """The tools over HTTP. `app` returns the application of a listener; `serving` runs them all."""
 
     def __init__(self, tools: McpTools) -> None:
-        # JSON and no sessions: each request has one answer and a credential of its own.
+        # JSON and stateless: each request has one answer and its own credential.
         self._manager: Final = StreamableHTTPSessionManager(
             mcp_server(tools, lambda request: request.state.caller),
             json_response=True,
@@ -218,17 +218,17 @@ class McpDoor:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Serve while the block runs, in the event loop of the applications."""
+        """Serve during the `with` block, in the event loop of the applications."""
         async with self._manager.run():
             yield
 
     def app(self, enter: Enter, local: Literal["socket"] | None = None) -> ASGIApp:
-        """Return the application of a listener; arguments as those of `rest_app`."""
+        """Return the application of a listener; arguments as of `rest_app`."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive)
             if request.method != "POST":
-                # There is nothing to listen to, and no session to end.
+                # GET would open an event stream, DELETE end a session: there are none.
                 refused = Response(status_code=405, headers={"allow": "POST"})
                 await refused(scope, receive, send)
                 return
@@ -252,9 +252,9 @@ class McpDoor:
         local: Literal["socket"] | None,
         grow: Callable[[int], None],
     ) -> tuple[Principal, bytes]:
-        """Return who asks, which is known before the body is read, and the body."""
+        """Authenticate the caller, then read the body; return both."""
         shown = shown_credentials(request, Origin("mcp", next(self._numbers)), local=local)
-        # In a thread: a nonce is written to the disk.
+        # In a thread, because nonces are written to the disk.
         caller = await to_thread.run_sync(enter, shown)
         body = await read_body(request, MCP_REQUEST_BYTES_MAX, grow)
         if shown.is_unread and shown.is_signed:
@@ -264,7 +264,7 @@ class McpDoor:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read once more, and then what comes after it."""
+    """Return a `receive` that delivers a body that was read already, then further messages."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

@@ -1,10 +1,10 @@
-"""Tools: actions as a language model calls them, with JSON in and out.
+"""Tools: actions as tools of a language model, with JSON in and out.
 
     tools = McpTools(service, "read")
     tools.call("kv_get", {"database": "shop", "key": "tea"}, caller)
 
-A model reads text and pays for each character, so bytes that are UTF-8 are shown as text, an answer
-has a bound, and what is larger is named by its hash.
+A model reads text and pays for each character, so UTF-8 bytes are shown as text, answers have a
+limit, and a longer value is given as its beginning and its hash.
 
 Source: docs/mcp.md "Answers".
 """
@@ -53,22 +53,22 @@ from datalattice.service import Service, answer_to
 from datalattice.service.access import Principal
 
 ToolSet = Literal["read", "all"]
-"""Which tools a model has: those that change nothing, or also those that write."""
+"""The tools of a model: only those that change nothing, or all."""
 
 RESULT_CHARACTERS_MAX: Final = 1 << 20
-"""Longest JSON text of one answer."""
+"""Longest JSON text of one answer, in characters."""
 
 RESULT_DEPTH_MAX: Final = 100
-"""Levels of arrays and objects in one answer: readers of JSON have such a bound, too."""
+"""Most levels of arrays and objects in one answer: readers of JSON have a similar limit."""
 
 RESOURCE_CHARACTERS_MAX: Final = 16 << 20
-"""Longest JSON text, and most bytes, of one resource."""
+"""Longest JSON text in characters, and most bytes, of one resource."""
 
 OPERATION_PREFIX: Final = "op_"
-"""How the names of tools begin that are operations of the venue."""
+"""Prefix of the names of tools that run operations of the venue."""
 
 TOOL_NAME_MAX: Final = 64
-"""Characters of a tool's name: clients take no longer ones."""
+"""Longest name of a tool that clients accept."""
 
 VALUE_URI: Final = "lattice://value/"
 PATH_URI: Final = "lattice://path/"
@@ -92,7 +92,7 @@ _log = logging.getLogger(__name__)
 
 
 class ToolAnswer(NamedTuple):
-    """What a tool says. link: the URI of the whole, where the document has only its beginning."""
+    """A tool's answer. link: the URI of the whole value, if the document has its beginning only."""
 
     document: dict[str, Any]
     is_error: bool = False
@@ -100,21 +100,21 @@ class ToolAnswer(NamedTuple):
 
 
 class ToolResource(NamedTuple):
-    """What a resource holds: a JSON text, or bytes in base64."""
+    """The content of a resource: a JSON text, or bytes in base64."""
 
     text: str | None
     blob: str | None
 
 
 class McpTool:
-    """One action as a tool. name: as clients allow it, `kv_get`."""
+    """One action as a tool. name: without dots, as clients require: `kv_get`."""
 
     def __init__(self, action: Action) -> None:
         self.action: Final = action
         self.name: Final = action.name.replace(".", "_")
         fields = {field.name: field for field in action.request.declared()}
         body = fields.get("" if action.route is None else action.route.body)
-        # Bytes without a format are content: a model writes and reads text.
+        # A body of plain bytes is content, which a model writes and reads as text.
         self._bytes: Final = (
             body.name if body is not None and body.kind == "bytes" and body.codec is None else None
         )
@@ -142,7 +142,7 @@ class McpTool:
         if self._bytes is not None:
             made["properties"][self._bytes] = _BYTES_SCHEMA
         if route is not None:
-            # What stands in the path of a URL as one segment is always needed.
+            # A field in a URL's path is always required, as a segment cannot be empty.
             needed = re.findall(r"\{(\w+)\}", route.path)
             made["required"] = [*needed, *([route.body] if route.body else [])]
         if definitions:
@@ -150,8 +150,8 @@ class McpTool:
         return made
 
     def request(self, arguments: Mapping[str, Any]) -> ActionRequest[Any]:
-        """Return the request of a call. Raises: UsageError: an argument is wrong or lacking."""
-        # Models write null for what they leave out.
+        """Return the request of a call. Raises: UsageError: an argument is wrong or missing."""
+        # Models often pass null for an argument that they leave out.
         given = {name: value for name, value in arguments.items() if value is not None}
         lacking = [name for name in self.schema.get("required", ()) if name not in arguments]
         if lacking:
@@ -166,14 +166,14 @@ def _hex_of(document: object, where: str) -> str:
         try:
             return document.encode().hex()
         except UnicodeEncodeError as error:
-            raise UsageError(f"{where}: the text has half a character: {error.reason}") from error
+            raise UsageError(f"{where}: the text has a lone surrogate: {error.reason}") from error
     if isinstance(document, dict) and list(document) == [_BLOB]:
-        return document[_BLOB]  # type: ignore[no-any-return] # checked as hex by its format
+        return document[_BLOB]  # type: ignore[no-any-return] # `from_document` checks the hex
     raise UsageError(f'{where} is a text, or {{"{_BLOB}": "hex"}} for bytes')
 
 
 class OperationTool(NamedTuple):
-    """An operation of the venue as a tool. path: in the catalogue. schema: of its input."""
+    """An operation of the venue as a tool. path: its catalogue path. schema: of its input."""
 
     name: str
     path: str
@@ -182,7 +182,7 @@ class OperationTool(NamedTuple):
 
 
 def _operation_tool(offered: OfferedOperation) -> OperationTool | None:
-    """Return an operation as a tool; None if its input is not an object, as arguments are."""
+    """Return an operation as a tool; None if its input is not an object of arguments."""
     schema: Any = to_document(offered).get("input")
     if not isinstance(schema, dict):
         schema = {"type": "object"}
@@ -196,7 +196,7 @@ def _operation_tool(offered: OfferedOperation) -> OperationTool | None:
 
 
 def _job_answer(record: JobRecord) -> ToolAnswer:
-    """Return the output of a job, or its id while it goes on."""
+    """Return the output or error of a job; while it runs, its id and status."""
     job = {"job": record.id.hex(), "status": record.status}
     if record.status == "COMPLETE":
         return ToolAnswer({**job, "output": CELL_FORMAT.document(record.output)})
@@ -204,16 +204,16 @@ def _job_answer(record: JobRecord) -> ToolAnswer:
         error = {"code": OperationFailed.code, "error": record.error, **job}
         return ToolAnswer(error, is_error=True)
     waits = f"; it asks: {record.message}" if record.message else ""
-    return ToolAnswer({**job, "note": f"the job goes on: venue_job tells its state{waits}"})
+    return ToolAnswer({**job, "note": f"the job goes on: venue_job shows its state{waits}"})
 
 
 class McpTools:
-    """The tools and resources of a service. Any thread may call them, and waits for the disk."""
+    """The tools and resources of a service. Any thread may call them; calls wait for the disk."""
 
     def __init__(self, service: Service, tools: ToolSet = "read") -> None:
-        """tools: `read` for those that change nothing, `all` for those that write, too."""
+        """tools: `read`: only tools that change nothing; `all`: writing tools too."""
         self.service: Final = service
-        self._has_operations: Final = tools == "all"  # a job is an effect
+        self._has_operations: Final = tools == "all"  # running a job is a write
         made = [McpTool(action) for action in ACTIONS.values() if action.is_tool]
         self.tools: Final[Mapping[str, McpTool]] = {
             tool.name: tool for tool in made if tools == "all" or tool.is_read_only
@@ -226,7 +226,7 @@ class McpTools:
         try:
             offered = self.service.call(ListOperations(count=PAGE_MAX), caller).operations
         except (UnsupportedOperation, PeerUnavailable, Unauthorized, Unauthenticated):
-            return {}  # no venue runs here, or not for this caller
+            return {}  # no venue runs here, or this caller may not use it
         found: dict[str, OperationTool] = {}
         for one in map(_operation_tool, offered):
             if one is not None:
@@ -242,12 +242,12 @@ class McpTools:
             request = from_document(InvokeOperation, document)
             answer = _job_answer(self.service.call(request, caller))
             _check_size(answer.document)
-        except Exception as error:  # noqa: BLE001 - a fault of ours ends one call, not the session
+        except Exception as error:  # noqa: BLE001 - our fault ends one call, not the session
             return _refused(error, "x", name)
         return answer
 
     def call(self, name: str, arguments: Mapping[str, Any], caller: Principal) -> ToolAnswer:
-        """Return what a tool answers; never raises: a model reads what was wrong."""
+        """Call a tool; return its answer. Errors are answers too, for the model to read."""
         if name.startswith(OPERATION_PREFIX):
             return self._run(name, arguments, caller)
         tool = self.tools.get(name)
@@ -256,14 +256,14 @@ class McpTools:
             return _refused(UsageError(f"there is no tool {name[:80]!r}; there are: {known}"))
         try:
             return _answer(self.service.call(tool.request(arguments), caller))
-        except Exception as error:  # noqa: BLE001 - a fault of ours ends one call, not the session
+        except Exception as error:  # noqa: BLE001 - our fault ends one call, not the session
             return _refused(error, tool.action.right, name)
 
     def read(self, uri: str, caller: Principal) -> ToolResource:
         """Return the value that a URI names, `lattice://value/HASH` or `lattice://path/PATH`.
 
-        Raises: UsageError: the URI is malformed. LimitExceeded: it is too long. What
-                `values.get` and `lattice.get` raise.
+        Raises: UsageError: the URI is malformed. LimitExceeded: the value is too long. As
+                `values.get` and `lattice.get`.
         """
         if uri.startswith(VALUE_URI):
             request = from_document(GetValue, {"hash": uri.removeprefix(VALUE_URI)})
@@ -274,9 +274,12 @@ class McpTools:
         else:
             raise UsageError(f"a resource is {VALUE_URI}HASH or {PATH_URI}PATH, got {uri[:80]!r}")
         if isinstance(value, (bytes, Blob)):
-            # A resource is read as a whole, so it has a limit where REST has ranges.
+            # A resource is read as a whole, without the ranges of REST, so it has a limit.
             if len(value) > RESOURCE_CHARACTERS_MAX:
-                raise LimitExceeded(f"the blob has {len(value)} bytes: read it over REST")
+                raise LimitExceeded(
+                    f"the blob has {len(value)} bytes, a resource at most "
+                    f"{RESOURCE_CHARACTERS_MAX}: read it over REST"
+                )
             return ToolResource(None, base64.b64encode(bytes(value)).decode())
         text = _json_text(value, RESOURCE_CHARACTERS_MAX)
         if text is None:
@@ -306,7 +309,7 @@ def _check_size(document: dict[str, Any]) -> None:
             f"the answer has {length} characters, at most {RESULT_CHARACTERS_MAX}: ask for fewer "
             "items (count, limit), or for one of them"
         )
-    # "More than 100 levels" (docs/mcp.md): clients that read JSON by recursion would end at it.
+    # "More than 100 levels" (docs/mcp.md): clients that read JSON by recursion would fail.
     if not _is_shallow(document):
         raise LimitExceeded(
             f"a value in the answer is nested deeper than {RESULT_DEPTH_MAX} levels"
@@ -324,15 +327,15 @@ def _is_shallow(document: object) -> bool:
 
 
 def _content(piece: Any) -> dict[str, Any]:
-    """Return the bytes of a piece of a file as text if they are; `next` is where more begins."""
+    """Return the bytes of a piece of a file, as text if they are UTF-8; `next`: the next start."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        # A character that the end of the piece cuts belongs to the next one.
+        # A character that is cut at the end belongs to the next piece.
         text = decoder.decode(piece.data)
         shown: dict[str, Any] = {"data": text}
         end = piece.start + len(piece.data) - len(decoder.getstate()[0])
     except UnicodeDecodeError:
-        # Not UTF-8: bytes in hex lose nothing, and a model can hand them back as they are.
+        # Not UTF-8: hex keeps every byte, and a model can pass it back unchanged.
         shown = {"data": {_BLOB: piece.data.hex()}}
         end = piece.start + len(piece.data)
     if piece.start < end < piece.size:
@@ -341,7 +344,7 @@ def _content(piece: Any) -> dict[str, Any]:
 
 
 def _value_answer(result: Any) -> ToolAnswer:
-    """Return a value, or what is known of one that is too long."""
+    """Return a value; of one that is too long or deep, its beginning and its URI."""
     hash = result.hash.hex()
     document = {
         field.name: getattr(result, field.name).hex()
@@ -353,18 +356,18 @@ def _value_answer(result: Any) -> ToolAnswer:
         shown = {"value": json.loads(text), **document}
         if _is_shallow(shown):
             return ToolAnswer(shown)
-    # A long value would fill the memory of a language model: it gets the beginning and a link.
+    # A long value would fill the model's context, so it gets the beginning and a link.
     document["beginning"] = render(result.value)
     document["note"] = "the value is too long, or too deep: read its parts by their paths"
     return ToolAnswer(document, link=f"{VALUE_URI}{hash}")
 
 
 class _Full(Exception):
-    """A text has become longer than is wanted."""
+    """A text is longer than its limit."""
 
 
-class _Bounded:
-    """A file in memory that takes so many characters."""
+class _BoundedText:
+    """A text file in memory with a limit on its characters."""
 
     def __init__(self, most: int) -> None:
         self._room = most
@@ -381,9 +384,9 @@ class _Bounded:
 def _json_text(value: Value, most: int) -> str | None:
     """Return a value as marked JSON; None if that has more than `most` characters.
 
-    Cost: what is read of a longer value is about as much as the bound.
+    Cost: of a longer value only about `most` characters are written.
     """
-    sink = _Bounded(most)
+    sink = _BoundedText(most)
     try:
         write_json(value, sink)
     except _Full:

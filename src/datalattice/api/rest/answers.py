@@ -1,7 +1,7 @@
-"""Answers: values and files as bodies of HTTP, whole or in part, and files that are sent here.
+"""Answers: values and files as HTTP bodies, whole or in ranges, and uploads of files.
 
-A large body is read and written in pieces, each by a thread for as long as that takes: a slow
-caller holds no thread.
+A large body is read and written in pieces. A thread is occupied only while it handles one piece, so
+a slow caller occupies none.
 
 Source: docs/rest.md "Representations", "Files".
 """
@@ -48,10 +48,10 @@ T = TypeVar("T")
 BASE_PATH: Final = "/api/v1"
 
 IMMUTABLE: Final = "max-age=31536000, immutable"
-"""A value that is named by its hash never changes."""
+"""Cache-Control of a value that is named by its hash, which never changes."""
 
 _WRITE_BYTES: Final = 1 << 20
-"""Bytes of a body that are handed to a thread at once."""
+"""Bytes of an upload that are passed to a thread at once."""
 
 
 async def take_upload(
@@ -61,10 +61,10 @@ async def take_upload(
     shown: Credentials,
     service: Service,
 ) -> Any:
-    """Take a body as it comes; return the result. run: runs a function in a thread.
+    """Store a body as it arrives; return the result. run: runs a function in a thread.
 
-    Raises: UsageError, LimitExceeded, and what the action raises. Unauthenticated: another body
-            was signed.
+    Raises: UsageError: a Content-Range. LimitExceeded: the body is too long. As the action.
+            Unauthenticated: the signature is of another body.
     """
     upload = await run(begin)
     digest = hashlib.sha256()
@@ -77,7 +77,7 @@ async def take_upload(
 
     try:
         if "content-range" in request.headers:
-            raise UsageError("Content-Range: a file is sent as a whole")
+            raise UsageError("Content-Range is not supported: send the whole file")
         declared = request.headers.get("content-length", "0")
         if declared.isdigit() and int(declared) > UPLOAD_BYTES_MAX:
             raise LimitExceeded(f"a file has at most {UPLOAD_BYTES_MAX} bytes, got {declared}")
@@ -104,11 +104,11 @@ def file_answer(
     request: Request,
     threads: Executor,
 ) -> Response:
-    """Return a file, or one range of it. threads: read its pieces. Raises: what the action does."""
+    """Return a file, or one range of it. threads: to read its pieces. Raises: as the action."""
     about: Any = asked.about()
     info: FileInfo | ContentInfo = service.call(about, caller)
     if isinstance(info, FileInfo) and info.is_directory:
-        raise IsADirectory(f"{info.path}: it is a directory; list it")
+        raise IsADirectory(f"{info.path} is a directory; list it instead")
     tag = f'"{info.hash.hex()}"'
     headers = {
         "etag": tag,
@@ -119,7 +119,7 @@ def file_answer(
     media = OCTETS
     if isinstance(info, ContentInfo):
         media = info.media_type or OCTETS
-        # A stranger chose the type: no browser may guess another one, or run it at our address.
+        # A stranger chose type and content: browsers must neither guess another type nor run it.
         headers["x-content-type-options"] = "nosniff"
         headers["content-security-policy"] = "sandbox"
         is_inline = isinstance(asked, GetContent) and asked.inline
@@ -140,7 +140,7 @@ def file_answer(
     headers["content-length"] = str(len(span))
     if request.method == "HEAD" or not span:
         return Response(None, status, headers, media)
-    # Of this version: another one that is written meanwhile is refused, not mixed with it.
+    # With the hash, a version that is written meanwhile is refused instead of mixed in.
     wanted = replace(asked, start=span.start, count=len(span), hash=asked.hash or info.hash)
     stream = service.stream(wanted, caller)
     return StreamingResponse(file_pieces(stream, caller, threads), status, headers, media)
@@ -154,13 +154,13 @@ def _disposition(file_name: str, *, is_inline: bool) -> str:
 async def file_pieces(
     stream: Streamed[Any], caller: Principal, threads: Executor
 ) -> AsyncIterator[bytes]:
-    """Yield the bytes of a file, while the caller's credential lives. threads: read the pieces."""
+    """Yield the bytes of a file until the caller's credential expires. threads: to read pieces."""
     clock, loop = SystemClock(), asyncio.get_running_loop()
     reading: asyncio.Future[list[Any]] | None = loop.run_in_executor(threads, stream.take)
     try:
         while reading is not None:
             pieces = await reading
-            # Read while these are sent: to check the hash of each cell is most of the work.
+            # Read ahead while these are sent: checking the hashes of the cells takes most time.
             reading = None if stream.closed else loop.run_in_executor(threads, stream.take)
             for piece in pieces:
                 caller.check_live(clock.now_ms())
@@ -177,7 +177,7 @@ def value_answer(result: Any, request: Request) -> Response:
     shown = REPRESENTATIONS[kind]
     hash = result.hash.hex()
     tag = f'"{hash}{shown.mark}"'
-    # Only a value that is named by its hash is the same for ever.
+    # Only a value addressed by its hash may be cached for ever; a path may change.
     is_fixed = request.path_params.get("hash") == hash and not request.query_params.get("path")
     headers = {
         "etag": tag,
@@ -198,7 +198,7 @@ def value_answer(result: Any, request: Request) -> Response:
 
 
 def _ranged(body: bytes, request: Request, headers: dict[str, str], tag: str) -> Response:
-    """Answer one range of bytes; several ranges, or those of another version, are the whole."""
+    """Return one range of bytes; for several ranges, or those of another version, the whole."""
     asked = request.headers.get("range", "")
     fits = request.headers.get("if-range", tag) == tag
     span = byte_range(asked, len(body)) if fits else None
@@ -213,7 +213,7 @@ def _ranged(body: bytes, request: Request, headers: dict[str, str], tag: str) ->
 
 
 def document_answer(action: Action, route: Route, result: Message) -> Response:
-    """Return the result of an action as a document, or as the one field that the route shows."""
+    """Return the result of an action as a document, or only the field that the route names."""
     status, headers = route.success, _headers(action, result)
     # "201; 200 if already there", and "200 if waited and complete".
     if status == 201 and (
@@ -233,7 +233,7 @@ def document_answer(action: Action, route: Route, result: Message) -> Response:
 
 
 def _headers(action: Action, result: Message) -> dict[str, str]:
-    """Return where the caller finds what was made, and its version."""
+    """Return the headers with the location and the version of a result."""
     if isinstance(result, RegisteredAsset):
         return {"location": f"{BASE_PATH}/assets/{result.id.hex()}"}
     if isinstance(result, JobRecord) and action.name == "venue.invoke":

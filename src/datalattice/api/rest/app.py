@@ -2,8 +2,8 @@
 
     app = rest_app(service, authenticate)
 
-Every action with a route is served below `/api/v1`. A request runs in one of a few threads, because
-handlers wait for the disk; the event loop only moves bytes.
+Every action with a route is served below `/api/v1`. A request is handled in one of a few threads,
+because handlers wait for the disk; the event loop only moves bytes.
 
 Source: docs/rest.md.
 """
@@ -74,13 +74,13 @@ from datalattice.service.access import Credentials, Origin, Principal
 T = TypeVar("T")
 
 HEARTBEAT_S: Final = 15.0
-"""Longest silence of a stream of events: proxies cut connections that are silent for longer."""
+"""Longest silence of a stream of events: proxies close connections that are silent for longer."""
 
 _THREADS: Final = 16
-"""Handlers that run at once."""
+"""Most handlers that run at once."""
 
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
-"""Names under which a door on a loopback address is asked for."""
+"""Accepted names in Host and Origin of a door on a loopback address."""
 
 NO_MOUNTS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
 
@@ -88,7 +88,7 @@ _log = logging.getLogger(__name__)
 
 
 Enter = Callable[[Credentials], Principal]
-"""Returns who asks. Raises: Unauthenticated, RateLimited, UsageError."""
+"""A function that authenticates a caller. Raises: Unauthenticated, RateLimited, UsageError."""
 
 
 def rest_app(
@@ -102,11 +102,11 @@ def rest_app(
     heartbeat_s: float = HEARTBEAT_S,
     mounts: Mapping[str, ASGIApp] = NO_MOUNTS,
 ) -> tuple[ASGIApp, RestDoor]:
-    """Return the application, and what answers in it.
+    """Return the application, and its door.
 
-    enter: tells who asks. local: `socket` where only our user can open the listener.
-    hosts: names under which it may be asked for; () for any. body_bytes_max: of one body.
-    bodies_bytes_max: of the long bodies that are held at once.
+    enter: authenticates callers. local: `socket`: only our user can open the listener.
+    hosts: accepted names in Host and Origin; (): any. body_bytes_max: of one body.
+    bodies_bytes_max: of all long bodies that are held at once.
     mounts: further applications of this listener, by the first segment of their paths: `/mcp`.
     """
     door = RestDoor(service, enter, local, body_bytes_max, bodies_bytes_max, heartbeat_s)
@@ -123,9 +123,9 @@ def rest_app(
 
 
 class _Routes:
-    """Finds a resource by path and verb: a tree of the path's segments.
+    """Finds a resource by path and verb, in a tree of path segments.
 
-    A list of patterns would be tried one after the other, and there are some sixty.
+    A list of some sixty patterns would have to be tried one after the other.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class _Routes:
                 at._rest[verb] = resource
                 return
             if part.startswith("{"):
-                # Without its name: routes of one shape may call it differently.
+                # Without its name: routes of one shape may name the field differently.
                 at._field = at._field or _Routes()
                 at = at._field
             else:
@@ -150,7 +150,7 @@ class _Routes:
         at._verbs[verb] = resource
 
     def find(self, path: str) -> tuple[dict[str, _Resource], tuple[str, ...]]:
-        """Return the resources of a path by verb, and its fields as written; empty if unknown."""
+        """Return a path's resources by verb, and its fields undecoded; both empty: unknown."""
         return self._found(path.split("/"), 0) or ({}, ())
 
     def _found(
@@ -158,7 +158,7 @@ class _Routes:
     ) -> tuple[dict[str, _Resource], tuple[str, ...]] | None:
         if at == len(parts):
             return (self._verbs, ()) if self._verbs else None
-        # A fixed word before a field, and a field before all that follows.
+        # A fixed word wins over a field, and a field over `{field...}`.
         word = self._words.get(parts[at])
         found = None if word is None else word._found(parts, at + 1)
         if found is None and self._field is not None and parts[at]:
@@ -170,7 +170,7 @@ class _Routes:
 
 
 class _RestApplication:
-    """The application: finds who answers, by the path as it was written."""
+    """The ASGI application: finds the resource of a request by its undecoded path."""
 
     def __init__(
         self,
@@ -187,8 +187,8 @@ class _RestApplication:
         self._mounts = mounts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http", "there are no other kinds of connections here"
-        # Decoded, a `/` of a name would part the path; and a signature covers the escapes.
+        assert scope["type"] == "http", "the server accepts no other kind of connection"
+        # Undecoded: an escaped `/` in a name must not split it, and signatures cover the escapes.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
         request = Request(scope, receive)
@@ -197,7 +197,9 @@ class _RestApplication:
             receive, send = body.receive, body.send
             request = Request(scope, receive)
         if self._hosts and not self._is_known(request.headers):
-            problem = problem_answer(UsageError("no service has this name here"), "w")
+            problem = problem_answer(
+                UsageError("Host or Origin is not a name of this door (setting `hosts`)"), "w"
+            )
             problem.status_code = 421
             answer: ASGIApp = problem
         else:
@@ -219,18 +221,24 @@ class _RestApplication:
             names = resource.arguments.route.fields
             request.scope["path_params"] = dict(zip(names, fields, strict=True))
             return await self._door.answer(request, resource)
-        # A path without any verb is 404; one with others is 405 and names them in `allow`.
+        # An unknown path is 404; a known one without this verb is 405, with its verbs in `allow`.
         if not resources and page is None:
             return problem_answer(
                 NoSuchPath(f"there is no resource {path[:200]}; see {BASE_PATH}/"), "w"
             )
-        problem = problem_answer(UsageError(f"{request.method} is not done here"), "w")
+        allowed = ", ".join(resources or ("GET",))
+        problem = problem_answer(
+            UsageError(f"{request.method} is not supported here; supported: {allowed}"), "w"
+        )
         problem.status_code = 405
-        problem.headers["allow"] = ", ".join(resources or ("GET",))
+        problem.headers["allow"] = allowed
         return problem
 
     def _is_known(self, headers: Headers) -> bool:
-        """Return whether the names are ours: a page of the web may have led a browser here."""
+        """Return whether Host and Origin name this door.
+
+        A web page whose host name resolves to this machine must not reach it (DNS rebinding).
+        """
         origin = headers.get("origin", "")
         named = [headers.get("host", ""), *([origin.partition("://")[2]] if origin else [])]
         return all(_name_of(one) in self._hosts for one in named)
@@ -250,7 +258,7 @@ class _Resource:
         self.arguments: Final = Arguments(action, route)
         fields = {field.name: field for field in action.result.declared()}
         value = fields.get("value")
-        # A result that is a value with its hash is given as that value.
+        # A value with its hash is answered as the value itself.
         self.is_value: Final = (
             action.kind is ActionKind.QUERY
             and value is not None
@@ -258,12 +266,12 @@ class _Resource:
             and "hash" in fields
         )
         self.is_piece: Final = "data" in fields and "size" in fields
-        # A file is given as its bytes, not as events.
+        # A stream of pieces of a file is answered as bytes, not as events.
         self.is_file: Final = self.is_piece and action.kind is ActionKind.STREAM
 
 
 class _Asked(NamedTuple):
-    """One request. caller, known: who asks and the fields before the body, once that is proved."""
+    """One request. caller, known: the caller and the fields of path and query, once proved."""
 
     request: Request
     resource: _Resource
@@ -274,7 +282,7 @@ class _Asked(NamedTuple):
 
 
 class RestDoor:
-    """Answers requests. `drain` ends its streams, `close` gives its threads back."""
+    """Answers requests. `drain` ends its streams, `close` ends its threads."""
 
     def __init__(
         self,
@@ -298,7 +306,7 @@ class RestDoor:
         self._pool = ThreadPoolExecutor(_THREADS, "rest")
 
     def statements(self) -> bytes:
-        """Return what the node states about the certificates of its doors, as a document."""
+        """Return the node's statements about its doors' certificates, as a document."""
         return json.dumps(to_document(DoorStatements(doors=self._service.doors()))).encode()
 
     async def answer(self, request: Request, resource: _Resource) -> Response:
@@ -307,11 +315,11 @@ class RestDoor:
         try:
             return await self._answer(request, resource)
         except ClientDisconnect:
-            return Response(status_code=499)  # the caller is gone
+            return Response(status_code=499)  # nobody receives it
         except DataLatticeError as error:
             has_condition = any(one in request.headers for one in ("if-match", "if-none-match"))
             return problem_answer(error, right, if_match=has_condition)
-        except Exception as error:  # noqa: BLE001 - a fault of ours ends one request, not the door
+        except Exception as error:  # noqa: BLE001 - our fault ends one request, not the door
             _log.exception("a fault of the service in %s", resource.action.name)
             return problem_answer(error, right)
 
@@ -320,7 +328,7 @@ class RestDoor:
         asked = _Asked(request, resource, shown_credentials(request, origin, local=self._local))
         if resource.action.kind is ActionKind.UPLOAD or not asked.shown.is_unread:
             return await self._answer_body(asked)
-        # "Who asks is known by the head alone" (docs/rest.md): a stranger's body takes no memory.
+        # "Who asks is known by the head alone" (docs/rest.md): no memory for a stranger's body.
         asked = await self._run(self._proved, asked)
         with self._room.request() as grow:
             body = await read_body(request, self._body_bytes_max, grow)
@@ -339,7 +347,7 @@ class RestDoor:
             return StreamingResponse(
                 self._events(stream, caller, resource.arguments.route.event),
                 media_type="text/event-stream",
-                # A proxy that collects events would hold them back for minutes.
+                # Tells proxies not to buffer events.
                 headers={"cache-control": "no-store", "x-accel-buffering": "no"},
             )
         return await self._run(self._call, asked)
@@ -350,8 +358,8 @@ class RestDoor:
     # --- in a thread ---
 
     def _proved(self, asked: _Asked) -> _Asked:
-        """Prove who asks, and refuse what the caller may not do whatever the body has."""
-        # Who asks comes first: a bad credential is answered in the same way whatever it asks for.
+        """Authenticate the caller, and refuse a call that no body could make allowed."""
+        # Authentication first, so that a bad credential learns nothing about the request.
         caller = self._enter(asked.shown)
         path = {name: unquote(text) for name, text in asked.request.path_params.items()}
         arguments = asked.resource.arguments
@@ -374,7 +382,7 @@ class RestDoor:
 
     def _begin(self, asked: _Asked) -> tuple[Streamed[Any], Principal]:
         made, caller = self._read(asked)
-        # A browser that connects again asks for the same address, and says where it was.
+        # A browser that reconnects repeats the URL, with its position in this header.
         token = asked.request.headers.get("last-event-id")
         if token:
             made = with_resume(made, token)
@@ -382,7 +390,7 @@ class RestDoor:
 
     def _begin_upload(self, asked: _Asked) -> Upload[Any]:
         made, caller = self._read(asked)
-        # "If-None-Match: *" is that nothing may be there.
+        # "If-None-Match: *" means that the file must not exist (RFC 9110, 13.1.2).
         if asked.request.headers.get("if-none-match", "").strip() == "*":
             made = replace(cast("Any", made), is_new=True)
         return self._service.upload(made, caller)
@@ -408,50 +416,50 @@ class RestDoor:
     # --- streams ---
 
     def _idle_s(self, caller: Principal) -> float:
-        """Return how long a stream waits: to the next heartbeat, or the credential's end."""
+        """Return how many seconds a stream may wait: to the heartbeat or the credential's end."""
         if caller.expires_ms is None:
             return self._heartbeat_s
         left_s = (caller.expires_ms - self._clock.now_ms()) / 1_000
         return min(self._heartbeat_s, max(left_s, 0.0))
 
     def drain(self) -> None:
-        """End the streams; from any thread."""
+        """End the streams. Any thread may call it."""
         self.is_draining = True
         for wake in list(self._wakes):
             wake()
 
     def close(self) -> None:
-        """Give the threads back, once the server has ended."""
+        """End the threads, once the server has ended."""
         self._pool.shutdown(wait=False)
 
     async def _events(
         self, stream: Streamed[Any], caller: Principal, name: str
     ) -> AsyncIterator[bytes]:
-        """Yield server-sent events: the items as documents, and comments in silence.
+        """Yield server-sent events: items as documents, and comments while there are none.
 
         name: of the events.
 
-        `id` is the token with which a reader goes on behind an item. It ends with the caller's
-        credential, and when the door closes; the last event, `end`, has the reason and the token.
+        `id` is the resume token of an item. The stream ends with the caller's credential, or when
+        the door closes; the last event, `end`, has the reason and the last token.
         """
         loop, rung = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            # A writer must not fail because this door has ended.
+            # Called by writers, which must not fail if this door's loop has ended.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(rung.set)
 
         stream.on_wake(wake)
         self._wakes.add(wake)
         token, end = stream.resume, dict[str, Any](reason="done")
-        # Before any item: a reader that is cut off now has missed nothing.
+        # Sent before any item, so that a reader cut off now can resume without a gap.
         yield event_id(token) + b": begun\n\n"
         try:
             while not stream.closed:
                 rung.clear()
-                # In a thread: it reads from the store.
+                # In a thread, because it reads from the store.
                 items = await loop.run_in_executor(self._pool, stream.take)
-                # After the look: an item is sent only while the credential lives.
+                # Checked after `take`, which may wait: no item is sent with an expired credential.
                 caller.check_live(self._clock.now_ms())
                 if self.is_draining:
                     raise Draining("the service is being stopped")

@@ -1,8 +1,8 @@
-"""Bodies: values and documents as HTTP has them, in each representation.
+"""Bodies: values and documents as HTTP bodies, in each representation.
 
-| media type | what it is |
+| media type | body |
 |---|---|
-| application/cvx-raw | the complete encoding of a value; `cells=1`: its top cell alone |
+| application/cvx-raw | the complete encoding of a value; `cells=1`: only its top cell |
 | application/json | marked JSON of a value; the document of a request or result |
 | application/cvx | the printed form of a value |
 | application/octet-stream | the bytes of a blob or string |
@@ -37,31 +37,33 @@ JSON: Final = "application/json"
 PRINTED: Final = "application/cvx"
 OCTETS: Final = "application/octet-stream"
 TEXTS: Final = (JSON, "text/plain")
-"""Media types of a body that is a text as it is."""
+"""Media types of a body that is an uninterpreted text."""
 
 JSON_DEPTH_MAX: Final = 32
-"""Levels of arrays and objects in a JSON body."""
+"""Most levels of arrays and objects in a JSON body."""
 
 JSON_ELEMENTS_MAX: Final = 100_000
-"""Members and elements in a JSON body, in all."""
+"""Most members and elements in a JSON body, in all."""
 
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])|(,)', re.DOTALL)
+# A string without its end matches too, and nothing backtracks: else the scan would take quadratic
+# time for one that has escaped quotes.
+_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|([\[{])|([\]}])|(,)', re.DOTALL)
 
 
 class UnknownType(UsageError):
-    """A body has a media type that is not taken here. HTTP: 415."""
+    """The body has an unsupported media type. HTTP: 415."""
 
     code = "unsupported-media-type"
 
 
 class NotAcceptable(UsageError):
-    """No media type that is asked for is given here. HTTP: 406."""
+    """None of the accepted media types is available. HTTP: 406."""
 
     code = "not-acceptable"
 
 
 class Representation(NamedTuple):
-    """One way to write a value. mark: what the entity tag has behind the hash."""
+    """One representation of a value. mark: the suffix of its entity tag after the hash."""
 
     type: str
     mark: str
@@ -93,7 +95,7 @@ REPRESENTATIONS: Final = {
 
 
 def accepted(header: str, default: str, offered: tuple[str, ...]) -> str:
-    """Return the media type of `offered` that an Accept header likes best; ties go to the first.
+    """Return the media type of `offered` that an Accept header prefers; ties go to the first.
 
     Raises: NotAcceptable: the header accepts none of them.
     """
@@ -104,7 +106,7 @@ def accepted(header: str, default: str, offered: tuple[str, ...]) -> str:
         kind, *parameters = [one.strip() for one in part.split(";")]
         named = "; ".join([kind, *(one for one in parameters if not one.startswith("q="))])
         quality = next((_quality(one[2:]) for one in parameters if one.startswith("q=")), 1.0)
-        # Ties go to the first, and a quality of 0 refuses a type (RFC 9110, 12.4.2).
+        # A quality of 0 refuses a type (RFC 9110, 12.4.2), as `best_quality` begins at 0.
         if quality <= best_quality:
             continue
         if named in ("*/*", "application/*"):
@@ -112,7 +114,7 @@ def accepted(header: str, default: str, offered: tuple[str, ...]) -> str:
         elif named in offered:
             best, best_quality = named, quality
     if not best:
-        raise NotAcceptable(f"Accept: {header[:80]}; there are: {', '.join(offered)}")
+        raise NotAcceptable(f"Accept: {header[:80]}; available: {', '.join(offered)}")
     return best
 
 
@@ -130,9 +132,10 @@ def media_type(header: str) -> str:
 
 
 def read_value(body: bytes, content_type: str) -> Value:
-    """Return the value of a body.
+    """Return the value in a body.
 
-    Raises: BadFormat: it is not what its type says. UnknownType. LimitExceeded.
+    Raises: BadFormat: the body does not fit its type. UnknownType: the type is unsupported.
+            LimitExceeded: as `read_json_body`.
     """
     kind = media_type(content_type)
     if kind == RAW:
@@ -141,18 +144,17 @@ def read_value(body: bytes, content_type: str) -> Value:
         return CELL_FORMAT.read(read_json_body(body))
     if kind == PRINTED:
         return from_text(read_body_text(body))
-    # Bytes of no further type are a blob.
-    if kind == OCTETS:
+    if kind == OCTETS:  # untyped bytes are a blob
         return body
     raise UnknownType(
-        f"Content-Type: {content_type[:80]!r}; there are: {RAW}, {JSON}, {PRINTED}, {OCTETS}"
+        f"Content-Type: {content_type[:80]!r}; supported: {RAW}, {JSON}, {PRINTED}, {OCTETS}"
     )
 
 
 def read_document(body: bytes, content_type: str) -> Any:
     """Return the JSON of a body. Raises: as `read_value`."""
     if media_type(content_type) != JSON:
-        raise UnknownType(f"Content-Type: {content_type[:80]!r}; a request is {JSON}")
+        raise UnknownType(f"Content-Type: {content_type[:80]!r}; supported: {JSON}")
     return read_json_body(body)
 
 
@@ -165,14 +167,14 @@ def read_body_text(body: bytes) -> str:
 
 
 def read_json_body(body: bytes) -> Any:
-    """Return what a JSON text from a stranger stands for.
+    """Return the document of a JSON body from a stranger.
 
     Raises: BadFormat: it is not JSON, or an object has a name twice. LimitExceeded: it is nested
             too deeply, or has too many elements.
     """
     text = read_body_text(body)
     depth = count = 0
-    # Before it is parsed: the cost of a refused body is one pass.
+    # Counted before it is parsed, so that a refused body costs one pass and no objects.
     for match in _BRACKETS.finditer(text):
         opening, closing, comma = match.groups()
         if opening:
@@ -189,12 +191,12 @@ def read_json_body(body: bytes) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise BadFormat(f"the body is no JSON: {error}") from error
+        raise BadFormat(f"the body is not JSON: {error}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
-    # "duplicate names refused": readers differ in which of the two counts.
+    # "duplicate names refused": readers differ in which of the two they take.
     if len(made) != len(pairs):
         raise ValueError("an object has a name twice")
     return made
@@ -205,14 +207,14 @@ def _no_constant(name: str) -> Any:
 
 
 def event_id(token: str) -> bytes:
-    """Return the line of an event that has its token."""
+    """Return the `id` line of an event; empty without a token."""
     return b"id: " + token.encode() + b"\n" if token else b""
 
 
 def event_of(item: Message, name: str = "") -> bytes:
-    """Return an item as an event; its token is the id of the event, and not in the document.
+    """Return an item as an event; its resume token is the event's id instead of a field.
 
-    name: of the event, "" for none.
+    name: of the event; "": none.
     """
     document = to_document(item)
     token = document.pop("resume", "")

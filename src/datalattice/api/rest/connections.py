@@ -1,8 +1,8 @@
-"""Connections: HTTP with bounds on what a caller may keep a connection waiting for.
+"""Connections: HTTP with limits on the time and memory that a caller can make a connection take.
 
-The parser is strict (llhttp): obsolete folding, two lengths, or a length beside chunks are refused.
-Here stand the bounds that it lacks: the time and size of a head, progress of a body, progress of a
-reader, the number of connections. What a caller does costs its own connection alone.
+The parser (llhttp) is strict: it refuses obsolete folding, two lengths, or a length beside chunks.
+This module adds the missing limits: time and size of a head, progress of a body, progress of a
+reader, and the number of connections. A caller that breaks one loses only its own connection.
 
 Source: docs/rest.md "Bounds".
 """
@@ -18,11 +18,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Bounds of the connections of one listener.
+    """Limits of the connections of one listener.
 
-    head_s: for the head of a request, from its first byte, or from the connection's beginning.
-    stall_s: longest that a body may bring nothing, or a reader take nothing. head_bytes: of the
-    first line and all headers. headers: how many. connections: at once.
+    head_s: longest time for a request's head, from its first byte or the connection's beginning.
+    stall_s: longest time in which a body brings nothing, or a reader accepts nothing. head_bytes:
+    of the first line and all headers. headers: their number. connections: open at once.
     """
 
     head_s: float = 10.0
@@ -36,17 +36,17 @@ HTTP_LIMITS: Final = HttpLimits()
 
 
 class RefusedHead(Exception):
-    """A head is wrong or too large; its text is the answer."""
+    """The head of a request is malformed or too large; the text is the answer."""
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection."""
+    """One HTTP connection with limits."""
 
     def __init__(self, limits: HttpLimits, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._limits: Final = limits
         self._head_bytes = 0
-        self._is_head = True  # of the first request, which is awaited
+        self._is_head = True  # the first head is awaited
         self._is_body = False
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -55,7 +55,7 @@ class BoundedHttp(HttpToolsProtocol):
     # --- the caller's side ---
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for a head."""
+        """Start the timer of the first head."""
         super().connection_made(transport)
         if len(self.connections) > self._limits.connections:
             transport.abort()
@@ -63,25 +63,25 @@ class BoundedHttp(HttpToolsProtocol):
         self._wait(self._limits.head_s, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
+        """Stop all timers."""
         self._wait(0, None)
         self.resume_writing()
-        # uvicorn leaves the timer of a connection that was reset, and so keeps it for 5 s.
+        # uvicorn keeps the timer of a reset connection, and with it the connection, for 5 s.
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of a head or a body."""
+        """Count the bytes of a head, and pass all to the parser."""
         self._heard_s = self.loop.time()
         self._head_bytes += len(data)
         super().data_received(data)
-        # A header that has not ended is kept by the parser, however long it is.
+        # The parser itself would buffer an unfinished header of any length.
         if self._is_head and self._head_bytes > self._limits.head_bytes:
             self._refuse(431, f"a head has at most {self._limits.head_bytes} bytes")
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
+        """Start the timer of a further head."""
         super().on_message_begin()
         self._head_bytes = 0
         if not self._is_head:
@@ -89,7 +89,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._wait(self._limits.head_s, self._head_is_late)
 
     def on_headers_complete(self) -> None:
-        """Check the head; its request begins to be answered."""
+        """Check the head, and start the timer of the body."""
         self._is_head, self._is_body = False, True
         self._check_head()
         self._wait(self._limits.stall_s, self._body_is_late)
@@ -100,13 +100,15 @@ class BoundedHttp(HttpToolsProtocol):
         if size > self._limits.head_bytes or len(self.headers) > self._limits.headers:
             raise RefusedHead("the head is too large")
         names = [name for name, _ in self.headers]
-        # Two readers that differ in where a body ends take part of it for another request.
+        # A proxy that reads another length than we do would see other requests (smuggling).
         lengths = names.count(b"content-length")
         if lengths + names.count(b"transfer-encoding") > 1 or names.count(b"host") > 1:
-            raise RefusedHead("the head says twice how long the body is, or whom it is for")
+            raise RefusedHead(
+                "the head has more than one of Content-Length and Transfer-Encoding, or of Host"
+            )
 
     def on_message_complete(self) -> None:
-        """Wait for nothing more of this request."""
+        """Stop the timer of the body."""
         self._is_body = False
         self._wait(0, None)
         super().on_message_complete()
@@ -119,18 +121,18 @@ class BoundedHttp(HttpToolsProtocol):
         self._timer = None if late is None else self.loop.call_later(seconds, late)
 
     def _head_is_late(self) -> None:
-        self._refuse(408, f"a head comes within {self._limits.head_s:g} s")
+        self._refuse(408, f"the head was not complete within {self._limits.head_s:g} s")
 
     def _body_is_late(self) -> None:
         left_s = self._heard_s + self._limits.stall_s - self.loop.time()
-        # While nothing is read, because the service is busy, the caller cannot send more.
+        # While uvicorn pauses reading, because the service is busy, the caller cannot send.
         if left_s > 0 or self.flow.read_paused:
             self._wait(max(left_s, self._limits.stall_s / 4), self._body_is_late)
         else:
-            self._refuse(408, f"a body brings something within {self._limits.stall_s:g} s")
+            self._refuse(408, f"no byte of the body came for {self._limits.stall_s:g} s")
 
     def pause_writing(self) -> None:
-        """Begin to watch a reader that takes nothing."""
+        """Start the timer of a reader that accepts nothing."""
         super().pause_writing()
         self._watch_reader()
 
@@ -146,14 +148,14 @@ class BoundedHttp(HttpToolsProtocol):
         self._stalled = self.loop.call_later(self._limits.stall_s, late)
 
     def resume_writing(self) -> None:
-        """Watch no more: the reader has taken something."""
+        """Stop the timer of the reader, which has accepted something."""
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
         super().resume_writing()
 
     def _refuse(self, status: int, text: str) -> None:
-        """Answer, if nothing has been answered yet, and end the connection."""
+        """Send an answer, unless one has begun, and close the connection."""
         self._wait(0, None)
         if self.transport.is_closing():
             return

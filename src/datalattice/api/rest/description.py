@@ -1,7 +1,6 @@
 """Description: the REST door as OpenAPI 3.1, and as a page for people.
 
-Both are made from the declarations of the actions, so they cannot say anything else than what is
-served.
+Both are made from the declarations of the actions, so they always agree with what is served.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ _PROBLEM_SCHEMA: Final = {
 }
 
 _REASONS: Final = {
-    400: "the request is wrong",
-    401: "the credential is missing or not valid",
-    403: "the caller may not do this",
-    404: "there is nothing here, or the caller may not read it",
-    406: "none of the accepted media types is given",
-    409: "it is not in the state that the call expects",
-    410: "the requested data is gone",
-    412: "it is not the version that the call expects",
+    400: "the request is malformed",
+    401: "the credential is missing or invalid",
+    403: "the caller lacks the right for this",
+    404: "the resource does not exist, or the caller may not read it",
+    406: "none of the accepted media types is available",
+    409: "the resource is not in the state that the call expects",
+    410: "the requested data was removed",
+    412: "the resource is not the version that the call expects",
     413: "the request is too large",
-    415: "the body has a media type that is not taken",
-    416: "the range is behind the end",
-    421: "no service has this name here",
+    415: "the media type of the body is unsupported",
+    416: "the range begins after the end",
+    421: "the Host header names another service",
     422: "cells are missing",
     423: "another caller holds a lock",
     429: "too many calls",
-    499: "the caller went away",
-    500: "a fault of the service, or of its store",
+    499: "the caller closed the connection",
+    500: "a fault of the service or its store",
     502: "a peer failed",
-    503: "not now",
+    503: "the service is busy, stopping or waiting for a peer",
     504: "no answer in time",
     507: "the store is full",
 }
@@ -74,7 +73,7 @@ def describe(base: str) -> dict[str, Any]:
             path = route.target(base).replace("...}", "}")
             one = _operation(action, route, schemas)
             if number:
-                one["operationId"] += f".{number + 1}"  # an id stands once in a document
+                one["operationId"] += f".{number + 1}"  # OpenAPI requires unique ids
             paths.setdefault(path, {})[route.verb.lower()] = one
     return {
         "openapi": "3.1.0",
@@ -119,14 +118,14 @@ def _operation(action: Action, route: Route, schemas: dict[str, Any]) -> dict[st
 
 
 def _parameter(
-    field: FieldInfo, place: str, schemas: dict[str, Any], *, required: bool = False
+    field: FieldInfo, location: str, schemas: dict[str, Any], *, required: bool = False
 ) -> dict[str, Any]:
     schema = _field_schema(field, schemas)
-    return {"name": field.name, "in": place, "required": required, "schema": schema}
+    return {"name": field.name, "in": location, "required": required, "schema": schema}
 
 
 def _field_schema(field: FieldInfo, schemas: dict[str, Any]) -> Any:
-    """Return the schema of one field, as that of its message has it."""
+    """Return the schema of one field, as in the schema of its message."""
     one = field_schema(field, schemas)
     return {"type": "array", "items": one} if field.repeated else one
 
@@ -161,7 +160,7 @@ def _success(action: Action, route: Route, schemas: dict[str, Any]) -> dict[str,
         return {
             "200": {"description": "the file", "content": content},
             "206": {"description": "one range of it", "content": content},
-            "304": {"description": "the caller has this version"},
+            "304": {"description": "the caller has this version already"},
         }
     if action.kind is ActionKind.STREAM:
         return {
@@ -175,7 +174,8 @@ def _success(action: Action, route: Route, schemas: dict[str, Any]) -> dict[str,
     if action.kind is ActionKind.QUERY and {"value", "hash"} <= fields.keys():
         content = {kind: {} for kind in REPRESENTATIONS}
         answer = {"description": "the value; its hash is in X-Value-Id", "content": content}
-        return {"200": answer, "206": answer, "304": {"description": "it is the same"}}
+        unchanged = {"description": "the caller has this value already"}
+        return {"200": answer, "206": answer, "304": unchanged}
     shown = fields.get(route.answer)
     if shown is None:
         content = {JSON: {"schema": schema_of(action.result, schemas)}}
@@ -201,7 +201,7 @@ def _failures() -> dict[str, Any]:
 
 
 def page_of(document: dict[str, Any]) -> str:
-    """Return the page: each action with its route, its words and its parameters."""
+    """Return the page: each action with its route, description and parameters."""
     rows = []
     for path, operations in document["paths"].items():
         for verb, one in operations.items():

@@ -18,7 +18,7 @@ def problem_body(error: BaseException, right: str, *, if_match: bool = False) ->
     """Return the status and the document of an error; arguments as `status_of`."""
     answer = answer_to(error, right, if_match=if_match)
     status = answer.status
-    # Two statuses of HTTP alone: no other door negotiates media types.
+    # These two statuses exist in HTTP only: no other door negotiates media types.
     if isinstance(error, UnknownType):
         status = status._replace(http=415)
     elif isinstance(error, NotAcceptable):
@@ -38,7 +38,7 @@ def problem_body(error: BaseException, right: str, *, if_match: bool = False) ->
 
 
 def problem_answer(error: BaseException, right: str, *, if_match: bool = False) -> Response:
-    """Return what is answered to an error of a call that needed a right."""
+    """Return the HTTP answer for an error. right: that the call needed."""
     status, body = problem_body(error, right, if_match=if_match)
     headers = {}
     if status.retry_s is not None:

@@ -1,4 +1,4 @@
-"""Requests of HTTP: from path, query and body to the request of an action.
+"""Requests: makes the request of an action from path, query, headers and body.
 
 Source: docs/rest.md "Requests".
 """
@@ -38,21 +38,21 @@ from datalattice.service.access import Credentials, Origin, Principal
 _TAG: Final = re.compile(r'"([^"]*)"')
 
 POSITION_DIGITS_MAX: Final = 20
-"""Digits of a position in a file: 64 bits."""
+"""Most digits of a position in a file: it has 64 bits."""
 
 _FIELDS_MAX: Final = 1_000
-"""Values in one query string."""
+"""Most values in one query string."""
 
 
 def has_body(request: Request) -> bool:
-    """Return whether a body comes with a request."""
+    """Return whether the request has a body."""
     return (
         "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
     )
 
 
 def merged_headers(request: Request) -> dict[str, str]:
-    """Return the headers; one that came twice has its values with commas between."""
+    """Return the headers; the values of a repeated one are joined by commas."""
     found: dict[str, str] = {}
     for name, value in request.headers.items():
         found[name] = f"{found[name]}, {value}" if name in found else value
@@ -66,9 +66,10 @@ def shown_credentials(
     local: Literal["socket"] | None,
     headers: Mapping[str, str] | None = None,
 ) -> Credentials:
-    """Return what the head of a request shows of its caller.
+    """Return the credentials in the head of a request.
 
-    origin: without the address, which is the connection's. headers: instead of the request's own.
+    origin: without the address, which is taken from the connection. headers: in place of the
+    request's own.
     """
     address = None if request.client is None else request.client.host
     return Credentials(
@@ -82,7 +83,7 @@ def shown_credentials(
 
 
 class Arguments:
-    """How one action is asked for: which fields stand where."""
+    """Where the fields of one action are at one route: in path, query or body."""
 
     def __init__(self, action: Action, route: Route) -> None:
         self._request: Final[type[ActionRequest[Any]]] = action.request
@@ -106,22 +107,25 @@ class Arguments:
 
     @property
     def is_octets(self) -> bool:
-        """Whether the body is bytes as they are."""
+        """Whether the body is the bytes of one field."""
         return self.body is not None and self.body.kind == "bytes" and self.body.codec is None
 
     @property
     def is_text(self) -> bool:
-        """Whether the body is a text as it is."""
+        """Whether the body is the text of one field."""
         return self.body is not None and is_plain_text(self.body)
 
     def head(self, path: dict[str, str], query: list[tuple[str, str]]) -> dict[str, Any]:
-        """Return the fields that stand before the body, by name. Raises: UsageError, BadFormat."""
+        """Return the fields in path and query, by name.
+
+        Raises: UsageError: a field is unknown or repeated. BadFormat: a value is malformed.
+        """
         if len(query) > _FIELDS_MAX:
             raise UsageError(f"a query string has at most {_FIELDS_MAX} values, got {len(query)}")
         values: dict[str, Any] = {}
         for name, text in path.items():
             values[name] = read_text(self._fields[name], text)
-        # Without a field of its own, the body has all fields; the query string those of the route.
+        # A body that is not one field has all fields but those that the route puts in the query.
         in_query = not self.has_body or self.body is not None
         for name, text in query:
             field = self._fields.get(name)
@@ -130,25 +134,25 @@ class Arguments:
                 known = [one for one in self._fields if in_query and one not in path]
                 known += [] if in_query else self.route.query
                 raise UsageError(
-                    f"{name[:80]}: no value of the query; {', '.join(known) or 'none'}"
+                    f"there is no query value {name[:80]!r}; known: {', '.join(known) or 'none'}"
                 )
             one = read_text(field, text)
             if field.repeated:
                 values[name] = (*values.get(name, ()), one)
             elif name in values:
-                raise UsageError(f"{name}: given twice")
+                raise UsageError(f"{name} is given twice")
             else:
                 values[name] = one
         return values
 
     def check_head(self, known: Mapping[str, Any], service: Service, caller: Principal) -> None:
-        """Refuse a call before its body is read; raises as `Service.check_head`."""
+        """Refuse a call before its body is read. Raises: as `Service.check_head`."""
         service.check_head(self._request(**known), caller, self._unread)
 
     def read(
         self, known: Mapping[str, Any], body: bytes, content_type: str, if_match: str = ""
     ) -> ActionRequest[Any]:
-        """Return the request. known: what `head` returned. if_match: the header, "" for none.
+        """Return the request. known: the result of `head`. if_match: the header; "": none.
 
         Raises: UsageError, BadFormat, LimitExceeded, UnknownType.
         """
@@ -157,17 +161,18 @@ class Arguments:
             values[self.body.name] = self._body(body, content_type)
         elif self.has_body and body:
             document = read_document(body, content_type)
-            # One value for a field: with two, a proxy and this service could act on different ones.
+            # With two values of a field, a proxy and this service could act on different ones.
             if isinstance(document, dict) and not document.keys().isdisjoint(known):
-                raise UsageError("a field that stands in the path or query is not in the body")
+                both = ", ".join(document.keys() & known.keys())
+                raise UsageError(f"{both}: given in the body and in the path or query; give one")
             given = from_document(self._request, document)
             for name in document:
                 values[name] = getattr(given, name)
         expected = self._fields.get("if_match")
         if if_match and expected is not None:
             if "if_match" in values:
-                raise UsageError("if_match: given twice, also as a header")
-            # Neither `*` nor a list nor a weak tag: a write is made on one known version.
+                raise UsageError("if_match is given twice: as a value and as a header")
+            # `*`, lists and weak tags do not name the one version that the write expects.
             tag = _TAG.fullmatch(if_match)
             if tag is None:
                 raise UsageError(f"If-Match: one tag in double quotes, got {if_match!r:.80}")
@@ -181,21 +186,23 @@ class Arguments:
             return read_value(body, content_type or JSON)
         if self.is_octets:
             if media_type(content_type) not in ("", OCTETS):
-                raise UnknownType(f"Content-Type: {content_type[:80]!r}; the body is {OCTETS}")
+                raise UnknownType(f"Content-Type: {content_type[:80]!r}; supported: {OCTETS}")
             return body
         if self.is_text:
-            # "the exact metadata text": it is JSON, which nothing here may write anew.
+            # "the exact metadata text": the text is hashed, so it is not parsed and rewritten.
             if media_type(content_type or JSON) not in TEXTS:
-                raise UnknownType(f"Content-Type: {content_type[:80]!r}; the body is {TEXTS[0]}")
+                raise UnknownType(
+                    f"Content-Type: {content_type[:80]!r}; supported: {', '.join(TEXTS)}"
+                )
             return read_body_text(body)
         document = {field.name: read_document(body, content_type or JSON)}
         return getattr(from_document(self._request, document), field.name)
 
 
 def byte_range(header: str, size: int) -> range | None:
-    """Return the positions that a Range header asks for; None where it is to be ignored.
+    """Return the positions of a Range header's one range; None: ignore the header.
 
-    They begin at `size` or behind it where no byte is there.
+    A range that begins at `size` or later has no bytes: the answer is 416.
     """
     unit, _, text = header.partition("=")
     first, dash, last = text.partition("-")

@@ -1,11 +1,11 @@
-"""Room: bodies of requests in memory, and what all of them may take.
+"""Room: reads bodies of requests into memory, within a limit for all of them.
 
     room = BodyRoom(BODIES_BYTES_MAX)
     with room.request() as grow:
         body = await read_body(request, BODY_BYTES_MAX, grow)
 
-Files do not pass through here: they are stored as they come. A request that is refused by its head
-is answered while its body is still to come; `UnreadBody` ends such a connection in order.
+Files are not read here: they are stored as they arrive. A request that is refused by its head is
+answered before its body arrives; `UnreadBody` closes such a connection without losing the answer.
 Source: docs/rest.md "Requests".
 """
 
@@ -23,24 +23,24 @@ from datalattice.errors import Backpressure, LimitExceeded
 from datalattice.limits import MESSAGE_BYTES_MAX
 
 BODY_BYTES_MAX: Final = MESSAGE_BYTES_MAX
-"""Bytes of one body."""
+"""Longest body, in bytes."""
 
 BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of all bodies that a door holds at once, of those longer than `SMALL_BODY_BYTES`."""
+"""Most bytes of bodies that a door holds at once, counting those above `SMALL_BODY_BYTES`."""
 
 SMALL_BODY_BYTES: Final = 64 * 1024
-"""A body up to here always has room, so that long ones of others keep no ordinary request out."""
+"""Size up to which a body is not counted, so that others' long bodies never block small ones."""
 
 DRAINED_BYTES_MAX: Final = BODY_BYTES_MAX
 DRAINED_S_MAX: Final = 2.0
-"""How much of a body is thrown away, and for how long, once its request was refused: a client that
-sends all of a body before it reads the answer learns why, unless its line is slow."""
+"""Most bytes and seconds of a refused request's body that are read and dropped, so that a client
+that sends its whole body before it reads gets the answer."""
 
 LONGER_BODY: Final = "large content goes as a file of up to 4 GiB: PUT /drives/{drive}/files/{path}"
 
 
 class BodyRoom:
-    """What the long bodies of one door may take in memory. For one event loop."""
+    """The memory for the long bodies of one door. For one event loop."""
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
@@ -48,17 +48,19 @@ class BodyRoom:
 
     @contextmanager
     def request(self) -> Iterator[Callable[[int], None]]:
-        """Give room to the body of one request; the function takes its size, as it grows."""
+        """Yield a function that reserves room for a body; call it with the size as it grows.
+
+        Raises, from that function: Backpressure: other bodies take the room.
+        """
         held = 0
 
         def grow(size: int) -> None:
             nonlocal held
-            # Small bodies always have room, so that long uploads do not stop other callers.
             more = size - held if size > SMALL_BODY_BYTES else 0
             if self._held + more > self._most:
                 raise Backpressure(
-                    f"the bodies of other requests fill the {self._most} bytes that are held at "
-                    f"once; a body of up to {SMALL_BODY_BYTES} bytes has room"
+                    f"bodies of other requests fill the {self._most} bytes of this door; try "
+                    f"again; a body of up to {SMALL_BODY_BYTES} bytes always has room"
                 )
             held += more
             self._held += more
@@ -72,12 +74,12 @@ class BodyRoom:
 async def read_body(
     request: Request, most: int, grow: Callable[[int], None] = lambda _size: None
 ) -> bytes:
-    """Return the body. grow: called with its size as it grows; may refuse it.
+    """Return the body. grow: called with its size as it grows; it may raise.
 
-    Raises: LimitExceeded: as soon as it is known to be too large.
+    Raises: LimitExceeded: the body has more than `most` bytes.
     """
     declared = request.headers.get("content-length", "0")
-    # Refused by its head, before a byte of the body is read.
+    # Refused by its declared length, before a byte of the body is read.
     if declared.isdigit() and int(declared) > most:
         raise LimitExceeded(f"a body has at most {most} bytes, got {declared}; {LONGER_BODY}")
     parts, size = [], 0
@@ -93,14 +95,14 @@ async def read_body(
 class UnreadBody:
     """Receives and sends for a request whose body may be unread when it is answered.
 
-    The server reads the rest of a short body and keeps the connection. It reads a bounded part of a
-    longer one and closes the connection then. A connection that is closed with unread bytes is
-    reset, and its caller may lose the answer.
+    Closing a connection with unread bytes resets it, and the caller may lose the answer. So uvicorn
+    reads the rest of a short body and keeps the connection; of a longer body a limited part is read
+    here, and then the connection is closed.
     """
 
     def __init__(self, request: Request, send: Send) -> None:
         declared = request.headers.get("content-length", "")
-        # Whoever waits for `100 Continue` and gets an answer instead may leave its body out.
+        # A caller that waits for `100 Continue` need not send its body after another answer.
         self._is_short: Final = (
             declared.isdigit()
             and int(declared) <= SMALL_BODY_BYTES
@@ -121,7 +123,7 @@ class UnreadBody:
         """Send a part of the answer."""
         if message["type"] == "http.response.start" and not (self._is_read or self._is_short):
             names = [name.lower() for name, _ in message["headers"]]
-            # Without a length the answer ends with its last part, which cannot wait.
+            # Without a length only the last part shows the end, so it is sent at once.
             self._is_ending = b"content-length" in names
             message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
         elif self._is_ending and not message.get("more_body", False):
@@ -137,4 +139,4 @@ class UnreadBody:
                 while not self._is_read and size <= DRAINED_BYTES_MAX:
                     size += len((await self.receive()).get("body", b""))
         except TimeoutError:
-            return  # it sends nothing: there is nothing to read
+            return  # the caller is too slow, and may lose the answer

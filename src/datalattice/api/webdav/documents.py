@@ -1,4 +1,4 @@
-"""Documents: XML from strangers, read within bounds, and written so that it stands on its own.
+"""Documents: reads XML from strangers within limits, and writes XML that declares its namespaces.
 
 A name is `{namespace}local`, or `local` without a namespace.
 
@@ -15,13 +15,13 @@ from xml.sax.saxutils import escape, quoteattr
 from datalattice.errors import BadFormat, LimitExceeded
 
 XML_BYTES_MAX: Final = 131_072
-"""Bytes of one XML body."""
+"""Longest XML body, in bytes."""
 
 XML_DEPTH_MAX: Final = 32
-"""Elements inside of each other."""
+"""Most levels of elements."""
 
 XML_ELEMENTS_MAX: Final = 1_000
-"""Elements of one body."""
+"""Most elements of one body."""
 
 XML_NAMESPACE: Final = "http://www.w3.org/XML/1998/namespace"
 LANG: Final = f"{{{XML_NAMESPACE}}}lang"
@@ -29,18 +29,18 @@ LANG: Final = f"{{{XML_NAMESPACE}}}lang"
 
 @dataclass(slots=True)
 class XMLElement:
-    """One element: its name, its attributes, and the texts and elements in it, in order."""
+    """One element: its name, its attributes, and its child texts and elements in order."""
 
     name: str
     attributes: dict[str, str] = field(default_factory=dict)
     children: list[XMLElement | str] = field(default_factory=list)
 
     def elements(self) -> list[XMLElement]:
-        """Return the elements in it."""
+        """Return the child elements."""
         return [one for one in self.children if isinstance(one, XMLElement)]
 
     def named(self, name: str) -> XMLElement | None:
-        """Return the first element in it of a name."""
+        """Return the first child element with a name, None if there is none."""
         return next((one for one in self.elements() if one.name == name), None)
 
 
@@ -64,22 +64,22 @@ def read_xml(body: bytes) -> XMLElement:
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
     parser.CharacterDataHandler = reader.text
-    # Without a DOCTYPE there are no entities of its own, and nothing outside is named.
+    # A DOCTYPE could declare entities that expand without limit or name files.
     parser.StartDoctypeDeclHandler = _refuse_doctype
     try:
         parser.Parse(body, True)
-    # The last two: the encoding that it names is unknown, or is not one of bytes.
+    # LookupError, ValueError: the body names an unknown encoding, or one that is not of bytes.
     except (expat.ExpatError, LookupError, ValueError) as error:
         raise BadFormat(f"the body is not XML: {error}") from error
     return reader.root
 
 
 def _refuse_doctype(*_: object) -> None:
-    raise BadFormat("the body has a DOCTYPE, which is not taken here")
+    raise BadFormat("the body has a DOCTYPE, which is refused; leave it out")
 
 
 class _XMLTreeBuilder:
-    """Builds the tree from what the parser reports."""
+    """Builds the tree of elements from the parser's events."""
 
     def __init__(self) -> None:
         self._top: Final = XMLElement("")
@@ -114,7 +114,7 @@ def _clark(name: str) -> str:
 def write_xml(element: XMLElement, outer: str = "") -> str:
     """Return an element as text that declares all its namespaces.
 
-    outer: the default namespace where the text will stand.
+    outer: the default namespace of the surrounding text.
     """
     namespace, local = split_name(element.name)
     head = [local]
@@ -123,7 +123,7 @@ def write_xml(element: XMLElement, outer: str = "") -> str:
     for number, (name, value) in enumerate(element.attributes.items()):
         space, attribute = split_name(name)
         if space == XML_NAMESPACE:
-            attribute = f"xml:{attribute}"  # always declared
+            attribute = f"xml:{attribute}"  # a prefix that needs no declaration
         elif space:
             head.append(f"xmlns:a{number}={quoteattr(space)}")
             attribute = f"a{number}:{attribute}"
@@ -133,7 +133,7 @@ def write_xml(element: XMLElement, outer: str = "") -> str:
 
 
 def write_children(element: XMLElement, outer: str = "") -> str:
-    """Return what is in an element as text; arguments as of `write_xml`."""
+    """Return the children of an element as text; arguments as of `write_xml`."""
     return "".join(
         write_text(one) if isinstance(one, str) else write_xml(one, outer)
         for one in element.children
@@ -141,8 +141,8 @@ def write_children(element: XMLElement, outer: str = "") -> str:
 
 
 def write_text(text: str) -> str:
-    """Return a text as XML has it; characters that XML lacks become U+FFFD."""
-    # A bare carriage return would be read back as a line feed.
+    """Return an escaped text; characters that XML does not allow become U+FFFD."""
+    # Readers turn an unescaped carriage return into a line feed.
     return escape("".join(map(_allowed, text)), {"\r": "&#13;"})
 
 
@@ -156,7 +156,7 @@ def _allowed(character: str) -> str:
 
 
 def directory_page(title: str) -> tuple[str, str]:
-    """Return what a page for browsers has before the links of a directory, and behind them."""
+    """Return the text before and after the links on a directory's page for browsers."""
     shown = write_text(title)
     head = f'<!doctype html><meta charset="utf-8"><title>{shown}</title><h1>{shown}</h1><ul>'
     return head, "</ul>"

@@ -1,11 +1,11 @@
 """Door: WebDAV over the actions on drives, an ASGI application.
 
     /dlfs/                      the owners that the caller sees
-    /dlfs/OWNER/                the drives of one
-    /dlfs/OWNER/DRIVE/a/b.txt   what is in them
+    /dlfs/OWNER/                the drives of an owner
+    /dlfs/OWNER/DRIVE/a/b.txt   a file in a drive
 
-A request runs in one of a few threads, because actions wait for the disk. The headers and the body
-are made into the requests of actions; rights, rates and records are those of the service.
+A request is handled in one of a few threads, because actions wait for the disk. Headers and body
+become requests of actions, so the service's rights, rates and audit records apply.
 
 Source: docs/webdav.md; RFC 4918; RFC 9110 sections 13, 14.
 """
@@ -48,14 +48,14 @@ from datalattice.service.access import Credentials, Origin
 WEBDAV_BASE: Final = "/dlfs"
 
 _THREADS: Final = 16
-"""Requests that are worked on at once."""
+"""Most requests that are handled at once."""
 
 
 _log = logging.getLogger(__name__)
 
 
 class WebDavDoor:
-    """Answers WebDAV requests below a base path. `close` gives its threads back."""
+    """Answers WebDAV requests below a base path. `close` ends its threads."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class WebDavDoor:
         base: str = WEBDAV_BASE,
         clock: Clock | None = None,
     ) -> None:
-        """enter, local: as of REST."""
+        """enter, local: as of `rest_app`."""
         self._service: Final = service
         self._enter: Final = enter
         self._local: Final = local
@@ -75,11 +75,11 @@ class WebDavDoor:
         self._methods: Final = DavMethods(service, base, clock or SystemClock(), self._pool)
 
     def close(self) -> None:
-        """Give the threads back, once the server has ended."""
+        """End the threads, once the server has ended."""
         self._pool.shutdown(wait=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; its path is as it was written, percent-encoded."""
+        """Answer one request, whose path is still percent-encoded."""
         answer = await self._answer(Request(scope, receive))
         await answer(scope, receive, send)
 
@@ -89,7 +89,7 @@ class WebDavDoor:
         try:
             origin = Origin("webdav", next(self._numbers))
             shown = shown_credentials(request, origin, local=self._local, headers=_bearing(headers))
-            # Who asks is known before anything is read.
+            # The caller is authenticated before the body is read.
             asked = await run(self._enter_with, request, headers, shown)
             if request.method != PUT_METHOD:
                 body = await read_body(request, XML_BYTES_MAX) if shown.is_unread else b""
@@ -100,12 +100,12 @@ class WebDavDoor:
             status = 201 if is_new else 204
             return Response(status_code=status, headers={"etag": str(entity_tag(info))})
         except ClientDisconnect:
-            return Response(status_code=499)  # the caller is gone
+            return Response(status_code=499)  # nobody receives it
         except DavError as error:
             return _refusal(error)
         except DataLatticeError as error:
             return self._problem(error, request.method)
-        except Exception as error:  # noqa: BLE001 - a fault of ours ends one request, not the door
+        except Exception as error:  # noqa: BLE001 - our fault ends one request, not the door
             _log.exception("a fault of the service in %s", request.method)
             return problem_answer(error, "r")
 
@@ -116,12 +116,12 @@ class WebDavDoor:
         if method == PUT_METHOD and isinstance(error, Conflict | NoSuchPath):
             return _refusal(DavError(412 if isinstance(error, Conflict) else 409, str(error)))
         if isinstance(error, NotADirectory):
-            return _refusal(DavError(404, str(error)))  # below a file there is nothing
+            return _refusal(DavError(404, str(error)))  # a path below a file does not exist
         answer = problem_answer(
             error, "r" if method in ("GET", "HEAD", "PROPFIND", "OPTIONS") else "w"
         )
         if answer.status_code == 401:
-            # Many clients know Basic alone: the token is the password.
+            # Many clients support only Basic: they send the token as the password.
             answer.headers.append("www-authenticate", 'Basic realm="datalattice", charset="UTF-8"')
         return answer
 
@@ -140,14 +140,14 @@ class WebDavDoor:
 
 
 def _bearing(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers with the token that is the password of Basic as a bearer token."""
+    """Return the headers, with the password of Basic as a bearer token."""
     scheme, _, text = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return headers
     try:
         _, colon, password = base64.b64decode(text.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
-        return headers  # a scheme that proves nothing is refused as every bad credential
+        return headers  # authentication refuses it as any malformed credential
     return {**headers, "authorization": f"Bearer {password}"} if colon else headers
 
 

@@ -1,4 +1,4 @@
-"""Methods: what a WebDAV request does, with the actions on drives.
+"""Methods: the methods of WebDAV, by the actions on drives.
 
 Source: docs/webdav.md; RFC 4918; RFC 9110 sections 13, 14.
 """
@@ -61,13 +61,13 @@ R = TypeVar("R", bound=Message)
 XML: Final = "application/xml; charset=utf-8"
 
 PUT_METHOD: Final = "PUT"
-"""The method whose body may be of any length."""
+"""The method whose body may have any length."""
 
 _RETRY_S: Final = 1.0
-"""When an answer that has begun goes on, whose caller has no reads left and no time was named."""
+"""Pause of a begun answer whose caller exceeds its rate, if the error names no pause."""
 
 SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"
-"""A page on a drive, which any writer may have put there, cannot act for its reader."""
+"""Policy of pages on a drive: any writer may have stored them, so they cannot act as the reader."""
 
 ACTION_OF: Final[Mapping[str, type[actions.ActionRequest[Any]]]] = {
     "PROPFIND": actions.StatFile,
@@ -76,11 +76,11 @@ ACTION_OF: Final[Mapping[str, type[actions.ActionRequest[Any]]]] = {
     "MKCOL": actions.MakeDirectory,
     PUT_METHOD: actions.PutFile,
 }
-"""What the methods with a body ask for."""
+"""The action of each method with a body, which is checked before the body is read."""
 
 
 class DavMethods(DavResources):
-    """What each method does, in a thread: base, clock, pool as of the door."""
+    """The methods, called in a thread. base, clock, pool: as of the door."""
 
     def __init__(self, service: Service, base: str, clock: Clock, pool: ThreadPoolExecutor) -> None:
         super().__init__(service, base, clock)
@@ -102,24 +102,24 @@ class DavMethods(DavResources):
     def asked(
         self, method: str, path: str, headers: Mapping[str, str], caller: Principal
     ) -> DavAsked:
-        """Return a request that can be done, its body still unread. path: percent-encoded.
+        """Return a request whose head was checked; its body is unread. path: percent-encoded.
 
-        Raises: DavError: there is no such method, or no list of its If header holds. RateLimited,
+        Raises: DavError: the method is unknown, or no list of its If header holds. RateLimited,
                 Unauthenticated, Unauthorized: the caller may not make it, whatever its body has.
         """
         if method not in self._methods and method != PUT_METHOD:
-            raise DavError(405, f"{method[:20]} is not done here")
+            raise DavError(405, f"{method[:20]} is not supported here")
         lists = IfHeader.parse(headers["if"]) if "if" in headers else IfHeader()
         asked = DavAsked(method, headers, DavPath.parse(path, self._base), caller, lists)
         made = ACTION_OF.get(method)
         if made is not None and asked.path.drive:
-            self._service.check_head(made(**asked.place), caller)
+            self._service.check_head(made(**asked.target), caller)
         if lists.lists and not lists.holds(lambda tag: self.state(asked, tag)):
-            raise DavError(412, "no list of the If header holds")
+            raise DavError(412, "If: none of its lists holds")
         return asked
 
     def answer(self, asked: DavAsked) -> Response:
-        """Answer a request, other than PUT. Raises: DavError, and what actions raise."""
+        """Answer a request other than PUT. Raises: DavError; as the actions."""
         return self._methods[asked.method](asked)
 
     # --- reading ---
@@ -135,7 +135,7 @@ class DavMethods(DavResources):
     def _get(self, asked: DavAsked) -> Response:
         if not asked.path.drive:
             return self._index(asked)
-        info = self.call(asked, actions.StatFile(**asked.place))
+        info = self.call(asked, actions.StatFile(**asked.target))
         if info.is_directory:
             return self._index(asked)
         tag = entity_tag(info)
@@ -150,7 +150,7 @@ class DavMethods(DavResources):
         }
         match, none = asked.headers.get("if-match"), asked.headers.get("if-none-match")
         if match is not None and match.strip() != "*" and tag not in entity_tags(match):
-            raise DavError(412, "If-Match: the file is not so")
+            raise DavError(412, "If-Match: the file has another entity tag")
         if none is not None and (none.strip() == "*" or tag in _weakly(none)):
             return Response(status_code=304, headers=headers)
         part, status = range(info.size), 200
@@ -165,8 +165,8 @@ class DavMethods(DavResources):
         headers["content-length"] = str(len(part))
         if asked.method == "HEAD" or not part:
             return Response(status_code=status, headers=headers)
-        # Of the file as it is now: another one that is written meanwhile is not mixed with it.
-        wanted = actions.GetFile(**asked.place, start=part.start, count=len(part), hash=info.hash)
+        # With the hash, a version that is written meanwhile is refused instead of mixed in.
+        wanted = actions.GetFile(**asked.target, start=part.start, count=len(part), hash=info.hash)
         stream = self._service.stream(wanted, asked.caller)
         return StreamingResponse(file_pieces(stream, asked.caller, self._pool), status, headers)
 
@@ -196,7 +196,7 @@ class DavMethods(DavResources):
         status: int,
         kind: str,
     ) -> Response:
-        """Answer with what is in a directory, a page at a time. shown: writes some of them."""
+        """Answer with the entries of a directory, page by page. shown: writes some entries."""
         children, start = self.children(asked)
         first = head + shown(children)
         if not start:
@@ -212,7 +212,7 @@ class DavMethods(DavResources):
             while start:
                 try:
                     page, start = await loop.run_in_executor(self._pool, following, start)
-                except RateLimited as error:  # an answer that has begun goes on later
+                except RateLimited as error:  # the status is sent already, so wait and go on
                     await asyncio.sleep(error.retry_s or _RETRY_S)
                 else:
                     yield page
@@ -223,7 +223,7 @@ class DavMethods(DavResources):
     # --- writing ---
 
     def put(self, asked: DavAsked) -> tuple[actions.PutFile, bool]:
-        """Return the action of a PUT, and whether it makes a file; its body comes afterwards."""
+        """Return the action of a PUT, and whether it makes a new file; the body is read later."""
         if not asked.path.names or asked.path.is_slashed:
             raise DavError(405, "a directory has no content")
         held = self.stat(asked, asked.path)
@@ -234,7 +234,7 @@ class DavMethods(DavResources):
         if held is None:
             self.need_parent(asked, asked.path)
         return actions.PutFile(
-            **asked.place, lock_tokens=asked.lists.tokens, **expected
+            **asked.target, lock_tokens=asked.lists.tokens, **expected
         ), held is None
 
     def _delete(self, asked: DavAsked) -> Response:
@@ -243,12 +243,12 @@ class DavMethods(DavResources):
         depth(asked.headers, ("infinity",))
         held = self.stat(asked, asked.path)
         if held is None:
-            raise DavError(404, "there is nothing")
+            raise DavError(404, f"there is no {asked.path.path}")
         expected = self.expected(asked, held)
         tokens = asked.lists.tokens
         self.change(
             asked,
-            actions.RemoveFile(**asked.place, is_recursive=True, lock_tokens=tokens, **expected),
+            actions.RemoveFile(**asked.target, is_recursive=True, lock_tokens=tokens, **expected),
         )
         return Response(status_code=204)
 
@@ -258,7 +258,7 @@ class DavMethods(DavResources):
             raise DavError(415, "a MKCOL has no body")
         path = asked.path
         if not path.drive or self.stat(asked, path) is not None:
-            raise DavError(405, "it is there already")
+            raise DavError(405, f"{path.path} exists already")
         if path.names:
             self.need_parent(asked, path)
         request = actions.MakeDirectory(
@@ -282,26 +282,26 @@ class DavMethods(DavResources):
         overwrite = is_overwriting(asked.headers)
         target = destination(asked.headers, self._base)
         if target is None or target.drive_root != asked.path.drive_root:
-            raise DavError(502, "Destination: it is in the same drive of this service")
+            raise DavError(502, "Destination: only URLs in the same drive are supported")
         if not target.names:
-            raise DavError(403, "a drive cannot be replaced")
+            raise DavError(403, "Destination: a whole drive cannot be replaced")
         source = asked.path.names
         if source[: len(target.names)] == target.names or target.names[: len(source)] == source:
             raise DavError(403, "source and destination are the same, or one is in the other")
         origin = self.stat(asked, asked.path)
         if origin is None:
-            raise DavError(404, "there is nothing")
+            raise DavError(404, f"there is no {asked.path.path}")
         expected = self.expected(asked, origin)
         held = self.stat(asked, target)
         if held is not None and not overwrite:
-            raise DavError(412, "Overwrite: there is something at the destination")
+            raise DavError(412, f"Overwrite: F, and {target.path} exists")
         if held is None:
             self.need_parent(asked, target)
-        if asked.lists.has_tags:  # a list may be about the destination
+        if asked.lists.has_tags:  # a condition may be about the destination
             expected["target_if_match"] = None if held is None else held.hash
             overwrite = held is not None
         fields: dict[str, Any] = {
-            **asked.place,
+            **asked.target,
             **expected,
             "target": target.path,
             "overwrite": overwrite,
@@ -325,14 +325,14 @@ class DavMethods(DavResources):
         wanted = RequestedProperties.parse(asked.body)
         how = asked.headers.get("depth", "infinity").lower()
         if how == "infinity":
-            raise DavError(403, "Depth: 0 or 1", "propfind-finite-depth")
+            raise DavError(403, "Depth: 0 or 1, got infinity", "propfind-finite-depth")
         depth(asked.headers, ("0", "1"))
         path = asked.path
-        info = self.call(asked, actions.StatFile(**asked.place)) if path.drive else None
+        info = self.call(asked, actions.StatFile(**asked.target)) if path.drive else None
         is_directory = info is None or info.is_directory
         locks: tuple[actions.LockInfo, ...] = ()
         if path.drive and wanted.needs_locks:
-            locks = self.call(asked, actions.ListLocks(**asked.place)).locks
+            locks = self.call(asked, actions.ListLocks(**asked.target)).locks
 
         def shown(found: Children) -> str:
             return "".join(response(self.resource(*one, locks), wanted) for one in found)
@@ -342,16 +342,16 @@ class DavMethods(DavResources):
         if how == "1" and is_directory:
             return self._listed(asked, head, shown, end, 207, XML)
         if not path.drive:
-            self.children(asked)  # raises if the owner is unknown, or hidden from this caller
+            self.children(asked)  # raises if this caller may not see the owner
         return Response(head + end, 207, media_type=XML)
 
     def _proppatch(self, asked: DavAsked) -> Response:
         self.check_inside(asked, is_root=True)
         changes = changes_in(asked.body)
-        info = self.call(asked, actions.StatFile(**asked.place))
+        info = self.call(asked, actions.StatFile(**asked.target))
         if PROTECTED.isdisjoint(changes):
             request = actions.SetProperties(
-                **asked.place,
+                **asked.target,
                 set=tuple(
                     actions.FileProperty(name=name, value=value)
                     for name, value in changes.items()
@@ -371,13 +371,16 @@ class DavMethods(DavResources):
         self.check_inside(asked, is_root=True)
         how = depth(asked.headers, ("0", "infinity"))
         fields: dict[str, Any] = {
-            **asked.place,
+            **asked.target,
             "timeout_s": lock_seconds(asked.headers, actions.LOCK_S_MAX),
         }
-        # RFC 4918, 9.10.2: without a body it refreshes one lock, whose token the If header has.
+        # RFC 4918, 9.10.2: without a body it refreshes the lock whose token the If header has.
         if not asked.body:
             if len(asked.lists.tokens) != 1:
-                raise UsageError("a LOCK without a body refreshes the lock whose token If has")
+                raise UsageError(
+                    "a LOCK without a body refreshes the lock whose token If has; got "
+                    f"{len(asked.lists.tokens)} tokens"
+                )
             fields["token"] = asked.lists.tokens[0]
             lock = self.change(asked, actions.TakeLock(**fields), missing=412)
         else:
@@ -403,7 +406,7 @@ class DavMethods(DavResources):
         self.check_inside(asked, is_root=True)
         token = lock_token(asked.headers)
         try:
-            self.call(asked, actions.UnlockFile(**asked.place, token=token))
+            self.call(asked, actions.UnlockFile(**asked.target, token=token))
         except NoSuchPath as error:
             raise DavError(409, str(error), "lock-token-matches-request-uri") from error
         return Response(status_code=204)

@@ -1,7 +1,7 @@
-"""Properties: what PROPFIND tells of a resource, and how PROPPATCH changes it.
+"""Properties: the properties of a resource for PROPFIND, and their changes by PROPPATCH.
 
-A property that a client sets is kept as the XML in its element; as the element itself where that
-has attributes, such as the language. One that another door set is a text and is shown as one.
+A property that a client sets is stored as the XML inside its element; if the element has
+attributes, such as the language, as the element itself. One that another door set is plain text.
 
 Source: RFC 4918 sections 9.1, 9.2, 15.
 """
@@ -29,14 +29,14 @@ from datalattice.api.webdav.documents import (
 from datalattice.errors import BadFormat, LimitExceeded, UsageError
 
 DAV: Final = "{DAV:}"
-_TYPES: Final = mimetypes.MimeTypes(())  # the same on each machine
+_TYPES: Final = mimetypes.MimeTypes(())  # without this machine's own list of types
 _OCTETS: Final = "application/octet-stream"
 
 
 class Resource(NamedTuple):
     """One resource as PROPFIND shows it.
 
-    info: None where it is above the drives. locks: those that cover it.
+    info: None: it is above the drives. locks: that cover it, each with the URL of its root.
     """
 
     href: str
@@ -47,12 +47,12 @@ class Resource(NamedTuple):
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a collection."""
+        """Whether it is a directory (a collection in WebDAV)."""
         return self.info is None or self.info.is_directory
 
 
 def content_type(name: str) -> str:
-    """Return the media type that the name of a file speaks for."""
+    """Return the media type for the name of a file."""
     kind, encoding = _TYPES.guess_type(f"./{name}")
     return kind if kind is not None and encoding is None else _OCTETS
 
@@ -61,13 +61,13 @@ def entity_tag(info: FileInfo | None) -> str | None:
     """Return the strong tag of a file's content, its hash; directories have none."""
     if info is None or info.content_hash is None:
         return None
-    # Not in hex: clients put several tags into one line of 200 characters.
+    # In base64 for its length: some clients limit a line with several tags to 200 characters.
     return f'"{urlsafe_b64encode(info.content_hash).decode().rstrip("=")}"'
 
 
 def http_date(ms: int) -> str:
-    """Return a time as HTTP writes it."""
-    # Other nodes choose times: up to the year 9999, as dates have four digits.
+    """Return a time in the form of HTTP."""
+    # Peers choose times, and a year in HTTP has four digits: later times become 9999.
     return formatdate(min(ms // 1_000, 253_402_300_799), usegmt=True)
 
 
@@ -109,14 +109,14 @@ _LIVE: Final[Mapping[str, Callable[[Resource], str | None]]] = {
     ),
     f"{DAV}lockdiscovery": _lock_discovery,
 }
-"""What shows each property that this service makes; None: the resource has none."""
+"""The functions that show the computed properties; they return None if a resource lacks one."""
 
 PROTECTED: Final = frozenset([*_LIVE, f"{DAV}creationdate", f"{DAV}getcontentlanguage"])
 """Properties that clients cannot set."""
 
 
 def active_lock(lock: LockInfo, root: str, now_ms: int) -> str:
-    """Return a lock as XML. root: the URL of what is locked."""
+    """Return a lock as XML. root: the URL of the locked file or directory."""
     left_s = max(0, (lock.expires_ms - now_ms) // 1_000)
     return (
         f"<D:activelock><D:locktype><D:write/></D:locktype><D:lockscope>"
@@ -128,13 +128,13 @@ def active_lock(lock: LockInfo, root: str, now_ms: int) -> str:
     )
 
 
-# --- those that clients set -----------------------------------------------------------------------
+# --- stored properties ----------------------------------------------------------------------------
 
 
 def stored_text(element: XMLElement, language: str = "") -> str:
-    """Return the text under which the value of a property is kept.
+    """Return the text in which the value of a property is stored.
 
-    language: of what the element stands in.
+    language: of the elements around it.
     """
     if language and LANG not in element.attributes:
         element = XMLElement(element.name, {LANG: language, **element.attributes}, element.children)
@@ -146,7 +146,7 @@ def stored_text(element: XMLElement, language: str = "") -> str:
 
 @lru_cache(4_096)
 def _shown(name: str, value: str) -> str | None:
-    """Return the element of a stored property; None where XML has no such name."""
+    """Return the element of a stored property; None: its name is not a name of XML."""
     namespace, local = split_name(name)
     xmlns = f"xmlns={quoteattr(namespace)}"
     try:
@@ -154,8 +154,8 @@ def _shown(name: str, value: str) -> str | None:
     except (BadFormat, LimitExceeded, UnicodeEncodeError):
         return None
     if made.name != name:
-        return None  # something behind the name was read as an attribute
-    # What another node stored may be anything: it is read, and written anew.
+        return None  # part of the name was read as an attribute
+    # A peer may have stored any text, so it is parsed and written anew.
     held = _read_inside(value)
     below = held.elements()
     if len(below) == 1 == len(held.children) and below[0].name == name:
@@ -164,7 +164,7 @@ def _shown(name: str, value: str) -> str | None:
 
 
 def _read_inside(text: str) -> XMLElement:
-    """Return an element with the XML of a text in it; with the text itself if that is not XML."""
+    """Return an element that contains a text as XML, or as plain text if it is not XML."""
     try:
         return read_xml(f"<v>{text}</v>".encode())
     except (BadFormat, LimitExceeded, UnicodeEncodeError):
@@ -175,9 +175,10 @@ def _read_inside(text: str) -> XMLElement:
 
 
 class RequestedProperties(NamedTuple):
-    """What a PROPFIND asks for. names: of these properties; () with `is_all`: of all.
+    """The properties that a PROPFIND asks for.
 
-    is_names: their names alone.
+    names: of the properties. is_all: all properties, besides those in `names`. is_names: only the
+    names of all properties.
     """
 
     names: tuple[str, ...] = ()
@@ -186,9 +187,9 @@ class RequestedProperties(NamedTuple):
 
     @classmethod
     def parse(cls, body: bytes) -> RequestedProperties:
-        """Return what a body asks for; an empty one asks for all.
+        """Return the properties that a body asks for; an empty body asks for all.
 
-        Raises: BadFormat: it is not a `propfind`. LimitExceeded.
+        Raises: BadFormat: it is not a `propfind`. LimitExceeded: as `read_xml`.
         """
         if not body:
             return cls(is_all=True)
@@ -204,7 +205,7 @@ class RequestedProperties(NamedTuple):
                 return cls(more, is_all=True)
             if root.named(f"{DAV}propname") is not None:
                 return cls(is_names=True)
-        raise BadFormat("the body is a propfind with prop, allprop or propname in it")
+        raise BadFormat("the body must be a propfind with prop, allprop or propname in it")
 
     @property
     def needs_locks(self) -> bool:
@@ -228,7 +229,7 @@ def response(resource: Resource, wanted: RequestedProperties) -> str:
             found.append(write_xml(XMLElement(name)))
         else:
             found.append(text)
-    # Of all properties, one that the resource has not is not missed.
+    # Only properties asked for by name are reported as missing.
     lacking = [one for one in missing if one in wanted.names]
     parts = [f"<D:response><D:href>{write_text(resource.href)}</D:href>"]
     if found or not lacking:
@@ -258,7 +259,7 @@ def _propstat(inside: str, status: str, error: str = "") -> str:
 
 
 def multistatus() -> tuple[str, str]:
-    """Return what the body of a 207 has before its responses, and behind them."""
+    """Return the text before and after the responses in the body of a 207."""
     head = '<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">'
     return head, "</D:multistatus>"
 
@@ -267,13 +268,14 @@ def multistatus() -> tuple[str, str]:
 
 
 def changes_in(body: bytes) -> dict[str, str | None]:
-    """Return the changes of a PROPPATCH, in order: texts to set, None to remove.
+    """Return the changes of a PROPPATCH by property, in order: a text to set, None to remove.
 
-    Raises: BadFormat: it is not a `propertyupdate`. LimitExceeded.
+    Raises: BadFormat: it is not a `propertyupdate`. UsageError: it names no property.
+            LimitExceeded: as `read_xml`.
     """
     root = read_xml(body)
     if root.name != f"{DAV}propertyupdate":
-        raise BadFormat("the body is a propertyupdate with set and remove in it")
+        raise BadFormat("the body must be a propertyupdate with set and remove in it")
     found: dict[str, str | None] = {}
     for step in root.elements():
         is_set = step.name == f"{DAV}set"
@@ -285,23 +287,24 @@ def changes_in(body: bytes) -> dict[str, str | None]:
             above = (one.attributes[LANG] for one in (prop, step, root) if LANG in one.attributes)
             language = next(above, "")
             for one in prop.elements():
-                found.pop(one.name, None)  # the last instruction counts
+                found.pop(one.name, None)  # the last instruction for a property wins
                 found[one.name] = stored_text(one, language) if is_set else None
     if not found:
-        raise UsageError("a propertyupdate names a property")
+        raise UsageError("the propertyupdate names no property")
     return found
 
 
 def patched(href: str, names: Iterable[str]) -> str:
     """Return the `response` element of a PROPPATCH.
 
-    Where one of the properties is protected nothing is changed, and the others failed with it.
+    If one of the properties is protected, nothing was changed, and the others are reported as
+    failed too.
     """
     asked = list(names)
     refused = [one for one in asked if one in PROTECTED]
     others = [one for one in asked if one not in PROTECTED]
     parts = [f"<D:response><D:href>{write_text(href)}</D:href>"]
-    # RFC 4918, 9.2: all of the changes are made or none, so the others fail, too.
+    # RFC 4918, 9.2: either all changes are made or none.
     if refused:
         error = "<D:error><D:cannot-modify-protected-property/></D:error>"
         empty = "".join(write_xml(XMLElement(one)) for one in refused)

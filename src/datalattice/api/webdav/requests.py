@@ -1,4 +1,4 @@
-"""Requests: paths and headers of WebDAV, read strictly.
+"""Requests: parses paths and headers of WebDAV strictly.
 
 Source: RFC 4918 sections 8.3, 9.8, 10; RFC 9110 sections 13, 14.
 """
@@ -15,10 +15,10 @@ from datalattice.api.webdav.documents import XMLElement, read_xml, write_childre
 from datalattice.errors import BadFormat, NoSuchPath, UsageError
 
 HEADER_CHARACTERS_MAX: Final = 8_192
-"""Characters of an `If` header."""
+"""Longest `If` header, in characters."""
 
 CONDITIONS_MAX: Final = 100
-"""Conditions of an `If` header."""
+"""Most conditions of an `If` header."""
 
 _OWNER: Final = re.compile(r"own|did:[!-~]+|[0-9a-f]{64}")
 _ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -30,9 +30,9 @@ _TAG: Final = re.compile(r'\s*(W/)?("[^"]*")\s*')
 
 
 class DavPath(NamedTuple):
-    """What a URL names: owner, drive and names in it; "" and () where it ends before.
+    """The owner, the drive and the names in it that a URL names; "" and (): the URL ends before.
 
-    is_slashed: it was written with a slash at its end.
+    is_slashed: whether it ends with a slash.
     """
 
     owner: str = ""
@@ -42,10 +42,10 @@ class DavPath(NamedTuple):
 
     @classmethod
     def parse(cls, raw: str, base: str) -> DavPath:
-        """Return what a path names, percent-encoded as it was sent, from `base` on.
+        """Return the path that a percent-encoded text names below `base`.
 
         Raises: UsageError: it has an empty name, `.`, `..`, an encoded slash, NUL, or a `%` that
-                begins no escape. NoSuchPath: it names no owner.
+                begins no escape. NoSuchPath: its first segment is not an owner.
         """
         inner = raw.removeprefix(base).removeprefix("/")
         is_slashed = inner.endswith("/") or not inner
@@ -62,7 +62,7 @@ class DavPath(NamedTuple):
 
     @property
     def parent(self) -> DavPath:
-        """The directory that it is in."""
+        """The directory that contains it."""
         return self._replace(names=self.names[:-1], is_slashed=True)
 
     @property
@@ -71,7 +71,7 @@ class DavPath(NamedTuple):
         return self.owner, self.drive
 
     def child(self, name: str) -> DavPath:
-        """Return what is in it under a name."""
+        """Return the path of its entry with a name."""
         if not self.owner:
             return DavPath(name)
         if not self.drive:
@@ -79,7 +79,7 @@ class DavPath(NamedTuple):
         return self._replace(names=(*self.names, name), is_slashed=False)
 
     def href(self, base: str, *, is_directory: bool) -> str:
-        """Return its path as a URL has it; that of a directory ends with a slash."""
+        """Return it percent-encoded below `base`; a directory's ends with a slash."""
         parts = [one for one in (self.owner, self.drive, *self.names) if one]
         text = "/".join([base, *map(_escaped, parts)])
         return f"{text}/" if is_directory else text
@@ -87,10 +87,10 @@ class DavPath(NamedTuple):
 
 def _segment(part: str) -> str:
     if not part:
-        raise UsageError("the path has an empty name")
+        raise UsageError("the path has an empty name: two slashes in a row")
     if _ESCAPE.search(part):
-        raise UsageError("the path has a % that begins no escape")
-    # A name of a drive may have bytes that are not UTF-8, which stand as surrogates.
+        raise UsageError(f"the path has a % without two hex digits in {part[:80]!r}")
+    # Names in a drive may have bytes that are not UTF-8, kept as surrogates.
     name = unquote_to_bytes(part).decode("utf-8", "surrogateescape")
     if name in (".", "..") or "/" in name or "\0" in name:
         raise UsageError("a name in the path is . or .., or has an encoded slash or NUL")
@@ -102,7 +102,7 @@ def _escaped(name: str) -> str:
 
 
 def destination(headers: Mapping[str, str], base: str) -> DavPath | None:
-    """Return what the header Destination names; None: it is on another server.
+    """Return the path in the header Destination; None: it is on another server.
 
     Raises: UsageError: the header is missing or malformed.
     """
@@ -110,10 +110,10 @@ def destination(headers: Mapping[str, str], base: str) -> DavPath | None:
     try:
         parts = urlsplit(text)
     except ValueError as error:
-        raise UsageError(f"Destination: {text[:80]!r} is no URL") from error
+        raise UsageError(f"Destination: {text[:80]!r} is not a URL") from error
     if not parts.path.startswith("/") or parts.query or parts.fragment:
         raise UsageError(f"Destination: a URL without query and fragment, got {text[:80]!r}")
-    # RFC 4918, 9.8.5: a copy to another server is refused with 502; the caller says so.
+    # RFC 4918, 9.8.5: the caller refuses a copy to another server with 502.
     if parts.netloc and parts.netloc.lower() != headers.get("host", "").lower():
         return None
     if parts.path != base and not parts.path.startswith(f"{base}/"):
@@ -122,7 +122,7 @@ def destination(headers: Mapping[str, str], base: str) -> DavPath | None:
 
 
 def depth(headers: Mapping[str, str], allowed: tuple[str, ...]) -> str:
-    """Return the Depth of a request, `infinity` without one. Raises: UsageError."""
+    """Return the Depth of a request; without one, `infinity`. Raises: UsageError: another depth."""
     found = headers.get("depth", "infinity").lower()
     if found not in allowed:
         raise UsageError(f"Depth: {' or '.join(allowed)} here, got {found[:80]!r}")
@@ -138,7 +138,7 @@ def is_overwriting(headers: Mapping[str, str]) -> bool:
 
 
 def lock_seconds(headers: Mapping[str, str], most: int) -> int:
-    """Return how long a lock is to last: the first time of the header that is understood."""
+    """Return the seconds of a lock: the first valid time in the header Timeout, else `LOCK_S`."""
     for one in headers.get("timeout", "").split(","):
         kind, _, number = one.strip().lower().partition("-")
         if kind == "infinite":
@@ -149,15 +149,18 @@ def lock_seconds(headers: Mapping[str, str], most: int) -> int:
 
 
 def lock_token(headers: Mapping[str, str]) -> str:
-    """Return the token of the header Lock-Token. Raises: UsageError."""
+    """Return the token of the header Lock-Token. Raises: UsageError: it is malformed."""
     found = headers.get("lock-token", "").strip()
     if not (found.startswith("<") and found.endswith(">") and len(found) > 2):
-        raise UsageError("Lock-Token: a URI in <>")
+        raise UsageError(f"Lock-Token: a URI in <>, got {found[:80]!r}")
     return found[1:-1]
 
 
 def entity_tags(header: str) -> list[str]:
-    """Return the tags of If-Match or If-None-Match: `"x"`, those of weak ones `W/"x"`."""
+    """Return the tags of If-Match or If-None-Match: `"x"`, or `W/"x"` for a weak one.
+
+    Raises: UsageError: the header is malformed.
+    """
     found: list[str] = []
     for one in header.split(","):
         match = _TAG.fullmatch(one)
@@ -176,7 +179,7 @@ class IfCondition(NamedTuple):
 
 
 class ConditionList(NamedTuple):
-    """Conditions that hold together. tag: the URL they are about, "" for that of the request."""
+    """Conditions that must hold together. tag: the URL they are about; "": the request's own."""
 
     tag: str
     conditions: tuple[IfCondition, ...]
@@ -189,7 +192,7 @@ class IfHeader(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> IfHeader:
-        """Return the header. Raises: UsageError: it is malformed, or too long."""
+        """Return the parsed header. Raises: UsageError: it is malformed or too long."""
         if len(text) > HEADER_CHARACTERS_MAX:
             raise UsageError(f"If: at most {HEADER_CHARACTERS_MAX} characters, got {len(text)}")
         lists: list[ConditionList] = []
@@ -199,7 +202,7 @@ class IfHeader(NamedTuple):
         while at < len(text):
             match = _IF_PART.match(text, at)
             if match is None:
-                raise UsageError(f"If: {text[at : at + 40]!r} is not understood")
+                raise UsageError(f"If: {text[at : at + 40]!r} is not a list, tag or condition")
             at, kind, found = match.end(), match.lastgroup, match[0].strip()
             if inside is None and kind == "tag":
                 tag = found[1:-1]
@@ -214,15 +217,15 @@ class IfHeader(NamedTuple):
                 lists.append(ConditionList(tag, tuple(current)))
                 inside = None
             else:
-                raise UsageError(f"If: {found!r} does not stand there")
-        # Bounded: each condition with an entity tag costs a look at a file.
+                raise UsageError(f"If: {found!r} is not allowed there")
+        # Limited, because each condition costs a look at a file or its locks.
         if inside or not lists or count > CONDITIONS_MAX:
             raise UsageError(f"If: complete lists of 1 to {CONDITIONS_MAX} conditions in all")
         return cls(tuple(lists))
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """All lock tokens in it: the caller shows that it knows them."""
+        """All lock tokens in it, which the caller submits (RFC 4918, 6.5)."""
         return tuple(one.text for found in self.lists for one in found.conditions if one.is_token)
 
     @property
@@ -233,7 +236,7 @@ class IfHeader(NamedTuple):
     def holds(self, state: Callable[[str], tuple[str | None, frozenset[str]]]) -> bool:
         """Return whether one of the lists holds.
 
-        state: gives the entity tag of a URL, None without one, and the tokens of its locks.
+        state: returns the entity tag of a URL, or None, and the tokens of its locks.
         """
         return any(_all_hold(one, *state(one.tag)) for one in self.lists)
 
@@ -246,13 +249,13 @@ def _all_hold(found: ConditionList, tag: str | None, tokens: frozenset[str]) -> 
 
 
 def lock_wish(body: bytes) -> dict[str, Any]:
-    """Return what a lockinfo asks for. Raises: BadFormat."""
+    """Return the fields of `TakeLock` in a lockinfo. Raises: BadFormat: it is malformed."""
     root = read_xml(body)
     scope, kind = root.named("{DAV:}lockscope"), root.named("{DAV:}locktype")
     is_shared = scope is not None and scope.named("{DAV:}shared") is not None
     is_exclusive = scope is not None and scope.named("{DAV:}exclusive") is not None
     is_write = kind is not None and kind.named("{DAV:}write") is not None
     if root.name != "{DAV:}lockinfo" or is_shared == is_exclusive or not is_write:
-        raise BadFormat("the body is a lockinfo with one lockscope and the locktype write")
+        raise BadFormat("the body must be a lockinfo with one lockscope and the locktype write")
     owner = root.named("{DAV:}owner") or XMLElement("")
     return {"is_shared": is_shared, "owner_note": write_children(owner)}

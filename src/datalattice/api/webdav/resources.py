@@ -1,4 +1,4 @@
-"""Resources: what is at a URL, as the caller may see it, and what a write there must meet.
+"""Resources: the files and directories at URLs that a caller may see, and conditions of writes.
 
 Source: docs/webdav.md; RFC 4918; RFC 9110 section 13.
 """
@@ -44,14 +44,14 @@ from datalattice.service.access import LOCAL_DOORS, Principal
 R = TypeVar("R", bound=Message)
 
 PAGE_ENTRIES: Final = 1_000
-"""Entries of a directory that are in memory at once."""
+"""Most entries of a directory that are in memory at once."""
 
 Children = list[tuple[DavPath, FileInfo | None]]
-"""Resources; without a status above the drives."""
+"""Paths with their files' infos; None above the drives."""
 
 
 class DavError(Exception):
-    """An answer that ends a request. condition: the precondition of RFC 4918 that failed."""
+    """An error answer with an HTTP status. condition: the failed precondition of RFC 4918."""
 
     def __init__(self, status: int, text: str, condition: str = "") -> None:
         super().__init__(text)
@@ -61,9 +61,10 @@ class DavError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DavAsked:
-    """One request. lists: of its If header. body: empty until it was read.
+    """One request. lists: of its If header. body: empty until it is read.
 
-    seen: what was found at the paths that it looked at. All that it decides is decided by one look.
+    seen: the infos of the paths looked at so far. Each path is looked at once, so that all checks
+    of the request see the same state.
     """
 
     method: str
@@ -75,13 +76,13 @@ class DavAsked:
     seen: dict[DavPath, FileInfo | None] = field(default_factory=dict)
 
     @property
-    def place(self) -> dict[str, Any]:
-        """The fields that name it in actions."""
+    def target(self) -> dict[str, Any]:
+        """The fields that name its path in actions."""
         return {"owner": self.path.owner, "drive": self.path.drive, "path": self.path.path}
 
 
 class DavResources:
-    """Looks at drives and writes to them, a request at a time. base, clock: as of the door."""
+    """Reads and writes drives for requests. base, clock: as of the door."""
 
     def __init__(self, service: Service, base: str, clock: Clock) -> None:
         self._service: Final = service
@@ -89,7 +90,7 @@ class DavResources:
         self._clock: Final = clock
 
     def call(self, asked: DavAsked, request: ActionRequest[R]) -> R:
-        """Do an action for the caller."""
+        """Perform an action for the caller."""
         return self._service.call(request, asked.caller)
 
     def state(self, asked: DavAsked, tag: str) -> tuple[str | None, frozenset[str]]:
@@ -100,7 +101,7 @@ class DavResources:
                 path = destination(
                     {"destination": tag, "host": asked.headers.get("host", "")}, self._base
                 )
-            # A condition on a URL that is not here is not met.
+            # A condition about a URL of another service does not hold.
             except (UsageError, NoSuchPath):
                 path = None
         if path is None or not path.drive:
@@ -110,7 +111,7 @@ class DavResources:
         return entity_tag(self.stat(asked, path)), frozenset(tokens)
 
     def stat(self, asked: DavAsked, path: DavPath) -> FileInfo | None:
-        """Return what was at a path of a drive at the first look, None for nothing."""
+        """Return the info of a path in a drive at the request's first look; None: no such file."""
         path = path._replace(is_slashed=False)
         if path not in asked.seen:
             request = StatFile(owner=path.owner, drive=path.drive, path=path.path)
@@ -121,29 +122,34 @@ class DavResources:
         return asked.seen[path]
 
     def expected(self, asked: DavAsked, held: FileInfo | None) -> dict[str, Any]:
-        """Check the conditions of a write; return what it must still find when it is made."""
+        """Check the conditions of a write; return the fields that make the action check them again.
+
+        Raises: DavError: 412: a condition does not hold.
+        """
         tag = entity_tag(held)
         match, none = asked.headers.get("if-match"), asked.headers.get("if-none-match")
         if match is not None and not (
             held is not None and (match.strip() == "*" or tag in entity_tags(match))
         ):
-            raise DavError(412, "If-Match: the file is not so, or not there")
+            raise DavError(412, "If-Match: the file has another entity tag or does not exist")
         if (
             none is not None
             and held is not None
             and (none.strip() == "*" or tag in entity_tags(none))
         ):
-            raise DavError(412, "If-None-Match: the file is so already")
+            raise DavError(412, "If-None-Match: the file has this entity tag")
         if match is None and none is None and not asked.lists.has_tags:
             return {}
-        # Nobody writes between this look and the write.
+        # The action refuses the write if another one came between this look and it.
         return {"is_new": True} if held is None else {"if_match": held.hash}
 
     def children(self, asked: DavAsked, start: bytes = b"") -> tuple[Children, bytes]:
-        """Return up to `PAGE_ENTRIES` of a directory, and where the rest starts; b"": no rest."""
+        """Return up to `PAGE_ENTRIES` entries from `start`, and the next start; b"": the end."""
         path = asked.path
         if path.drive:
-            listed = self.call(asked, ListDirectory(**asked.place, count=PAGE_ENTRIES, start=start))
+            listed = self.call(
+                asked, ListDirectory(**asked.target, count=PAGE_ENTRIES, start=start)
+            )
             entries = listed.entries
             return [(path.child(one.path.rpartition("/")[2]), one) for one in entries], listed.next
         if path.owner:
@@ -154,13 +160,13 @@ class DavResources:
             self.call(asked, ListDrives())
             found.append(path.child("own"))
         except (NoSigningKey, Unauthorized):
-            pass  # the folder has no drives of its own, or not for this caller
+            pass  # the folder has no own key, or this caller may not list its drives
         if asked.caller.did is not None and asked.caller.how not in LOCAL_DOORS:
             found.append(path.child(asked.caller.did))
         return [(one, None) for one in found], b""
 
     def check_inside(self, asked: DavAsked, *, is_root: bool = False) -> None:
-        """Refuse what is not done to the directories above drives, or to a drive itself."""
+        """Raise DavError 403 for a path above the drives, or without `is_root` for a drive."""
         if not asked.path.drive or (not is_root and not asked.path.names):
             raise DavError(
                 403,
@@ -168,13 +174,13 @@ class DavResources:
             )
 
     def need_parent(self, asked: DavAsked, path: DavPath) -> None:
-        """Raise DavError: 409 if what a path is in is not a directory."""
+        """Raise DavError 409 unless the parent of a path is a directory."""
         held = self.stat(asked, path.parent)
         if held is None or not held.is_directory:
-            raise DavError(409, "the directory is not there")
+            raise DavError(409, f"there is no directory {path.parent.path}")
 
     def change(self, asked: DavAsked, request: ActionRequest[R], *, missing: int = 404) -> R:
-        """Do an action that writes. missing: the status where something on the way is not there."""
+        """Perform an action that writes. missing: the status of NoSuchPath."""
         try:
             return self.call(asked, request)
         except FileLocked:
@@ -187,7 +193,7 @@ class DavResources:
     def resource(
         self, path: DavPath, info: FileInfo | None, locks: tuple[LockInfo, ...]
     ) -> Resource:
-        """Return what PROPFIND shows of a path; those of the locks that are on it."""
+        """Return a path for PROPFIND, with those of the locks that cover it."""
         is_directory = info is None or info.is_directory
         return Resource(
             path.href(self._base, is_directory=is_directory),
@@ -198,17 +204,17 @@ class DavResources:
         )
 
     def lock_root(self, path: DavPath, lock: LockInfo) -> str:
-        """Return the URL of what is locked, in the drive of a path."""
+        """Return the URL of the file or directory that a lock is on, in the drive of `path`."""
         names = tuple(one for one in lock.path.split("/") if one)
         return path._replace(names=names).href(self._base, is_directory=not names)
 
 
 def covers(lock: LockInfo, path: DavPath) -> bool:
-    """Return whether a lock of its drive is on a path."""
+    """Return whether a lock in the same drive covers a path."""
     names = tuple(one for one in lock.path.split("/") if one)
     return names == path.names or (lock.is_deep and names == path.names[: len(names)])
 
 
 def name_of(path: DavPath) -> str:
-    """Return the last name of a path."""
+    """Return the last name of a path; of the base, "dlfs"."""
     return path.names[-1] if path.names else path.drive or path.owner or "dlfs"
