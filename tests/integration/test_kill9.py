@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -22,3 +23,9 @@ def test_killed_nodes_lose_nothing_acknowledged_and_converge(seed: int, tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["lost"] == 0
+
+
+@pytest.mark.parametrize("cut", ["", "d", "durable", "durable ", "durable 1"])
+def test_a_line_that_the_kill_cut_is_not_read(cut: str) -> None:
+    pairs = runpy.run_path(str(SCRIPT))["printed_pairs"](["ready a\n", "durable 12\n", cut])
+    assert list(pairs) == [("ready", "a"), ("durable", "12")]

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -83,10 +84,7 @@ class Child:
         self._reader.start()
 
     def _read(self, lines: IO[str]) -> None:
-        for line in lines:
-            if not line.endswith("\n"):
-                break  # cut by the kill, perhaps within its first word
-            word, value = line.split()
+        for word, value in printed_pairs(lines):
             if word == "ready":
                 self.address = value
                 self._ready.set()
@@ -102,6 +100,15 @@ class Child:
         self._process.kill()
         self._process.wait()
         self._reader.join()
+
+
+def printed_pairs(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the word and the value of each whole line that a child printed."""
+    for line in lines:
+        if not line.endswith("\n"):
+            return  # cut by the kill, perhaps within its first word
+        word, value = line.split()
+        yield word, value
 
 
 def check_store(folder: Path, durable: int, checked: int) -> int:

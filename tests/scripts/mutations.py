@@ -101,8 +101,8 @@ MUTATIONS: Final = (
     Mutation(
         "a connection is used after a time-out",
         "client/control.py",
-        "            self.close()  # the answer",
-        "            # the answer",
+        "            self.close()  # a late answer",
+        "            # a late answer",
         (UNIT + "client/test_offers.py::test_after_a_time_out_the_connection_is_of_no_more_use",),
     ),
     Mutation(
