@@ -204,7 +204,7 @@ class Text(Chunked):
         return make_text(text)
 
     def __len__(self) -> int:
-        return len(str(self))
+        return len(str(self))  # the encoding counts bytes only, so all chunks are read
 
     def __str__(self) -> str:
         return bytes(self).decode("utf-8", "surrogateescape")
@@ -255,16 +255,11 @@ def _tree(made: Chunked, data: bytes) -> Cell:
 
 
 def _long_cell(value: Value) -> Cell:
-    made = (
-        make_blob(value)
-        if isinstance(value, bytes)
-        else make_text(value)
-        if isinstance(value, str)
-        else None
-    )
-    if not isinstance(made, Cell):
-        raise TypeMismatch(f"a long string or blob was needed, got {type(value).__name__}")
-    return made
+    if isinstance(value, (bytes, str)):
+        made = make_blob(value) if isinstance(value, bytes) else make_text(value)
+        if isinstance(made, Cell):
+            return made
+    raise TypeMismatch(f"a long string or blob was needed, got {type(value).__name__}")
 
 
 def _closed(made: Chunked, data: bytes, loader: Loader | None) -> Chunked:

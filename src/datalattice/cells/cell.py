@@ -223,6 +223,7 @@ class Cell:
         return int.from_bytes(self.hash[:8], "big", signed=True)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Value], tuple[bytes]]:
+        # As a message, with all cells below: the other process may not have the store.
         return restore_hook[0], (pickle_hook[0](self),)
 
     def __repr__(self) -> str:

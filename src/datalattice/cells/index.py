@@ -173,7 +173,7 @@ class Index(Cell):
         return out.getvalue()
 
     def _build_edited(self, out: BytesWriter, edit: Edit, depth: int) -> None:
-        """Append all after the count: children that did not change as their bytes in the base."""
+        """Append all after the count; the bytes of children that did not change are copied."""
         base, kids = edit.base, edit.kids
         hash_kids(kids, 0, len(kids), depth)
         at: i64 = read_vlq(base, 1, len(base))[1]
@@ -230,7 +230,7 @@ class Index(Cell):
         return self._kids is None and self._edit is None
 
     def _is_stored(self) -> bool:
-        """Return whether the encoding refers to what a loader has, which caches what it loads."""
+        """Return whether the cells that the encoding refers to come from a loader with a cache."""
         loader = self._loader
         return loader is not None and not isinstance(loader, UncachedLoader)
 

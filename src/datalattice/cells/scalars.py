@@ -49,6 +49,7 @@ def require_type(value: object, kind: type | tuple[type, ...], what: str) -> Non
         raise TypeMismatch(f"{what}, got {type(value).__name__}")
 
 
+# acyclic: a scalar refers to no object that could lead back, so the cycle collector may skip it.
 @mypyc_attr(allow_interpreted_subclasses=False, acyclic=True)
 class Scalar:
     """Base of the scalar classes; holds the encoding."""

@@ -88,6 +88,7 @@ class Record(Cell):
 
 def closed_record(data: bytes, loader: Loader | None) -> Record:
     """Return the record with this encoding (tag d0 .. df)."""
+    # Written "as the Vector of its fields", with another tag.
     made = Record(data[0] & 15, closed_vector(b"\x80" + data[1:], loader))
     made._encoding = data
     made._loader = loader
@@ -303,6 +304,7 @@ class Signed(Cell):
         if signer is not None:
             self._signature = signer.sign(message)
             self._signer = None
+            # Cleared at once: an own signature that was forgotten is only verified again.
             if len(_made_here) >= MADE_HERE_MAX:
                 _made_here.clear()
             _made_here[self._signature] = self._key + message

@@ -142,7 +142,7 @@ class OpenCells:
             cell._close(self._home)
 
     def _keep_kids(self, cell: Cell, made: Cell) -> bool:
-        """Give `made`, the same cell as stored, the kids of `cell`; return whether it has any."""
+        """Give `made`, equal to `cell` and stored, its kids; return whether it has any."""
         edit = cell._edit if isinstance(cell, Index) else None
         kids = cell._kids
         if edit is not None and isinstance(made, Index):

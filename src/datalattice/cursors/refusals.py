@@ -169,8 +169,7 @@ class _WriteCheck:
             return
         child = lattice.child(key)
         if child is not None:
-            check = self._below(lattice, key, path)
-            yield from check.parts(child, before, after, path)
+            yield from self._below(lattice, key).parts(child, before, after, path)
         # Unknown names are ignored by merges, so what stood there would never be replicated.
         elif isinstance(lattice, _NAMED):
             text = f"{self._at(path)} may not be written: {lattice!r} has no such part"
@@ -179,7 +178,7 @@ class _WriteCheck:
                 text = f"{self._at(path)} may not be written: accepted here are {known}"
             yield Refusal(path, before, after, NoSuchPath(text))
 
-    def _below(self, lattice: Lattice, key: Value, path: tuple[Value, ...]) -> _WriteCheck:
+    def _below(self, lattice: Lattice, key: Value) -> _WriteCheck:
         """Return the check of an entry; in an owner map its context has the owner."""
         context = self._context
         if not isinstance(lattice, OwnerLattice):

@@ -227,6 +227,7 @@ class EntryMerge:
     def join_slot(self, position: int, own: Value, other: Value) -> Value:
         """Return the merged value of a vector position; a missing position counts as None."""
         merged = join_entry(self._child, self._context, position, own, other)
+        # A position of a Vector cannot be absent.
         return None if merged is ABSENT else merged
 
 
@@ -246,8 +247,7 @@ def join_entry(
     does not create a zero.
     """
     # "Absent is less than nil, nil less than a value: so a relay can keep a nil inside what it
-    # cannot sign" (docs/design/decisions.md "Law domain").
-    # Own without a counterpart is trusted: it was checked when it was merged or written.
+    # cannot sign" (docs/design/decisions.md "Law domain"). Own was checked when it was written.
     if not other_present or other is None:
         return own if own_present or other_present else ABSENT
     inner = context.child(key)

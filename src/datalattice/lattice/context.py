@@ -65,6 +65,7 @@ class MergeNotice:
         return len(own) == len(theirs) and all(same(a, b) for a, b in zip(own, theirs, strict=True))
 
     def __hash__(self) -> int:
+        # Without the keys: long foreign ones would be encoded for it, and equality compares them.
         return hash((type(self).__name__, len(self.path)))
 
     def __repr__(self) -> str:

@@ -50,10 +50,10 @@ EXACT_NAME_BYTES_MAX: Final = CHUNK_BYTES
 SHOWN_CHARS: Final = 100
 """Most characters of a name that an error shows."""
 
-_MARK: Final = b"\xff"
+_MARK: Final = b"\xff"  # a byte that UTF-8 never contains
 _HASH_BYTES: Final = INDEX_KEY_BYTES - HEAD_BYTES - len(_MARK)
-_KEY_BYTES_MAX: Final = EXACT_NAME_BYTES_MAX + INDEX_KEY_BYTES - HEAD_BYTES
-_SURELY_SHORT: Final = INDEX_KEY_BYTES // 4
+_KEY_BYTES_MAX: Final = EXACT_NAME_BYTES_MAX + INDEX_KEY_BYTES - HEAD_BYTES  # of a made key
+_SURELY_SHORT: Final = INDEX_KEY_BYTES // 4  # a character has at most four bytes
 
 
 def _made_of(name: bytes) -> bytes:

@@ -164,6 +164,7 @@ class EntryOrder:
     """The elements of a container's entries; subclasses define those of one entry."""
 
     def __init__(self) -> None:
+        # The greatest element of subtrees of one side, by hash: it depends on the subtree alone.
         self._known: Final[dict[bytes, Element | None]] = {}
 
     def entry(

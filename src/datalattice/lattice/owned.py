@@ -103,6 +103,7 @@ class SignedLattice(Lattice):
         if not _is_by_owner(other, context):
             context.report(EntryDropped(context.path, NOT_OWNER))
             return own
+        # The shape last: the value is loaded only for this.
         if not self.inner.check_foreign(other.value):
             context.report(EntryDropped(context.path))
             return own

@@ -175,6 +175,7 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
         # A Vector grows at its end, so the position behind the last element is allowed.
         return container.append(new) if at == len(container) else container.set(at, new)
     if isinstance(container, List):
+        # A List is rebuilt, since it has no operation that replaces one element.
         items = list(container)
         at = _position(key, len(items))
         if same(items[at], new):

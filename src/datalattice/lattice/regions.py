@@ -113,6 +113,7 @@ def root_contains(root: Value, other: Value) -> bool:
         # Without a lattice nothing can be merged, so only equality proves that nothing is lost.
         if not is_known and not (key in root and same(root.get(key), value)):
             return False
+    # A merge that leaves one of two values out may still return `root` itself.
     forks: list[MergeNotice] = []
 
     def note(report: MergeNotice) -> None:

@@ -425,8 +425,11 @@ class StoreReader(Store):
         self.refresh()
         removed = self._removed()
         numbers = segment_numbers(self._folder)
-        is_known = isinstance(removed, RemovedRecord) and removed.begin
         last = last_collection(self.notes)
+        collected_ms = last["time_ms"]
+        # Without the note, the record of removed cells has the time; it begins at 0 if empty.
+        if not collected_ms and isinstance(removed, RemovedRecord) and removed.begin:
+            collected_ms = removed.time_ms
         return StoreStats(
             cells=self._index.count(),
             bytes=self.size_bytes(),
@@ -435,8 +438,7 @@ class StoreReader(Store):
             roots=len(self.history.entries()),
             pins=len(self.pins.all()),
             leases=len(self.pins.leases()),
-            collected_ms=last["time_ms"]
-            or (removed.time_ms if is_known and isinstance(removed, RemovedRecord) else None),
+            collected_ms=collected_ms,
             dead_left=last["dead_left"] or 0,
         )
 
