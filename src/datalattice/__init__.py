@@ -6,8 +6,8 @@
         node.queue("log").offer("hello")
         node.database("shop")["opened"] = True
 
-Each name is looked up in its package when it is first asked for, so that importing one part does
-not load the others. What is not here is imported from its package: `datalattice.cells`, `lattice`,
+Each name is imported from its package at its first use, so that importing one part does not load
+the others. All other names are imported from their packages: `datalattice.cells`, `lattice`,
 `cursors`, `store`, `node`, `errors`.
 """
 

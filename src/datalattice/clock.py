@@ -79,7 +79,7 @@ def next_stamp(now_ms: int, after_ms: int) -> int:
 
     Raises: UsageError: the result does not fit in 64 bits.
     """
-    # Later than what it replaces, or it would not win.
+    # Of two stamps the greater wins, so a clock that was set back must not make a smaller one.
     return checked_stamp(max(now_ms, after_ms + 1))
 
 
@@ -114,12 +114,12 @@ HLC_ZERO: Final = Hlc(0, 0)
 
 def tick(last: Hlc, now_ms: int) -> Hlc:
     """Return the stamp of a local event, greater than `last`."""
-    # A clock set back must not make an earlier stamp.
+    # A clock that was set back or stands still counts on from the last stamp.
     return Hlc(now_ms, 0) if now_ms > last.wall else last.after()
 
 
 def update(last: Hlc, received: Hlc, now_ms: int) -> Hlc:
-    """Return a clock's stamp once it has seen `received`, greater than both."""
+    """Return the next stamp of a clock that has seen `received`: greater than `last` and it."""
     # The wall clock is ahead of both: the counter begins again.
     if now_ms > last.wall and now_ms > received.wall:
         return Hlc(now_ms, 0)

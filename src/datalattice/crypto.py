@@ -67,44 +67,46 @@ try:
 except ImportError:  # not compiled
     _signatures = None  # type: ignore[assignment]
 
+# Bytes of a public key, a seed, a signature (RFC 8032) and a seal (`KeyPair.seal`).
 PUBLIC_KEY_BYTES = 32
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
 SEAL_BYTES = 32
 
 VERIFIED_PER_THREAD = 64
-"""Signatures that are worth a thread of their own: starting one costs about as much as two."""
+"""Signatures for each thread that is started: a start costs as much as verifying two."""
 
 _PROCESSORS = os.cpu_count() or 1
-# libsodium's function for the compiled loop: libsodium is loaded, and this calls the same code.
+# The compiled loop calls libsodium's function by its address: the code that `verify_strict` calls.
 _OPEN_ADDRESS: Final = int(
     _sodium.ffi.cast("uintptr_t", _sodium.ffi.addressof(_sodium.lib, "crypto_sign_open"))
 )
-# Keeps these keys apart from all other uses of the seed.
+# BLAKE3's key derivation: keys of another context are unrelated to these.
 _SEAL_CONTEXT = "datalattice 2026 KeyPair.seal"
 
 
 HASH_LANES: Final = _LANES
-"""How many messages are hashed side by side at will: 1 to 8; none where it is not compiled."""
+"""The values of `lanes` that `sha3_256_many` accepts, from 1 to 8; empty if not compiled."""
 
-# Names for the functions themselves: a call of Python in between would cost as much as a round.
+# The functions themselves, without a wrapper: a Python call costs as much as a round of the hash.
 sha3_256: Final = _sha3_256
 """Returns the 32-byte SHA3-256 hash (FIPS 202) of bytes."""
 
 sha3_256_many: Final = _sha3_256_many
-"""Returns the SHA3-256 hash of each of some messages, in order. Messages that are there together
-are hashed side by side, in as many lanes as the processor has: that takes a fourth of the time."""
+"""Returns the SHA3-256 hashes of messages, in their order. Where it is compiled, messages are
+hashed side by side in the processor's vector lanes, in a fourth of the time."""
 
 sha3_256_sorted: Final = _sha3_256_sorted
-"""Sorts rows of a key and anything else by the SHA3-256 hash of their keys.
+"""Sorts rows, each a key and a payload, by the SHA3-256 hash of their keys.
 
-Takes the rows end to end, and the end of the key and of the row of each. Returns (the hashes in
-increasing order, the rows in this order, their ends, the number of each among those that came
-in), all end to end. Of rows with equal keys, the last alone. Numbers are 8 bytes, little-endian."""
+Takes the rows end to end, and for each row the end of its key and its own end. Returns four byte
+strings: the hashes in increasing order, the rows in that order, the ends of the rows, and the index
+of each row in the input. Of rows with equal keys, only the last is returned. Numbers are 8 bytes,
+little-endian."""
 
 
 BLAKE3: Final = _blake3
-"""Makes the object whose `digest` is the BLAKE3 hash of bytes, for compiled code to call."""
+"""The constructor of a BLAKE3 hasher, for compiled code that calls `digest` itself."""
 
 
 def blake3(data: bytes) -> bytes:
@@ -119,7 +121,7 @@ def siphash(key: bytes, data: bytes) -> bytes:
 
 
 class Blake3:
-    """A BLAKE3 hash of bytes that come in parts."""
+    """The BLAKE3 hash of bytes that arrive in parts."""
 
     __slots__ = ("_hasher",)
 
@@ -162,7 +164,7 @@ class SeededEntropy:
         """Return the next `count` bytes of the stream."""
         out = b""
         while len(out) < count:
-            # Counter mode: each block hashes another text.
+            # Counter mode: each block is the hash of the seed and its number.
             out += sha3_256(f"datalattice-entropy:{self._seed}:{self._counter}".encode())
             self._counter += 1
         return out[:count]
@@ -203,11 +205,11 @@ class KeyPair:
     def seal(self, message: bytes) -> bytes:
         """Return the 32-byte keyed hash of `message`, which only the holder of the seed can make.
 
-        For what this key pair itself checks later, at a twentieth of the cost of a signature.
+        Use it where the same key pair checks later: it costs a twentieth of a signature.
         """
         key = self._seal_key
         if key is None:
-            # A key of its own: the seed itself serves signatures only.
+            # A derived key: the seed itself is used for signatures only.
             key = _blake3(self.seed, derive_key_context=_SEAL_CONTEXT).digest()
             self._seal_key = key
         return _blake3(message, key=key).digest()
@@ -268,9 +270,9 @@ class KeyRing:
 
 
 class Secret(str):
-    """A text that is not shown: what prints, joins or encodes it gets `***`. `reveal` returns it.
+    """A text that code which prints, joins or encodes it sees as `***`; `reveal` returns it.
 
-    As a string it is `***`, so it stays hidden in JSON, in joined texts and in logs, too.
+    As a string it is `***`, so that it is hidden in JSON, in joined texts and in logs, too.
     """
 
     __slots__ = ("_text",)
@@ -290,9 +292,9 @@ class Secret(str):
         return "***"
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Secret):  # a plain text is never compared with one in the open
+        if not isinstance(other, Secret):  # a plain str equals `***` at most, never the text
             return False
-        # In constant time: how long it takes tells nothing of the text.
+        # In constant time, so that the duration reveals nothing about the text.
         return hmac.compare_digest(self._bytes(), other._bytes())
 
     def __ne__(self, other: object) -> bool:
@@ -315,24 +317,23 @@ NO_KEYS: Final = KeyRing()
 def verify_strict(public_key: bytes, signature: bytes, message: bytes) -> bool:
     """Return whether `signature` is the signature of `message` by `public_key`.
 
-    Refuses what lets two messages share a signature, or one have two: a key or an R of small
-    order, a key that is not reduced, an S that is not below the group order.
+    Refuses keys and signatures with which two messages share a signature, or one message has two:
+    a key or an R of small order, a key that is not reduced, an S that is not below the group order.
     """
-    # A caller may pass bytes of any length; these are the only ones that can verify.
+    # A peer may send keys and signatures of any length; libsodium's binding raises for others.
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
-        bindings.crypto_sign_open(signature + message, public_key)  # libsodium checks all of it
+        bindings.crypto_sign_open(signature + message, public_key)  # makes all these checks
     except CryptoError:
         return False
     return True
 
 
 def first_unverified(signed: Sequence[tuple[bytes, bytes, bytes]]) -> int | None:
-    """Return the index of the first (public key, signature, message) that is not verified strictly.
+    """Return the index of the first (public key, signature, message) that fails `verify_strict`.
 
-    None: all are. Many are shared between this thread and others, so that as many threads verify
-    as there are processors.
+    None: all pass. Many signatures are verified by as many threads as there are processors.
     """
     return verification(signed)()
 
@@ -341,33 +342,33 @@ class Verification(Protocol):
     """Signatures that any number of threads verify together."""
 
     def assist(self) -> None:
-        """Verify what no thread has begun; return once nothing is left to begin."""
+        """Verify signatures until each is taken by some thread."""
 
     def finish(self) -> int | None:
-        """Verify the rest; return the first index that is not verified, or None."""
+        """Verify the rest; return the index of the first that fails, or None."""
 
 
 class PlainVerification:
-    """Signatures that any number of threads verify together, where nothing is compiled.
+    """`Verification` in pure Python.
 
-    The compiled one takes the interpreter's lock once for many, and this one for each.
+    It takes the interpreter's lock for each signature; the compiled class, once for many.
     """
 
     def __init__(self, _function: int, signed: list[tuple[bytes, bytes, bytes]], /) -> None:
-        """Begin nothing yet. function: what the compiled one calls."""
+        """Hold the signatures; no thread verifies yet. _function: for the compiled class alone."""
         self._signed = signed
         self._changed = threading.Condition()
-        self._next = 0  # the first that no thread has begun
+        self._next = 0  # the first that no thread has taken
         self._running = 0
         self._unverified: list[int] = []
         self._error: BaseException | None = None
 
     def assist(self) -> None:
-        """Verify what no thread has begun; return once nothing is left to begin."""
+        """Verify signatures until each is taken by some thread."""
         while True:
             with self._changed:
                 index = self._next
-                # Begun in order, so the least index of all that are found is the first.
+                # Taken in order, so the least index among the failures is the first of all.
                 if index >= len(self._signed) or self._unverified or self._error:
                     return
                 self._next += 1
@@ -385,33 +386,33 @@ class PlainVerification:
                 self._changed.notify_all()
 
     def finish(self) -> int | None:
-        """Verify the rest; return the first index that is not verified, or None."""
+        """Verify the rest; return the index of the first that fails, or None."""
         self.assist()
         with self._changed:
-            self._changed.wait_for(lambda: not self._running)  # what other threads have begun
+            self._changed.wait_for(lambda: not self._running)  # other threads finish theirs
         if self._error is not None:
             raise self._error
         return min(self._unverified, default=None)
 
 
 class _Assistants:
-    """Threads that verify with those that ask for it: one less than there are processors.
+    """Threads that verify beside their callers: at most one less than there are processors.
 
-    Each goes on with what another caller has asked for once nothing is left of the first, so
-    that no processor is idle while a caller waits for the disk.
+    A thread takes the oldest open work, then the next, so that processors stay busy while a
+    caller waits for the disk. It ends when no work is open.
     """
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Begin with no work and no threads."""
+        """Start with no work and no threads."""
         self._lock = threading.Lock()
         self._open: list[Verification] = []
         self._running = 0
 
     def add(self, work: Verification, most: int) -> None:
-        """Have work done; most: threads that are worth it."""
+        """Open work to the threads, and start up to `most` of them."""
         with self._lock:
             count = min(_PROCESSORS - 1 - self._running, most)
             if _PROCESSORS > 1 and most > 0:
@@ -420,12 +421,12 @@ class _Assistants:
         for _ in range(count):
             try:
                 threading.Thread(target=self._assist).start()
-            except RuntimeError:  # no thread is to be had: the caller verifies alone
+            except RuntimeError:  # the system has no more threads: the caller verifies alone
                 with self._lock:
                     self._running -= 1
 
     def remove(self, work: Verification) -> None:
-        """Begin nothing more of it."""
+        """Close work: no further thread takes it."""
         with self._lock:
             self._open = [one for one in self._open if one is not work]
 
@@ -441,7 +442,7 @@ class _Assistants:
 
 
 _assistants: Final = _Assistants()
-# A forked child has none of the threads, and may have been forked while one held the lock.
+# A forked child has none of these threads, and the lock may have been held at the fork.
 os.register_at_fork(after_in_child=_assistants.begin)
 _begin: Callable[[int, list[tuple[bytes, bytes, bytes]]], Verification] = getattr(
     _signatures, "Verification", PlainVerification
@@ -449,13 +450,13 @@ _begin: Callable[[int, list[tuple[bytes, bytes, bytes]]], Verification] = getatt
 
 
 def verification(signed: Sequence[tuple[bytes, bytes, bytes]]) -> Callable[[], int | None]:
-    """Begin to verify (public key, signature, message) strictly, as far as processors are free.
+    """Start to verify (public key, signature, message) strictly, in threads on free processors.
 
-    Returns: a function that verifies the rest in the thread that calls it, once. It returns the
-             index of the first one that is not verified; None: all are.
+    Returns: a function to be called once: it verifies the rest in its thread and returns the index
+             of the first that fails; None: all pass.
     """
     work = _begin(_OPEN_ADDRESS, list(signed))
-    # Few signatures are verified by the caller alone.
+    # The caller's thread is one of them: below twice `VERIFIED_PER_THREAD` it verifies alone.
     _assistants.add(work, len(signed) // VERIFIED_PER_THREAD - 1)
 
     def finish() -> int | None:
@@ -467,11 +468,11 @@ def verification(signed: Sequence[tuple[bytes, bytes, bytes]]) -> Callable[[], i
     return finish
 
 
-@lru_cache(1_024)  # a slot is decoded several times on its way in, each time as a new object
+@lru_cache(1_024)  # a received slot is decoded several times, each time as a new object
 def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Return `verify_strict(public_key, signature, message)`, from a cache where it is known.
+    """Return `verify_strict(public_key, signature, message)`, cached.
 
-    `message` should be short: a hash or an encoded reference.
+    The cache keeps `message`: pass a short one, such as a hash or an encoded reference.
     """
     return verify_strict(public_key, signature, message)
 
@@ -479,9 +480,9 @@ def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
 def verify_lenient(public_key: bytes, signature: bytes, message: bytes) -> bool:
     """Return whether the signature satisfies RFC 8032, small-order points included.
 
-    For records whose signer is known beforehand, where other implementations check no more.
+    For records of a known signer that other implementations check in this way.
     """
-    # Loaded here: few programs read foreign records, and OpenSSL takes a while to load.
+    # Imported here: few programs read such records, and loading OpenSSL is slow.
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
 

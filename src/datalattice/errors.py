@@ -1,8 +1,8 @@
 """Errors: the full hierarchy, grouped by who must act.
 
 Every class has a stable `code`, a short word that other surfaces (CLI exit codes, REST, gRPC) map
-to their own statuses. Decoders raise `PeerError` and its subclasses without a peer; the session
-that knows the peer fills it in.
+to their own statuses. Decoders raise `PeerError` and its subclasses without a peer; the connection
+sets `peer`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NoSuchPath(UsageError):
 
 
 class AlreadyExists(UsageError):
-    """A path that is to be created exists already."""
+    """The path to create exists already."""
 
     code = "already-exists"
 
@@ -86,12 +86,12 @@ class TypeMismatch(UsageError, TypeError):
         self._reason: str | None = None if path is None else text
 
     def below(self, *steps: object) -> TypeMismatch:
-        """Return this error for a value that holds the refused one at `steps`.
+        """Return this error for a container that holds the refused value at `steps`.
 
-        An error that is not about a part of a value is returned unchanged.
+        An error made without a path is returned unchanged.
         """
-        if self._reason is None:
-            return self  # its text begins with no path, so none can be put before it
+        if self._reason is None:  # the text has no path that could be extended
+            return self
         return TypeMismatch(self._reason, (*steps, *self.path))
 
 
@@ -117,25 +117,25 @@ class NotContained(UsageError):
 
 
 class Conflict(UsageError):
-    """What the call expected to find has been changed by another call meanwhile."""
+    """Another call has changed the state that this call expected."""
 
     code = "conflict"
 
 
 class RequestReused(Conflict):
-    """The id of an earlier request came with another request."""
+    """A request has the id of an earlier, different request."""
 
     code = "request-reused"
 
 
 class FileLocked(Conflict):
-    """A file is locked by another caller, or the token of the lock was not shown."""
+    """Another caller holds a lock on the file, or the call lacks the token of the lock."""
 
     code = "locked"
 
 
 class StaleToken(UsageError):
-    """A stream cannot go on from this position: what follows is gone, or the run has ended."""
+    """A stream cannot resume here: the items behind it are gone, or the node has started again."""
 
     code = "stale-token"
 
@@ -146,13 +146,16 @@ class UnsupportedOperation(UsageError):
     code = "unsupported"
 
 
-# --- missing data: acquire the cells and retry ----------------------------------------------
+# --- the venue: read the text of the job ----------------------------------------------------
 
 
 class OperationFailed(DataLatticeError):
-    """An operation of a venue failed: its job ended otherwise than COMPLETE, with this text."""
+    """A job of a venue ended in a status other than COMPLETE; the text is the job's error."""
 
     code = "operation-failed"
+
+
+# --- missing data: acquire the cells and retry ----------------------------------------------
 
 
 class MissingData(DataLatticeError):
@@ -175,7 +178,7 @@ class MissingData(DataLatticeError):
 
 
 class PeerError(DataLatticeError):
-    """A peer sent something illegal. `peer` is None until the session fills it in."""
+    """A peer sent invalid data. `peer` names it; None until the connection sets it."""
 
     code = "peer"
 
@@ -185,7 +188,6 @@ class PeerError(DataLatticeError):
 
     def __str__(self) -> str:
         text = super().__str__()
-        # The session adds the peer: decoders do not know it.
         return text if self.peer is None else f"{text} (peer {self.peer})"
 
 
@@ -202,13 +204,13 @@ class BadSignature(PeerError):
 
 
 class LimitExceeded(PeerError):
-    """Something is larger, deeper or more frequent than a named limit allows."""
+    """Data is larger, deeper or more frequent than a named limit allows."""
 
     code = "limit"
 
 
 class WorkExceeded(LimitExceeded):
-    """A foreign value costs more work than its size allows; the costly part is dropped."""
+    """Merging a foreign value costs more than its size pays for; the costly part is dropped."""
 
     code = "work-exceeded"
 
@@ -229,7 +231,7 @@ class Unauthorized(DataLatticeError):
 
 
 class Unauthenticated(DataLatticeError):
-    """A credential is missing where one is required, or the one that was shown is not valid."""
+    """A required credential is missing, or the given one is invalid."""
 
     code = "unauthenticated"
 
@@ -238,7 +240,7 @@ class Unauthenticated(DataLatticeError):
 
 
 class StoreError(DataLatticeError):
-    """The store cannot do what was asked; an operator must act."""
+    """The store cannot serve the call until an operator acts."""
 
     code = "store"
 
@@ -282,9 +284,9 @@ class StoreVersion(StoreError):
 class DataLoss(DataLatticeError):
     """Records that a reader still needs are gone; an operator decides whether to skip them.
 
-    Shapes: lost: the offsets of truncated records, a range for each partition. forked: the offsets
-            at which partitions no longer hold the log that was read before. Both are empty where
-            the loss is not of queue records.
+    Shapes: lost: the offsets of truncated records, a range for each partition. forked: for each
+            partition whose log was replaced, the first offset that differs from what was read.
+            Both are empty if the lost data is not in queues.
     """
 
     code = "data-loss"
@@ -328,7 +330,7 @@ class IdentityCloned(Unavailable):
 
 
 class Timeout(Unavailable):
-    """No answer within the stated time."""
+    """No answer came within the stated time."""
 
     code = "timeout"
 
@@ -340,7 +342,7 @@ class ConsumerBusy(Unavailable):
 
 
 class OutcomeUnknown(Unavailable):
-    """A write may or may not have happened: the answer was lost, and looking did not tell."""
+    """A write may or may not have happened: its answer was lost, and the root does not show it."""
 
     code = "outcome-unknown"
 
@@ -352,7 +354,7 @@ class Backpressure(Unavailable):
 
 
 class RateLimited(Backpressure):
-    """A caller makes more calls than allowed. `retry_s`: seconds until the next may pass."""
+    """A caller makes more calls than allowed. `retry_s`: seconds until the next is accepted."""
 
     code = "rate-limited"
 
@@ -362,6 +364,6 @@ class RateLimited(Backpressure):
 
 
 class Draining(Unavailable):
-    """The daemon is being stopped and takes no new calls."""
+    """The doors of the node are closing and accept no new calls."""
 
     code = "draining"

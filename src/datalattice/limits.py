@@ -127,15 +127,15 @@ class ChargeLimits(NamedTuple):
     """Ticks available to each merge of a sender in good standing: 10 MB of zeros are a few cells,
     yet take 40 ms to hash."""
     wanted_credit: int = 500_000
-    """The same for a wanted peer."""
+    """Ticks available to each merge of a wanted peer."""
     exceeded_start: int = 200
-    """The same after a merge that exceeded its budget, for `exceeded_ms`."""
+    """Ticks available to each merge for `exceeded_ms` after one that exceeded its budget."""
     exceeded_ms: int = 600_000
     """Duration of the reduced credit."""
     brought_max: int = 25_000_000
     """Most ticks saved from bytes received since the last merge: 100 MB of short entries."""
     message: int = 40
-    """Fixed cost of a message, since the smallest costs nothing otherwise."""
+    """Fixed cost of a message: the smallest ones would be free otherwise."""
     commit: int = 100
     """Cost of a commit: storing and announcing the merged value."""
     unsound_max: int = 8

@@ -6,16 +6,16 @@
 
     Put(key=b"k").encode()          Put.decode(data).key
 
-A subclass of `Message` is a frozen dataclass, made one with its first message. The kind of a field
-follows its type: `bytes`, `str`, `bool`, `float` (double), an `IntEnum`, another message, or `int`
-with `Field(n, "uint32")`. A tuple is a repeated field, `X | None` a field with presence: a member
-of a oneof, `Field(n, oneof="op")`, a message, or an optional scalar. `Field(n, codec=...)` keeps
-another type as bytes; None is absent.
+A subclass of `Message` is a frozen dataclass; the first instance makes it one. The type of a field
+determines its kind: `bytes`, `str`, `bool`, `float` (double), an `IntEnum`, another message, or
+`int` with `Field(n, "uint32")`. A tuple is a repeated field, `X | None` a field with presence: a
+member of a oneof, `Field(n, oneof="op")`, a message, or an optional scalar. `Field(n, codec=...)`
+stores a value of another type as bytes; None is absent.
 
 Signed bytes need one encoding (proto3): fields by ascending number, scalar defaults left out, a
-chosen member of a oneof written even when it is empty. Decoding reads every proto3 encoding of the
-message: fields in any order, unknown ones skipped, the last of a repeated scalar counts, embedded
-messages given twice are merged.
+chosen member of a oneof written even when it is empty. Decoding accepts every proto3 encoding of
+the message: fields in any order, unknown fields skipped, the last one of a scalar that comes twice,
+embedded messages that come twice merged.
 
 Length: encoding, decoding and descriptors share the declarations.
 
@@ -40,6 +40,7 @@ MESSAGE_DEPTH_MAX: Final = 100
 VARINT_BYTES_MAX: Final = 10  # 64 bits in digits of 7
 FIELD_NUMBER_MAX: Final = 2**29 - 1
 
+# Wire types: the low three bits of a tag.
 VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH: Final = 2
@@ -70,19 +71,19 @@ _DEFAULTS: Final[dict[str, object]] = {"bytes": b"", "string": "", "bool": False
 
 
 class FieldCodec(Protocol):
-    """How values of a type that protobuf does not have are kept in a field of bytes."""
+    """Converts values of a type that protobuf lacks to and from the bytes of a field."""
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of a value. Raises: TypeError, ValueError: it is none of this type."""
+        """Return the bytes of a value. Raises: TypeError, ValueError: it has another type."""
 
     def decode(self, data: bytes) -> Any:
         """Return the value. Raises: BadFormat."""
 
 
 class Field(NamedTuple):
-    """Number of a field, the kind of an int, the oneof it is a member of, its codec.
+    """The declaration of a field: its number, the kind of an int, its oneof, its codec.
 
-    json: its name in JSON, where that is not the field's own.
+    json: its name in JSON, "" for the name of the field.
     """
 
     number: int
@@ -97,7 +98,7 @@ class FieldInfo(NamedTuple):
 
     kind: a key of the protobuf types: "bytes", "string", "bool", "double", "uint32", "uint64",
           "int32", "int64", "enum" or "message". type: the class of an enum or message, else None.
-    codec: of a field of kind "bytes" that holds values of another type, None for an absent one.
+    codec: of a field of kind "bytes" that holds values of another type, else None.
     """
 
     name: str
@@ -115,7 +116,7 @@ class FieldInfo(NamedTuple):
 class Message:
     """Base of all messages: `class Put(Message, name="package.Put")` with annotated fields.
 
-    Declare messages at the level of a module: their annotations are resolved there.
+    Declare messages at module level: their annotations are resolved in the module.
     """
 
     full_name: ClassVar[str]
@@ -126,17 +127,18 @@ class Message:
         cls.full_name = name
         cls._layout = None  # resolved at the first use: annotations may name later classes
         named = [one for one in cls.__mro__[:-1] if getattr(one, "full_name", "")]
-        if len(named) > 1:  # derived from another message: it would have that one's `__init__`
+        if len(named) > 1:  # it would inherit `__init__` of the message that it derives from
             for one in reversed(named):
                 if "__init__" not in vars(one):
                     dataclasses.dataclass(frozen=True)(one)
 
     def __init__(self, *args: object, **fields: object) -> None:
-        """Initialise the first message of a class; the class makes the others by itself."""
+        """Initialise the first message of a class and give the class its own `__init__`."""
         _complete(type(self))
         type(self).__init__(self, *args, **fields)
 
-    # Not those of a frozen dataclass, which name the class that was made one: the twin.
+    # Defined here, since those of a frozen dataclass compare with the class they were made for:
+    # the twin in `_complete`.
     def __setattr__(self, name: str, value: typing.Never) -> typing.Never:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
 
@@ -144,11 +146,11 @@ class Message:
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the fields; without any, too, so that `__setstate__` sees every copy."""
+        """Return the fields; never None, so that every copy goes through `__setstate__`."""
         return self.__dict__
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Take the fields of a copied or unpickled message, of which no other was made yet."""
+        """Set the fields of a copied or unpickled message; it may be the first of its class."""
         if "__init__" not in vars(type(self)):
             _complete(type(self))
         self.__dict__.update(state)
@@ -181,11 +183,11 @@ class Message:
 
 def _complete(cls: type[Message]) -> None:
     """Make a message class a frozen dataclass."""
-    # A command imports hundreds of messages and makes a few; to make a class a dataclass takes
-    # longer than to import it. Threads may come here at once, and a process may fork meanwhile: a
-    # twin is made a dataclass, and gives what it got, its `__init__` last. It has the methods that
-    # a dataclass leaves as they are, such as a `__repr__` that shows no secret.
-    # From a copy, since another thread may be giving the class what it got.
+    # At the first instance: a command imports hundreds of messages and makes a few, and making a
+    # class a dataclass takes longer than importing it. Threads may come here at once, and the
+    # process may fork meanwhile, so a twin becomes the dataclass and its methods are copied to the
+    # class, `__init__` last. The twin starts with the methods that a dataclass keeps, such as a
+    # `__repr__` that hides a secret; from a copy of `vars`, as another thread may add to it.
     own = {
         name: value
         for name, value in vars(cls).copy().items()
@@ -203,9 +205,9 @@ _M = TypeVar("_M", bound=Message)
 
 
 class RpcMethod(NamedTuple):
-    """A method of a service.
+    """A method of a gRPC service.
 
-    is_stream: it answers with any number of messages. is_upload: it takes any number.
+    is_stream: the answer is any number of messages. is_upload: the request is.
     """
 
     name: str
@@ -239,7 +241,7 @@ def _layout_of(cls: type[Message]) -> _MessageLayout:
             if typing.get_origin(hint) is typing.Annotated
         ]
         fields.sort(key=lambda field: field.number)
-        # The second would overwrite the first when read.
+        # Decoding finds fields by number, so the second would hide the first.
         if len({field.number for field in fields}) != len(fields):
             raise UsageError(f"{cls.full_name}: two fields have the same number")
         found = cls._layout = _MessageLayout(tuple(fields))
@@ -250,7 +252,7 @@ def _declared(cls: type[Message], name: str, hint: Any) -> FieldInfo:
     given, mark = typing.get_args(hint)[:2]
     where = f"{cls.full_name}.{name}"
     if hasattr(Message, name):
-        raise UsageError(f"{where}: `{name}` is a method of every message; take another name")
+        raise UsageError(f"{where}: every message has a method `{name}`; use another name")
     if not isinstance(mark, Field) or not 1 <= mark.number <= FIELD_NUMBER_MAX:
         raise UsageError(f"{where}: annotate it with Field(number), number from 1 to 2**29 - 1")
     repeated, presence = typing.get_origin(given) is tuple, mark.codec is not None
@@ -259,15 +261,15 @@ def _declared(cls: type[Message], name: str, hint: Any) -> FieldInfo:
     elif mark.codec is None and typing.get_origin(given) in {typing.Union, types.UnionType}:
         options = [option for option in typing.get_args(given) if option is not type(None)]
         if len(options) != 1:
-            raise UsageError(f"{where}: a union other than `X | None`")
+            raise UsageError(f"{where}: the only union accepted is `X | None`, got {given}")
         presence, given = True, options[0]
-    # What a codec keeps is bytes to protobuf, whatever it is to Python.
+    # To protobuf, the value of a codec is bytes.
     kind, of = ("bytes", None) if mark.codec else _kind(given, mark.kind, where)
-    # Packed scalars are never signed here, so this codec has one form for repeated fields.
+    # No message needs repeated scalars, whose packed form would be a second encoding.
     if repeated and kind not in {"bytes", "string", "message"}:
-        raise UsageError(f"{where}: only bytes, str and messages can be repeated")
+        raise UsageError(f"{where}: only bytes, str and messages can be repeated, got {kind}")
     if (mark.oneof or kind == "message") and not (presence or repeated):
-        raise UsageError(f"{where}: a message or member of a oneof is declared as `X | None`")
+        raise UsageError(f"{where}: declare a message or a member of a oneof as `X | None`")
     return FieldInfo(
         name, mark.number, kind, of, repeated, presence, mark.oneof, mark.codec, mark.json or name
     )
@@ -308,7 +310,8 @@ def _encode_into(out: bytearray, message: Message) -> None:
         chosen = [name for name in names if getattr(message, name) is not None]
         if len(chosen) > 1:  # a oneof has at most one member
             raise UsageError(
-                f"{message.full_name}: {' and '.join(chosen)} are both set, of oneof {oneof}"
+                f"{message.full_name}: set one member of the oneof {oneof}, got "
+                f"{' and '.join(chosen)}"
             )
     for field in layout.fields:
         value = getattr(message, field.name)
@@ -324,7 +327,7 @@ def _encode_into(out: bytearray, message: Message) -> None:
 
 def _is_default(value: Any) -> bool:
     """Return whether a scalar is its type's default: b"", "", False, 0 or 0.0, but not -0.0."""
-    if value or value is None:  # None is no default: it fails as a value of the wrong kind
+    if value or value is None:  # None goes on to `_put`, which refuses it by name
         return False
     return not isinstance(value, float) or not str(value).startswith("-")
 
@@ -335,7 +338,7 @@ def _put(out: bytearray, message: Message, field: FieldInfo, value: Any) -> None
         if field.codec is not None:
             body = field.codec.encode(value)
         elif kind == "bytes":
-            # Through a memoryview: `bytes(5)` would give five zeros.
+            # Through a memoryview, which refuses an int: `bytes(5)` is five zeros.
             body = bytes(memoryview(value))
         elif kind == "string":
             body = value.encode()
@@ -372,7 +375,7 @@ def _number(field: FieldInfo, value: Any) -> int:
     low, high = INT_RANGES.get(field.kind, INT_RANGES["int32"])
     if not low <= value <= high:
         raise ValueError
-    # Negative numbers are written as 64-bit two's complement, also those of 32 bits.
+    # Negative numbers of 32 bits, too, are written as 64-bit two's complement (proto3).
     return int(value) & (2**64 - 1)
 
 
@@ -382,10 +385,10 @@ def _number(field: FieldInfo, value: Any) -> int:
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the varint at `at`, reduced to 64 bits, and the position behind it.
 
-    Raises: BadFormat: it does not end within the data or within ten bytes.
+    Raises: BadFormat: it ends neither within the data nor within ten bytes.
     """
     value = shift = 0
-    # Ten bytes hold 64 bits; more are an attack or damage.
+    # Ten bytes hold 64 bits: a longer one is damaged or hostile.
     for position in range(at, min(at + VARINT_BYTES_MAX, len(data))):
         digit = data[position]
         value |= (digit & 0x7F) << shift
@@ -408,7 +411,9 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         tag, at = read_varint(data, at)
         number, wire = tag >> 3, tag & 7
         if not 1 <= number <= FIELD_NUMBER_MAX:
-            raise BadFormat(f"protobuf: field number {number} at byte {start}")
+            raise BadFormat(
+                f"protobuf: field number {number} at byte {start} is not from 1 to 2**29 - 1"
+            )
         if wire == VARINT:
             value, at = read_varint(data, at)
             yield number, wire, value
@@ -440,7 +445,7 @@ def _decode(cls: type[_M], data: bytes, depth: int) -> _M:
                 f"{cls.full_name}.{field.name}: wire type {wire} is not that of a {field.kind}"
             )
         if field.oneof:
-            # The last member of a oneof that is read counts.
+            # Of the members of a oneof, the last one in the data counts (proto3).
             for other in layout.members[field.oneof]:
                 if other != field.name:
                     values.pop(other, None)
@@ -456,7 +461,7 @@ def _decode(cls: type[_M], data: bytes, depth: int) -> _M:
             continue
         if field.repeated:
             values[field.name] = tuple(values[field.name])
-        elif field.kind == "message":  # decoded at the end, when all its parts are together
+        elif field.kind == "message":  # decoded at the end, when all its parts are joined
             values[field.name] = _value(cls, field, values[field.name], depth)
     return cls(**values)
 
@@ -481,14 +486,14 @@ def _value(cls: type[Message], field: FieldInfo, value: Any, depth: int) -> Any:
         except UnicodeDecodeError as error:
             raise BadFormat(f"{cls.full_name}.{field.name}: the string is not UTF-8") from error
     if kind == "bool":
-        return value != 0  # any number but zero is true
+        return value != 0
     if kind == "double":
         return struct.unpack("<d", value)[0]
     return _reduced(field, value)
 
 
 def _reduced(field: FieldInfo, value: int) -> int:
-    """Return a varint as a value of an int or enum field: the low bits count, as protobuf says."""
+    """Return a varint as a value of an int or enum field: its low bits, as in protobuf."""
     if field.kind == "uint64":
         return value
     if field.kind == "uint32":
@@ -502,7 +507,7 @@ def _reduced(field: FieldInfo, value: int) -> int:
     try:
         known: int = field.type(value)
     except ValueError:
-        return value  # an enum of proto3 is open: a later version may know this number
+        return value  # enums of proto3 are open: a later version may have named this number
     return known
 
 
@@ -510,9 +515,9 @@ def _reduced(field: FieldInfo, value: int) -> int:
 
 
 def descriptor_set(*classes: type[Message]) -> bytes:
-    """Return a FileDescriptorSet with one file for each package of `classes` and what they use.
+    """Return a FileDescriptorSet: a file for each package of `classes` and the messages they use.
 
-    A file stands behind those that it depends on.
+    Each file follows the files that it depends on.
     Raises: UsageError: packages depend on each other.
     """
     found: dict[str, type[Any]] = {}
@@ -545,8 +550,8 @@ def descriptor_set(*classes: type[Message]) -> bytes:
 def service_descriptor(service: str, methods: Iterable[RpcMethod]) -> bytes:
     """Return a FileDescriptorSet with one file, which declares a service by its full name.
 
-    It depends on the files that `descriptor_set` makes of the messages. Two sets one after the
-    other are the set of all their files.
+    The file depends on those that `descriptor_set` returns for the messages; the two byte strings
+    joined are one set.
     """
     package, _, name = service.rpartition(".")
     known = list(methods)
@@ -557,7 +562,7 @@ def service_descriptor(service: str, methods: Iterable[RpcMethod]) -> bytes:
     }
     declared = _entry(1, name.encode())
     for method in known:
-        # A leading dot: full names in descriptors do not depend on their package.
+        # A leading dot marks a full name; others are relative to the package.
         body = _entry(1, method.name.encode())
         body += _entry(2, f".{method.request.full_name}".encode())
         body += _entry(3, f".{method.answer.full_name}".encode())
@@ -576,7 +581,7 @@ def _used_by(package: str, classes: list[type[Message]]) -> set[str]:
 
 
 def enum_name(cls: type[Message], enum: type[IntEnum]) -> str:
-    """Return the full name of an enum: it stands in the package of the message that uses it."""
+    """Return the full name of an enum: the package of the message that uses it, and its name."""
     return f"{cls.full_name.rpartition('.')[0]}.{enum.__name__}"
 
 
@@ -611,7 +616,8 @@ def _message_descriptor(cls: type[Message]) -> bytes:
     """Return a DescriptorProto: 1 name, 2 fields, 8 oneofs."""
     fields = cls.declared()
     oneofs = list(dict.fromkeys(field.oneof for field in fields if field.oneof))
-    # An optional scalar is a member of a oneof of its own, behind the declared ones.
+    # "Synthetic oneofs" (proto3): each optional scalar is the one member of its own, behind the
+    # declared oneofs.
     single = [f.name for f in fields if f.presence and not f.oneof and f.kind != "message"]
     out = _entry(1, cls.full_name.rpartition(".")[2].encode())
     for field in fields:

@@ -1,4 +1,4 @@
-"""Version: of this package, for what it tells others of itself."""
+"""Version: the version of this package, as printed and as sent to peers and callers."""
 
 from typing import Final
 

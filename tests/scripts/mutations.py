@@ -1130,7 +1130,7 @@ MUTATIONS: Final = (
     Mutation(
         "fire again what a copied schedule has",
         "service/venue/recovery.py",
-        "        if records.get(job_of_call(handle)) is not None:  # it has fired\n",
+        "        if records.get(job_of_call(handle)) is not None:  # the call has become a job\n",
         "        if False:\n",
         (
             VENUE + "test_recovery.py::"

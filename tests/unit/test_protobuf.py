@@ -171,7 +171,7 @@ def test_values_that_do_not_fit_are_refused_by_the_name_of_the_field(message: Ou
 
 
 def test_two_members_of_a_oneof_are_refused() -> None:
-    with pytest.raises(UsageError, match="left and right are both set, of oneof side"):
+    with pytest.raises(UsageError, match="set one member of the oneof side, got left and right"):
         Outer(left=b"", right=Inner()).encode()
 
 
@@ -300,8 +300,8 @@ class NoNumber(Message, name="demo.NoNumber"):
         (Bare, "demo.Bare.number: the type <class 'int'> is not"),
         (Twice, "two fields have the same number"),
         (Ints, "only bytes, str and messages can be repeated"),
-        (Reserved, "`decode` is a method of every message"),
-        (Member, "member of a oneof is declared as"),
+        (Reserved, "every message has a method `decode`; use another name"),
+        (Member, "declare a message or a member of a oneof as"),
         (NoNumber, "annotate it with Field"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Actions: all that a user can have a node do, each declared once for every door.
+"""Actions: everything that a user can ask of a node, each declared once for every door.
 
     from datalattice.actions import OfferRecords
 

@@ -1,4 +1,4 @@
-"""Actions on access: rules of who may do what, tokens, and the records of what was decided."""
+"""Actions on access: rules that give rights, tokens, and the audit of what was decided."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _RULE = "{scope}"
 
 
 class RightHolders(Message, name="datalattice.v1.RightHolders"):
-    """Who has a right: one of r, w, p, x and a. who: DIDs, `authenticated` or `public`.
+    """The holders of a right: one of r, w, p, x and a. who: DIDs, `authenticated` or `public`.
 
-    scope: of an answer: where the rule stands.
+    scope: in an answer, the scope whose rule this is.
     """
 
     right: Annotated[str, Field(1)] = ""
@@ -24,9 +24,9 @@ class RightHolders(Message, name="datalattice.v1.RightHolders"):
 
 
 class AccessRule(Message, name="datalattice.v1.AccessRule"):
-    """The rule of a scope, and for the other rights the rules above it that decide.
+    """The rule of a scope. inherited: the rights that the rules of scopes above it decide.
 
-    version: names the rule, for `if_match`; "" where the scope has no rule of its own.
+    version: the rule's version, for `if_match`; "" if the scope has no rule of its own.
     """
 
     scope: Annotated[str, Field(1)] = ""
@@ -37,9 +37,9 @@ class AccessRule(Message, name="datalattice.v1.AccessRule"):
 
 @action("policy.get", ActionKind.QUERY, "a", _RULE, GET("/access/{scope...}"))
 class GetPolicy(ActionRequest[AccessRule], name="datalattice.v1.GetPolicyRequest"):
-    """Return the rule of a scope, such as `lattice/kv/DID/shop`, and what it has from those above.
+    """Return the rule of a scope, such as `lattice/kv/DID/shop`, and what it inherits.
 
-    Rules are read and set by admins, and for its own data by an owner whose key the folder holds.
+    Admins read and set rules; an owner whose key the folder holds does so for its own data.
     """
 
     scope: Annotated[str, Field(1)] = ""
@@ -49,9 +49,9 @@ class GetPolicy(ActionRequest[AccessRule], name="datalattice.v1.GetPolicyRequest
 # rules on its own data" (docs/rest.md).
 @action("policy.put", ActionKind.EFFECT, "a", _RULE, PUT("/access/{scope...}"))
 class PutPolicy(ActionRequest[AccessRule], name="datalattice.v1.PutPolicyRequest"):
-    """Set the rule of a scope: for each right that it names, who has it. On disk when it returns.
+    """Set the rule of a scope: the holders of each right that it names. On disk when it returns.
 
-    Nobody has a right whose holders are empty. The rule of the scope above decides the others.
+    No holders: the right is given to no caller. The scopes above decide rights that are not named.
     if_match: the version that the rule must have, "" for no rule. Raises: Conflict: it has another.
     """
 
@@ -62,7 +62,7 @@ class PutPolicy(ActionRequest[AccessRule], name="datalattice.v1.PutPolicyRequest
 
 @action("policy.delete", ActionKind.EFFECT, "a", _RULE, DELETE("/access/{scope...}"))
 class DeletePolicy(ActionRequest[Empty], name="datalattice.v1.DeletePolicyRequest"):
-    """Remove the rule of a scope: those above decide again. Raises: NoSuchPath; Conflict."""
+    """Remove the rule of a scope: the scopes above decide again. Raises: NoSuchPath; Conflict."""
 
     scope: Annotated[str, Field(1)] = ""
     if_match: Annotated[str | None, Field(2)] = None
@@ -80,14 +80,14 @@ class IssuedToken(Message, name="datalattice.v1.IssuedToken"):
         return f"IssuedToken(token='***', token_id={self.token_id!r}, ends_ms={self.ends_ms})"
 
 
-# No id makes it a repeat of before: a result that is kept for that would be a secret on the disk.
+# EFFECT and not ONCE: results of ONCE are kept for repeats, which would put a secret on disk.
 @action("tokens.issue", ActionKind.EFFECT, "a", "admin", POST("/tokens", 201))
 class IssueToken(ActionRequest[IssuedToken], name="datalattice.v1.IssueTokenRequest"):
-    """Make a token with which its holder speaks for `subject`, a DID, at this node alone.
+    """Make a token with which its holder acts as `subject`, a DID, at this node alone.
 
-    scopes: what it is narrowed to, such as `rw lattice/kv`; none: to nothing. It ends after
-    `life_s` seconds, 3,600 at most, and with the caller's own credential.
-    Raises: Unauthorized: the caller's credential does not grant what the token would.
+    scopes: the grants that narrow it, such as `rw lattice/kv`; none: it has all rights of the
+    subject. It ends after `life_s` seconds, 3,600 at most, or earlier with the caller's credential.
+    Raises: Unauthorized: the token would grant more than the caller's credential.
     """
 
     subject: Annotated[str, Field(1)] = ""
@@ -97,14 +97,14 @@ class IssueToken(ActionRequest[IssuedToken], name="datalattice.v1.IssueTokenRequ
 
 @action("tokens.revoke", ActionKind.EFFECT, "a", "admin", DELETE("/tokens/{token_id}"))
 class RevokeToken(ActionRequest[Empty], name="datalattice.v1.RevokeTokenRequest"):
-    """Refuse a token from now on, whose id (`jti`) this is. issuer: its `iss`; "" for this node."""
+    """Refuse the token with this id (`jti`) from now on. issuer: its `iss`; "" for this node."""
 
     token_id: Annotated[str, Field(1)] = ""
     issuer: Annotated[str, Field(2)] = ""
 
 
 class AuditEntry(Message, name="datalattice.v1.AuditEntry"):
-    """What was decided about a call. code: of the error that was answered."""
+    """The decision about a call. how: the kind of credential. code: of the error in the answer."""
 
     time_ms: Annotated[int, Field(1, "int64")] = 0
     door: Annotated[str, Field(2)] = ""
@@ -121,7 +121,7 @@ class AuditEntry(Message, name="datalattice.v1.AuditEntry"):
 
 
 class AuditEvent(Message, name="datalattice.v1.AuditEvent"):
-    """A record, or how many were missed."""
+    """A decision, or the number of decisions that a slow reader missed."""
 
     record: Annotated[AuditEntry | None, Field(1, oneof="event")] = None
     lagged: Annotated[LaggedEvents | None, Field(2, oneof="event")] = None
@@ -131,7 +131,7 @@ class AuditEvent(Message, name="datalattice.v1.AuditEvent"):
 # `a` and not `r`: the records say who reads what.
 @action("node.audit", ActionKind.STREAM, "a", "admin", GET("/audit"))
 class WatchAudit(ActionRequest[AuditEvent], name="datalattice.v1.WatchAuditRequest"):
-    """Return what is decided from now on: about effects, refusals, and reads of admins.
+    """Return the decisions from now on: on effects, refusals, and reads of admins.
 
     A reader that falls behind by 1,024 records gets `lagged`, and the stream ends.
     Raises: StaleToken: `resume` is of an earlier start.

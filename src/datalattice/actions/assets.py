@@ -15,7 +15,7 @@ _ASSETS = "venue/assets"
 
 
 class AssetFormat(HexFormat):
-    """The id of an asset, in each form that it is written in."""
+    """The id of an asset, in all its written forms."""
 
     def __init__(self) -> None:
         super().__init__("the id of an asset: hex, also as a/<id> or <DID>/a/<id>")
@@ -29,7 +29,7 @@ ASSET: Final = AssetFormat()
 
 
 class AssetPage(Message, name="datalattice.v1.AssetPage"):
-    """Ids of assets, in their order. total: of all. offset, limit: of this page."""
+    """Ids of assets, in increasing order. total: of all assets. offset, limit: of this page."""
 
     total: Annotated[int, Field(1, "uint64")] = 0
     offset: Annotated[int, Field(2, "uint64")] = 0
@@ -39,7 +39,7 @@ class AssetPage(Message, name="datalattice.v1.AssetPage"):
 
 @action("venue.assets", ActionKind.QUERY, "r", _ASSETS, GET("/assets"), is_tool=True)
 class ListAssets(ActionRequest[AssetPage], name="datalattice.v1.ListAssetsRequest"):
-    """List the assets of this node's venue. limit: up to 1,000. offset: how many to pass over."""
+    """List the assets of this node's venue. limit: up to 1,000. offset: how many to skip."""
 
     offset: Annotated[int, Field(1, "uint64")] = 0
     limit: Annotated[int, Field(2, "uint32")] = PAGE
@@ -81,9 +81,9 @@ class RegisterAsset(ActionRequest[RegisteredAsset], name="datalattice.v1.Registe
 
 
 class ContentInfo(Message, name="datalattice.v1.ContentInfo"):
-    """What is known of the content of an asset. hash: its SHA-256.
+    """The size, SHA-256, type and name of the content of an asset.
 
-    media_type, file_name: as the metadata says; "" if it says nothing that can be one.
+    media_type, file_name: from the metadata; "" if it has none or an invalid one.
     """
 
     id: Annotated[bytes, Field(1, codec=ASSET)] = b""
@@ -97,7 +97,7 @@ class ContentInfo(Message, name="datalattice.v1.ContentInfo"):
 class StatContent(ActionRequest[ContentInfo], name="datalattice.v1.StatContentRequest"):
     """Return size, hash, type and file name of the content of an asset.
 
-    Raises: NoSuchPath: the asset, or its content, is not here; or it has none.
+    Raises: NoSuchPath: the asset or its content is not on this node, or it has no content.
     """
 
     id: Annotated[bytes, Field(1, codec=ASSET)] = b""
@@ -107,9 +107,9 @@ class StatContent(ActionRequest[ContentInfo], name="datalattice.v1.StatContentRe
 class GetContent(ActionRequest[FilePiece], name="datalattice.v1.GetContentRequest"):
     """Return the content of an asset in pieces, `count` bytes from `start` on; count 0: to its end.
 
-    hash: another content is refused (Conflict). inline: a browser shows it instead of saving it.
-    resume: of the last piece that was taken.
-    Raises: as `venue.content`. Corruption: it is damaged here.
+    hash: the SHA-256 that the content must have, else: Conflict. inline: a browser shows it instead
+    of saving it. resume: of the last piece received.
+    Raises: as `venue.content`. Corruption: the stored content is damaged.
     """
 
     id: Annotated[bytes, Field(1, codec=ASSET)] = b""
@@ -120,12 +120,12 @@ class GetContent(ActionRequest[FilePiece], name="datalattice.v1.GetContentReques
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
     def about(self) -> StatContent:
-        """Return the request for what is known of it."""
+        """Return the request for its size, hash and type."""
         return StatContent(id=self.id)
 
 
 class StoredHash(Message, name="datalattice.v1.StoredHash"):
-    """The SHA-256 of a content that was stored."""
+    """The SHA-256 of the stored content."""
 
     hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
 
@@ -140,8 +140,8 @@ class StoredHash(Message, name="datalattice.v1.StoredHash"):
 class PutContent(ActionRequest[StoredHash], name="datalattice.v1.PutContentRequest"):
     """Store the content of an asset, whose metadata declares its SHA-256. Durable when it returns.
 
-    Raises: NoSuchPath: there is no such asset. UsageError: it declares no content, or another one.
-    LimitExceeded: it is longer than this venue takes.
+    Raises: NoSuchPath: there is no such asset. UsageError: it declares no content, or another hash.
+    LimitExceeded: the content is longer than this venue accepts.
     """
 
     id: Annotated[bytes, Field(1, codec=ASSET)] = b""

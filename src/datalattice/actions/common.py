@@ -1,4 +1,4 @@
-"""What several groups of actions share: the empty answer, limits of an answer."""
+"""Common: limits of requests and answers, the id of a request, the token of a stream."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from datalattice.protobuf import Message
 M = TypeVar("M", bound=Message)
 
 OWN_NAME: Final = "own"
-"""The owner of the folder, where a request names an owner."""
+"""The name of the folder's owner in the field `owner` of a request."""
 
 PAGE_MAX: Final = 1_000
-"""Items of one answer; a longer list comes in pages."""
+"""Most items of one answer; a longer list comes in pages."""
 
 PAGE: Final = 100
-"""Items of one answer when none are asked for."""
+"""Items of one answer unless the request has a count."""
 
 UPLOAD_BYTES_MAX: Final = 1 << 32
-"""Bytes of one file that is uploaded."""
+"""Longest file that can be uploaded, in bytes."""
 
 CHUNK_BYTES_MAX: Final = 1 << 18
-"""Bytes of a large body in one message, and in one read of the store."""
+"""Most bytes of a large body in one message, and in one read of the store."""
 
 PIECE_BYTES_MAX: Final = 1 << 20
-"""Bytes of a file in one answer or request; a longer file goes in pieces."""
+"""Most bytes of a file in one request or answer; a longer file is sent in pieces."""
 
 REQUEST_ID_CHARS_MAX: Final = 128
-"""Longest id of a request."""
+"""Longest id of a request, in characters."""
 
 
 def check_request_id(id: str) -> None:
-    """Raise UsageError if a text cannot be the id of a request."""
-    # Visible ASCII passes through every door as it is.
+    """Raise UsageError unless `id` can be the id of a request."""
+    # Visible ASCII needs no escapes on any door.
     if not 0 < len(id) <= REQUEST_ID_CHARS_MAX or not all("!" <= one <= "~" for one in id):
         raise UsageError(
             f"the id of a request has 1 to {REQUEST_ID_CHARS_MAX} visible ASCII characters, got "
@@ -43,8 +43,8 @@ def check_request_id(id: str) -> None:
 
 
 RESUME_NUMBER: Final = 15
-"""Number of the field `resume` of each request that begins a stream, and of each of its results:
-the position behind that result, as text that the request takes."""
+"""Number of the field `resume`. In a result of a stream it is the position behind that result; in
+a request, the position at which the stream begins."""
 
 
 def with_resume(message: M, token: str) -> M:

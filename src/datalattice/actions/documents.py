@@ -1,7 +1,7 @@
 """Documents: requests and results as JSON, and the JSON Schema of each.
 
-to_document(OfferedRecords(...))                  # what json.dumps takes
-from_document(OfferRecords, {"topic": "t", ...})  # checked; the error names the part that is wrong
+to_document(OfferedRecords(...))                  # a dict that json.dumps accepts
+from_document(OfferRecords, {"topic": "t", ...})  # checked; an error names the wrong part
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from datalattice.protobuf import INT_RANGES, FieldInfo, Message
 M = TypeVar("M", bound=Message)
 
 OPENAPI_SCHEMAS: Final = "#/components/schemas/"
-"""Where an OpenAPI document has the schemas of its messages."""
+"""The prefix of references to schemas in an OpenAPI document."""
 
 
 def to_document(message: Message) -> dict[str, Any]:
-    """Return a message as JSON has it. A field that is absent is left out."""
+    """Return a message as a JSON object, without the absent fields."""
     document: dict[str, Any] = {}
     for attribute, name, write, repeated, presence in _writers_of(type(message)):
         value = getattr(message, attribute)
@@ -35,7 +35,7 @@ def to_document(message: Message) -> dict[str, Any]:
 
 
 def whole_document(message: Message) -> dict[str, Any]:
-    """Return a message as JSON has it, with null for each field that is absent."""
+    """Return a message as a JSON object, with null for each absent field."""
     found = to_document(message)
     document: dict[str, Any] = {}
     for field in message.declared():
@@ -50,10 +50,10 @@ def whole_document(message: Message) -> dict[str, Any]:
 
 
 def from_document(cls: type[M], document: object, where: str = "") -> M:
-    """Return the message that a JSON object stands for; fields that it lacks have their defaults.
+    """Return the message of a JSON object; fields that the object lacks have their defaults.
 
-    where: what the object is called in errors.
-    Raises: UsageError: a name is unknown or a value has the wrong type; the text says where.
+    where: the name of the object in errors.
+    Raises: UsageError: a name is unknown or a value has the wrong type; the text names the field.
     """
     if not isinstance(document, dict):
         raise UsageError(f"{where or cls.__name__} is an object, got {_kind_of(document)}")
@@ -62,8 +62,7 @@ def from_document(cls: type[M], document: object, where: str = "") -> M:
     for name, item in document.items():
         found = readers.get(name)
         if found is None:
-            # Refused, not passed over: a name with a typing error would leave its field at the
-            # default.
+            # Refused: if a mistyped name were skipped, its field would keep the default.
             known = ", ".join(readers) or "none"
             raise UsageError(f"{_join(where, str(name))}: unknown; there are: {known}")
         values[found.attribute] = _read(found, item, _join(where, name))
@@ -71,9 +70,9 @@ def from_document(cls: type[M], document: object, where: str = "") -> M:
 
 
 def read_text(field: FieldInfo, text: str) -> Any:
-    """Return the value of a field that is given as text: in a path, a query string, a command.
+    """Return the value of a field from text: of a path, a query string or a command.
 
-    Raises: UsageError.
+    Raises: UsageError: the text is not a value of the field; the error names the field.
     """
     if field.kind in INT_RANGES:
         try:
@@ -88,18 +87,20 @@ def read_text(field: FieldInfo, text: str) -> Any:
         except ValueError as error:
             raise UsageError(f"{field.name} is a number, got {text!r:.80}") from error
     elif field.codec is CELL_FORMAT:
-        # As JSON where it reads so: `7` is a number, `"7"` a text, and `seven` needs no quotes.
+        # As JSON if it is JSON: `7` is a number, `"7"` a text, and `seven` needs no quotes.
         try:
             document = json.loads(text)
         except ValueError:
             document = text
+        except RecursionError as error:
+            raise UsageError(f"{field.name} is nested deeper than Python reads JSON") from error
     else:
         document = text
     return _reader(field)(document, field.name)
 
 
 def write_text(field: FieldInfo, value: Any) -> str:
-    """Return a value of a field as text that `read_text` reads."""
+    """Return a value of a field as text for `read_text`."""
     document = _writer(field)(value)
     if field.codec is CELL_FORMAT or type(document) is bool:
         return json.dumps(document)
@@ -109,13 +110,13 @@ def write_text(field: FieldInfo, value: Any) -> str:
 def schema_of(
     cls: type[Message], definitions: dict[str, Any], at: str = OPENAPI_SCHEMAS
 ) -> dict[str, Any]:
-    """Return a reference to the JSON Schema of a message, which is added to `definitions`.
+    """Add the JSON Schema of a message to `definitions` and return a reference to it.
 
-    at: where the definitions stand in the document that refers to them.
+    at: the prefix of the reference: the path of the definitions in the whole document.
     """
     name = cls.full_name.rpartition(".")[2]
     if name not in definitions:
-        definitions[name] = {}  # before its fields: a message may contain itself
+        definitions[name] = {}  # before its fields are visited: a message may contain itself
         properties: dict[str, Any] = {}
         for field in cls.declared():
             one = field_schema(field, definitions, at)
@@ -147,7 +148,7 @@ def field_schema(
 
 
 def is_plain_text(field: FieldInfo) -> bool:
-    """Return whether a field is one text, which a body or an answer of REST has as it is."""
+    """Return whether a field is one text, which REST sends without quotes as body or answer."""
     return field.kind == "string" and not field.repeated
 
 
@@ -155,7 +156,7 @@ def is_plain_text(field: FieldInfo) -> bool:
 
 
 class _FieldWriter(NamedTuple):
-    """How one field is written. presence: an absent one is left out."""
+    """How one field is written. presence: None is left out."""
 
     attribute: str
     name: str
@@ -165,7 +166,7 @@ class _FieldWriter(NamedTuple):
 
 
 class _FieldReader(NamedTuple):
-    """How one field is read. presence: null is an absent one."""
+    """How one field is read. presence: null is accepted and means absent."""
 
     attribute: str
     read: Callable[[Any, str], Any]
@@ -181,7 +182,7 @@ def _writers_of(cls: type[Message]) -> tuple[_FieldWriter, ...]:
     found = _writers.get(cls)
     if found is None:
         found = _writers[cls] = tuple(
-            # nil is a value: it is shown as null.
+            # In a field of any value, None is the value nil: it is written as null.
             _FieldWriter(
                 field.name,
                 field.json,
@@ -212,7 +213,7 @@ def _writer(field: FieldInfo) -> Callable[[Any], Any]:
     if field.kind == "bytes":
         return HEX_FORMAT.document
     if field.kind == "enum":
-        # An open enum: a later version may know more numbers than names.
+        # Enums are open: a number that this version has no name for is written as a number.
         return lambda value: value.name.lower() if isinstance(value, IntEnum) else int(value)
     return lambda value: value
 
@@ -245,7 +246,7 @@ def _reader(field: FieldInfo) -> Callable[[Any, str], Any]:
         low, high = INT_RANGES[field.kind]
 
         def number(document: Any, where: str) -> int:
-            # `type`, not `isinstance`: true counts as an int in Python.
+            # `type`, not `isinstance`: in Python, True is an int.
             if type(document) is not int or not low <= document <= high:
                 raise UsageError(
                     f"{where} is a whole number from {low} to {high}, got {document!r:.80}"
@@ -258,7 +259,10 @@ def _reader(field: FieldInfo) -> Callable[[Any, str], Any]:
         def double(document: Any, where: str) -> float:
             if type(document) not in (int, float):
                 raise UsageError(f"{where} is a number, got {_kind_of(document)}")
-            return float(document)
+            try:
+                return float(document)
+            except OverflowError as error:
+                raise UsageError(f"{where} is a number of 64 bits, got a larger one") from error
 
         return double
     return _truth if field.kind == "bool" else _text

@@ -12,10 +12,10 @@ from datalattice.protobuf import Field, Message
 _DRIVE = "lattice/fs/{owner}/{drive}"
 
 LOCK_S: Final = 600
-"""How long a lock lasts when nothing is asked for."""
+"""Seconds until a lock ends unless the request has a `timeout_s`."""
 
 LOCK_S_MAX: Final = 3_600
-"""Longest time of a lock; it may be refreshed."""
+"""Greatest number of seconds until a lock ends; its holder may refresh it."""
 
 
 class DriveList(Message, name="datalattice.v1.DriveList"):
@@ -26,13 +26,13 @@ class DriveList(Message, name="datalattice.v1.DriveList"):
 
 @action("drive.drives", ActionKind.QUERY, "r", "lattice/fs/{owner}", GET("/drives"), is_tool=True)
 class ListDrives(ActionRequest[DriveList], name="datalattice.v1.ListDrivesRequest"):
-    """List the drives of an owner: trees of files and directories."""
+    """List the drives of an owner: each is a tree of files and directories."""
 
     owner: Annotated[str, Field(1)] = OWN_NAME
 
 
 class FileProperty(Message, name="datalattice.v1.FileProperty"):
-    """A text that users gave to a file under a name."""
+    """A named text that users attached to a file."""
 
     name: Annotated[str, Field(1)] = ""
     value: Annotated[str, Field(2)] = ""
@@ -41,8 +41,8 @@ class FileProperty(Message, name="datalattice.v1.FileProperty"):
 class FileInfo(Message, name="datalattice.v1.FileInfo"):
     """A file or directory.
 
-    size: 0 of a directory. hash: of its content, properties and times. content_hash: of the content
-    alone; of a directory, of nothing.
+    size: bytes; 0 for a directory. hash: of content, properties and times. content_hash: of the
+    content alone; a directory has none.
     """
 
     path: Annotated[str, Field(1)] = ""
@@ -69,7 +69,7 @@ class StatFile(ActionRequest[FileInfo], name="datalattice.v1.StatFileRequest"):
 
 
 class FileList(Message, name="datalattice.v1.FileList"):
-    """The entries of a directory, in order. next: where the next page starts, empty at the end."""
+    """Entries of a directory, in order. next: `start` of the next page; empty on the last page."""
 
     entries: Annotated[tuple[FileInfo, ...], Field(1)] = ()
     next: Annotated[bytes, Field(2, codec=HEX_FORMAT)] = b""
@@ -79,9 +79,9 @@ class FileList(Message, name="datalattice.v1.FileList"):
     "drive.list", ActionKind.QUERY, "r", _DRIVE, GET("/drives/{drive}/list/{path...}"), is_tool=True
 )
 class ListDirectory(ActionRequest[FileList], name="datalattice.v1.ListDirectoryRequest"):
-    """Return the entries of a directory; without a path, those of the drive's root.
+    """Return the entries of a directory; without a path, those of the drive's root directory.
 
-    count: of one page, up to 10,000; 0: all. start: `next` of the page before.
+    count: entries of a page, up to 10,000; 0: all. start: `next` of the previous page.
     Raises: NoSuchPath, NotADirectory.
     """
 
@@ -93,7 +93,7 @@ class ListDirectory(ActionRequest[FileList], name="datalattice.v1.ListDirectoryR
 
 
 class FilePiece(Message, name="datalattice.v1.FilePiece"):
-    """Bytes of a file from `start` on, and the size and hash of the whole file."""
+    """Bytes of a file from offset `start` on, and the size and hash of the whole file."""
 
     data: Annotated[bytes, Field(1)] = b""
     start: Annotated[int, Field(2, "uint64")] = 0
@@ -102,13 +102,13 @@ class FilePiece(Message, name="datalattice.v1.FilePiece"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
-# A stream, so that a file of any length is never held in memory, here or at the reader.
+# A stream, so that neither end holds a whole file in memory.
 @action("drive.get", ActionKind.STREAM, "r", _DRIVE, GET("/drives/{drive}/files/{path...}"))
 class GetFile(ActionRequest[FilePiece], name="datalattice.v1.GetFileRequest"):
     """Return a file of any length in pieces, `count` bytes from `start` on; count 0: to its end.
 
-    hash: another version of the file is refused (Conflict). resume: of the last piece that was
-    taken. Raises: NoSuchPath, IsADirectory. StaleToken: the file has changed since then.
+    hash: the hash that the file must have, else: Conflict. resume: of the last piece received.
+    Raises: NoSuchPath, IsADirectory. StaleToken: the file has changed since that piece.
     """
 
     drive: Annotated[str, Field(1)] = ""
@@ -120,7 +120,7 @@ class GetFile(ActionRequest[FilePiece], name="datalattice.v1.GetFileRequest"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
     def about(self) -> StatFile:
-        """Return the request for what is known of it."""
+        """Return the request for its size, hash and type."""
         return StatFile(drive=self.drive, path=self.path, owner=self.owner)
 
 
@@ -132,7 +132,7 @@ class GetFile(ActionRequest[FilePiece], name="datalattice.v1.GetFileRequest"):
     PUT("/drives/{drive}/files/{path...}", body="data"),
 )
 class PutFile(ActionRequest[FileInfo], name="datalattice.v1.PutFileRequest"):
-    """Write a file of any length, as a whole. On disk when it returns.
+    """Write a whole file of any length. On disk when it returns.
 
     if_match: the hash that the file must have; is_new: it must not be there. Else: Conflict.
     Raises: NoSuchPath: the directory is missing. IsADirectory.
@@ -156,12 +156,10 @@ class PutFile(ActionRequest[FileInfo], name="datalattice.v1.PutFileRequest"):
     is_tool=True,
 )
 class ReadFile(ActionRequest[FilePiece], name="datalattice.v1.ReadFileRequest"):
-    """Return `count` bytes of a file from `start` on, 1 MiB at most, and the size of the whole.
+    """Return `count` bytes of a file from `start` on, 1 MiB at most, and the size of the file.
 
-    Raises: NoSuchPath, IsADirectory.
-
-    hash: a piece of another version of the file is refused (Conflict), so that the pieces that a
-    caller joins are of one version.
+    hash: the hash that the file must have, else: Conflict; with it, all pieces that a caller joins
+    are of one version. Raises: NoSuchPath, IsADirectory.
     """
 
     drive: Annotated[str, Field(1)] = ""
@@ -181,7 +179,7 @@ class ReadFile(ActionRequest[FilePiece], name="datalattice.v1.ReadFileRequest"):
     is_tool=True,
 )
 class WriteFile(ActionRequest[FileInfo], name="datalattice.v1.WriteFileRequest"):
-    """Write a file whose content is 1 MiB at most, as a whole. On disk when it returns.
+    """Write a whole file of at most 1 MiB. On disk when it returns.
 
     if_match: the hash that the file must have; is_new: it must not be there. Else: Conflict.
     Raises: NoSuchPath: the directory is missing. IsADirectory.
@@ -222,7 +220,7 @@ class MakeDirectory(ActionRequest[Empty], name="datalattice.v1.MakeDirectoryRequ
     is_tool=True,
 )
 class RemoveFile(ActionRequest[Empty], name="datalattice.v1.RemoveFileRequest"):
-    """Remove a file or an empty directory; with all below it if `is_recursive`.
+    """Remove a file or an empty directory; with `is_recursive`, a directory and all below it.
 
     if_match: the hash that it must have, else: Conflict. Raises: NoSuchPath, DirectoryNotEmpty.
     """
@@ -235,14 +233,14 @@ class RemoveFile(ActionRequest[Empty], name="datalattice.v1.RemoveFileRequest"):
     lock_tokens: Annotated[tuple[str, ...], Field(6)] = ()
 
 
-# EFFECT, with care: repeated after it was done, it does not find the old name, and says so.
+# EFFECT: repeated after it was done, it finds no file under the old name and answers NoSuchPath.
 @action("drive.move", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/moves"), is_tool=True)
 class MoveFile(ActionRequest[Empty], name="datalattice.v1.MoveFileRequest"):
     """Move a file or directory. Raises: NoSuchPath; AlreadyExists without `overwrite`.
 
-    overwrite: a file may replace a file. is_recursive: with it, what is at the target is removed
-    first, with all below it, so that anything may replace anything. if_match, target_if_match: the
-    hashes that it and what is at the target must have, else: Conflict.
+    overwrite: a file may replace a file. is_recursive: with `overwrite`, the target is removed
+    first with all below it, so that a directory may be replaced, too. if_match, target_if_match:
+    the hashes that source and target must have, else: Conflict.
     """
 
     drive: Annotated[str, Field(1)] = ""
@@ -260,8 +258,8 @@ class MoveFile(ActionRequest[Empty], name="datalattice.v1.MoveFileRequest"):
 class CopyFile(ActionRequest[Empty], name="datalattice.v1.CopyFileRequest"):
     """Copy a file or directory; content is shared. Raises: as `drive.move`.
 
-    overwrite, is_recursive, if_match, target_if_match: as of `drive.move`. is_shallow: a directory
-    without what is in it.
+    overwrite, is_recursive, if_match, target_if_match: as in `drive.move`. is_shallow: copy a
+    directory without its entries.
     """
 
     drive: Annotated[str, Field(1)] = ""
@@ -284,9 +282,9 @@ class CopyFile(ActionRequest[Empty], name="datalattice.v1.CopyFileRequest"):
     PUT("/drives/{drive}/properties/{path...}"),
 )
 class SetProperties(ActionRequest[FileInfo], name="datalattice.v1.SetPropertiesRequest"):
-    """Set properties of a file, a directory or, without a path, the drive; remove others.
+    """Set and remove properties of a file, a directory or, without a path, the drive.
 
-    A copy has the properties of what was copied. Raises: NoSuchPath. LimitExceeded: too many.
+    A copy has the properties of its source. Raises: NoSuchPath. LimitExceeded: too many.
     """
 
     drive: Annotated[str, Field(1)] = ""
@@ -300,7 +298,7 @@ class SetProperties(ActionRequest[FileInfo], name="datalattice.v1.SetPropertiesR
 class LockInfo(Message, name="datalattice.v1.LockInfo"):
     """A lock on a file or directory; see `drive.lock`.
 
-    expires_ms: its end, Unix milliseconds. is_new: an empty file was made to be locked.
+    expires_ms: its end, Unix milliseconds. is_new: the lock made an empty file.
     """
 
     token: Annotated[str, Field(1)] = ""
@@ -314,12 +312,13 @@ class LockInfo(Message, name="datalattice.v1.LockInfo"):
 
 @action("drive.lock", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/locks", 201))
 class TakeLock(ActionRequest[LockInfo], name="datalattice.v1.TakeLockRequest"):
-    """Lock a file or directory: until the end of the lock, writes at this node need its token.
+    """Lock a file or directory: until the lock ends, writes at this node need its token.
 
-    A missing file is made. is_shared: others may lock it so, too. is_deep: with all below it.
-    owner_note: shown to others. timeout_s: 3,600 at most. token: refreshes this lock instead.
-    Locks are in memory, on this node alone. Raises: FileLocked. NoSuchPath: the directory is
-    missing, or there is no lock with the token. Backpressure: the caller has 1,000 locks.
+    A missing file is made empty. is_shared: others may take shared locks, too. is_deep: the lock
+    covers all below. owner_note: shown to others. timeout_s: 3,600 at most. token: refresh the lock
+    with this token instead. Locks are in the memory of this node alone. Raises: FileLocked.
+    NoSuchPath: the directory or the lock to refresh does not exist. Backpressure: the caller has
+    1,000 locks.
     """
 
     drive: Annotated[str, Field(1)] = ""
@@ -335,7 +334,7 @@ class TakeLock(ActionRequest[LockInfo], name="datalattice.v1.TakeLockRequest"):
 
 @action("drive.unlock", ActionKind.EFFECT, "w", _DRIVE, DELETE("/drives/{drive}/locks/{token}"))
 class UnlockFile(ActionRequest[Empty], name="datalattice.v1.UnlockFileRequest"):
-    """End a lock of the caller. path: something that it covers. Raises: NoSuchPath: none is so."""
+    """End a lock of the caller. path: a path that it covers. Raises: NoSuchPath: no such lock."""
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""
@@ -351,7 +350,7 @@ class LockList(Message, name="datalattice.v1.LockList"):
 
 @action("drive.locks", ActionKind.QUERY, "r", _DRIVE, GET("/drives/{drive}/locks"))
 class ListLocks(ActionRequest[LockList], name="datalattice.v1.ListLocksRequest"):
-    """Return the locks on a path, on directories above that cover it, and on all below it."""
+    """Return the locks on a path, on directories above it that cover it, and on all below it."""
 
     drive: Annotated[str, Field(1)] = ""
     path: Annotated[str, Field(2)] = ""

@@ -1,4 +1,4 @@
-"""Actions on what happens at a node: stores that open, joins that fail, comparisons that end."""
+"""Actions on events of a node: a store opened, a join failed, a comparison ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datalattice.protobuf import Field, Message
 
 
 class LaggedEvents(Message, name="lattice.daemon.v1.LaggedEvents"):
-    """How many events a slow reader has missed; its stream ends with this."""
+    """The number of events that a slow reader missed; its stream ends with this."""
 
     count: Annotated[int, Field(1, "uint64")] = 0
 
@@ -24,17 +24,17 @@ class StoreReady(Message, name="lattice.daemon.v1.StoreReady"):
 
 
 class JoinFailed(Message, name="lattice.daemon.v1.JoinFailed"):
-    """A store was not joined, and why."""
+    """Joining a store failed for this reason."""
 
     root_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     reason: Annotated[str, Field(2)] = ""
 
 
 class StoreSynced(Message, name="lattice.daemon.v1.SyncResult"):
-    """A comparison that was asked for has ended.
+    """A requested comparison has ended.
 
-    peers_synced: peers with which it was complete. entries_sent, entries_received: intentions that
-    went to and came from all peers of the store meanwhile.
+    peers_synced: peers with which it was complete. entries_sent, entries_received: intentions sent
+    to and received from all peers of the store meanwhile.
     """
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
@@ -44,7 +44,7 @@ class StoreSynced(Message, name="lattice.daemon.v1.SyncResult"):
 
 
 class NodeEvent(Message, name="lattice.daemon.v1.NodeEvent"):
-    """What happened at a node."""
+    """An event at a node."""
 
     store_ready: Annotated[StoreReady | None, Field(2, oneof="event")] = None
     join_failed: Annotated[JoinFailed | None, Field(3, oneof="event")] = None
@@ -62,7 +62,7 @@ class NodeEvent(Message, name="lattice.daemon.v1.NodeEvent"):
     method="lattice.daemon.v1.NodeService/Subscribe",
 )
 class WatchNode(ActionRequest[NodeEvent], name="datalattice.v1.WatchNodeRequest"):
-    """Return what happens at the node from now on: stores, joins and comparisons.
+    """Return the events of the node from now on: stores, joins and comparisons.
 
     A reader that falls behind by 128 events gets `lagged`, and the stream ends.
     Raises: PeerUnavailable: no node runs. StaleToken: `resume` is of an earlier start.

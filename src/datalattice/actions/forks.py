@@ -1,4 +1,4 @@
-"""Actions on forked values: the branches that a node keeps, and what becomes of them."""
+"""Actions on forks: to list, show, prove and resolve the branches that a node keeps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from datalattice.protobuf import Field, Message
 
 
 class ForkedLog(Message, name="datalattice.v1.ForkedLog"):
-    """A partition that lacks records of a branch: from offset `first` to before `end`.
+    """A partition that lacks records of a branch: offsets `first` to `end` - 1.
 
-    here_end: where the partition ends. here_ms, branch_ms: when each of the two was last written.
+    here_end: the end of the partition here. here_ms, branch_ms: time of the last record of each.
     """
 
     topic: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
@@ -30,10 +30,10 @@ class ForkedLog(Message, name="datalattice.v1.ForkedLog"):
 class ForkInfo(Message, name="datalattice.v1.ForkInfo"):
     """A signed value of an owner that is kept beside the one in its slot.
 
-    mine: the node has a key of the owner. path: of the slot. kind: "log" or "owner". here, branch:
-    hashes of the two. kept: False if the branch was too large, and only its signature is here.
-    size_bytes: of the branch. logs: what logs lack. entries: of other values, how many entries
-    differ, counted to 100.
+    mine: the node has the owner's key. path: of the slot. kind: "log" or "owner". here, branch:
+    hashes of the two values. kept: False if the branch was too large, and only its signature is
+    kept. size_bytes: of the branch. logs: the records that logs lack. entries: of other values,
+    the number of entries that differ, counted to 100.
     """
 
     id: Annotated[str, Field(1)] = ""
@@ -58,11 +58,11 @@ class ForkList(Message, name="datalattice.v1.ForkList"):
 
 @action("forks.list", ActionKind.QUERY, "r", "admin", GET("/forks"))
 class ListForks(ActionRequest[ForkList], name="datalattice.v1.ListForksRequest"):
-    """List the branches that are kept because the value in their slot does not contain them."""
+    """List the kept branches: signed values that the value in their slot does not contain."""
 
 
 class ForkedEntry(Message, name="datalattice.v1.ForkedEntry"):
-    """An entry of which the slot and the branch have different values; nil where it is absent."""
+    """An entry that differs between slot and branch; nil on the side where it is absent."""
 
     path: Annotated[tuple[Value, ...], Field(1, codec=CELL_FORMAT)] = ()
     here: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
@@ -70,7 +70,7 @@ class ForkedEntry(Message, name="datalattice.v1.ForkedEntry"):
 
 
 class ForkedRecord(Message, name="datalattice.v1.ForkedRecord"):
-    """A record of a branch that the log lacks. offset: in the branch."""
+    """A record of a branch that the log lacks. offset: its offset in the branch."""
 
     topic: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
     partition: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
@@ -82,7 +82,7 @@ class ForkedRecord(Message, name="datalattice.v1.ForkedRecord"):
 
 
 class ForkDetails(Message, name="datalattice.v1.ForkDetails"):
-    """A fork, and what its branch has: entries that differ, or records that logs lack."""
+    """A fork, and the entries that differ or the records that logs lack."""
 
     fork: Annotated[ForkInfo | None, Field(1)] = None
     entries: Annotated[tuple[ForkedEntry, ...], Field(2)] = ()
@@ -91,9 +91,9 @@ class ForkDetails(Message, name="datalattice.v1.ForkDetails"):
 
 @action("forks.show", ActionKind.QUERY, "r", "admin", GET("/forks/{id}"))
 class ShowFork(ActionRequest[ForkDetails], name="datalattice.v1.ShowForkRequest"):
-    """Return a fork, and `count` entries or records of its branch behind the first `skip`.
+    """Return a fork, and `count` entries or records of its branch after the first `skip`.
 
-    id: 64 hex digits, or the first of them. Raises: NoSuchPath.
+    id: 64 hex digits or a prefix. Raises: NoSuchPath.
     """
 
     id: Annotated[str, Field(1)] = ""
@@ -108,7 +108,7 @@ class ForkProof(Message, name="datalattice.v1.ForkProof"):
     data: Annotated[bytes, Field(2, codec=HEX_FORMAT)] = b""
 
 
-# Anyone may check a proof; who may have one is decided here.
+# Whoever has a proof can check it; only admins get one from the node.
 @action("forks.export", ActionKind.QUERY, "r", "admin", GET("/forks/{id}/proof"))
 class ExportFork(ActionRequest[ForkProof], name="datalattice.v1.ExportForkRequest"):
     """Return the proof of a fork, which `lattice forks verify` checks without a store.
@@ -120,7 +120,7 @@ class ExportFork(ActionRequest[ForkProof], name="datalattice.v1.ExportForkReques
 
 
 class AppendedSpan(Message, name="datalattice.v1.AppendedSpan"):
-    """Records that were appended to a log again; the first has `offset`, where there is one."""
+    """Records of a branch that were appended to a log. offset: of the first; None for no record."""
 
     topic: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
     partition: Annotated[Value, Field(2, codec=CELL_FORMAT)] = None
@@ -129,7 +129,7 @@ class AppendedSpan(Message, name="datalattice.v1.AppendedSpan"):
 
 
 class ResolvedFork(Message, name="datalattice.v1.ResolvedFork"):
-    """What was done with a fork. removed: whether its evidence is gone."""
+    """What was done with a fork. removed: whether its evidence was deleted."""
 
     id: Annotated[str, Field(1)] = ""
     action: Annotated[str, Field(2)] = ""
@@ -142,7 +142,7 @@ class ResolvedFork(Message, name="datalattice.v1.ResolvedFork"):
 class ResolveFork(ActionRequest[ResolvedFork], name="datalattice.v1.ResolveForkRequest"):
     """Resolve a fork by the 64 hex digits of its id: "append" or "drop".
 
-    append: the records that a log lacks are appended to it, once. drop: the branch is forgotten.
+    append: append the records that a log lacks, once. drop: delete the branch.
     Raises: UsageError: no such fork is open. NoSigningKey: the owner's key is not here.
     """
 

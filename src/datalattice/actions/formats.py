@@ -1,4 +1,4 @@
-"""Formats: the types of fields that protobuf and JSON do not have, and how both show them."""
+"""Formats: the types of fields that protobuf and JSON lack, and their form in both."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class CellFormat:
         return encode_message(to_cell(value))
 
     def decode(self, data: bytes) -> Value:
-        """Return the value of an encoding. Raises: BadFormat."""
+        """Return the value of a complete encoding. Raises: BadFormat."""
         return decode_message(data)
 
     def document(self, value: Value) -> Any:
         """Return the value as marked JSON."""
         value = to_cell(value)
-        # What JSON has as it is needs no marks: most values are small.
+        # The common small values need no marks: they skip writing and parsing text.
         if value is None or type(value) is bool or (type(value) is str and value.isprintable()):
             return value
         if type(value) is int and abs(value) <= _EXACT_MAX:
@@ -40,18 +40,24 @@ class CellFormat:
         return json.loads(marked_text(value))
 
     def read(self, document: Any) -> Value:
-        """Return the value that marked JSON stands for. Raises: BadFormat, UsageError."""
+        """Return the value of marked JSON. Raises: BadFormat, UsageError."""
         if document is None or type(document) in (bool, str):
             return document
         if type(document) is int and abs(document) <= _EXACT_MAX:
             return document
         if type(document) is float and not math.isfinite(document):
-            raise UsageError("NaN and infinities are marked: {'$double': 'NaN'}")
+            raise UsageError(
+                f'write {document} as marked JSON: "NaN", "Infinity" or "-Infinity" in '
+                '{"$double": ...}'
+            )
         return read_json(io.StringIO(json.dumps(document)))
 
 
 class HexFormat:
-    """Bytes that people see as hex: any number of them, or `size`."""
+    """Bytes, written as hex in documents: `size` of them, None for any number.
+
+    what: the name of the bytes in errors and schemas.
+    """
 
     def __init__(self, what: str, size: int | None = None) -> None:
         self._what: Final = what

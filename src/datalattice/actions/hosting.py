@@ -1,4 +1,4 @@
-"""Actions on whose data a node takes, and on what it forgets."""
+"""Actions on hosting: whose data the node takes and how much, and forgetting data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datalattice.protobuf import Field, Message
 
 
 class OwnerDecision(Message, name="datalattice.v1.OwnerDecision"):
-    """What was decided about an owner. refused: sections, "*" for all. limit: bytes."""
+    """A decision about an owner. refused: sections, "*" for all. limit: bytes, None: as others."""
 
     owner: Annotated[str, Field(1)] = ""
     allowed: Annotated[bool, Field(2)] = False
@@ -22,7 +22,10 @@ class OwnerDecision(Message, name="datalattice.v1.OwnerDecision"):
 
 
 class OwnerUsage(Message, name="datalattice.v1.OwnerUsage"):
-    """What an owner's data takes in a section. owner: "" for unsigned data of strangers."""
+    """The room that an owner's data takes in a section. owner: "" for unsigned data of strangers.
+
+    exact: no bytes were added since the last full count. limited: a quota applies.
+    """
 
     section: Annotated[str, Field(1)] = ""
     owner: Annotated[str, Field(2)] = ""
@@ -33,7 +36,7 @@ class OwnerUsage(Message, name="datalattice.v1.OwnerUsage"):
 
 
 class HostingInfo(Message, name="datalattice.v1.HostingInfo"):
-    """The policy as the settings have it, what was decided since, and what owners use."""
+    """The policy of the settings, the decisions made at run time, and the room that owners use."""
 
     policy: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
     decisions: Annotated[tuple[OwnerDecision, ...], Field(2)] = ()
@@ -44,16 +47,16 @@ class HostingInfo(Message, name="datalattice.v1.HostingInfo"):
 
 @action("hosting.get", ActionKind.QUERY, "r", "admin", GET("/hosting"))
 class GetHosting(ActionRequest[HostingInfo], name="datalattice.v1.GetHostingRequest"):
-    """Return whose data the node takes, and how much of it there is."""
+    """Return whose data the node takes, and how much each owner uses."""
 
 
-# PUT: a decision replaces the one before, so to make it twice is to make it once.
+# EFFECT: a decision replaces the previous one, so a repeated one changes nothing.
 @action("hosting.put", ActionKind.EFFECT, "a", "admin", PUT("/hosting/{owner}"))
 class DecideHosting(ActionRequest[HostingInfo], name="datalattice.v1.DecideHostingRequest"):
     """Decide about an owner: "allow", "refuse", "limit" or "host".
 
-    allow: without limits. refuse: nothing more. limit: up to `limit` bytes, or as for others. host:
-    again, after it was refused or forgotten.
+    allow: take its data without limits. refuse: take no more. limit: take up to `limit` bytes; None
+    for the limit of others. host: take its data again after "refuse" or `owners.forget`.
     """
 
     owner: Annotated[str, Field(1)] = ""
@@ -63,7 +66,10 @@ class DecideHosting(ActionRequest[HostingInfo], name="datalattice.v1.DecideHosti
 
 
 class ForgottenOwner(Message, name="datalattice.v1.ForgottenOwner"):
-    """What of an owner left the root, and which pins, leases and former roots still hold it."""
+    """The data of an owner that was removed, and what still holds it: pins, leases, former roots.
+
+    sections, bytes: what left the root.
+    """
 
     owner: Annotated[str, Field(1)] = ""
     sections: Annotated[tuple[str, ...], Field(2)] = ()
@@ -78,7 +84,8 @@ class ForgottenOwner(Message, name="datalattice.v1.ForgottenOwner"):
 class ForgetOwner(ActionRequest[ForgottenOwner], name="datalattice.v1.ForgetOwnerRequest"):
     """Remove the data of an owner from this node, of one section or all, and take no more of it.
 
-    own: also the data of a key that this node holds. "host" in `hosting.put` ends it.
+    own: allow it for an owner whose key this node holds. `hosting.put` with "host" takes its data
+    again.
     """
 
     owner: Annotated[str, Field(1)] = ""
@@ -88,7 +95,7 @@ class ForgetOwner(ActionRequest[ForgottenOwner], name="datalattice.v1.ForgetOwne
 
 
 class ForgottenRoots(Message, name="datalattice.v1.ForgottenRoots"):
-    """How many former roots were forgotten."""
+    """The number of former roots that were forgotten."""
 
     count: Annotated[int, Field(1, "uint64")] = 0
 
@@ -97,7 +104,7 @@ class ForgottenRoots(Message, name="datalattice.v1.ForgottenRoots"):
 class ForgetRoots(ActionRequest[ForgottenRoots], name="datalattice.v1.ForgetRootsRequest"):
     """Forget the roots that were replaced before a time in Unix milliseconds.
 
-    Their room is given back by the next collection; pins and the present root stay.
+    The next collection of garbage frees their room; pins and the present root stay.
     """
 
     before_ms: Annotated[int, Field(1, "int64")] = 0

@@ -1,4 +1,4 @@
-"""Actions on databases: keys with values, hashes, sets, sorted sets, lists and counters."""
+"""Actions on databases: keys that hold values, hashes, sets, sorted sets, lists or counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DATABASE = "lattice/kv/{owner}/{database}"
 
 
 class DatabaseInfo(Message, name="datalattice.v1.DatabaseInfo"):
-    """A database, and how many live keys it has."""
+    """A database and the number of its live keys."""
 
     database: Annotated[str, Field(1)] = ""
     keys: Annotated[int, Field(2, "uint64")] = 0
@@ -31,16 +31,16 @@ class DatabaseList(Message, name="datalattice.v1.DatabaseList"):
     "kv.databases", ActionKind.QUERY, "r", "lattice/kv/{owner}", GET("/databases"), is_tool=True
 )
 class ListDatabases(ActionRequest[DatabaseList], name="datalattice.v1.ListDatabasesRequest"):
-    """List the databases of an owner, and how many keys each has."""
+    """List the databases of an owner, with the number of keys of each."""
 
     owner: Annotated[str, Field(1)] = OWN_NAME
 
 
 class KeyEntry(Message, name="datalattice.v1.KeyEntry"):
-    """A key with what it holds, as one value.
+    """A key and its content as one value.
 
-    type: value, hash, set, zset, list or counter; "" of a key that was deleted. ttl_ms: until it
-    expires. resume: of a stream.
+    type: value, hash, set, zset, list or counter; "" for a deleted key. ttl_ms: milliseconds until
+    it expires. resume: in a stream.
     """
 
     key: Annotated[str, Field(1)] = ""
@@ -59,7 +59,7 @@ class KeyEntry(Message, name="datalattice.v1.KeyEntry"):
     is_tool=True,
 )
 class GetKey(ActionRequest[KeyEntry], name="datalattice.v1.GetKeyRequest"):
-    """Return what a key of a database holds, with its type. Raises: NoSuchPath: no such key."""
+    """Return the type and content of a key of a database. Raises: NoSuchPath: no such key."""
 
     database: Annotated[str, Field(1)] = ""
     key: Annotated[str, Field(2)] = ""
@@ -67,7 +67,7 @@ class GetKey(ActionRequest[KeyEntry], name="datalattice.v1.GetKeyRequest"):
 
 
 class KeyPage(Message, name="datalattice.v1.KeyPage"):
-    """Keys in order. has_more: further keys follow; ask again with `after` the last one."""
+    """Keys in order. has_more: more follow; ask again with the last key as `after`."""
 
     entries: Annotated[tuple[KeyEntry, ...], Field(1)] = ()
     has_more: Annotated[bool, Field(2)] = False
@@ -77,9 +77,9 @@ class KeyPage(Message, name="datalattice.v1.KeyPage"):
     "kv.range", ActionKind.QUERY, "r", _DATABASE, GET("/databases/{database}/keys"), is_tool=True
 )
 class ReadKeys(ActionRequest[KeyPage], name="datalattice.v1.ReadKeysRequest"):
-    """Return the keys that begin with `prefix` and what they hold, in order, `count` at most.
+    """Return the keys that begin with `prefix`, with their content, in order, `count` at most.
 
-    If `has_more` is true, ask again with `after` the last key that came.
+    If `has_more` is true, ask again with the last key received as `after`.
     """
 
     database: Annotated[str, Field(1)] = ""
@@ -90,7 +90,7 @@ class ReadKeys(ActionRequest[KeyPage], name="datalattice.v1.ReadKeysRequest"):
 
 
 class KeyOperation(IntEnum):
-    """What a write does to its key."""
+    """The operation of a write on its key."""
 
     SET = 0
     DELETE = 1
@@ -112,8 +112,8 @@ class KeyOperation(IntEnum):
 class KeyWrite(Message, name="datalattice.v1.KeyWrite"):
     """One write.
 
-    value: SET: the new value. of sets and lists: the member or element. HSET: the value of `field`.
-    amount: INCR: what is added, 1 when absent. score: of ZADD. ttl_ms: of SET and EXPIRE.
+    value: SET: the new value; HSET: the value of `field`; of sets and lists: the member or element.
+    amount: INCR: the number to add, 1 when absent. score: of ZADD. ttl_ms: of SET and EXPIRE.
     """
 
     key: Annotated[str, Field(1)] = ""
@@ -126,7 +126,7 @@ class KeyWrite(Message, name="datalattice.v1.KeyWrite"):
 
 
 class WriteResults(Message, name="datalattice.v1.Written"):
-    """What each write returned, in order; nil of SET."""
+    """The result of each write, in order; nil for SET."""
 
     results: Annotated[tuple[Value, ...], Field(1, codec=CELL_FORMAT)] = ()
 
@@ -140,7 +140,7 @@ class WriteResults(Message, name="datalattice.v1.Written"):
     is_tool=True,
 )
 class WriteKeys(ActionRequest[WriteResults], name="datalattice.v1.WriteKeysRequest"):
-    """Make writes to keys of a database as one: all of them or none. On disk when it returns.
+    """Write to keys of a database as one: all writes or none. On disk when it returns.
 
     Each write has a key and an operation. set, lpush, rpush, sadd, srem and zrem need `value`, hset
     `field` and `value`, hdel `field`, zadd `value` and `score`, expire `ttl_ms`; incr: `amount`.
@@ -156,9 +156,9 @@ class WriteKeys(ActionRequest[WriteResults], name="datalattice.v1.WriteKeysReque
 class WatchKeys(ActionRequest[KeyEntry], name="datalattice.v1.WatchKeysRequest"):
     """Return each change of the keys that begin with a prefix, from now on.
 
-    If a key changes several times between two reads of the stream, they appear as one change.
-    resume: of the last change that was taken: those since then come first. Raises: StaleToken: the
-    database as it was then is not kept any more.
+    Several changes of a key between two reads of the stream are one change. resume: of the last
+    change received: the changes since then come first. Raises: StaleToken: the state of the
+    database at that change is no longer kept.
     """
 
     database: Annotated[str, Field(1)] = ""

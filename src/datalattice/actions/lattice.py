@@ -1,4 +1,4 @@
-"""Actions on values and on paths of the lattice: read, merge, keep."""
+"""Actions on values and on paths of the lattice: read, merge, pin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datalattice.protobuf import Field, Message
 
 
 class Stored(Message, name="datalattice.v1.Stored"):
-    """A stored value. is_new: it was not there. missing: hashes below it that are not here."""
+    """A stored value. is_new: it was absent before. missing: hashes of absent cells below it."""
 
     hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     is_new: Annotated[bool, Field(2)] = False
@@ -22,10 +22,9 @@ class Stored(Message, name="datalattice.v1.Stored"):
 # EFFECT: a value is named by its hash, so to store it again changes nothing.
 @action("values.put", ActionKind.EFFECT, "w", "values", POST("/values", 201, "value"), is_tool=True)
 class PutValue(ActionRequest[Stored], name="datalattice.v1.PutValueRequest"):
-    """Store a value, so that it can be read by its hash, and pin it for the caller.
+    """Store a value to be read by its hash, and pin it for the caller. label: of the pin.
 
-    A value without a pin, and outside of the lattice, goes with the next collection; `label` names
-    the pin.
+    The next collection of garbage removes a value that neither a pin nor the lattice holds.
     """
 
     value: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
@@ -41,9 +40,9 @@ class FoundValue(Message, name="datalattice.v1.FoundValue"):
 
 @action("values.get", ActionKind.QUERY, "r", "values", GET("/values/{hash}"), is_tool=True)
 class GetValue(ActionRequest[FoundValue], name="datalattice.v1.GetValueRequest"):
-    """Return the value of a hash, or what is at a path inside it: keys with `/` between, `deep/0`.
+    """Return the value of a hash, or the value at a path inside it, such as `deep/0`.
 
-    Raises: NoSuchPath.
+    path: keys with `/` between them. Raises: NoSuchPath.
     """
 
     hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
@@ -51,14 +50,14 @@ class GetValue(ActionRequest[FoundValue], name="datalattice.v1.GetValueRequest")
 
 
 class MissingCells(Message, name="datalattice.v1.MissingCells"):
-    """Hashes of cells that are not here, 254 at most."""
+    """Hashes of cells that the store lacks, 254 at most."""
 
     missing: Annotated[tuple[bytes, ...], Field(1, codec=HASH_FORMAT)] = ()
 
 
 @action("values.missing", ActionKind.QUERY, "r", "values", GET("/values/{hash}/missing"))
 class FindMissing(ActionRequest[MissingCells], name="datalattice.v1.FindMissingRequest"):
-    """Return which cells below a value are not here."""
+    """Return the hashes of the cells below a value that the store lacks."""
 
     hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
 
@@ -70,7 +69,7 @@ class Encoding(Message, name="datalattice.v1.Encoding"):
     hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
 
 
-# Open to all: it tells nothing of the node. POST, because a value may be longer than a URL.
+# Open to all: it reveals nothing about the node. POST, because a value may be longer than a URL.
 @action("values.encode", ActionKind.QUERY, "r", "", POST("/encode", body="value"))
 class EncodeValue(ActionRequest[Encoding], name="datalattice.v1.EncodeValueRequest"):
     """Return the encoding and hash of a value; nothing is stored."""
@@ -86,7 +85,7 @@ class DecodeValue(ActionRequest[FoundValue], name="datalattice.v1.DecodeValueReq
 
 
 class PathValue(Message, name="datalattice.v1.PathValue"):
-    """What is at a path of the lattice, and the root that it was read from."""
+    """The value at a path of the lattice, its hash, and the hash of the root."""
 
     value: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
     hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
@@ -99,10 +98,9 @@ class PathValue(Message, name="datalattice.v1.PathValue"):
 class GetPath(ActionRequest[PathValue], name="datalattice.v1.GetPathRequest"):
     """Return the value at a path of the lattice, such as `kv/0x.../value/shop`.
 
-    A path has keys with `/` between. Below a section such as `kv`, `queue` or `fs` each owner has
-    its data under its public key.
-
-    at: a former root: `HEAD~1`, a pin, a hash or a time. Raises: NoSuchPath.
+    A path is keys with `/` between them. In the sections `kv`, `queue` and `fs` the data of each
+    owner is under its public key. at: a former root: `HEAD~1`, a pin, a hash or a time.
+    Raises: NoSuchPath.
     """
 
     path: Annotated[str, Field(1)] = ""
@@ -110,7 +108,7 @@ class GetPath(ActionRequest[PathValue], name="datalattice.v1.GetPathRequest"):
 
 
 class Merged(Message, name="datalattice.v1.Merged"):
-    """The root after a merge, and whether the merge changed it."""
+    """The hash of the root after a merge, and whether the merge changed it."""
 
     root_hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     changed: Annotated[bool, Field(2)] = False
@@ -124,7 +122,7 @@ class Merged(Message, name="datalattice.v1.Merged"):
     POST("/lattice/{path...}", body="value"),
 )
 class MergePath(ActionRequest[Merged], name="datalattice.v1.MergePathRequest"):
-    """Merge a value with what is at a path, as a peer's is: checked, signatures and all.
+    """Merge a value into the value at a path, with the checks and signatures of a peer's value.
 
     On disk when it returns. Raises: BadFormat, BadSignature, MissingData: it is incomplete.
     """
@@ -134,31 +132,31 @@ class MergePath(ActionRequest[Merged], name="datalattice.v1.MergePathRequest"):
 
 
 class RootInfo(Message, name="datalattice.v1.RootInfo"):
-    """The hash of the root, and the names of what is below it. resume: of a stream."""
+    """The hash of the root, and the names of its sections. resume: in a stream."""
 
     hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     sections: Annotated[tuple[str, ...], Field(2)] = ()
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
-# The scope `lattice`, as for all of its data: a root hash proves what is below it.
+# The scope `lattice`, as for all its data: with the root hash a caller can prove a guess of it.
 @action("lattice.root", ActionKind.QUERY, "r", "lattice", GET("/root"), is_tool=True)
 class GetRoot(ActionRequest[RootInfo], name="datalattice.v1.GetRootRequest"):
-    """Return the hash of the root of the lattice, and the names of the sections below it."""
+    """Return the hash of the root of the lattice, and the names of its sections."""
 
 
 @action("lattice.watch", ActionKind.STREAM, "r", "lattice", GET("/events"))
 class WatchRoot(ActionRequest[RootInfo], name="datalattice.v1.WatchRootRequest"):
-    """Return the root, and then each new one; those between two that were taken are skipped.
+    """Return the root, then each new one; a slow reader gets the newest and misses those between.
 
-    resume: of the last root that was taken, which does not come again.
+    resume: of the last root received, which is not sent again.
     """
 
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
 class PastRoot(Message, name="datalattice.v1.FormerRoot"):
-    """A root of the past: the name under which `lattice.get` finds it, when it was made."""
+    """A former root: its hash, when it was made, and its name for `at` of `lattice.get`."""
 
     ref: Annotated[str, Field(1)] = ""
     time_ms: Annotated[int, Field(2, "int64")] = 0
@@ -173,16 +171,16 @@ class RootHistory(Message, name="datalattice.v1.RootHistory"):
 
 @action("lattice.history", ActionKind.QUERY, "r", "lattice", GET("/history"), is_tool=True)
 class ListRoots(ActionRequest[RootHistory], name="datalattice.v1.ListRootsRequest"):
-    """Return the former roots that are remembered, the newest first, `count` at most.
+    """Return the former roots that the store remembers, the newest first, `count` at most.
 
-    `lattice.get` takes the `ref` of one, such as `HEAD~1`, as `at`.
+    `at` of `lattice.get` takes the `ref` of one, such as `HEAD~1`.
     """
 
     count: Annotated[int, Field(1, "uint32")] = PAGE
 
 
 class PinInfo(Message, name="datalattice.v1.PinInfo"):
-    """A pin: what it is called, and the hash that it keeps with all below."""
+    """A pin: its label, and the hash of the value that it keeps with all below it."""
 
     label: Annotated[str, Field(1)] = ""
     hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
@@ -194,17 +192,17 @@ class PinList(Message, name="datalattice.v1.PinList"):
     pins: Annotated[tuple[PinInfo, ...], Field(1)] = ()
 
 
-# Pins are the caller's own: two callers may use one label, and none sees what another keeps.
+# Pins are the caller's own: two callers may use one label, and neither sees the other's pins.
 @action("pins.list", ActionKind.QUERY, "r", "pins/{caller}", GET("/pins"), is_tool=True)
 class ListPins(ActionRequest[PinList], name="datalattice.v1.ListPinsRequest"):
-    """List the pins of the caller: names of values that are kept, with their hashes."""
+    """List the pins of the caller: labels of kept values, with their hashes."""
 
 
 @action("pins.put", ActionKind.EFFECT, "p", "pins/{caller}", PUT("/pins/{label}", 201))
 class PutPin(ActionRequest[PinInfo], name="datalattice.v1.PutPinRequest"):
-    """Keep a stored value, and all below it, until the pin is deleted.
+    """Keep a stored value and all below it until the pin is deleted.
 
-    Raises: MissingData: the value is not here, or not complete.
+    Raises: MissingData: the store lacks the value or a cell below it.
     """
 
     label: Annotated[str, Field(1)] = ""
@@ -213,6 +211,6 @@ class PutPin(ActionRequest[PinInfo], name="datalattice.v1.PutPinRequest"):
 
 @action("pins.delete", ActionKind.EFFECT, "p", "pins/{caller}", DELETE("/pins/{label}"))
 class DeletePin(ActionRequest[Empty], name="datalattice.v1.DeletePinRequest"):
-    """Let go of what a pin keeps. Raises: NoSuchPath."""
+    """Delete a pin; the next collection may remove its value. Raises: NoSuchPath."""
 
     label: Annotated[str, Field(1)] = ""

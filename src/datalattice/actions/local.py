@@ -1,7 +1,7 @@
 """Local actions: steps of a write beside a running node, for the owner's own processes alone.
 
-Fields called `packed` hold a value in the node protocol's form: the top cell, and the cells that
-the node does not have behind their lengths.
+Fields called `packed` hold a value in the form of the node protocol: the encoding of the top cell,
+then the cells that the node lacks, each behind its length.
 """
 
 from __future__ import annotations
@@ -15,46 +15,47 @@ from datalattice.protobuf import Field, Message
 
 
 class WrittenSlots(Message, name="datalattice.v1.WrittenSlots"):
-    """Whether it was done; if not, nothing was."""
+    """Whether the whole request was done; False: nothing was."""
 
     done: Annotated[bool, Field(1)] = False
 
 
 @action("root.stage", ActionKind.EFFECT, "a", "admin", is_local=True)
 class StageValues(ActionRequest[WrittenSlots], name="datalattice.v1.StageValuesRequest"):
-    """Keep cells that a swap will refer to: `packed` is a Vector of values.
+    """Store cells that a swap will refer to: `packed` is a Vector of values.
 
-    Not done: cells below them are not here.
+    Not done: the store lacks cells below them.
     """
 
     packed: Annotated[bytes, Field(1)] = b""
 
 
-# Local: a swap is made from slots that its client signed with keys of the folder, so a door has no
-# use for it. ONCE: a repeated swap would not find the slots as they were.
+# Local: the client signs the slots with keys of the folder, which callers of a door do not have.
+# ONCE: a repeated swap would not find the slots as they were.
 @action("root.swap", ActionKind.ONCE, "a", "admin", is_local=True)
 class SwapSlots(ActionRequest[WrittenSlots], name="datalattice.v1.SwapSlotsRequest"):
     """Set slots of the root, all or none: `packed` is `[[path hash value] ...]`.
 
-    Not done: a slot no longer has the value with that hash, or cells are missing.
+    hash: of the value that the slot must have. Not done: a slot has another, or cells are missing.
     """
 
     packed: Annotated[bytes, Field(1)] = b""
 
 
 class AppendedRecords(Message, name="datalattice.v1.AppendedRecords"):
-    """Where records stand in their partition."""
+    """The offset of the first of the appended records, and their number."""
 
     first: Annotated[int, Field(1, "uint64")] = 0
     count: Annotated[int, Field(2, "uint64")] = 0
 
 
-# The node gives the offsets, so writers of one queue need no turn of their own.
+# The node assigns the offsets, so writers of one queue do not conflict.
 @action("queue.append", ActionKind.ONCE, "a", "admin", is_local=True)
 class AppendRecords(ActionRequest[AppendedRecords], name="datalattice.v1.AppendRecordsRequest"):
-    """Append 1 to 10,000 records to a queue as it is at that moment: no other write is in the way.
+    """Append 1 to 10,000 records to a queue, whatever other writers append meanwhile.
 
-    packed: `[values keys headers]`, each a Vector; the last two nil, or one for each value.
+    packed: `[values keys headers]`: a Vector of values, and for each of the other two nil or a
+    Vector with one item for each value.
     """
 
     owner: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
@@ -64,10 +65,11 @@ class AppendRecords(ActionRequest[AppendedRecords], name="datalattice.v1.AppendR
 
 
 class PresentPeer(Message, name="datalattice.v1.PresentPeer"):
-    """A connected peer of a store, and what is known of it.
+    """A connected peer of a store.
 
-    lag: intentions that it lacks. compared_s, agreed_s: seconds since the two were compared, and
-    since they were equal.
+    dirty: messages may have been lost since the last complete comparison. lag: the number of
+    intentions that the peer lacks. compared_s, agreed_s: seconds since the two were last compared,
+    and last equal.
     """
 
     key: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
@@ -86,6 +88,6 @@ class PresentPeers(Message, name="datalattice.v1.PresentPeers"):
 
 @action("stores.presence", ActionKind.QUERY, "r", "stores", is_local=True)
 class GetPresence(ActionRequest[PresentPeers], name="datalattice.v1.GetPresenceRequest"):
-    """Return what the running node knows of the connected peers of a store."""
+    """Return the state of the running node's connected peers of a store."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""

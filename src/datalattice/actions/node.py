@@ -1,4 +1,4 @@
-"""Actions on the node itself: what it is, whom it is connected to."""
+"""Actions on the node itself: its status, its health, its peers, and to stop it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SERVICE = "lattice.daemon.v1.NodeService"
 
 
 class DoorStatement(Message, name="lattice.daemon.v1.DoorStatement"):
-    """What a node states of a key in a certificate of its doors: that it is its own.
+    """A node's signed statement that the key in a certificate of its doors is its own.
 
-    spki_sha256: of the certificate's SubjectPublicKeyInfo in DER. not_after_ms: when it ends.
+    spki_sha256: of the certificate's SubjectPublicKeyInfo in DER. not_after_ms: its end.
     signature: of `client.network.statement_text`, by the key of the DID.
     """
 
@@ -41,9 +41,10 @@ class VenueStats(Message, name="lattice.daemon.v1.VenueStats"):
 
 
 class NodeInfo(Message, name="lattice.daemon.v1.NodeStatus"):
-    """Who a node is. mesh_count: Weaver stores without a parent. Fields from 16 on are our own.
+    """The identity of a node. mesh_count: the number of Weaver stores without a parent.
 
-    From `status` on: as a venue answers. ts: Unix milliseconds. url: of its first door.
+    Fields from 16 on are not the reference's; those from `status` on are as a venue answers.
+    ts: Unix milliseconds. url: of its first door.
     """
 
     public_key: Annotated[bytes, Field(1)] = b""
@@ -73,11 +74,11 @@ class NodeInfo(Message, name="lattice.daemon.v1.NodeStatus"):
     is_tool=True,
 )
 class GetNodeStatus(ActionRequest[NodeInfo], name="datalattice.v1.GetNodeStatusRequest"):
-    """Return who the node is, and its root. Open to all; only admins see the folder."""
+    """Return the keys, name, version and root of the node. Open to all; admins see its folder."""
 
 
 class StoreTypes(Message, name="lattice.daemon.v1.StoreTypes"):
-    """Kinds of Weaver stores that the node can make, in order."""
+    """Kinds of Weaver stores that the node can create, in order."""
 
     items: Annotated[tuple[str, ...], Field(1)] = ()
 
@@ -91,16 +92,16 @@ class StoreTypes(Message, name="lattice.daemon.v1.StoreTypes"):
     method=f"{_SERVICE}/ListStoreTypes",
 )
 class ListStoreTypes(ActionRequest[StoreTypes], name="datalattice.v1.ListStoreTypesRequest"):
-    """Return the kinds of Weaver stores that the node can make."""
+    """Return the kinds of Weaver stores that the node can create."""
 
 
 class NodePeer(Message, name="datalattice.v1.NodePeer"):
     """A peer of the node, or one that connected by itself.
 
     joined: whether it receives changes. equal: whether it has the same root; None: not known.
-    source: how it is known. reason: what came of the last attempt. refusal: why its last value was
-    not taken in full. suspicion: what it sent that an honest peer does not send. Times are in Unix
-    milliseconds.
+    source: from where the node has its address. reason: the error of the last attempt to connect.
+    refusal: why a part of its last value was refused. suspicion: what it sent that an honest peer
+    does not send. Times are in Unix milliseconds.
     """
 
     address: Annotated[str | None, Field(1)] = None
@@ -123,10 +124,10 @@ class NodePeer(Message, name="datalattice.v1.NodePeer"):
 
 
 class NodeHealth(Message, name="datalattice.v1.NodeHealth"):
-    """How a running node is. `reasons` is empty when all is well.
+    """The health of a running node. `reasons` is empty if it is healthy.
 
-    reasons, counters: Maps by name. sections: a Map with the hash of each part of the root, in hex.
-    guests: peers that connected by themselves.
+    reasons, counters: Maps by name. sections: a Map of the hash of each section, in hex, by name.
+    unchanged_ms: time since the last new root. guests: peers that connected by themselves.
     """
 
     pid: Annotated[int, Field(1, "uint32")] = 0
@@ -155,14 +156,14 @@ class NodeHealth(Message, name="datalattice.v1.NodeHealth"):
     counters: Annotated[Value, Field(24, codec=CELL_FORMAT)] = None
 
 
-# Not open, as `node.status` is: peers, paths and reasons tell much about a machine.
+# For admins, while `node.status` is open: peers, paths and reasons reveal much about a machine.
 @action("node.health", ActionKind.QUERY, "r", "admin", GET("/health"))
 class GetNodeHealth(ActionRequest[NodeHealth], name="datalattice.v1.GetNodeHealthRequest"):
-    """Return how the running node is, with its peers. Raises: PeerUnavailable: none runs."""
+    """Return the health and the peers of the running node. Raises: PeerUnavailable: none runs."""
 
 
 class NodeRoot(Message, name="datalattice.v1.NodeRoot"):
-    """The hash of what the node announces to its peers."""
+    """The hash of the value that the node announces to its peers."""
 
     root_hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
 
@@ -170,9 +171,9 @@ class NodeRoot(Message, name="datalattice.v1.NodeRoot"):
 # QUERY: it waits and changes nothing, so a client that lost the connection asks again.
 @action("node.wait", ActionKind.QUERY, "r", "admin", GET("/node/root"))
 class WaitForRoot(ActionRequest[NodeRoot], name="datalattice.v1.WaitForRootRequest"):
-    """Return the root of the running node once it is another one than `known`.
+    """Return the root of the running node as soon as it differs from `known`.
 
-    When the time is over, `timeout_ms` up to 30,000, it is still the same.
+    After `timeout_ms`, 30,000 at most, return it unchanged.
     """
 
     known: Annotated[bytes | None, Field(1, codec=HASH_FORMAT)] = None
@@ -181,18 +182,18 @@ class WaitForRoot(ActionRequest[NodeRoot], name="datalattice.v1.WaitForRootReque
 
 @action("node.stop", ActionKind.EFFECT, "a", "admin", DELETE("/node"))
 class StopNode(ActionRequest[Empty], name="datalattice.v1.StopNodeRequest"):
-    """Have the running node end in order: requests in flight get some seconds, writes are stored.
+    """Stop the running node: it finishes requests in flight within seconds and stores all writes.
 
-    It ends after it has answered; its store is closed once its lock is free.
+    It answers first, then stops; its store is closed when the lock of the store is free.
     """
 
 
 @action("node.drain", ActionKind.EFFECT, "a", "admin", POST("/node/drain", 202))
 class DrainNode(ActionRequest[Empty], name="datalattice.v1.DrainNodeRequest"):
-    """Have the doors of the running node end in order; the node stays connected to its peers.
+    """Close the doors of the running node; the node stays connected to its peers.
 
-    From now on health says "draining" and the doors take no requests. Requests in flight have
-    `limits.drain_s`, streams end with their tokens. It answers at once.
+    It answers at once. From then on health says "draining" and the doors refuse requests; requests
+    in flight have `limits.drain_s` seconds, and streams end with their resume tokens.
     """
 
 
@@ -203,16 +204,16 @@ class NodePeers(Message, name="datalattice.v1.NodePeers"):
 
 
 class ReloadedSettings(Message, name="datalattice.v1.ReloadedSettings"):
-    """The changed settings that wait for the next start."""
+    """The changed settings that take effect at the next start."""
 
     waiting: Annotated[tuple[str, ...], Field(1)] = ()
 
 
 @action("node.reload", ActionKind.EFFECT, "a", "admin", POST("/reload"))
 class ReloadSettings(ActionRequest[ReloadedSettings], name="datalattice.v1.ReloadSettingsRequest"):
-    """Have the running node read its settings, rules and certificates again.
+    """Make the running node read its settings, rules and certificates again.
 
-    Raises: UsageError: one is wrong or cannot be used, and nothing was changed.
+    Raises: UsageError: one is invalid, and nothing was changed.
     """
 
 
@@ -221,28 +222,28 @@ class ListPeers(ActionRequest[NodePeers], name="datalattice.v1.ListNodePeersRequ
     """Return the peers of the running node. Raises: PeerUnavailable: none runs."""
 
 
-# It returns when the data is durable, and a merge that is made twice changes nothing.
+# EFFECT: to merge the same value twice changes nothing.
 @action("peers.pull", ActionKind.EFFECT, "a", "admin", POST("/pulls"))
 class PullPeers(ActionRequest[NodeRoot], name="datalattice.v1.PullPeersRequest"):
-    """Take over what connected peers have, or one of them; return the root afterwards.
+    """Fetch and merge the data of all connected peers, or of one; return the root, on disk.
 
-    Raises: PeerUnavailable: it is not connected. Timeout.
+    Raises: PeerUnavailable: the peer is not connected. Timeout.
     """
 
     address: Annotated[str | None, Field(1)] = None
 
 
-# PUT by the address: a peer that is wanted already stays the same one.
+# EFFECT: to add a wanted peer again changes nothing.
 @action("peers.put", ActionKind.EFFECT, "a", "admin", PUT("/peers/{address}", 201))
 class AddPeer(ActionRequest[Empty], name="datalattice.v1.AddPeerRequest"):
-    """Have the running node stay connected to a peer: `host:port`, a ticket, or a key in hex."""
+    """Keep the running node connected to a peer: `host:port`, a ticket, or a key in hex."""
 
     address: Annotated[str, Field(1)] = ""
 
 
 @action("peers.remove", ActionKind.EFFECT, "a", "admin", DELETE("/peers/{address}"))
 class RemovePeer(ActionRequest[Empty], name="datalattice.v1.RemovePeerRequest"):
-    """Have the running node leave a peer, named as it was added or by its key."""
+    """Disconnect the running node from a peer, named as it was added or by its key."""
 
     address: Annotated[str, Field(1)] = ""
 

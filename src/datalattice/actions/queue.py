@@ -1,4 +1,4 @@
-"""Actions on topics: logs that their owner appends to and others read."""
+"""Actions on topics: logs that their owner appends to and that others read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PartitionSpan(Message, name="datalattice.v1.PartitionSpan"):
 
 
 class TopicInfo(Message, name="datalattice.v1.TopicInfo"):
-    """A topic: its name, whose it is, its partitions."""
+    """A topic: its name, its owner, its partitions."""
 
     topic: Annotated[str, Field(1)] = ""
     owner: Annotated[bytes, Field(2, codec=KEY_FORMAT)] = b""
@@ -41,7 +41,7 @@ class TopicList(Message, name="datalattice.v1.TopicList"):
 class ListTopics(ActionRequest[TopicList], name="datalattice.v1.ListTopicsRequest"):
     """List the topics of an owner, and the offsets that each partition holds.
 
-    A partition holds the records from `start` up to, and not with, `end`.
+    A partition holds the records from `start` to `end` - 1.
     """
 
     owner: Annotated[str, Field(1)] = OWN_NAME
@@ -50,9 +50,9 @@ class ListTopics(ActionRequest[TopicList], name="datalattice.v1.ListTopicsReques
 # EFFECT: the same number of partitions again changes nothing, and another one is refused.
 @action("queue.create", ActionKind.EFFECT, "w", _TOPIC, PUT("/queues/{topic}", 201))
 class CreateTopic(ActionRequest[Empty], name="datalattice.v1.CreateTopicRequest"):
-    """Make a topic with a number of partitions, which stays as it is.
+    """Create a topic with a fixed number of partitions.
 
-    Raises: AlreadyExists: it has another number already.
+    Raises: AlreadyExists: the topic exists with another number.
     """
 
     topic: Annotated[str, Field(1)] = ""
@@ -61,7 +61,7 @@ class CreateTopic(ActionRequest[Empty], name="datalattice.v1.CreateTopicRequest"
 
 
 class OfferedRecords(Message, name="datalattice.v1.Offered"):
-    """Where the records of an offer are: the offsets in each partition."""
+    """The offsets of the offered records in each partition."""
 
     spans: Annotated[tuple[PartitionSpan, ...], Field(1)] = ()
 
@@ -77,7 +77,7 @@ class OfferedRecords(Message, name="datalattice.v1.Offered"):
 class OfferRecords(ActionRequest[OfferedRecords], name="datalattice.v1.OfferRecordsRequest"):
     """Append records to a topic of an owner whose key the folder has.
 
-    They are signed and on disk when it returns. Without a partition, the key chooses one; all
+    They are signed and on disk when it returns. Without a partition, the key selects one; all
     records of the request have the same key and headers.
     """
 
@@ -90,7 +90,7 @@ class OfferRecords(ActionRequest[OfferedRecords], name="datalattice.v1.OfferReco
 
 
 class QueueRecord(Message, name="datalattice.v1.QueueRecord"):
-    """A record: where it stands, when it was appended, and what it holds. resume: of a stream."""
+    """A record: its partition, offset, time, key, value and headers. resume: in a stream."""
 
     partition: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
     offset: Annotated[int, Field(2, "uint64")] = 0
@@ -113,8 +113,8 @@ class RecordPage(Message, name="datalattice.v1.RecordPage"):
 class ReadRecords(ActionRequest[RecordPage], name="datalattice.v1.ReadRecordsRequest"):
     """Return records of one partition in order, `count` at most, from the offset `start` on.
 
-    A negative start counts from the end: -1 is the last record. partition: 0 when it is left out.
-    For the next page, ask again with `start` behind the last offset. Raises: NoSuchPath.
+    A negative start counts from the end: -1 is the last record. partition: 0 by default. For the
+    next page, ask again with the last offset + 1 as `start`. Raises: NoSuchPath.
     """
 
     topic: Annotated[str, Field(1)] = ""
@@ -127,10 +127,10 @@ class ReadRecords(ActionRequest[RecordPage], name="datalattice.v1.ReadRecordsReq
 # Not a tool: a language model asks for pages, and cannot wait on a stream.
 @action("queue.follow", ActionKind.STREAM, "r", _TOPIC, GET("/queues/{topic}/follow"))
 class FollowTopic(ActionRequest[QueueRecord], name="datalattice.v1.FollowTopicRequest"):
-    """Return the records of a topic from its start, its end or an offset on, as they are appended.
+    """Return the records of a topic from its start, its end or an offset on, and new ones at once.
 
-    start: "start", "end", or an offset of a topic with one partition. resume: of the last record
-    that was taken; it counts instead of `start`. Raises: StaleToken: what follows was cut off.
+    start: "start", "end", or an offset in a topic of one partition. resume: of the last record
+    received; it replaces `start`. Raises: StaleToken: records behind it were truncated.
     """
 
     topic: Annotated[str, Field(1)] = ""
@@ -140,15 +140,15 @@ class FollowTopic(ActionRequest[QueueRecord], name="datalattice.v1.FollowTopicRe
 
 
 class Truncated(Message, name="datalattice.v1.Truncated"):
-    """How many records were cut off."""
+    """The number of records that were removed."""
 
     count: Annotated[int, Field(1, "uint64")] = 0
 
 
-# EFFECT: `start` is an offset and not a count, so a repeated request cuts off no more.
+# EFFECT: `start` is an offset and not a count, so a repeated request removes no more.
 @action("queue.truncate", ActionKind.EFFECT, "w", _TOPIC, POST("/queues/{topic}/truncation"))
 class TruncateTopic(ActionRequest[Truncated], name="datalattice.v1.TruncateTopicRequest"):
-    """Cut off the records of a partition before an offset; they are gone for all who merge it."""
+    """Remove the records of a partition before an offset, on every node that merges the change."""
 
     topic: Annotated[str, Field(1)] = ""
     start: Annotated[int, Field(2, "uint64")] = 0

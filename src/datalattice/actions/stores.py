@@ -1,4 +1,4 @@
-"""Actions on Weaver stores: signed operations that nodes replicate, and the state they give.
+"""Actions on Weaver stores: signed operations that nodes replicate, and the state made of them.
 
 The messages and methods of package `lattice.daemon.v1` have the names and numbers of the reference,
 so that its clients can call them.
@@ -26,7 +26,7 @@ _Text = str  # a field of `SExprMessage` is called `str`
 
 
 class StoreRef(Message, name="lattice.daemon.v1.StoreRef"):
-    """A store: its id, kind and name; a child may be archived."""
+    """A store: its id, kind and name. archived: a child that is out of use."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     store_type: Annotated[str, Field(2)] = ""
@@ -43,7 +43,7 @@ class StoreRef(Message, name="lattice.daemon.v1.StoreRef"):
     method=f"{_SERVICE}/Create",
 )
 class CreateStore(ActionRequest[StoreRef], name="lattice.daemon.v1.CreateStoreRequest"):
-    """Make a store; with a parent, as its child. store_type: such as `core:kvstore`."""
+    """Create a store; with a parent, as its child. store_type: such as `core:kvstore`."""
 
     parent_id: Annotated[bytes | None, Field(1, codec=STORE_ID_FORMAT)] = None
     name: Annotated[str, Field(2)] = ""
@@ -75,7 +75,7 @@ class ListStores(ActionRequest[StoreList], name="lattice.daemon.v1.ListStoresReq
 
 
 class StoreMeta(Message, name="lattice.daemon.v1.StoreMeta"):
-    """What a store is."""
+    """The kind of a store, and the version of its schema."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     store_type: Annotated[str, Field(2)] = ""
@@ -92,7 +92,7 @@ class GetStore(ActionRequest[StoreMeta], name="lattice.daemon.v1.GetStoreRequest
 
 
 class StoreDetails(Message, name="lattice.daemon.v1.StoreDetails"):
-    """How far a store is: what is witnessed, and up to where the state was brought."""
+    """Counts of a store: what its witness log holds, and the last record that its state has."""
 
     author_count: Annotated[int, Field(1, "uint64")] = 0
     intention_count: Annotated[int, Field(2, "uint64")] = 0
@@ -113,7 +113,7 @@ class StoreDetails(Message, name="lattice.daemon.v1.StoreDetails"):
     is_tool=True,
 )
 class GetStoreDetails(ActionRequest[StoreDetails], name="lattice.daemon.v1.GetStoreDetailsRequest"):
-    """Return how many intentions and authors a store has, and how far its state is."""
+    """Return the numbers of intentions and authors of a store, and how far its state is."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
@@ -127,7 +127,7 @@ class GetStoreDetails(ActionRequest[StoreDetails], name="lattice.daemon.v1.GetSt
     method=f"{_SERVICE}/Delete",
 )
 class ArchiveStore(ActionRequest[Empty], name="lattice.daemon.v1.DeleteStoreRequest"):
-    """Take a child out of use on all nodes, with all below it. Its data stays."""
+    """Archive a child with all below it, on all nodes. Its data stays."""
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     child_id: Annotated[bytes, Field(2, codec=STORE_ID_FORMAT)] = b""
@@ -142,7 +142,7 @@ class ArchiveStore(ActionRequest[Empty], name="lattice.daemon.v1.DeleteStoreRequ
     method=f"{_SERVICE}/Rebuild",
 )
 class RebuildStore(ActionRequest[Empty], name="lattice.daemon.v1.RebuildStoreRequest"):
-    """Make the state of a store again from its log."""
+    """Rebuild the state of a store from its log."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
@@ -176,21 +176,21 @@ class GetStoreName(ActionRequest[StoreName], name="lattice.daemon.v1.GetStoreNam
     method=f"{_SERVICE}/SetName",
 )
 class NameStore(ActionRequest[Empty], name="lattice.daemon.v1.SetStoreNameRequest"):
-    """Name a store, for all nodes that have it."""
+    """Name a store on all nodes that have it."""
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     name: Annotated[str, Field(2)] = ""
 
 
 class PeerSync(Message, name="datalattice.v1.SyncedPeer"):
-    """A peer, and why the comparison with it was not complete; "" when it was."""
+    """A peer, and why the comparison with it is incomplete; "" if it is complete."""
 
     public_key: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
     error: Annotated[str, Field(2)] = ""
 
 
 class Synced(Message, name="datalattice.v1.Synced"):
-    """What came of the comparison with each connected peer."""
+    """The result of the comparison with each connected peer."""
 
     peers: Annotated[tuple[PeerSync, ...], Field(1)] = ()
 
@@ -204,14 +204,14 @@ class Synced(Message, name="datalattice.v1.Synced"):
     method=f"{_SERVICE}/Sync",
 )
 class SyncStore(ActionRequest[Synced], name="lattice.daemon.v1.SyncStoreRequest"):
-    """Compare a store with all connected peers; return when each comparison has ended."""
+    """Compare a store with all connected peers and exchange what is missing; return at the end."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     timeout_ms: Annotated[int, Field(2, "uint32")] = 30_000
 
 
 class AuthorTip(Message, name="lattice.daemon.v1.AuthorTip"):
-    """The newest intention of an author here."""
+    """The newest intention of an author on this node."""
 
     public_key: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
     hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
@@ -241,7 +241,7 @@ class GetAuthorTips(ActionRequest[AuthorTips], name="lattice.daemon.v1.GetAuthor
 
 
 class WitnessInfo(Message, name="lattice.daemon.v1.WitnessInfo"):
-    """A record of the witness log: which intention this node met at which place."""
+    """A record of the witness log: an intention, and its position `seq` in the log of this node."""
 
     seq: Annotated[int, Field(1, "uint64")] = 0
     intention_hash: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
@@ -266,7 +266,7 @@ class WitnessPage(Message, name="lattice.daemon.v1.WitnessPage"):
     method=f"{_SERVICE}/WitnessLog",
 )
 class ReadWitnessLog(ActionRequest[WitnessPage], name="lattice.daemon.v1.WitnessLogRequest"):
-    """Return records of the witness log from a sequence number on, the first of which is 1."""
+    """Return records of the witness log from a sequence number on; the first record is 1."""
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     start_seq: Annotated[int, Field(2, "uint64")] = 1
@@ -274,20 +274,20 @@ class ReadWitnessLog(ActionRequest[WitnessPage], name="lattice.daemon.v1.Witness
 
 
 class IntentionClock(Message, name="lattice.daemon.v1.HLC"):
-    """The stamp of an intention: milliseconds, and a counter within one."""
+    """The stamp of an intention: Unix milliseconds, and a counter within one of them."""
 
     wall_time: Annotated[int, Field(1, "uint64")] = 0
     counter: Annotated[int, Field(2, "uint32")] = 0
 
 
 class CausalDeps(Message, name="lattice.daemon.v1.CausalDeps"):
-    """Hashes of the intentions that one depends on."""
+    """Hashes of the intentions that another depends on."""
 
     hashes: Annotated[tuple[bytes, ...], Field(1, codec=HASH_FORMAT)] = ()
 
 
 class Condition(Message, name="lattice.daemon.v1.Condition"):
-    """What must be witnessed before an intention."""
+    """The intentions that must be witnessed before another."""
 
     v1: Annotated[CausalDeps | None, Field(1)] = None
 
@@ -309,7 +309,7 @@ class SExprMessage(Message, name="lattice.daemon.v1.SExpr"):
 
 
 class IntentionInfo(Message, name="lattice.daemon.v1.Intention"):
-    """A signed intention, and what it does as expressions."""
+    """A signed intention, with its operations as expressions."""
 
     hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     author: Annotated[bytes, Field(2, codec=KEY_FORMAT)] = b""
@@ -327,7 +327,7 @@ class FloatingIntention(Message, name="lattice.daemon.v1.FloatingIntention"):
 
 
 class FloatingPage(Message, name="lattice.daemon.v1.FloatingIntentions"):
-    """What waits, in the order in which it came."""
+    """Waiting intentions, in order of arrival."""
 
     items: Annotated[tuple[FloatingIntention, ...], Field(1)] = ()
 
@@ -341,7 +341,7 @@ class FloatingPage(Message, name="lattice.daemon.v1.FloatingIntentions"):
     method=f"{_SERVICE}/FloatingIntentions",
 )
 class ListFloating(ActionRequest[FloatingPage], name="lattice.daemon.v1.FloatingIntentionsRequest"):
-    """Return the intentions that wait for one that they depend on, the first to come first.
+    """Return the intentions that wait for one that they depend on, in order of arrival.
 
     limit: 1,000 at most.
     """
@@ -351,7 +351,7 @@ class ListFloating(ActionRequest[FloatingPage], name="lattice.daemon.v1.Floating
 
 
 class IntentionAnswer(Message, name="lattice.daemon.v1.IntentionAnswer"):
-    """The intention that was asked for."""
+    """The intention of a `GetIntention`."""
 
     intention: Annotated[IntentionInfo | None, Field(1)] = None
 
@@ -365,14 +365,14 @@ class IntentionAnswer(Message, name="lattice.daemon.v1.IntentionAnswer"):
     method=f"{_SERVICE}/GetIntention",
 )
 class GetIntention(ActionRequest[IntentionAnswer], name="lattice.daemon.v1.GetIntentionRequest"):
-    """Return the intention whose hash begins so. Raises: NoSuchPath; Conflict: several do."""
+    """Return the intention whose hash has this prefix. Raises: NoSuchPath; Conflict: several do."""
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     hash_prefix: Annotated[bytes, Field(2)] = b""
 
 
 class IntentionPage(Message, name="datalattice.v1.IntentionPage"):
-    """Intentions in log order; `next_seq` is where the next page starts, 0 at the end."""
+    """Intentions in log order. next_seq: `start_seq` of the next page; 0 on the last page."""
 
     items: Annotated[tuple[IntentionInfo, ...], Field(1)] = ()
     next_seq: Annotated[int, Field(2, "uint64")] = 0
@@ -388,7 +388,7 @@ class IntentionPage(Message, name="datalattice.v1.IntentionPage"):
     is_tool=True,
 )
 class ReadHistory(ActionRequest[IntentionPage], name="datalattice.v1.ReadHistoryRequest"):
-    """Return the signed operations of a store in the order in which this node met them.
+    """Return the signed operations of a store in the order in which this node accepted them.
 
     If `next_seq` is not 0, ask again with it as `start_seq`.
     """
@@ -408,10 +408,10 @@ class WitnessedIntention(Message, name="datalattice.v1.WitnessedIntention"):
 
 @action("stores.follow", ActionKind.STREAM, "r", _STORE, GET("/stores/{id}/follow"))
 class FollowStore(ActionRequest[WitnessedIntention], name="datalattice.v1.FollowStoreRequest"):
-    """Return the intentions of a store in the order in which this node met them, also new ones.
+    """Return the intentions of a store in the order in which this node accepts them, then new ones.
 
-    start: "start" or "end". resume: of the last intention that was taken; it counts instead of
-    `start`. Raises: StaleToken: the log of this node is another one now.
+    start: "start" or "end". resume: of the last intention received; it replaces `start`.
+    Raises: StaleToken: the log of this node was replaced.
     """
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
@@ -420,14 +420,14 @@ class FollowStore(ActionRequest[WitnessedIntention], name="datalattice.v1.Follow
 
 
 class SystemEntry(Message, name="lattice.daemon.v1.SystemEntry"):
-    """A key and value of the store's own table."""
+    """A key and value of a store's system table."""
 
     key: Annotated[bytes, Field(1)] = b""
     value: Annotated[bytes, Field(2)] = b""
 
 
 class SystemEntries(Message, name="lattice.daemon.v1.SystemEntries"):
-    """The store's own table, in the order of its keys."""
+    """The system table of a store, in the order of its keys."""
 
     items: Annotated[tuple[SystemEntry, ...], Field(1)] = ()
 
@@ -441,13 +441,13 @@ class SystemEntries(Message, name="lattice.daemon.v1.SystemEntries"):
     method=f"{_SERVICE}/SystemList",
 )
 class ListSystem(ActionRequest[SystemEntries], name="lattice.daemon.v1.SystemListRequest"):
-    """Return the table with the peers, children, name and invites of a store."""
+    """Return the system table of a store: its peers, children, name and invites."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class StorePeerInfo(Message, name="lattice.daemon.v1.PeerInfo"):
-    """A peer of a store. last_seen_ms: how long ago it was compared with."""
+    """A peer of a store. last_seen_ms: time since the last comparison with it."""
 
     public_key: Annotated[bytes, Field(1, codec=KEY_FORMAT)] = b""
     status: Annotated[str, Field(2)] = ""
@@ -486,14 +486,14 @@ class ListStorePeers(ActionRequest[StorePeers], name="lattice.daemon.v1.ListPeer
     method=f"{_SERVICE}/RevokePeer",
 )
 class RevokePeer(ActionRequest[Empty], name="lattice.daemon.v1.RevokePeerRequest"):
-    """Give a peer nothing new and take nothing new from it; what it wrote before stays."""
+    """Exclude a peer from a store: it gets and gives nothing new; what it wrote before stays."""
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     peer_key: Annotated[bytes, Field(2, codec=KEY_FORMAT)] = b""
 
 
 class StrategyInfo(Message, name="lattice.daemon.v1.PeerStrategy"):
-    """Whose peers a store has: independent, inherited, or snapshot."""
+    """How a store gets its peers: independent, inherited, or snapshot."""
 
     strategy: Annotated[str | None, Field(1)] = None
 
@@ -507,20 +507,20 @@ class StrategyInfo(Message, name="lattice.daemon.v1.PeerStrategy"):
     method=f"{_SERVICE}/GetPeerStrategy",
 )
 class GetStrategy(ActionRequest[StrategyInfo], name="lattice.daemon.v1.GetPeerStrategyRequest"):
-    """Return whose peers a store has."""
+    """Return how a store gets its peers: its own, those of its parent, or a copy of them."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class BranchPath(Message, name="lattice.daemon.v1.BranchPath"):
-    """What leads from the common ancestor to a head, in order."""
+    """The intentions from the common ancestor to a head, in order."""
 
     head: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     hashes: Annotated[tuple[bytes, ...], Field(2, codec=HASH_FORMAT)] = ()
 
 
 class BranchInspection(Message, name="lattice.daemon.v1.BranchInspection"):
-    """The lowest common ancestor of heads, and the way from it to each."""
+    """The lowest common ancestor of heads, and the path from it to each."""
 
     lca: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     branches: Annotated[tuple[BranchPath, ...], Field(2)] = ()
@@ -535,14 +535,14 @@ class BranchInspection(Message, name="lattice.daemon.v1.BranchInspection"):
     method=f"{_SERVICE}/InspectBranch",
 )
 class InspectBranch(ActionRequest[BranchInspection], name="lattice.daemon.v1.InspectBranchRequest"):
-    """Return the lowest common ancestor of two intentions or more, and what leads to each."""
+    """Return the lowest common ancestor of two or more intentions, and the path to each."""
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
     heads: Annotated[tuple[bytes, ...], Field(2, codec=HASH_FORMAT)] = ()
 
 
 class JoinedStore(Message, name="lattice.daemon.v1.JoinedStore"):
-    """The store that was joined; what it holds arrives afterwards."""
+    """The store that was joined; its data arrives afterwards."""
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
@@ -556,13 +556,13 @@ class JoinedStore(Message, name="lattice.daemon.v1.JoinedStore"):
     method=f"{_SERVICE}/Join",
 )
 class JoinStore(ActionRequest[JoinedStore], name="lattice.daemon.v1.JoinRequest"):
-    """Join the store of an invite. Raises: Unauthorized: the inviter refuses. Timeout."""
+    """Join the store of an invite. Raises: Unauthorized: the inviter refused. Timeout."""
 
     token: Annotated[str, Field(1)] = ""
 
 
 class StoreInvite(Message, name="lattice.daemon.v1.InviteToken"):
-    """An invite: whoever has it may join the store, once."""
+    """An invite: one node that has it may join the store, once."""
 
     token: Annotated[str, Field(1)] = ""
 
@@ -576,13 +576,13 @@ class StoreInvite(Message, name="lattice.daemon.v1.InviteToken"):
     method=f"{_SERVICE}/Invite",
 )
 class InvitePeer(ActionRequest[StoreInvite], name="lattice.daemon.v1.InviteRequest"):
-    """Make an invite to a store, for one node."""
+    """Create an invite to a store, for one node."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class ExecResult(Message, name="lattice.daemon.v1.ExecResponse"):
-    """What a method of a store returned, or why it failed.
+    """The encoded result of a method of a store, or its error.
 
     error_code: 0 unknown, 1 no such store, 2 no such method, 3 wrong argument, 4 failed.
     """
@@ -601,9 +601,9 @@ class ExecResult(Message, name="lattice.daemon.v1.ExecResponse"):
     method=f"{_DYNAMIC}/Exec",
 )
 class ExecMethod(ActionRequest[ExecResult], name="lattice.daemon.v1.ExecRequest"):
-    """Call a command or query of a store's state machine. payload: its request, encoded.
+    """Call a command or query of a store's machine. payload: its encoded request.
 
-    A failure is in the answer, as the reference has it.
+    An error of the method is in the answer, as in the reference.
     """
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
@@ -612,7 +612,7 @@ class ExecMethod(ActionRequest[ExecResult], name="lattice.daemon.v1.ExecRequest"
 
 
 class QueryAnswer(Message, name="datalattice.v1.QueryAnswer"):
-    """What a query returned: a map by field names."""
+    """The answer of a query: a map by field names."""
 
     answer: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
 
@@ -626,11 +626,11 @@ class QueryAnswer(Message, name="datalattice.v1.QueryAnswer"):
     is_tool=True,
 )
 class QueryStore(ActionRequest[QueryAnswer], name="datalattice.v1.QueryStoreRequest"):
-    """Call a query of a Weaver store, as `stores.methods` lists them, with a map of arguments.
+    """Call a query of a Weaver store, listed by `stores.methods`, with a map of arguments.
 
-    Where bytes are wanted, a text stands for its UTF-8: the query `Get` of a `core:kvstore` takes
-    {"key": "tea"}, and `List` {"prefix": ""}. In the answer, bytes that can be printed are a text.
-    Raises: NoSuchPath; UsageError: no such query, or the text names the argument that is wrong.
+    An argument of bytes accepts a text, as UTF-8: the query `Get` of a `core:kvstore` takes
+    {"key": "tea"}, and `List` {"prefix": ""}. In the answer, printable bytes are a text.
+    Raises: NoSuchPath; UsageError: there is no such query, or the error names the wrong argument.
     """
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
@@ -639,7 +639,7 @@ class QueryStore(ActionRequest[QueryAnswer], name="datalattice.v1.QueryStoreRequ
 
 
 class MachineDescriptor(Message, name="lattice.daemon.v1.DescriptorResponse"):
-    """The protobuf files of a store's state machine, and the name of its service."""
+    """The protobuf files of a store's machine, and the name of its service."""
 
     file_descriptor_set: Annotated[bytes, Field(1)] = b""
     service_name: Annotated[str, Field(2)] = ""
@@ -656,13 +656,13 @@ class MachineDescriptor(Message, name="lattice.daemon.v1.DescriptorResponse"):
 class GetDescriptor(
     ActionRequest[MachineDescriptor], name="lattice.daemon.v1.GetDescriptorRequest"
 ):
-    """Return the messages and methods of a store's state machine."""
+    """Return the messages and methods of a store's machine."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class MethodInfo(Message, name="lattice.daemon.v1.MethodInfo"):
-    """A method of a state machine. kind: 0 a command, 1 a query."""
+    """A method of a machine. kind: 0 a command, 1 a query."""
 
     name: Annotated[str, Field(1)] = ""
     description: Annotated[str, Field(2)] = ""
@@ -670,7 +670,7 @@ class MethodInfo(Message, name="lattice.daemon.v1.MethodInfo"):
 
 
 class MethodList(Message, name="lattice.daemon.v1.MethodList"):
-    """The methods of a state machine, in the order of their declaration."""
+    """The methods of a machine, in the order of their declaration."""
 
     items: Annotated[tuple[MethodInfo, ...], Field(1)] = ()
 
@@ -685,13 +685,13 @@ class MethodList(Message, name="lattice.daemon.v1.MethodList"):
     is_tool=True,
 )
 class ListMethods(ActionRequest[MethodList], name="lattice.daemon.v1.ListMethodsRequest"):
-    """Return the commands and queries that a store has."""
+    """List the commands and queries of a store."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
 class StreamInfo(Message, name="lattice.daemon.v1.StreamInfo"):
-    """A stream of a state machine, and the names of its parameters' and events' messages."""
+    """A stream of a machine. param_schema, event_schema: messages of its request and events."""
 
     name: Annotated[str, Field(1)] = ""
     description: Annotated[str, Field(2)] = ""
@@ -700,7 +700,7 @@ class StreamInfo(Message, name="lattice.daemon.v1.StreamInfo"):
 
 
 class StreamList(Message, name="lattice.daemon.v1.StreamList"):
-    """The streams of a state machine."""
+    """The streams of a machine."""
 
     items: Annotated[tuple[StreamInfo, ...], Field(1)] = ()
 
@@ -714,7 +714,7 @@ class StreamList(Message, name="lattice.daemon.v1.StreamList"):
     method=f"{_DYNAMIC}/ListStreams",
 )
 class ListStreams(ActionRequest[StreamList], name="lattice.daemon.v1.ListStreamsRequest"):
-    """Return the streams of a store."""
+    """List the streams of a store."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
@@ -735,10 +735,10 @@ class StreamEvent(Message, name="lattice.daemon.v1.StreamEvent"):
     method=f"{_DYNAMIC}/Subscribe",
 )
 class SubscribeStream(ActionRequest[StreamEvent], name="lattice.daemon.v1.SubscribeRequest"):
-    """Return the events of a stream of a store, from now on. params: its request, encoded.
+    """Return the events of a stream of a store, from now on. params: its encoded request.
 
-    resume: of the last event that was taken. Raises: StaleToken: more than 1,024 events of the
-    store came since then, and some are gone.
+    resume: of the last event received. Raises: StaleToken: the store had more than 1,024 events
+    since then, and some are gone.
     """
 
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""

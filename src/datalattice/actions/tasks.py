@@ -1,4 +1,4 @@
-"""Tasks: long operations of a running node. They go on when whoever began them goes away.
+"""Tasks: long operations of a running node. They go on when their caller disconnects.
 
     info = client.call(StartTask(collect=CollectGarbage(grace_ms=0)))
     for info in client.stream(WatchTask(id=info.id)):       # ends with the task
@@ -18,11 +18,11 @@ from datalattice.actions.formats import CELL_FORMAT, HASH_FORMAT, STORE_ID_FORMA
 from datalattice.cells import Value
 from datalattice.protobuf import Field, Message
 
-# --- what can be begun ----------------------------------------------------------------------------
+# --- kinds of tasks -------------------------------------------------------------------------------
 
 
 class HealStore(Message, name="datalattice.v1.HealStore"):
-    """Repair the node's store: from its own intact bytes, its peers, and what is named here.
+    """Repair the node's store from its own intact bytes, its peers, and further sources.
 
     addresses: nodes to fetch cells from. folder: another store on the node's machine.
     """
@@ -32,10 +32,10 @@ class HealStore(Message, name="datalattice.v1.HealStore"):
 
 
 class CollectGarbage(Message, name="datalattice.v1.CollectGarbage"):
-    """Give back the room of what nothing reaches.
+    """Free the room of cells that no root, pin or lease reaches.
 
-    grace_ms: younger cells stay; None: for an hour. dry_run: only count. plan: the path of a sweep
-    list, whose cells are removed instead.
+    grace_ms: younger cells stay; None: one hour. dry_run: only count. plan: the path of a sweep
+    list; its cells are removed instead.
     """
 
     grace_ms: Annotated[int | None, Field(1, "uint64")] = None
@@ -46,7 +46,7 @@ class CollectGarbage(Message, name="datalattice.v1.CollectGarbage"):
 class ImportRoot(Message, name="datalattice.v1.ImportRoot"):
     """Read an archive or a store on the node's machine; pin its root, or merge it.
 
-    pin: a name. known: what is merged was made from data of this node.
+    pin: the label. known: the merged data was made from data of this node.
     """
 
     path: Annotated[str, Field(1)] = ""
@@ -56,16 +56,16 @@ class ImportRoot(Message, name="datalattice.v1.ImportRoot"):
 
 
 class RebuildState(Message, name="datalattice.v1.RebuildState"):
-    """Make the state of a Weaver store again from its log."""
+    """Rebuild the state of a Weaver store from its log."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
-# --- what comes of it -----------------------------------------------------------------------------
+# --- their results --------------------------------------------------------------------------------
 
 
 class DamageInfo(Message, name="datalattice.v1.DamageInfo"):
-    """Damaged bytes in a file of a store. hash: of the cell, where it is known."""
+    """Damaged bytes in a file of a store. hash: of the cell, if it is known."""
 
     file: Annotated[str, Field(1)] = ""
     offset: Annotated[int, Field(2, "uint64")] = 0
@@ -74,7 +74,7 @@ class DamageInfo(Message, name="datalattice.v1.DamageInfo"):
 
 
 class AbsentCell(Message, name="datalattice.v1.AbsentCell"):
-    """A cell that is not here. above: cells that refer to it. below_root: the root needs it."""
+    """A cell that the store lacks. above: cells that refer to it. below_root: the root needs it."""
 
     hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     above: Annotated[tuple[bytes, ...], Field(2, codec=HASH_FORMAT)] = ()
@@ -82,16 +82,16 @@ class AbsentCell(Message, name="datalattice.v1.AbsentCell"):
 
 
 class UnsoundCell(Message, name="datalattice.v1.UnsoundCell"):
-    """A cell that is not what its place requires, and why."""
+    """A cell that does not fit the cell that refers to it, and why."""
 
     hash: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     reason: Annotated[str, Field(2)] = ""
 
 
 class StoreCheck(Message, name="datalattice.v1.StoreCheck"):
-    """What a check of every cell of a store found. clean: nothing is wrong.
+    """The findings of a check of every cell of a store. clean: nothing is wrong.
 
-    endangered, unserved: hashes of cells. scars: damage of the past that nothing needs.
+    endangered, unserved: hashes of cells. scars: earlier damage in bytes that nothing needs.
     """
 
     clean: Annotated[bool, Field(1)] = False
@@ -108,7 +108,7 @@ class StoreCheck(Message, name="datalattice.v1.StoreCheck"):
 
 
 class HealedStore(Message, name="datalattice.v1.HealedStore"):
-    """What a healing did, and what is still wrong. unreachable: a Map of reasons by address."""
+    """What a repair did, and what is still wrong. unreachable: a Map of reasons by address."""
 
     rescued: Annotated[int, Field(1, "uint64")] = 0
     fetched: Annotated[int, Field(2, "uint64")] = 0
@@ -118,7 +118,7 @@ class HealedStore(Message, name="datalattice.v1.HealedStore"):
 
 
 class CollectedGarbage(Message, name="datalattice.v1.CollectedGarbage"):
-    """What a collection found and did; in a dry run what it would do."""
+    """What a collection found and did; in a dry run, what it would do."""
 
     cells_live: Annotated[int, Field(1, "uint64")] = 0
     cells_dead: Annotated[int, Field(2, "uint64")] = 0
@@ -136,7 +136,7 @@ class CollectedGarbage(Message, name="datalattice.v1.CollectedGarbage"):
 
 
 class LeftOutPart(Message, name="datalattice.v1.LeftOutPart"):
-    """Parts that a merge left out or that forked: why, how many, the first one in words."""
+    """Parts that a merge left out or that forked. kind: why. text: the first one in words."""
 
     kind: Annotated[str, Field(1)] = ""
     count: Annotated[int, Field(2, "uint64")] = 0
@@ -144,7 +144,7 @@ class LeftOutPart(Message, name="datalattice.v1.LeftOutPart"):
 
 
 class ImportedRoot(Message, name="datalattice.v1.ImportedRoot"):
-    """What came of an import: its root, and ours after it. dropped: parts that were left out."""
+    """The result of an import. root: of the node after a merge. dropped: parts left out of it."""
 
     imported: Annotated[bytes, Field(1, codec=HASH_FORMAT)] = b""
     cells: Annotated[int, Field(2, "uint64")] = 0
@@ -159,7 +159,7 @@ class ImportedRoot(Message, name="datalattice.v1.ImportedRoot"):
 
 
 class TaskState(IntEnum):
-    """Where a task is. Tasks of one kind run one after the other."""
+    """The state of a task. Tasks of one kind run one after the other."""
 
     WAITING = 0
     RUNNING = 1
@@ -169,10 +169,10 @@ class TaskState(IntEnum):
 
 
 class TaskInfo(Message, name="datalattice.v1.TaskInfo"):
-    """A task: how far it is, and in the end its result or its error.
+    """A task: its progress, and at its end its result or its error.
 
-    kind: the field of `StartTask`. caller: the DID of who began it, "" for the owner of the folder.
-    count, total: parts that are done, and of how many if that is known. code, text: of the error.
+    kind: the field of `StartTask`. caller: the DID of its caller, "" for the owner of the folder.
+    count: parts done. total: of how many, if that is known. code, text: of the error.
     """
 
     id: Annotated[int, Field(1, "uint64")] = 0
@@ -183,7 +183,7 @@ class TaskInfo(Message, name="datalattice.v1.TaskInfo"):
     total: Annotated[int | None, Field(6, "uint64")] = None
     code: Annotated[str, Field(7)] = ""
     text: Annotated[str, Field(8)] = ""
-    # Results begin at 16: the numbers below are left for what is said of all tasks.
+    # Results begin at 16: the numbers below are reserved for fields of all tasks.
     healed: Annotated[HealedStore | None, Field(16, oneof="result")] = None
     collected: Annotated[CollectedGarbage | None, Field(17, oneof="result")] = None
     imported: Annotated[ImportedRoot | None, Field(18, oneof="result")] = None
@@ -194,10 +194,10 @@ class TaskInfo(Message, name="datalattice.v1.TaskInfo"):
 # that is sent again begins nothing new.
 @action("tasks.start", ActionKind.EFFECT, "a", "admin", POST("/tasks", 202))
 class StartTask(ActionRequest[TaskInfo], name="datalattice.v1.StartTaskRequest"):
-    """Begin a task of the running node, one of these; return it at once.
+    """Start a task of the running node, one of these, and return it at once.
 
-    An equal request of the same caller joins a task that has not ended. 64 are kept; Raises:
-    Backpressure: none of them has ended.
+    An equal request of the same caller joins a task that has not ended. The node keeps 64 tasks.
+    Raises: Backpressure: none of them has ended.
     """
 
     heal: Annotated[HealStore | None, Field(1, oneof="task")] = None
@@ -212,31 +212,31 @@ class TaskList(Message, name="datalattice.v1.TaskList"):
     tasks: Annotated[tuple[TaskInfo, ...], Field(1)] = ()
 
 
-# A right to read is enough to look: to begin and to cancel takes `a`.
+# `r` on `admin` is enough to look; to start and to cancel needs `a`.
 @action("tasks.list", ActionKind.QUERY, "r", "admin", GET("/tasks"))
 class ListTasks(ActionRequest[TaskList], name="datalattice.v1.ListTasksRequest"):
-    """List the tasks that the caller began; the owner of the folder sees all."""
+    """List the tasks of the caller; the owner of the folder sees all."""
 
 
 @action("tasks.get", ActionKind.QUERY, "r", "admin", GET("/tasks/{id}"))
 class GetTask(ActionRequest[TaskInfo], name="datalattice.v1.GetTaskRequest"):
-    """Return how far a task is, or what came of it. Raises: NoSuchPath."""
+    """Return the progress of a task, or its result. Raises: NoSuchPath."""
 
     id: Annotated[int, Field(1, "uint64")] = 0
 
 
 @action("tasks.watch", ActionKind.STREAM, "r", "admin", GET("/tasks/{id}/events"))
 class WatchTask(ActionRequest[TaskInfo], name="datalattice.v1.WatchTaskRequest"):
-    """Return how far a task is, twice a second and at its end, which ends the stream."""
+    """Return the progress of a task twice a second, and its result, which ends the stream."""
 
     id: Annotated[int, Field(1, "uint64")] = 0
 
 
 @action("tasks.cancel", ActionKind.EFFECT, "a", "admin", DELETE("/tasks/{id}"))
 class CancelTask(ActionRequest[Empty], name="datalattice.v1.CancelTaskRequest"):
-    """Have a task end at its next step. One that has ended stays so.
+    """End a task at its next step; for a task that has ended, do nothing.
 
-    What it did so far stays, as after a crash; a rebuild leaves the state of before.
+    What it did so far stays, as after a crash; a cancelled rebuild leaves the earlier state.
     """
 
     id: Annotated[int, Field(1, "uint64")] = 0

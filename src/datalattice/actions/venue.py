@@ -1,4 +1,4 @@
-"""Actions on the venue of a node: operations that it offers, and the jobs that run them."""
+"""Actions on the venue of a node: the operations that it offers, and the jobs that run them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPERATIONS = "venue/operations"
 
 
 class OfferedOperation(Message, name="datalattice.v1.OfferedOperation"):
-    """An operation: its path, its asset, and the schemas of its input and output, if it has any."""
+    """An operation: its path, its asset, and the schemas of its input and output, nil for none."""
 
     path: Annotated[str, Field(1)] = ""
     asset: Annotated[bytes, Field(2, codec=HASH_FORMAT)] = b""
@@ -48,7 +48,7 @@ class OperationList(Message, name="datalattice.v1.OperationList"):
 class ListOperations(ActionRequest[OperationList], name="datalattice.v1.ListOperationsRequest"):
     """List the operations that the venue of this node offers, in the order of their paths.
 
-    after: only those behind this path, for the next page.
+    after: only those after this path, for the next page.
     """
 
     after: Annotated[str, Field(1)] = ""
@@ -63,7 +63,7 @@ class GetOperation(ActionRequest[OfferedOperation], name="datalattice.v1.GetOper
 
 
 class DidDocument(Message, name="datalattice.v1.DidDocument"):
-    """A DID document, as JSON has it."""
+    """A DID document as a value of JSON."""
 
     document: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
 
@@ -79,7 +79,7 @@ _DID_JSON = "application/did+json"
     Route("GET", "/.well-known/did.json", answer="document", media=_DID_JSON, at_root=True),
 )
 class GetVenueDid(ActionRequest[DidDocument], name="datalattice.v1.GetVenueDidRequest"):
-    """Return the DID document of this node's venue: its key, and where its doors are."""
+    """Return the DID document of this node's venue: its key, and the URLs of its doors."""
 
 
 @action(
@@ -90,17 +90,17 @@ class GetVenueDid(ActionRequest[DidDocument], name="datalattice.v1.GetVenueDidRe
     Route("GET", "/a/{id}/did.json", answer="document", media=_DID_JSON, at_root=True),
 )
 class GetAssetDid(ActionRequest[DidDocument], name="datalattice.v1.GetAssetDidRequest"):
-    """Return the DID document of an asset. Raises: NoSuchPath: it is not here."""
+    """Return the DID document of an asset. Raises: NoSuchPath: the node does not hold it."""
 
     id: Annotated[bytes, Field(1, codec=ASSET)] = b""
 
 
 class JobRecord(Message, name="datalattice.v1.JobRecord"):
-    """A job. status: PENDING, STARTED, PAUSED, INPUT_REQUIRED, AUTH_REQUIRED, or how it ended.
+    """A job. status: PENDING, STARTED, PAUSED, INPUT_REQUIRED, AUTH_REQUIRED, or an end status.
 
-    created, updated: Unix milliseconds. op: the asset of the operation. op_name: as it was called.
-    output: of a COMPLETE job. error: why it ended otherwise. message: what it waits for.
-    venue, remote_id: where another venue runs it, and the id of the job there. resume: of
+    created, updated: Unix milliseconds. op: the asset of the operation. op_name: the name that the
+    caller gave. output: of a COMPLETE job. error: of a job that ended otherwise. message: what it
+    waits for. venue, remote_id: the venue that runs it for this one, and its id there. resume: in
     `venue.watch`.
     """
 
@@ -126,10 +126,10 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
 class InvokeOperation(ActionRequest[JobRecord], name="datalattice.v1.InvokeOperationRequest"):
     """Run an operation as a job, which is durable when it returns.
 
-    operation: "v/ops/json/merge", or an asset id. input: a value of JSON. wait_ms: up to 120,000:
-    how long the answer waits for the end, though no longer than 10 s. wait: as long as that.
-    timeout_ms: after which the job ends as TIMEOUT.
-    Raises: NoSuchPath, UsageError: no such operation, or not with this input.
+    operation: "v/ops/json/merge", or an asset id. input: a value of JSON. wait_ms: 120,000 at most:
+    the answer waits for the end of the job for this long, 10 s at most. wait: wait for 10 s.
+    timeout_ms: time after which the job ends as TIMEOUT.
+    Raises: NoSuchPath: there is no such operation. UsageError: it does not accept this input.
     """
 
     operation: Annotated[str, Field(1)] = ""
@@ -149,7 +149,7 @@ class JobList(Message, name="datalattice.v1.JobList"):
 class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"):
     """List the caller's jobs, newest first; an administrator sees all.
 
-    status: only with this one. before: only those before this job, for the next page.
+    status: only jobs with this status. before: only those older than this job, for the next page.
     """
 
     status: Annotated[str, Field(1)] = ""
@@ -159,7 +159,7 @@ class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"
 
 @action("venue.job", ActionKind.QUERY, "r", _JOBS, GET("/jobs/{id}"), is_tool=True)
 class GetJob(ActionRequest[JobRecord], name="datalattice.v1.GetJobRequest"):
-    """Return a job. wait_ms: up to 120,000: how long to wait for its end, 10 s at most."""
+    """Return a job. wait_ms: wait for its end for this long (120,000 at most), 10 s at most."""
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
     wait_ms: Annotated[int, Field(2, "uint32")] = 0
@@ -173,9 +173,9 @@ class GetJob(ActionRequest[JobRecord], name="datalattice.v1.GetJobRequest"):
     Route("GET", "/jobs/{id}/sse", event="job-update"),
 )
 class WatchJob(ActionRequest[JobRecord], name="datalattice.v1.WatchJobRequest"):
-    """Return a job as it is, then after each change that a reader has time for, up to its end.
+    """Return a job, then again after each change until its end; a slow reader gets the newest.
 
-    resume: the `updated` of a record; the stream begins with what is newer.
+    resume: the `updated` of a record; the stream begins with the first newer one.
     """
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
@@ -184,7 +184,7 @@ class WatchJob(ActionRequest[JobRecord], name="datalattice.v1.WatchJobRequest"):
 
 @action("venue.cancel", ActionKind.EFFECT, "x", _JOBS, PUT("/jobs/{id}/cancel"), is_tool=True)
 class CancelJob(ActionRequest[JobRecord], name="datalattice.v1.CancelJobRequest"):
-    """End a job as CANCELLED; one that has ended stays as it is."""
+    """End a job as CANCELLED; a job that has ended stays unchanged."""
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
 
@@ -204,7 +204,7 @@ class ResumeJob(ActionRequest[JobRecord], name="datalattice.v1.ResumeJobRequest"
 
 
 class QueuedMessage(Message, name="datalattice.v1.QueuedMessage"):
-    """A message was given to a job. queue_depth: how many wait for it."""
+    """A message was queued for a job. queue_depth: the number of messages that wait."""
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
     queue_depth: Annotated[int, Field(2, "uint32", json="queueDepth")] = 0
@@ -215,9 +215,9 @@ class QueuedMessage(Message, name="datalattice.v1.QueuedMessage"):
     "venue.message", ActionKind.ONCE, "x", _JOBS, POST("/jobs/{id}", 202, "message"), is_tool=True
 )
 class MessageJob(ActionRequest[QueuedMessage], name="datalattice.v1.MessageJobRequest"):
-    """Give a job a message: the answer to what it asks, or for later.
+    """Send a job a message: the answer to its question, or one that it reads later.
 
-    Raises: Conflict: it has ended. Backpressure: too many wait.
+    Raises: Conflict: the job has ended. Backpressure: too many messages wait.
     """
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
@@ -233,15 +233,15 @@ class MessageJob(ActionRequest[QueuedMessage], name="datalattice.v1.MessageJobRe
     aliases=(PUT("/jobs/{id}/delete"),),
 )
 class DeleteJob(ActionRequest[Empty], name="datalattice.v1.DeleteJobRequest"):
-    """Cancel a job if it is live, and show it no more on this node."""
+    """Cancel a job if it is live, and hide it on this node."""
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
 
 
 class WaitingCall(Message, name="datalattice.v1.WaitingCall"):
-    """A call that waits for its time, Unix milliseconds. operation: as it was given.
+    """A call that waits for its time. time: Unix milliseconds. operation: as the caller named it.
 
-    caller: whose job it becomes. job: the id that the job will have.
+    caller: the caller of the job to come. job: the id that the job will have.
     """
 
     handle: Annotated[bytes, Field(1, codec=CALL_HANDLE)] = b""
@@ -253,10 +253,10 @@ class WaitingCall(Message, name="datalattice.v1.WaitingCall"):
 
 @action("venue.schedule", ActionKind.ONCE, "x", _JOBS, POST("/schedule", 201))
 class ScheduleOperation(ActionRequest[WaitingCall], name="datalattice.v1.ScheduleOperationRequest"):
-    """Have an operation begin as a job at a time; it begins at most once.
+    """Schedule an operation: a job starts at a time, at most once.
 
-    operation, input: as `venue.invoke`. time_ms: Unix milliseconds; one that is over means now.
-    after_ms: from now, in the place of `time_ms`.
+    operation, input: as in `venue.invoke`. time_ms: Unix milliseconds; a past time means now.
+    after_ms: milliseconds from now, instead of `time_ms`.
     Raises: as `venue.invoke`. Backpressure: too many calls wait.
     """
 
@@ -267,16 +267,16 @@ class ScheduleOperation(ActionRequest[WaitingCall], name="datalattice.v1.Schedul
 
 
 class WaitingCalls(Message, name="datalattice.v1.WaitingCalls"):
-    """Calls that wait, the next one first."""
+    """Scheduled calls, the next one first."""
 
     calls: Annotated[tuple[WaitingCall, ...], Field(1)] = ()
 
 
 @action("venue.scheduled", ActionKind.QUERY, "r", _JOBS, GET("/schedule", "calls"))
 class ListScheduled(ActionRequest[WaitingCalls], name="datalattice.v1.ListScheduledRequest"):
-    """List the caller's calls that wait, the next one first; an administrator sees all.
+    """List the caller's scheduled calls, the next one first; an administrator sees all.
 
-    after: only those behind this one, for the next page.
+    after: only those after this one, for the next page.
     """
 
     after: Annotated[bytes, Field(1, codec=CALL_HANDLE)] = b""
@@ -285,6 +285,6 @@ class ListScheduled(ActionRequest[WaitingCalls], name="datalattice.v1.ListSchedu
 
 @action("venue.unschedule", ActionKind.EFFECT, "x", _JOBS, DELETE("/schedule/{handle}"))
 class UnscheduleCall(ActionRequest[Empty], name="datalattice.v1.UnscheduleCallRequest"):
-    """Drop a call that waits. Raises: NoSuchPath: none of the caller's has this handle."""
+    """Cancel a scheduled call. Raises: NoSuchPath: no call of the caller has this handle."""
 
     handle: Annotated[bytes, Field(1, codec=CALL_HANDLE)] = b""

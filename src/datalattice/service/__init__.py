@@ -1,4 +1,4 @@
-"""Service: what a daemon offers, apart from the doors through which it is asked."""
+"""Service: does the actions of a node for callers; the doors lead to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    # Every command that fails asks for the statuses: it does not load all handlers for that.
+    # A command that fails needs the statuses, and must not import all handlers for them.
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -1,4 +1,4 @@
-"""Bodies: large byte strings that a service gives in pieces, whatever they are stored in.
+"""Bodies: streams of the pieces of a large byte string, from any storage.
 
 Source: docs/rest.md "Files".
 """
@@ -16,11 +16,11 @@ from datalattice.service.registry import Streamed
 from datalattice.service.resuming import not_a_position, read_token
 
 PIECES_AT_ONCE: Final = 2
-"""Pieces of a large body that are read at once; a door may read as many ahead of a slow reader."""
+"""Pieces read at once: the most that a door reads ahead of a slow caller."""
 
 
 class FilePieces(Stream[FilePiece]):
-    """A byte string as it is now, from a byte on; a position is [hash, next byte]."""
+    """One version of a byte string, from a byte on; a position is [hash, next byte]."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class FilePieces(Stream[FilePiece]):
         read: Callable[[int, int], bytes],
         request: GetFile | GetContent,
     ) -> None:
-        """where: what it is, for errors. hash: of this version. read: returns bytes in a range."""
+        """where: its name in errors. hash: of this version. read: returns bytes of a range."""
         super().__init__(_Unchanging())
         self._where, self._size, self._hash, self._read = where, size, hash, read
         self._at = request.start
@@ -45,11 +45,15 @@ class FilePieces(Stream[FilePiece]):
             raise StaleToken(
                 f"{self._where}: the file has changed; a fresh start begins {self.fresh_start()}"
             )
-        self._at = cast("int", parts[1])
+        at = cast("int", parts[1])
+        # A token is a caller's text: a negative start would read from the end.
+        if at < 0:
+            raise not_a_position(position)
+        self._at = at
 
     def _fetch(self) -> list[FilePiece]:
         found: list[FilePiece] = []
-        # An empty file is one piece without bytes: it has the size and the hash.
+        # An empty file is one piece without bytes, which has its size and hash.
         while len(found) < PIECES_AT_ONCE and (self._at < self._stop or not self._stop):
             stop = min(self._at + CHUNK_BYTES_MAX, self._stop)
             data = self._read(self._at, stop)
@@ -62,7 +66,7 @@ class FilePieces(Stream[FilePiece]):
         return found
 
     def now(self) -> Value:
-        """Return the position behind what was read."""
+        """Return the position behind the pieces that were read."""
         return Vector.of([self._hash, self._at])
 
     def after(self, items: Sequence[FilePiece]) -> list[Value]:
@@ -70,11 +74,13 @@ class FilePieces(Stream[FilePiece]):
         return [Vector.of([one.hash, one.start + len(one.data)]) for one in items]
 
     def fresh_start(self) -> str:
-        """Return where a reader begins whose position is gone."""
+        """Return where a fresh start begins, as the end of a sentence."""
         return "at its first byte"
 
 
 class _Unchanging:
+    """A source that never wakes its readers: one version of a file does not change."""
+
     def subscribe(self, wake: Wake) -> Wake:
         return lambda: None
 
@@ -82,7 +88,7 @@ class _Unchanging:
 def piece_stream(
     pieces: FilePieces, name: bytes, request: GetFile | GetContent
 ) -> Streamed[FilePiece]:
-    """Return the pieces that a request asks for. name: of the stream in its tokens."""
+    """Return the pieces of a request as a stream. name: of the stream in its tokens."""
     if request.resume:
         pieces.go_on(read_token(request.resume, name))
     return Streamed(

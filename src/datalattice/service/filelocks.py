@@ -1,11 +1,11 @@
-"""File locks: who alone may write to a file or directory of a drive for a while, on this node.
+"""File locks: reserve writes to a file or directory of a drive for their holder, on this node.
 
     locks = FileLocks(clock)
     found = locks.lock(holder, place, is_shared=False, is_deep=True, note="", timeout_s=600)
     with locks.writing(holder, owner, "papers", [Touched(("a.txt",))], [found.token]): ...
 
-Locks are in memory: a restart ends them, and other nodes do not know them. A lock is for those who
-agree to ask this node; merges go on whatever is locked.
+Locks are in memory: a restart ends them, and other nodes ignore them. They bind the callers of this
+node only; merges change locked files, too.
 
 Source: docs/webdav.md "Locks".
 """
@@ -25,20 +25,20 @@ from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import Backpressure, FileLocked, LimitExceeded, NoSuchPath, UsageError
 
 LOCKS_MAX: Final = 1_000
-"""Locks of one holder."""
+"""Most locks of one holder."""
 
 LOCKS_IN_ALL_MAX: Final = 10_000
-"""Locks of all holders."""
+"""Most locks of all holders."""
 
 NOTE_BYTES_MAX: Final = 1_024
-"""Bytes of UTF-8 that a holder may leave for others to see."""
+"""Longest note of a lock, which others can read, in bytes of UTF-8."""
 
 WRITE_WAIT_S: Final = 10.0
-"""How long a new lock waits for a write that has begun."""
+"""Seconds that a new lock waits for running writes."""
 
 
 class LockPlace(NamedTuple):
-    """What a lock is on: names in a drive of an owner."""
+    """A path that can be locked: names in a drive of an owner."""
 
     owner: bytes
     drive: str
@@ -46,9 +46,9 @@ class LockPlace(NamedTuple):
 
 
 class Touched(NamedTuple):
-    """What a write changes.
+    """A path that a write changes.
 
-    is_tree: all below, too. is_member: the name comes or goes, which changes its directory.
+    is_tree: with all below it. is_member: it is made or removed, which changes its directory.
     """
 
     names: PathNames
@@ -58,7 +58,7 @@ class Touched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """One lock. is_deep: all below the place is locked, too."""
+    """One lock. is_deep: it covers all below the place, too."""
 
     token: str
     holder: str
@@ -69,7 +69,7 @@ class HeldLock:
     expires_ms: int
 
     def covers(self, names: PathNames) -> bool:
-        """Return whether names of its drive are locked by it."""
+        """Return whether it locks a path of its drive."""
         own = self.place.names
         return names == own or (self.is_deep and _is_below(names, own))
 
@@ -79,7 +79,7 @@ class HeldLock:
         return (
             self.covers(touched.names)
             or (touched.is_tree and _is_below(own, touched.names))
-            # A lock on a directory alone is on which members it has.
+            # A lock on a directory protects the set of its members (RFC 4918).
             or (touched.is_member and touched.names[:-1] == own)
         )
 
@@ -114,34 +114,35 @@ class FileLocks:
         note: str,
         timeout_s: int,
     ) -> HeldLock:
-        """Lock a place, once the writes that have begun there are done.
+        """Lock a place as soon as no write runs there.
 
-        timeout_s: 1 to 3,600; more is cut.
-        Raises: FileLocked: another lock does not allow it, or a write takes long. LimitExceeded:
-                the note is too long. Backpressure: the holder has too many locks.
+        timeout_s: from 1 on; more than 3,600 counts as 3,600.
+        Raises: FileLocked: another lock excludes it, or a write takes too long. LimitExceeded: the
+                note is too long. Backpressure: the holder or the node has too many locks.
         """
         if len(note.encode()) > NOTE_BYTES_MAX:
-            raise LimitExceeded(f"owner_note: at most {NOTE_BYTES_MAX} bytes")
+            raise LimitExceeded(
+                f"owner_note: at most {NOTE_BYTES_MAX} bytes, got {len(note.encode())}"
+            )
         made = HeldLock(
             self._new_token(), holder, place, is_shared, is_deep, note, self._end_ms(timeout_s)
         )
         with self._changed:
-            # A lock promises that no write of others goes on under it, so it waits for those that
-            # have begun, and no longer than a caller waits for an answer.
+            # Under a lock no write of others runs, so it waits for those that run already; not
+            # longer than a caller waits for an answer.
             if not self._changed.wait_for(
                 lambda: not self._is_written(made), timeout=self._write_wait_s
             ):
-                raise FileLocked(f"{_path(place.names)}: it is being written")
+                raise FileLocked(f"{_path(place.names)} is being written; try again later")
             others = [one for one in self._live() if one.place[:2] == place[:2]]
             for one in others:
-                # "Exclusive and shared write locks" (docs/webdav.md): two locks meet if either
-                # covers the place of the other, and only shared ones go together.
+                # "Exclusive and shared write locks" (docs/webdav.md): two locks overlap if either
+                # covers the place of the other, and only shared locks may overlap.
                 if (one.covers(place.names) or made.covers(one.place.names)) and not (
                     is_shared and one.is_shared
                 ):
                     raise FileLocked(f"{_path(one.place.names)} is locked already")
-            # "A caller has at most 1,000" (docs/webdav.md): one that asks for many leaves room for
-            # others.
+            # "A caller has at most 1,000" (docs/webdav.md), so that others find room.
             if sum(one.holder == holder for one in self._locks.values()) >= LOCKS_MAX:
                 raise Backpressure(f"a caller has at most {LOCKS_MAX} locks")
             if len(self._locks) >= LOCKS_IN_ALL_MAX:
@@ -150,7 +151,7 @@ class FileLocks:
         return made
 
     def refresh(self, holder: str, place: LockPlace, token: str, timeout_s: int) -> HeldLock:
-        """Let a lock that covers a place last from now on. Raises: NoSuchPath: there is none."""
+        """Restart the time of a lock that covers a place. Raises: NoSuchPath: there is none."""
         with self._changed:
             found = self._own(holder, place, token)
             made = self._locks[token] = replace(found, expires_ms=self._end_ms(timeout_s))
@@ -181,12 +182,12 @@ class FileLocks:
         touched: Sequence[Touched],
         tokens: Iterable[str] = (),
     ) -> Iterator[None]:
-        """Write in the block: no lock of others is on it, and none comes before its end.
+        """Guard the write in the block: no lock of others covers it, and none is given meanwhile.
 
-        tokens: of the holder's own locks that the write knows of.
-        Raises: FileLocked: it needs the token of a lock.
+        tokens: of the holder's locks, as the caller sent them.
+        Raises: FileLocked: the write needs the token of a lock.
         """
-        # The check and the entry are one step: a lock that is asked for meanwhile sees the write.
+        # Check and entry in one step, so that `lock` sees the write or the write sees the lock.
         entry = (owner, drive, touched)
         with self._changed:
             self._check(holder, entry, set(tokens))
@@ -199,7 +200,7 @@ class FileLocks:
                 self._changed.notify_all()
 
     def removed(self, place: LockPlace) -> None:
-        """End the locks on a place that is gone, and on all below it."""
+        """End the locks on a removed place and on all below it."""
         with self._changed:
             for one in self._live():
                 names = one.place.names
@@ -225,7 +226,7 @@ class FileLocks:
 
     def _own(self, holder: str, place: LockPlace, token: str) -> HeldLock:
         self._live()
-        # One answer for all: a caller does not learn whether a token is known, or whose it is.
+        # One error for all cases, so that it reveals neither whether a token exists nor its holder.
         found = self._locks.get(token)
         if (
             found is None
@@ -240,7 +241,7 @@ class FileLocks:
         self, holder: str, entry: tuple[bytes, str, Sequence[Touched]], tokens: set[str]
     ) -> None:
         owner, drive, touched = entry
-        # By place: of several shared locks on one place, the token of one is enough.
+        # By place: several shared locks may be on one place, and the token of one is enough.
         shown: dict[PathNames, bool] = {}
         for one in self._live():
             if one.place[:2] != (owner, drive) or not any(map(one.guards, touched)):
@@ -249,7 +250,7 @@ class FileLocks:
             shown[one.place.names] = shown.get(one.place.names, False) or is_shown
         for names, is_shown in shown.items():
             if not is_shown:
-                raise FileLocked(f"{_path(names)} is locked; the write has no token of the lock")
+                raise FileLocked(f"{_path(names)} is locked; send the token of the lock")
 
     def _is_written(self, lock: HeldLock) -> bool:
         return any(

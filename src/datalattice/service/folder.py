@@ -1,7 +1,7 @@
-"""Folder service: the service of a folder with the access to it, for all doors of its node.
+"""Folder service: one service, with access control and venue, for all doors of a folder's node.
 
-The folder is opened at the first use, which comes once the node serves. Rules of access, file locks
-and events are the same at each door.
+The first use opens the folder; it comes when the node serves. All doors share the rules of access,
+the file locks and the events.
 
 Source: docs/design/service.md "Doors".
 """
@@ -57,15 +57,14 @@ R = TypeVar("R", bound=Message)
 _log = logging.getLogger("datalattice.access")
 
 ACCESS_FOLDER: Final = "access"
-"""The folder of the ids that credentials have used up, below that of the node."""
+"""The folder, below that of the node, of the ids of used credentials."""
 
 
 class FolderService:
-    """The service of a folder; called itself, it does what the folder's owner asks for.
+    """The service of a folder; its own `call` and `stream` act for the owner of the folder.
 
     Any thread may use it. Close it.
-    Raises: UsageError: the rules of access cannot be read, or an adapter of the venue cannot be
-            made.
+    Raises: UsageError: the rules of access are invalid, or an adapter of the venue cannot be made.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class FolderService:
         self._node: Node | None = None
         self._engine: Engine | None = None
         self._config: Final = config
-        # Now, so that a package that is missing ends the start.
+        # Now, so that a missing package stops the start and not the first job.
         self._adapters: Final = configured_adapters(config, path) if config.venue else None
         self._venues: Final = (
             configured_venues(config, identity, self._clock) if config.venue else None
@@ -92,14 +91,14 @@ class FolderService:
         self._urls: tuple[str, ...] = ()
         self._statements: Callable[[], tuple[DoorStatement, ...]] = tuple
         self.events: Final[EventRing[NodeEvent]] = EventRing()
-        """What happens at the node."""
+        """The events of the node."""
 
     def at_doors(
         self, urls: Iterable[str], statements: Callable[[], tuple[DoorStatement, ...]]
     ) -> tuple[Service, AccessControl]:
         """Return the service and the access to it, for doors.
 
-        urls: under which they may be asked for. statements: of the node, on their certificates.
+        urls: of the doors. statements: returns those of the node on the doors' certificates.
         """
         self._urls, self._statements = tuple(urls), statements
         service, access = self._opened()
@@ -119,7 +118,7 @@ class FolderService:
             if self._both is None:
                 self._node = open_node(self._path, cache_bytes=self._cache_bytes)
                 access = self._access()
-                # The contents first: a venue reads them when it goes on with its jobs.
+                # The contents first: a venue that resumes its jobs reads them.
                 contents = configured_storage(
                     self._config, self._path, self._node.drive, self._node.upload
                 )
@@ -144,17 +143,18 @@ class FolderService:
         adapters: AdapterMaker,
         contents: Storage | None,
     ) -> VenueHost:
-        checking = Service(node, access=access)  # that of the doors begins after the venue
+        checking = Service(node, access=access)  # the service of the doors needs the venue first
         did = did_of(self._identity.public_key)
 
         def principal(caller: JobCaller) -> Principal:
-            """Return whose rights a job has: a DID's, or, as jobs name them, others'."""
+            """Return the principal whose rights a job has."""
             who = Principal(caller.did, "token")
             if caller.did == did:
                 who = OPERATOR
             elif caller.did == f"{did}:public":
                 who = Principal(None, "anonymous")
-            if caller.grants is not None:  # a narrowed credential reads no more through a job
+            # A job gets no more rights than the credential that started it.
+            if caller.grants is not None:
                 who = who.narrowed(parse_grants(list(caller.grants)))
             return who
 
@@ -186,10 +186,10 @@ class FolderService:
         return VenueHost(begun)
 
     def _stated(self) -> tuple[DoorStatement, ...]:
-        return self._statements()  # of doors that came later, too
+        return self._statements()  # at each call: doors may be added later
 
     def _access(self) -> AccessControl:
-        # On disk: a request that was signed once is not taken again after a restart.
+        # On disk, so that a signed request is refused after a restart, too, if it comes again.
         self._engine = open_engine(self._path / ACCESS_FOLDER, (SPENT_TABLE,))
         spent = SpentIds(self._engine)
         did = did_of(self._identity.public_key)
@@ -200,12 +200,13 @@ class FolderService:
         )
 
     def prepare(self, config: NodeConfig) -> Callable[[], None]:
-        """Read limits, administrators and rules anew; return what puts them in force.
+        """Read limits, administrators and rules again; return the function that applies them.
 
-        Raises: UsageError: the rules cannot be read.
+        Raises: UsageError: the rules, or the settings of the venue, are invalid.
         """
         if config.venue:
-            configured_adapters(config, self._path)  # the next start must not fail
+            # Adapters take effect at the next start; settings with which it would fail are refused.
+            configured_adapters(config, self._path)
             configured_venues(config, self._identity)
         take_rules = self._policies.prepare(_base_policy(config))
         allowances = _allowances(config)
@@ -217,9 +218,9 @@ class FolderService:
         return take
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Close the venue, the adapters, the folder and the table of used credentials."""
         with self._lock:
-            # Jobs write to the node, so the venue ends before it.
+            # Jobs write to the node, so the venue is closed first.
             held: tuple[Any, ...] = (self._venue, *self._made, self._node, self._engine)
             self._venue = self._node = self._engine = self._both = None
             self._made = []

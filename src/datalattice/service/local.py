@@ -1,9 +1,9 @@
-"""Local: the clients of a service in the same process; they have all rights of the program itself.
+"""Local: clients of a service in the same process, with all rights by default.
 
     with datalattice.open("data") as node, LocalClient(node) as client:
         client.call(OfferRecords(topic="log", values=("hello",)))
 
-A program that is given one of these, or one of REST or gRPC, is the same program.
+A program works the same with one of these clients as with one of REST or gRPC.
 Source: docs/clients.md.
 """
 
@@ -25,9 +25,9 @@ R = TypeVar("R", bound=Message)
 
 
 class LocalClient(Client):
-    """Calls the actions of an open node. Any thread may use it; the node stays open when it closes.
+    """Calls the actions of an open node. Any thread may use it; closing it leaves the node open.
 
-    node: or a service with a policy. caller: whose rights it has.
+    node: a node, or a service with a policy. caller: the principal whose rights it has.
     """
 
     def __init__(self, node: Node | Service, caller: Principal = OPERATOR) -> None:
@@ -37,12 +37,12 @@ class LocalClient(Client):
     def call(self, request: ActionRequest[R], *, request_id: str | None = None) -> R:
         """Do an action; return its result, durable if it writes. Raises: what the action raises.
 
-        request_id: of the kind ONCE: a request with the id of an earlier one is not done again.
+        request_id: for the kind ONCE: a request with the id of an earlier one is not done again.
         """
         return self._service.call(request, self._caller, request_id=request_id)
 
     def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
-        """Have an action done whose body is long; as `Client.upload`."""
+        """Do an action with a long body; as `Client.upload`."""
         with self._service.upload(request, self._caller) as upload:
             upload.write(request.data)  # type: ignore[attr-defined]
             for piece in body_pieces(body):
@@ -68,7 +68,7 @@ class AsyncLocalClient(AsyncClient):
         return await asyncio.to_thread(self._local.call, request, request_id=request_id)
 
     async def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
-        """Have an action done whose body is long; as `Client.upload`."""
+        """Do an action with a long body; as `Client.upload`."""
         return await asyncio.to_thread(self._local.upload, request, body)
 
     def stream(self, request: ActionRequest[R]) -> aclosing[AsyncGenerator[R, None]]:
@@ -82,14 +82,14 @@ class AsyncLocalClient(AsyncClient):
         loop, rung = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            # A writer must not fail because the program that waited has ended its loop.
+            # A writer calls this, and must not fail because the waiting program ended its loop.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(rung.set)
 
         with await asyncio.to_thread(self._local.stream, request) as stream:
             stream.on_wake(wake)
             while not stream.closed:
-                rung.clear()  # before the look: a change after it sets it again
+                rung.clear()  # before reading: a change after this sets it again
                 items = await asyncio.to_thread(stream.take)
                 for item in items:
                     yield item

@@ -1,10 +1,10 @@
-"""Registry: which function does an action, and what it is given.
+"""Registry: the handlers of actions, the calls that they get, streams and uploads.
 
     @handles(OfferRecords)
     def offer(call: ServiceCall, request: OfferRecords) -> OfferedRecords: ...
 
-A handler knows no door: no HTTP, no protobuf bytes, no socket. It may wait for the disk, so a
-thread runs it. What it raises reaches the caller as it is.
+A handler is independent of doors: of HTTP, protobuf bytes and sockets. It may wait for the disk, so
+a thread runs it. Its errors reach the caller unchanged.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ R = TypeVar("R", bound=Message)
 _H = TypeVar("_H", bound=Callable[..., Any])
 
 POLL_MAX: Final = 64
-"""Items of a stream that are taken at once."""
+"""Most items that one `take` of a stream returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceCall:
-    """What a handler may use besides its request: the node, and who asks under which policy.
+    """What a handler may use besides its request: the node, the caller and the policy.
 
-    locks: on files of drives. doors: what the node states about the certificates of its doors.
-    access: rules, tokens and records, of a service with callers. events: of the running node.
+    locks: on files of drives. doors: returns the node's statements on the certificates of its
+    doors. access: rules, tokens and the audit; None: only the owner calls. events: of the running
+    node.
     """
 
     node: Node
@@ -60,42 +61,43 @@ class ServiceCall:
     access: AccessControl | None = None
     events: EventRing[NodeEvent] | None = None
     once: Callable[[Callable[[Any], Message]], Once | None] = lambda _answer: None
-    """Of an action on Weaver stores: given what makes its result from what was written, it
-    returns what has a transaction done once; None: the request carries no id."""
+    """For actions of the kind ONCE on Weaver stores: takes the function that makes the action's
+    result from what the transaction wrote, and returns the `Once` that runs the transaction; None:
+    the request has no id."""
     venue: VenueHost | None = None
     """The venue of the node, if it runs one."""
     urls: Callable[[], tuple[str, ...]] = tuple
-    """Under which the doors may be asked for."""
+    """Returns the URLs of the doors."""
     contents: Storage | None = None
-    """Where contents of the venue's assets are; None: in the lattice."""
+    """Stores the contents of the venue's assets; None: the lattice does."""
     request_id: str | None = None
-    """Of an action on the venue, which knows its repeated requests itself."""
+    """For actions of the kind ONCE on the venue, which finds repeated requests itself."""
 
     @property
     def caller(self) -> str:
-        """The DID of the caller; "" of an anonymous one."""
+        """The DID of the caller; "" if it is anonymous."""
         return self.principal.did or ""
 
     @property
     def holder(self) -> str:
-        """Whose the locks of the caller are."""
+        """The name under which the caller holds locks on files."""
         who = self.principal
         return who.did or ("local" if who.how in LOCAL_DOORS else who.how)
 
     @property
     def asker(self) -> str:
-        """For whom the running node is asked: a DID, or "" for the owner of the folder."""
+        """The caller in requests to the running node: a DID, or "" for the owner of the folder."""
         return "" if self.principal.how in LOCAL_DOORS else self.caller or ANYBODY
 
     @property
     def is_operator(self) -> bool:
-        """Whether the caller may do all that the owner of the folder may."""
+        """Whether the caller has all rights of the folder's owner."""
         return decide(self.policy, self.principal, "a", "admin").is_allowed
 
     def owner(self, given: str) -> bytes:
         """Return the key of the owner that a request names.
 
-        Raises: UsageError: it names none, or several. NoSigningKey: "own", and there is no key.
+        Raises: UsageError: no owner or several match. NoSigningKey: "own", and there is no key.
         """
         found = self.node.owner_key(given)
         if not isinstance(found, bytes):
@@ -106,9 +108,8 @@ class ServiceCall:
 class Streamed(ResultStream[R]):
     """The items of a stream, as results of an action. Close it, or use it in `with`.
 
-    It reads from its source when it is asked for items, so a slow reader keeps a position and the
-    items of one look at the source. With `positions`, each item has the token of its position in
-    the field `resume`.
+    It reads its source only in `take`, so a slow reader costs a position and the items of one
+    reading. With `positions`, each item has the token of its position in the field `resume`.
     """
 
     def __init__(
@@ -123,12 +124,11 @@ class Streamed(ResultStream[R]):
         at_once: int = POLL_MAX,
         token: Callable[[bytes, Value], str] = write_token,
     ) -> None:
-        """first: items that come before those of the stream. name: of the stream in its tokens.
+        """first: items before those of the stream. name: of the stream in its tokens.
 
-        token: writes a position as a token, with the name.
-        is_resumed: it begins at the position of a token, which is looked at now. at_once: how many
-        items are taken at once.
-        Raises: StaleToken: what is behind that position is gone.
+        is_resumed: it begins at the position of a token; the first items are read now. at_once:
+        most items of one `take`. token: makes the token of a name and a position.
+        Raises: StaleToken: the items behind that position are gone.
         """
         self._stream: Final[Stream[Any]] = stream
         self._convert: Final[Callable[[Any], R]] = convert
@@ -138,9 +138,9 @@ class Streamed(ResultStream[R]):
         self._positions: Final[StreamPositions[Any] | None] = positions
         self._waiting: Iterator[R] = iter(list(first))
         self.resume = "" if positions is None else token(name, positions.now())
-        """The token of the last item that was taken, or of the beginning; "" without tokens."""
+        """The token of the last item returned, or of the beginning; "" without tokens."""
         self._has_more = False
-        # Looked at now, so that a token of what is gone is refused before the stream begins.
+        # Read now, so that a stale token is an error of the call and not of the running stream.
         if is_resumed:
             try:
                 self._waiting = chain(self._waiting, self._look())
@@ -150,7 +150,7 @@ class Streamed(ResultStream[R]):
                 raise
 
     def take(self) -> list[R]:
-        """Return some of the next items that are there; it does not wait for more.
+        """Return the next items without waiting, `at_once` at most; empty if there are none yet.
 
         Raises: StaleToken: the next items are gone.
         """
@@ -165,14 +165,14 @@ class Streamed(ResultStream[R]):
         return taken
 
     def _peek(self) -> None:
-        """Find out whether items wait that the source has given already."""
+        """Set `_has_more`: whether items of the last reading wait."""
         following = list(islice(self._waiting, 1))
         self._has_more = bool(following)
         if following:
             self._waiting = chain(following, self._waiting)
 
     def _look(self) -> Iterator[R]:
-        """Look at the source; return what is there."""
+        """Read the source; return its new items."""
         positions = self._positions
         if positions is None:
             return map(self._convert, self._stream.poll())
@@ -197,7 +197,7 @@ class Streamed(ResultStream[R]):
         news = threading.Event()
         self.on_wake(news.set)
         while not self.closed:
-            # Cleared before looking: a change after this sets it again, so none is missed.
+            # Cleared before reading: a change after this sets it again, so none is missed.
             news.clear()
             items = self.take()
             yield from items
@@ -206,11 +206,11 @@ class Streamed(ResultStream[R]):
 
     @property
     def closed(self) -> bool:
-        """Whether no more items come."""
+        """Whether the stream has ended and all items were returned."""
         return self._stream.closed and not self._has_more
 
     def close(self) -> None:
-        """End it; who waits for it is woken."""
+        """End the stream and wake its readers."""
         self._waiting, self._has_more = iter(()), False
         self._stream.close()
 
@@ -220,15 +220,15 @@ class Upload(ABC, Generic[R]):
 
     @abstractmethod
     def write(self, piece: bytes) -> None:
-        """Add bytes at the end. Raises: LimitExceeded: they are too many. StoreFull."""
+        """Append bytes. Raises: LimitExceeded: the body is too long. StoreFull."""
 
     @abstractmethod
     def finish(self) -> R:
-        """Do the action with all that was written, and return its result, which is durable."""
+        """Do the action with the written body, and return its result, which is durable."""
 
     @abstractmethod
     def close(self) -> None:
-        """Drop what was written, unless it was finished."""
+        """Drop the written body, unless `finish` was called."""
 
     def __enter__(self) -> Self:
         return self
@@ -244,7 +244,7 @@ HANDLERS: Final[dict[type[ActionRequest[Any]], ActionHandler]] = {}
 
 
 def handles(request: type[ActionRequest[Any]]) -> Callable[[_H], _H]:
-    """Register the function that it decorates as the handler of a request."""
+    """Register the decorated function as the handler of a request."""
 
     def register(handler: _H) -> _H:
         assert request not in HANDLERS, request
@@ -255,9 +255,9 @@ def handles(request: type[ActionRequest[Any]]) -> Callable[[_H], _H]:
 
 
 def page(count: int, most: int) -> int:
-    """Return how many items are wanted.
+    """Return `count`, the number of items of one answer.
 
-    Raises: LimitExceeded: more than `most`. UsageError: fewer than 1.
+    Raises: LimitExceeded: it is above `most`. UsageError: it is below 1.
     """
     if count < 1:
         raise UsageError(f"count: 1 to {most}, got {count}")

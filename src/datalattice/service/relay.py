@@ -1,7 +1,7 @@
-"""Relay: a stream of the running node, as a stream of its service.
+"""Relay: a stream of the running node as a stream of the service.
 
-A thread reads from the control socket. A slow reader finds the newest item alone, so it suits
-streams whose items are states.
+A thread reads the control socket. A slow reader gets only the newest item, so use it for streams
+whose items are states.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Relay(Stream[M]):
-    """The states that a stream of the node gives. Closing it closes that one."""
+    """The states of a stream of the running node. Closing it closes that stream."""
 
     def __init__(self, items: ResultStream[M]) -> None:
         self._states: Final = _States(items)
@@ -32,15 +32,15 @@ class Relay(Stream[M]):
     @property
     def closed(self) -> bool:
         """Whether no more states come."""
-        return super().closed or self._states.is_told
+        return super().closed or self._states.is_taken
 
 
 class _States(Generic[M]):
-    """What a thread has read. It has no reference to the stream, which may be dropped."""
+    """The state that a thread has read; without a reference to `Relay`, which may be dropped."""
 
     def __init__(self, items: ResultStream[M]) -> None:
         self._items: Final = items
-        # Of states only the newest counts, so a slow reader costs one item of memory.
+        # Only the newest state counts, so a slow reader costs one item of memory.
         self._news: Final[deque[M]] = deque(maxlen=1)
         self._error: DataLatticeError | None = None
         self._is_over = False
@@ -60,12 +60,12 @@ class _States(Generic[M]):
         wake()
 
     @property
-    def is_told(self) -> bool:
-        """Whether it is over, and everything was taken."""
+    def is_taken(self) -> bool:
+        """Whether the stream has ended, and its last state and its error were taken."""
         return self._is_over and not self._news and self._error is None
 
     def take(self) -> list[M]:
-        """Return the newest item, if it was not taken yet. Raises: with what the stream ended."""
+        """Return the newest item unless it was taken. Raises: the error that ended the stream."""
         if self._news:
             return [self._news.popleft()]
         error, self._error = self._error, None

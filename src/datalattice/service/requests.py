@@ -1,10 +1,10 @@
-"""Requests: what came of requests with an id, so that a repeated one has no second effect.
+"""Requests: the kept results of requests with an id, so that a repeated one has no second effect.
 
     (principal, id) -> (hash of the request, result)
 
-A row is written in the commit of the effect: in the node's `:local` slot for what changes the
-lattice, in a table of the stores' engine for what changes a Weaver store. So a caller whose answer
-was lost sends the same request again, and it is done once. Neither ever leaves the node.
+A row is written in the commit of the effect: in the node's `:local` slot for changes of the
+lattice, in a table of the stores' engine for changes of a Weaver store. So a caller whose answer
+was lost sends the same request again, and it is done once. Rows stay on this node.
 
 Source: docs/design/service.md "Repeating an effect".
 """
@@ -35,11 +35,11 @@ _BOOKS: Final = Keyword("books")
 
 
 class RequestLimits(NamedTuple):
-    """What is kept.
+    """Bounds of the kept results.
 
-    kept_ms: how long. requests, result_bytes: most of one principal; half of it, of the newest, is
-    surely there. principals: who have rows; where there would be more, the one whose last request
-    is oldest loses its rows.
+    kept_ms: time that a result is kept. requests, result_bytes: upper bounds for one principal; the
+    newest results up to half of them are always there. principals: most that have rows; a further
+    one takes the place of the one whose last request is oldest.
     """
 
     kept_ms: int = 24 * 60 * 60 * 1_000
@@ -52,7 +52,7 @@ REQUEST_LIMITS: Final = RequestLimits()
 
 
 class RequestMark(NamedTuple):
-    """A request that carries an id. The three are hashes: whose it is, its id, what it asks for."""
+    """The hashes of a request with an id: of its principal, of the id, of action and arguments."""
 
     principal: bytes
     id: bytes
@@ -60,9 +60,9 @@ class RequestMark(NamedTuple):
 
 
 def mark_of(request: ActionRequest[Any], caller: Principal, id: str) -> RequestMark:
-    """Return the mark of a request. Raises: UsageError: the id cannot be one."""
+    """Return the mark of a request. Raises: UsageError: the id is invalid."""
     check_request_id(id)
-    # All programs of the folder's owner are one caller, whichever socket they use.
+    # All programs of the folder's owner are one principal, on every socket.
     who = "owner" if caller.is_local else caller.did or ""
     asked = hashlib.sha256(f"{request.action.name}\0".encode() + request.encode())
     return RequestMark(_short(who), _short(id), asked.digest())
@@ -73,7 +73,7 @@ def _short(text: str) -> bytes:
 
 
 class RequestRows(Protocol):
-    """Where rows are kept: of each principal a head, and two Maps of rows by id: part 0 and 1."""
+    """The storage of rows: for each principal a head, and two tables of rows by id (parts 0, 1)."""
 
     def heads(self) -> Iterable[tuple[bytes, bytes]]:
         """Return the principals that have rows, with their heads."""
@@ -94,11 +94,11 @@ class RequestRows(Protocol):
         """Remove the rows of a part."""
 
     def drop(self, principal: bytes) -> None:
-        """Remove all of a principal."""
+        """Remove the head and the rows of a principal."""
 
 
 class _Head(NamedTuple):
-    """Of a principal: the part that is written to, what that holds, when it was written to."""
+    """The head of a principal: the part that grows, its counts, and the time of its last row."""
 
     part: int = 0
     requests: int = 0
@@ -107,14 +107,14 @@ class _Head(NamedTuple):
 
 
 _HEAD: Final = Struct(">QQQQ")
-_RESULT: Final = Struct(">Q32s")  # when it was written, hash of the request
+_RESULT: Final = Struct(">Q32s")  # the time it was written, the hash of the request
 
 
 class RequestTable:
-    """The kept results, as they are in one transaction.
+    """The kept results in one transaction.
 
-    Of a principal two parts are kept. When one has half of what may be kept, the other is emptied
-    and written to: so the oldest go, and no row is looked for to do that.
+    Each principal has two parts. When one has half of the bounds, the other is emptied and grows
+    next: this drops the oldest rows without a search for them.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RequestTable:
         self._limits: Final = limits
 
     def find(self, mark: RequestMark) -> bytes | None:
-        """Return the result of the same request; None: it was not done, or too long ago.
+        """Return the result of the same request; None: it was not done, or its row has expired.
 
         Raises: RequestReused: the id came with another request.
         """
@@ -134,16 +134,18 @@ class RequestTable:
             if row is None:
                 continue
             time_ms, request = _RESULT.unpack_from(row)
-            # An id may have come again once its time was over: that row is in the other part.
+            # An expired id may have come again: its newer row is in the other part.
             if self._is_over(time_ms):
                 continue
             if request != mark.request:
-                raise RequestReused("this id came with another request before; each needs its own")
+                raise RequestReused(
+                    "this id came with another request before; each request needs an id of its own"
+                )
             return row[_RESULT.size :]
         return None
 
     def _is_over(self, time_ms: int) -> bool:
-        # A clock that was put back makes no row older.
+        # With a clock that was set back the difference is negative: the row counts as new.
         return self._now_ms - time_ms >= self._limits.kept_ms
 
     def keep(self, mark: RequestMark, result: bytes) -> None:
@@ -155,19 +157,19 @@ class RequestTable:
         self._rows.set_head(mark.principal, _HEAD.pack(*made))
 
     def _head_with_room(self, principal: bytes, size: int) -> _Head:
-        """Return the head of a principal whose part has room for a result of a size."""
+        """Return the head of a principal with room in its part for a result of `size` bytes."""
         found = self._rows.head(principal)
         if found is None:
             self._make_room_for_principal()
             return _Head()
         head = _Head(*_HEAD.unpack(found))
-        if self._is_over(head.last_ms):  # all of them
+        if self._is_over(head.last_ms):  # the newest row has expired, so all have
             self._rows.drop(principal)
             return _Head()
         most = self._limits
         is_full = (
             head.requests >= most.requests // 2
-            # A result that is longer has a part to itself.
+            # A result longer than this is alone in its part.
             or head.result_bytes + size > most.result_bytes // 2
         )
         if not is_full:
@@ -184,21 +186,21 @@ class RequestTable:
             self._rows.drop(who)
 
 
-# --- where rows are -------------------------------------------------------------------------------
+# --- storages of rows -----------------------------------------------------------------------------
 
 
 class CellRows:
-    """Rows in a Map of Vectors [head, part 0, part 1], for `:local`."""
+    """Rows in a Map from principal to its book, a Vector [head, part 0, part 1], for `:local`."""
 
     def __init__(self, books: Value) -> None:
         self._books: Map = books if isinstance(books, Map) else EMPTY_MAP
-        self._read: dict[bytes, list[Value]] = {}  # books, by principal
-        self._fresh: dict[tuple[bytes, int], dict[bytes, bytes]] = {}  # rows that are in no book
+        self._read: dict[bytes, list[Value]] = {}  # books as lists, by principal
+        self._fresh: dict[tuple[bytes, int], dict[bytes, bytes]] = {}  # rows not yet in a book
         self.has_changed = False
 
     @property
     def books(self) -> Map:
-        """The rows as they are now."""
+        """The Map with all changes."""
         for (principal, part), fresh in self._fresh.items():
             book = self._book(principal)
             rows = book[1 + part]
@@ -216,7 +218,7 @@ class CellRows:
         if known is not None:
             return known
         found = self._books.get(principal)
-        # Of another shape, the node's own slot reads as empty.
+        # A malformed book reads as empty: the slot may have been written by another version.
         if not isinstance(found, Vector) or len(found) != len(_NO_BOOK):
             found = Vector.of(_NO_BOOK)
         made = self._read[principal] = list(found)
@@ -247,7 +249,7 @@ class CellRows:
             return fresh[id]
         rows = self._book(principal)[1 + part]
         found = rows.get(id) if isinstance(rows, Map) else None
-        return bytes(found) if isinstance(found, bytes | Blob) else None  # a long one is a Blob
+        return bytes(found) if isinstance(found, bytes | Blob) else None  # long rows are Blobs
 
     def put(self, principal: bytes, part: int, id: bytes, row: bytes) -> None:
         """Set a row."""
@@ -259,7 +261,7 @@ class CellRows:
         self._book(principal)[1 + part] = EMPTY_MAP
 
     def drop(self, principal: bytes) -> None:
-        """Remove all of a principal."""
+        """Remove the head and the rows of a principal."""
         for part in (0, 1):
             self._fresh.pop((principal, part), None)
         self._read.pop(principal, None)
@@ -277,7 +279,7 @@ class EngineRows:
 
     def heads(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the principals that have rows, with their heads."""
-        # Heads lie together: they are read without the rows.
+        # Keys of heads begin with `h` and those of rows with `r`, so this reads no rows.
         for key, head in self._txn.scan(REQUESTS, b"h", b"i"):
             yield key[1:], head
 
@@ -303,7 +305,7 @@ class EngineRows:
         self._txn.delete_range(REQUESTS, start, end)
 
     def drop(self, principal: bytes) -> None:
-        """Remove all of a principal."""
+        """Remove the head and the rows of a principal."""
         self._txn.delete(REQUESTS, b"h" + principal)
         self.clear(principal, 0)
         self.clear(principal, 1)
@@ -317,7 +319,7 @@ def _part_key(principal: bytes, part: int) -> bytes:
 
 
 class RequestRepeated(Exception):
-    """The request was done before. `result`: that of then, encoded."""
+    """The request was done before. `result`: its encoded result."""
 
     def __init__(self, result: bytes) -> None:
         super().__init__("the request was done before")
@@ -333,13 +335,13 @@ class KeptResults:
         self._limits: Final = limits
 
     def in_lattice(self, mark: RequestMark, work: Callable[[], Message]) -> Message:
-        """Do what changes the lattice; return its result, durable and kept.
+        """Do `work`, which changes the lattice; return its result, durable and kept.
 
-        Raises: RequestRepeated, RequestReused; what `work` raises, and nothing is kept then.
+        Raises: RequestRepeated, RequestReused; what `work` raises: then nothing is kept.
         """
 
         def once() -> tuple[Message | None, bytes | None]:
-            # Those that come at the same time write their rows together.
+            # Concurrent requests write their rows in one commit.
             shared = self._node.share(REQUESTS_KEY, self._read, self._write)
             rows = self._read() if shared is None else shared
             table = RequestTable(rows, present_ms(self._clock), self._limits)
@@ -347,7 +349,7 @@ class KeptResults:
             if kept is not None:
                 return None, kept
             made = work()
-            # Behind the work: nothing is kept of a change that fails.
+            # After the work: a failed change keeps no result.
             table.keep(mark, made.encode())
             if shared is None:
                 self._write(rows)
@@ -376,9 +378,9 @@ class KeptResults:
         return self._node.cursor(LOCAL_KEY, pair.public_key, VALUE_KEY, REQUESTS_KEY)
 
     def in_stores(self, mark: RequestMark, answer: Callable[[Any], Message]) -> Once:
-        """Return what does a transaction of the stores once; it raises as `in_lattice`.
+        """Return the `Once` that runs a transaction of the stores; it raises as `in_lattice`.
 
-        answer: makes the result of the action from what was written.
+        answer: makes the result of the action from what the transaction wrote.
         """
 
         def once(commits: GroupCommit, work: Callable[[GroupTxn], T]) -> T:
@@ -391,7 +393,7 @@ class KeptResults:
                 table.keep(mark, answer(made).encode())
                 return made, None
 
-            # Raised behind the commit: the kept result may be of the same transaction.
+            # Raised after the commit: the earlier request may be in the same group of transactions.
             return _done(commits.run(guarded))
 
         return once

@@ -1,7 +1,7 @@
-"""Resuming: positions of streams as tokens, with which a reader goes on where it was cut off.
+"""Resuming: positions of streams as tokens, from which a reader that was cut off goes on.
 
-A token is base64url of the encoding of [stream position]: the beginning of a hash that names the
-stream, and what the stream needs to go on behind an item.
+A token is base64url of the encoding of [stream position]: the first bytes of a hash that names the
+stream, and the value from which the stream goes on behind an item.
 
 Source: docs/rest.md "Events".
 """
@@ -26,20 +26,20 @@ _NAME_BYTES: Final = 8
 
 
 class StreamPositions(Protocol[T_contra]):
-    """How the positions of one stream are found."""
+    """Computes the positions of one stream."""
 
     def now(self) -> Value:
-        """Return the position behind all that was found so far; at first: where it begins."""
+        """Return the position behind all items read so far; before the first, the beginning."""
 
     def after(self, items: Sequence[T_contra]) -> Iterable[Value]:
-        """Yield the position behind each of the items that one look at the source found."""
+        """Yield the position behind each item of the last reading of the source."""
 
     def fresh_start(self) -> str:
-        """Return where a reader begins whose position is gone, as the end of a sentence."""
+        """Return where a fresh start begins, as the end of a sentence."""
 
 
 def stream_name(*parts: Value) -> bytes:
-    """Return the name of a stream, by the action and what it is asked for."""
+    """Return the name of a stream. parts: the action and the arguments that select its items."""
     return value_hash(Vector.of(parts))[:_NAME_BYTES]
 
 
@@ -50,27 +50,32 @@ def write_token(name: bytes, position: Value) -> str:
 
 
 def read_token(token: str, name: bytes) -> Value:
-    """Return the position of a token of the stream `name`.
+    """Return the position in a token of the stream `name`.
 
     Raises: StaleToken: it is of another stream. UsageError: it is malformed. LimitExceeded.
     """
-    # Before it is decoded: a token is a caller's text, of any length.
+    # Before decoding: a token is a caller's text of any length.
     if len(token) > TOKEN_BYTES_MAX:
-        raise LimitExceeded(f"resume: a token has at most {TOKEN_BYTES_MAX} bytes")
+        raise LimitExceeded(
+            f"resume: a token has at most {TOKEN_BYTES_MAX} bytes, got {len(token)}"
+        )
     try:
         padded = token + "=" * (-len(token) % 4)
         found = decode_message(base64.b64decode(padded.encode("ascii"), b"-_", validate=True))
     except (UnicodeEncodeError, binascii.Error, BadFormat) as error:
-        raise UsageError(f"resume: {token!r:.80} is no token of a stream") from error
+        raise _malformed(token) from error
     if not isinstance(found, Vector) or len(found) != 2 or not isinstance(found[0], bytes):
-        raise UsageError(f"resume: {token!r:.80} is no token of a stream")
-    # A position of another topic or other arguments would read as one of this stream, and skip or
-    # repeat items in silence.
+        raise _malformed(token)
+    # A position in another topic could be valid in this one, and skip or repeat items in silence.
     if found[0] != name:
         raise StaleToken("resume: the token is of another stream; begin without it")
     return found[1]
 
 
+def _malformed(token: str) -> UsageError:
+    return UsageError(f"resume: {token!r:.80} is not the `resume` of an item of a stream")
+
+
 def not_a_position(position: Value) -> UsageError:
-    """Return the error of a token of the right stream with anything but a position."""
+    """Return the error for a token of this stream with an invalid position."""
     return UsageError(f"resume: the token holds no position of this stream: {position!r:.80}")

@@ -1,9 +1,10 @@
-"""Service: every action of a node, for callers whose rights are known.
+"""Service: every action of a node, for callers that a door has authenticated.
 
     service = Service(node)
     service.call(OfferRecords(topic="log", values=("hello",)), OPERATOR)
 
-The doors decode requests and prove who asks; here it is decided what that caller may do, and done.
+The doors decode requests and authenticate callers; the service decides what a caller may do and
+does it.
 
 Source: docs/design/service.md.
 """
@@ -15,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
-import datalattice.service.handlers  # noqa: F401 - registers what does each action
+import datalattice.service.handlers  # noqa: F401 - registers the handler of each action
 from datalattice.actions import CALLER, Action, ActionKind, ActionRequest, DoorStatement, NodeEvent
 from datalattice.apps.grid import Storage
 from datalattice.cells import Keyword, Value, to_text
@@ -53,9 +54,9 @@ from datalattice.weaver import store_id_text
 R = TypeVar("R", bound=Message)
 
 OPERATOR: Final = Principal(None, "process")
-"""The program itself, which may do all."""
+"""The program itself, which may do everything."""
 
-# Base 58 is made by division, and the same few owners are asked for.
+# Base 58 takes divisions of large numbers, and calls name the same few owners.
 _did_of: Final = lru_cache(1_024)(did_of)
 
 NO_POLICY: Final = Policy()
@@ -80,11 +81,11 @@ class Service:
     ) -> None:
         """Make the service of a node.
 
-        access: who may do what, limits of rates, records; None: the owner alone calls.
-        doors: what the node states about the certificates of its doors.
-        locks: on files of drives; None: its own. events: of the running node. limits: of the
-        results that are kept for requests with an id. venue: which runs jobs.
-        contents: where contents of assets are; None: in the lattice. urls: of the doors.
+        access: rules, rates and the audit; None: only the owner calls. locks: on files of drives;
+        None: new ones. doors: returns the node's statements on the certificates of its doors.
+        events: of the running node. limits: of the results kept for requests with an id. venue:
+        runs the jobs; None: there is no venue. contents: stores the contents of assets; None: the
+        lattice does. urls: returns those of the doors.
         """
         self._urls: Final = urls
         self._venue: Final = venue
@@ -101,23 +102,23 @@ class Service:
     ) -> R:
         """Do an action; return its result, durable if it writes.
 
-        request_id: of the kind ONCE: if the caller has sent this request with this id before, the
-                    result of then is returned, and nothing is done. Other kinds need none.
+        request_id: for the kind ONCE: if the caller has sent this request with this id before, the
+                    earlier result is returned and nothing is done. Other kinds ignore it.
         Raises: what the action raises. Unauthenticated, Unauthorized: the caller may not.
-                UsageError: the action answers with a stream, or the id cannot be one.
-                RequestReused: the id came with another request.
+                UsageError: the action answers with a stream, or the id is invalid.
+                RequestReused: the caller sent another request with this id.
         """
         action = request.action
         if action.kind is ActionKind.STREAM:
-            raise UsageError(f"{action.name} answers with a stream")
-        # Rights first: a result of then is for who may do it now.
+            raise UsageError(f"{action.name} answers with a stream: begin it with `stream`")
+        # Rights first: a caller that has lost the right gets no earlier result.
         call = self._admitted(action, request, caller)
         mark = None if request_id is None else mark_of(request, caller, request_id)
         if mark is None or action.kind is not ActionKind.ONCE:
             result = HANDLERS[type(request)](call, request)
         else:
             result = self._call_once(call, request, mark)
-        # A short body comes in the request itself: one action, in one piece or in many.
+        # A short body comes in the request itself instead of through `upload`.
         if isinstance(result, Upload):
             with result:
                 result.write(request.data)  # type: ignore[attr-defined]
@@ -128,13 +129,14 @@ class Service:
     def _call_once(
         self, call: ServiceCall, request: ActionRequest[Any], mark: RequestMark
     ) -> Message:
-        """Do an action, or return its result of before."""
+        """Do an action of the kind ONCE, or return its earlier result."""
         action, handler, requests = request.action, HANDLERS[type(request)], self._requests
         try:
-            # The result is kept in the commit of the effect, and the scope says where that is.
+            # "A row is written in the commit of the effect" (`requests`); the scope of the action
+            # says which store commits.
             if action.scope.startswith("lattice/"):
                 return requests.in_lattice(mark, lambda: _answered(handler(call, request)))
-            # The venue has the commits of its jobs, and notes the request in them.
+            # The venue commits jobs itself, and stores the id of the request with the job.
             if action.scope.startswith("venue/"):
                 return _answered(handler(replace(call, request_id=mark.id.hex()), request))
             once = partial(requests.in_stores, mark)
@@ -143,13 +145,13 @@ class Service:
             return action.result.decode(found.result)
 
     def upload(self, request: ActionRequest[R], caller: Principal) -> Upload[R]:
-        """Begin an upload, whose body is written to what it returns; close it.
+        """Begin an upload and return it; write the body to it and close it.
 
-        Raises: as `call`. UsageError: the action takes no body in pieces.
+        Raises: as `call`. UsageError: the action is not of the kind UPLOAD.
         """
         action = request.action
         if action.kind is not ActionKind.UPLOAD:
-            raise UsageError(f"{action.name} takes no body in pieces")
+            raise UsageError(f"{action.name} accepts no body in pieces: use `call`")
         result = HANDLERS[type(request)](self._admitted(action, request, caller), request)
         assert isinstance(result, Upload)
         return result
@@ -158,23 +160,23 @@ class Service:
         """Begin a stream; close it. Raises: as `call`. UsageError: the action answers once."""
         action = request.action
         if action.kind is not ActionKind.STREAM:
-            raise UsageError(f"{action.name} answers once, not with a stream")
+            raise UsageError(f"{action.name} answers once: use `call`")
         result = HANDLERS[type(request)](self._admitted(action, request, caller), request)
         assert isinstance(result, Streamed)
         return result
 
     def check_right(self, request: ActionRequest[Any], caller: Principal) -> None:
-        """Refuse what a caller may not do, and do nothing else.
+        """Raise if the caller may not do this action; do nothing else.
 
-        Raises: Unauthenticated, Unauthorized: the caller may not. UsageError: a field cannot be
-                one.
+        Raises: Unauthenticated, Unauthorized: the caller may not. UsageError: a field that the
+                scope needs is invalid.
         """
         policy = NO_POLICY if self._access is None else self._access.policy()
         scope, _ = self._scope(request.action, request, caller)
         decide(policy, caller, request.action.right, scope).require()
 
     def check_scope(self, right: str, scope: str, caller: Principal) -> None:
-        """Refuse a caller without a right on a scope. Raises: Unauthenticated, Unauthorized."""
+        """Raise unless the caller has a right on a scope. Raises: Unauthenticated, Unauthorized."""
         policy = NO_POLICY if self._access is None else self._access.policy()
         decide(policy, caller, right, scope).require()
 
@@ -184,11 +186,11 @@ class Service:
         caller: Principal,
         unread: Collection[str] = (),
     ) -> None:
-        """Refuse a call whose body has not been read yet, where what is known of it is enough.
+        """Raise before the body is read if no body can make the call allowed.
 
         unread: the fields of the request that come with the body.
-        Raises: RateLimited. Unauthenticated, Unauthorized: the caller may not do this, whatever
-                the body has. UsageError: a field cannot be one.
+        Raises: RateLimited. Unauthenticated, Unauthorized: the caller may not do this with any
+                body. UsageError: a field that the scope needs is invalid.
         """
         action, access, policy = request.action, self._access, NO_POLICY
         if access is not None:
@@ -201,13 +203,13 @@ class Service:
         if decision.is_allowed or (
             not is_whole and could_allow(policy, caller, action.right, scope)
         ):
-            return  # counted and recorded with the call itself
+            return  # the call itself, with its body, is counted and audited
         if access is not None:
             access.witness(action, caller, decision)
         decision.require()
 
     def check_body(self, credentials: Credentials, body_sha256: bytes) -> None:
-        """Check a body that came after its head was taken. Raises: Unauthenticated."""
+        """Check a body against the signature of its head. Raises: Unauthenticated."""
         if self._access is not None:
             self._access.check_body(credentials, body_sha256)
         else:
@@ -216,7 +218,7 @@ class Service:
     def _admitted(
         self, action: Action, request: ActionRequest[Any], caller: Principal
     ) -> ServiceCall:
-        """Return what the handler gets, if the caller may do this."""
+        """Return the call for the handler, counted and audited. Raises: as `call`: no right."""
         access, decision = self._access, None
         policy = NO_POLICY if access is None else access.policy()
         if action.scope:
@@ -246,9 +248,9 @@ class Service:
         caller: Principal,
         unread: Collection[str] = (),
     ) -> tuple[str, bool]:
-        """Return what the right is asked for: the action's scope with the request's values.
+        """Return the action's scope with the values of the request, and whether it is complete.
 
-        Before a field of `unread` it ends; the second result is whether it is whole.
+        It ends before the first field of `unread`, and is incomplete then.
         """
         segments: list[str] = []
         for part in filter(None, action.scope.split("/")):
@@ -267,26 +269,26 @@ class Service:
                 segments.append(_named(self._node.owner_key(request.owner)))  # type: ignore[attr-defined]
             else:
                 value = getattr(request, name)
-                # An empty segment would name the scope above: a right on one store would be asked
-                # for as one on all.
+                # Without the segment, the right would be checked on the scope above: on all stores
+                # instead of one.
                 if not value:
-                    raise UsageError(f"{name}: it is empty")
+                    raise UsageError(f"{name} is empty; {action.name} needs it")
                 segments.append(store_id_text(value) if isinstance(value, bytes) else value)
         return join_scope(*segments) if segments else "", True
 
     def _path(self, path: str) -> list[str]:
-        """Return the segments that a path of the lattice has in a scope."""
+        """Return the segments of a scope for a path of the lattice."""
         keys = canonical_path([parse_path_key(part) for part in path.split("/") if part])
         return [_named(key) for key in keys]
 
 
 def _answered(result: Message | Streamed[Any] | Upload[Any]) -> Message:
-    assert isinstance(result, Message), "no stream"
+    assert isinstance(result, Message), "an action of the kind ONCE answers once"
     return result
 
 
 def _named(key: Value) -> str:
-    """Return a key of a path as a scope names it: an owner by its DID, a section without colon."""
+    """Return the segment for a key of a path: an owner's DID, a section without its colon."""
     if isinstance(key, bytes) and is_public_key(key):
         return _did_of(key)
     if isinstance(key, Keyword):

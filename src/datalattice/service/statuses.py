@@ -1,9 +1,8 @@
 """Statuses: one table from each kind of error to HTTP, gRPC and the exit code of a command.
 
-A subclass that has no row of its own has the row of its nearest base. Three rules are not in the
-table, because they depend on the call: an error that names a peer is that peer's fault, a read
-that is not allowed looks like one of nothing, and cells that are missing mean different things to a
-read and to a write.
+A subclass without a row has the row of its nearest base. Three rules depend on the call and are
+code: an error that names a peer is that peer's fault, a refused read is answered as one of an
+absent path, and missing cells have one status for a read and another for a write.
 
 Source: docs/design/access.md "Statuses".
 """
@@ -84,7 +83,7 @@ EXIT_NOT_NOW: Final = 75
 EXIT_NOT_ALLOWED: Final = 77
 
 _RETRY_S: Final = 1.0
-"""Seconds after which a caller may try again where the error itself does not say."""
+"""Seconds after which a caller may try again, for errors without `retry_s`."""
 
 FAULT_CODE: Final = "fault"
 HIDDEN_TEXT: Final = "there is nothing here, or the caller may not read it"
@@ -92,10 +91,10 @@ FAULT_TEXT: Final = "a fault of the service; its log has the cause"
 
 
 class Status(NamedTuple):
-    """What one kind of error is to those who asked.
+    """The answer to one kind of error on each surface.
 
     http: status code. grpc: name of the code. exit_code: of a command. retry_s: seconds after which
-    the same call may succeed (Retry-After), None where time alone mends nothing.
+    the same call may succeed (Retry-After); None: waiting alone does not help.
     """
 
     http: int
@@ -118,7 +117,7 @@ _MISSING_FOR_WRITE: Final = Status(422, "FAILED_PRECONDITION", _EXIT_FAILED)
 _PRECONDITION_FAILED: Final = 412
 
 FAULT: Final = Status(500, "INTERNAL", EXIT_FAULT)
-"""Of an error that is not one of this package: a fault of the program."""
+"""The status of all other exceptions: a fault of the program."""
 
 STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     DataLatticeError: _BROKEN,
@@ -142,7 +141,7 @@ STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     StaleToken: Status(410, "OUT_OF_RANGE", _EXIT_FAILED),
     OperationFailed: _BROKEN,
     MissingData: Status(404, "NOT_FOUND", _EXIT_FAILED),
-    # Without a peer it is the caller whose bytes these are.
+    # Without a peer, the bytes are the caller's.
     PeerError: _WRONG,
     BadFormat: _WRONG,
     BadSignature: _WRONG,
@@ -171,23 +170,24 @@ STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     Timeout: Status(504, "DEADLINE_EXCEEDED", EXIT_NOT_NOW, _RETRY_S),
     # No Retry-After: the write may have happened, so the caller looks before it repeats it.
     OutcomeUnknown: Status(504, "DEADLINE_EXCEEDED", EXIT_NOT_NOW),
-    # It stays so until the operator gives one of the two another key.
+    # No Retry-After: it lasts until the operator gives one of the two nodes another key.
     IdentityCloned: Status(503, "FAILED_PRECONDITION", _EXIT_FAILED),
 }
-"""The status of each kind of error, whatever was asked."""
+"""The status of each kind of error, independent of the call."""
 
 
 def status_of(error: BaseException, right: str = "r", *, if_match: bool = False) -> Status:
-    """Return the status of an error of a call that needed a right.
+    """Return the status of an error of a call.
 
-    right: `r` for a read, else an effect. if_match: the call named the version it expected.
+    right: the right that the call needs: `r` for a read. if_match: the call named the version that
+    it expected.
     """
     if not isinstance(error, DataLatticeError):
         return FAULT
     # "once a peer is set" the bytes were the peer's, not the caller's.
     if isinstance(error, PeerError) and error.peer is not None:
         return _PEER
-    # A write cannot be taken without these cells; a pin or a read is of something not here.
+    # A write is incomplete without these cells; a read or a pin names a value that is absent.
     if isinstance(error, MissingData) and right == "w":
         return _MISSING_FOR_WRITE
     found = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
@@ -203,7 +203,7 @@ def status_of(error: BaseException, right: str = "r", *, if_match: bool = False)
 
 
 class ErrorAnswer(NamedTuple):
-    """What a door says of an error: the word and the text that leave this machine, and a status."""
+    """The answer of a door to an error: its code, the text that leaves the machine, the status."""
 
     code: str
     text: str
@@ -211,10 +211,10 @@ class ErrorAnswer(NamedTuple):
 
 
 def answer_to(error: BaseException, right: str = "r", *, if_match: bool = False) -> ErrorAnswer:
-    """Return what is answered to a caller from outside; arguments as `status_of`.
+    """Return the answer to a caller from outside; arguments as `status_of`.
 
-    A read that is not allowed is answered as one of an absent path, so that no caller learns what
-    exists. A fault of the program keeps its text to itself.
+    A refused read is answered as one of an absent path, so that no caller learns what exists. The
+    text of a fault of the program stays in the log.
     """
     if isinstance(error, Unauthorized) and right == "r":
         return ErrorAnswer(NoSuchPath.code, HIDDEN_TEXT, STATUSES[NoSuchPath])

@@ -174,7 +174,7 @@ def test_an_error_has_status_code_text_and_class(client: GrpcClient) -> None:
     error = raw(client, request.action.method, request.encode())
     assert error.code() is grpc.StatusCode.NOT_FOUND
     assert dict(error.trailing_metadata())[CODE_KEY] == "no-such-path"
-    with pytest.raises(NoSuchPath, match="there is no store 07070707"):
+    with pytest.raises(NoSuchPath, match="this node has no store 07070707"):
         client.call(request)
 
 

@@ -111,7 +111,7 @@ def test_an_owner_of_the_folder_sets_the_rules_of_its_data_alone(served: Served)
 def test_a_did_that_anybody_can_make_fills_no_table_of_rules(served: Served) -> None:
     carol = KeyPair(b"c" * 32)
     scope = join_scope("lattice", "kv", did_of(carol.public_key))
-    with pytest.raises(Unauthorized, match="owner of this folder"):
+    with pytest.raises(Unauthorized, match="only an owner whose key this folder holds"):
         served.call(PutPolicy(scope=scope, rights=PUBLIC), token_of(carol))
     served.call(PutPolicy(scope=scope, rights=PUBLIC), token_of(BOB))  # an administrator may
 

@@ -106,7 +106,7 @@ def test_rules_are_bounded(tmp_path: Path) -> None:
         ("[" * 100_000, "not JSON"),
         ([], "members version and rules"),
         ({"version": 1}, "members version and rules"),
-        ({"version": 2, "rules": {}}, "version 2"),
+        ({"version": 2, "rules": {}}, "version is 1, got 2"),
         ({"version": 1, "rules": []}, "rules is an object"),
         ({"version": 1, "rules": {"other": {}}}, "a scope begins with"),
         ({"version": 1, "rules": {"values": []}}, "the rule of values"),

@@ -20,7 +20,7 @@ from datalattice.actions import (
     KeyWrite,
     with_resume,
 )
-from datalattice.cells import Vector, encode_message, value_hash
+from datalattice.cells import Vector, decode_message, encode_message, value_hash
 from datalattice.errors import LimitExceeded, StaleToken, UsageError
 from datalattice.service import OPERATOR
 from datalattice.weaver import EVENTS_MAX
@@ -208,7 +208,7 @@ def test_events_that_are_gone_are_told(world: World) -> None:
         first = stream.take()[0].resume
     store = world.node.store("notes", "kv")
     store.update({f"many{number}": "v" for number in range(EVENTS_MAX)})
-    with pytest.raises(StaleToken, match="not kept any more"):
+    with pytest.raises(StaleToken, match="no longer keeps event"):
         world.service.stream(with_resume(request, first), OPERATOR)
 
 
@@ -219,7 +219,7 @@ def test_a_root_that_is_not_kept_is_told(world: World) -> None:
     hash = value_hash(world.node.cursor().get())
     assert hash in token
     forged = base64.urlsafe_b64encode(token.replace(hash, b"\x07" * 32)).decode().rstrip("=")
-    with pytest.raises(StaleToken, match="not kept any more; a fresh start begins"):
+    with pytest.raises(StaleToken, match=r"no longer keeps the root .*; a fresh start begins"):
         world.service.stream(with_resume(request, forged), OPERATOR)
 
 
@@ -260,6 +260,19 @@ def test_a_token_that_is_none_of_this_stream_is_refused(
 
 def text(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+@pytest.mark.parametrize("at", [-1, -(2**70)])
+def test_a_token_of_a_file_with_a_negative_byte_is_refused(world: World, at: int) -> None:
+    world.node.drive("plans").write("/a.txt", b"hello")
+    request = a.GetFile(drive="plans", path="a.txt")
+    with world.service.stream(request, OPERATOR) as stream:
+        own = decode_message(base64.urlsafe_b64decode(stream.resume + "=="))
+    assert isinstance(own, Vector)
+    assert isinstance(own[1], Vector)
+    forged = text(encode_message(Vector.of([own[0], Vector.of([own[1][0], at])])))
+    with pytest.raises(UsageError, match="holds no position of this stream"):
+        world.service.stream(with_resume(request, forged), OPERATOR)
 
 
 def test_a_deleted_key_comes_behind_a_token(world: World) -> None:

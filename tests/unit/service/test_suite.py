@@ -372,7 +372,7 @@ def test_requests_with_one_id_that_race_are_done_once(
 def test_a_request_that_failed_may_come_again_with_its_id(backend: Backend, world: World) -> None:
     bad = OfferRecords(topic="log", values=())
     for _ in range(2):
-        with pytest.raises(UsageError, match="one record or more"):
+        with pytest.raises(UsageError, match="values: one or more"):
             backend.call(bad, "an-id")
     backend.call(OfferRecords(topic="log", values=("c",)), "an-id")
     assert list(world.node.queue("log")) == ["a", "b", "c"]

@@ -81,7 +81,7 @@ def test_a_reader_of_a_job_waits_for_each_change(world: World) -> None:
 
 @pytest.mark.parametrize("token", ["-1", "1.5", "x", "٣", "1" * 21])
 def test_the_token_of_a_job_is_a_time(token: str, world: World) -> None:
-    with pytest.raises(UsageError, match="resume: the `updated` of a record"):
+    with pytest.raises(UsageError, match="resume: a number, the `updated` of the job"):
         world.service.stream(a.WatchJob(id=world.one_job, resume=token), OPERATOR)
 
 

@@ -1,4 +1,4 @@
-"""Access: who asks, and what is allowed; doors hand it plain data and a time."""
+"""Access: authenticates callers and decides what they may do, from plain data and a time."""
 
 from datalattice.service.access.audit import (
     RING_RECORDS as RING_RECORDS,

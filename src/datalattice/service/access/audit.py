@@ -1,4 +1,4 @@
-"""Audit: what was decided about whom, for those who run the service.
+"""Audit: records of the decisions on calls, for the operator of the service.
 
 A record names an action and a scope, and has no values, headers, tokens or query strings.
 
@@ -16,10 +16,10 @@ from datalattice.actions import AuditEntry
 from datalattice.cursors import EventRing
 
 RING_RECORDS: Final = 1_024
-"""Newest records kept in memory."""
+"""Number of newest records that are kept in memory."""
 
 AUDITED_CHARACTERS_MAX: Final = 512
-"""Most characters of one text of a record: a caller chooses scopes."""
+"""Longest text in a line, in characters: callers choose the text of scopes."""
 
 
 def audit_line(record: AuditEntry) -> str:
@@ -29,21 +29,21 @@ def audit_line(record: AuditEntry) -> str:
         name: value[:AUDITED_CHARACTERS_MAX] if isinstance(value, str) else value
         for name, value in values
     }
-    return json.dumps(found, separators=(",", ":"))  # JSON has no line end in a text
+    return json.dumps(found, separators=(",", ":"))  # line ends in texts are escaped
 
 
 def is_audited(right: str, scope: str, *, is_allowed: bool) -> bool:
     """Return whether a decision is recorded: on effects, refusals and reads of `admin`."""
-    # Reads that are allowed would push everything else out of the ring within seconds.
+    # Allowed reads would push all other records out of the ring within seconds.
     return right != "r" or not is_allowed or scope.partition("/")[0] == "admin"
 
 
 class Audit:
-    """The newest records, and where all of them go. A method may be called by any thread.
+    """Keeps the newest records and passes all on. Any thread may call a method.
 
-    ring:     of the newest records.
-    sink:     is given each record, in order; None: nothing is.
-    failures: records that the sink raised at. last_failure: the class of its last error.
+    ring:     the newest records.
+    sink:     called with each record, in order; None: only the ring has them.
+    failures: number of errors that the sink raised. last_failure: the class of the last.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class Audit:
     def add(self, record: AuditEntry) -> None:
         """Keep a record and pass it on."""
         with self._lock:
-            # Under the lock together with the sink: both have the records in one order.
+            # Under the lock, so that ring and sink get the records in one order.
             self.ring.add(record)
             if self._sink is None:
                 return
             try:
                 self._sink(record)
-            except Exception as error:  # noqa: BLE001 - counted: a call does not fail by its record
+            except Exception as error:  # noqa: BLE001 - counted: a call must not fail by its record
                 self.failures += 1
                 self.last_failure = type(error).__name__
 
     def after(self, number: int) -> tuple[int, list[AuditEntry]]:
-        """Return the records from the one of this number on, and the number of the next one."""
+        """Return the records from this number on, and the number of the next record."""
         return self.ring.after(number)

@@ -1,4 +1,4 @@
-"""Authenticating: from what a caller shows to who it is.
+"""Authenticating: from the credentials of a request to the principal of its caller.
 
 Source: docs/design/access.md "Who asks", "Tokens", "Signed requests", "Delegations".
 """
@@ -46,7 +46,7 @@ from datalattice.service.access.scopes import Delegated, Grant, parse_grants
 from datalattice.service.access.spent import SpentIds
 
 TOKENS_MAX: Final = 10_000
-"""Most verified tokens that are known again, and most delegations."""
+"""Most verified tokens that are cached, and most delegations."""
 
 AUDIENCES_MAX: Final = 16
 """Most audiences of one token."""
@@ -57,20 +57,20 @@ _BEARER: Final = "bearer"
 _SHOWN: Final = ("authorization", "signature", "signature-input", CONTENT_DIGEST, DELEGATIONS)
 _NO_BODY: Final = hashlib.sha256().digest()
 _QUERY_NAMES: Final = ("access_token", "authorization")
-_OBJECT: Final = "eyJ"  # `{"` in base64url: how every token begins
+_OBJECT: Final = "eyJ"  # `{"` in base64url, with which every token begins
 _ORIGIN: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^/?#@]+)")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """What a door knows of a caller before it knows who that is.
+    """The data of a request from which its caller is authenticated.
 
-    method, url: of the request, the URL whole as the caller sent it; empty where there is none.
-    headers:     by name, in any case; a header that came twice has its values with `, ` between.
-    body_sha256: of the body, None without one. is_unread: there is a body, and it comes later: call
-                 `check_body` at its end, before anything is done with it, where it `is_signed`.
-    local:       `process`, or `socket` where the door has checked that only our user can open it.
-    origin:      where the call came in.
+    method, url: of the request; the URL in full as the caller sent it. Empty outside of HTTP.
+    headers:     by name, in any case; the values of a repeated header are joined with `, `.
+    body_sha256: of the body; None: there is none. is_unread: the body comes later; if the request
+                 `is_signed`, call `check_body` at its end, before the body is used.
+    local:       `process`, or `socket` if the door has checked that only our user can open it.
+    origin:      the door, number and address of the call.
     """
 
     method: str = ""
@@ -82,16 +82,16 @@ class Credentials:
     origin: Origin = UNKNOWN_ORIGIN
 
     def __repr__(self) -> str:
-        # Neither headers nor the query: both may hold secrets.
+        # Without headers and query: both may hold secrets.
         return f"Credentials({self.method} {self.url.partition('?')[0]})"
 
     @property
     def is_signed(self) -> bool:
-        """Whether a signature is shown, and not a token."""
+        """Whether the credential is a signature."""
         return "signature-input" in self.credential_headers()
 
     def credential_headers(self) -> dict[str, str]:
-        """Return the headers that matter here, by their names in lower case."""
+        """Return the headers that carry credentials, by their names in lower case."""
         found: dict[str, str] = {}
         for name, value in self.headers.items():
             key = name.lower()
@@ -101,7 +101,7 @@ class Credentials:
 
 
 class _Verified(NamedTuple, Generic[T]):
-    """What a text says that was verified, when it holds, and the (issuer, id) it is revoked by."""
+    """The content of a verified text, its time of validity, and the (issuer, id) that revoke it."""
 
     found: T
     begins_ms: int
@@ -110,19 +110,19 @@ class _Verified(NamedTuple, Generic[T]):
 
 
 class _Known(Generic[T]):
-    """Texts that were verified, by their keys: the one unused for longest goes first."""
+    """A cache of verified texts by key; a full one drops the text unused for longest."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[bytes, _Verified[T]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: bytes, now_ms: int) -> T | None:
-        """Return what a text says, None if it is not known or does not hold now."""
+        """Return the content of a text; None: it is not cached, or not valid now."""
         with self._lock:
             known = self._held.get(key)
             if known is None:
                 return None
-            # The clock may have been set back: then it is checked anew.
+            # Both ends: after the clock was set back, the text is verified again.
             if not known.begins_ms <= now_ms < known.ends_ms:
                 del self._held[key]
                 return None
@@ -130,7 +130,7 @@ class _Known(Generic[T]):
             return known.found
 
     def add(self, key: bytes, verified: _Verified[T], spent: SpentIds) -> T:
-        """Remember a text that was verified; return what it says.
+        """Cache a verified text and return its content.
 
         Raises: BadCredential: it was revoked.
         """
@@ -138,7 +138,7 @@ class _Known(Generic[T]):
             self._held[key] = verified
             if len(self._held) > TOKENS_MAX:
                 self._held.popitem(last=False)
-        # After it is known: a revocation from now on removes it there.
+        # After it is cached, where a concurrent revocation finds and removes it.
         if any(spent.is_revoked(*one) for one in verified.ids):
             with self._lock:
                 self._held.pop(key, None)
@@ -146,7 +146,7 @@ class _Known(Generic[T]):
         return verified.found
 
     def forget(self, did: str, token_id: str) -> None:
-        """Forget the texts that one id revokes."""
+        """Drop the texts that one id revokes."""
         with self._lock:
             for key, known in list(self._held.items()):
                 if (did, token_id) in known.ids:
@@ -154,12 +154,12 @@ class _Known(Generic[T]):
 
 
 class Authenticator:
-    """Tells who a caller is. A method may be called by any thread.
+    """Authenticates callers. Any thread may call a method.
 
-    did:      of this node; also the owner of the folder, for local callers.
-    urls:     under which this node is reached; requests are signed for one of them.
-    spent:    remembers nonces and revoked tokens.
-    failures: counts credentials that are not valid by address; None: they are not counted.
+    did:      of this node; local callers, the owner of the folder, act as it.
+    urls:     of the doors of this node; callers sign requests for one of them.
+    spent:    stores used nonces and revoked tokens.
+    failures: counts invalid credentials by address; None: they are not counted.
     """
 
     def __init__(
@@ -177,18 +177,17 @@ class Authenticator:
         self._chains = _Known[Chain]()
 
     def reached_at(self, urls: Iterable[str]) -> None:
-        """Take these URLs instead of those before."""
+        """Accept requests for these URLs in place of the earlier ones."""
         bare = [url.rstrip("/") for url in urls]
         self._audiences = frozenset([self.did, *bare, *(f"{url}/" for url in bare)])
         self._origins = frozenset(filter(None, map(_origin, bare)))
 
     def authenticate(self, credentials: Credentials, now_ms: int) -> Principal:
-        """Return who a caller is.
+        """Return the principal of a caller.
 
-        Raises: Unauthenticated: the credential is not valid, of class `BadCredential`, which has
-                the reason for the audit record. UsageError: several credentials, or a token in the
-                URL. RateLimited: too many from this address were not valid, or there is no room to
-                remember the nonce.
+        Raises: BadCredential: the credential is invalid; it has the reason for the audit.
+                UsageError: several credentials, or a token in the URL. RateLimited: too many
+                invalid ones came from this address, or the table of nonces is full.
         """
         caller = replace(self._proved(credentials, now_ms), origin=credentials.origin)
         shown = credentials.credential_headers().get(DELEGATIONS)
@@ -202,7 +201,7 @@ class Authenticator:
         if bearer is None and not is_signed:
             local = credentials.local
             return ANONYMOUS if local is None else Principal(self.did, local)
-        # "several credentials | 400": a proxy and this service could take different ones.
+        # "several credentials | 400": a proxy and this service could choose different ones.
         if (bearer is not None and is_signed) or "," in (bearer or ""):
             raise UsageError("a request has one credential, a token or a signature; got several")
         token = None if bearer is None else _token_of(bearer)
@@ -229,7 +228,7 @@ class Authenticator:
             raise BadCredential(f"malformed: {error}") from None
 
     def check_body(self, credentials: Credentials, body_sha256: bytes, now_ms: int) -> None:
-        """Check a body that came after its head; what does not fit is counted as a failure.
+        """Check a body that came after its head; count a mismatch as a failure.
 
         Raises: Unauthenticated: another body was signed.
         """
@@ -241,9 +240,9 @@ class Authenticator:
             raise
 
     def revoke(self, did: str, token_id: str, ends_ms: int, now_ms: int) -> None:
-        """Refuse a token or delegation from now on, by its issuer and id, until it ends itself.
+        """Refuse the token or delegation of this issuer and id from now on, until `ends_ms`.
 
-        Raises: RateLimited: there is no room to remember it.
+        Raises: RateLimited: the table of revoked ids is full.
         """
         self._spent.revoke(did, token_id, ends_ms, now_ms)
         self._tokens.forget(did, token_id)
@@ -260,9 +259,9 @@ class Authenticator:
     def _verified(
         self, claims: Mapping[str, Any], issuer: str, now_ms: int
     ) -> _Verified[Principal]:
-        """Check the claims of a token whose signature holds."""
+        """Check the claims of a token whose signature is verified."""
         subject = claims.get("sub")
-        # "sub == iss"; this node itself vouches for others.
+        # "sub == iss"; only this node issues tokens for others.
         if not is_bare_did(subject) or (subject != issuer and issuer != self.did):
             raise BadCredential("subject")
         self._check_audience(claims.get("aud"))
@@ -290,7 +289,7 @@ class Authenticator:
     # --- delegations ------------------------------------------------------------------------
 
     def _delegate(self, caller: Principal, shown: str, now_ms: int) -> Principal:
-        """Return a caller with what the delegations give it that it shows."""
+        """Return the caller with the rights of its delegations. shown: the header's value."""
         given: list[Delegated] = []
         ends_ms = [] if caller.expires_ms is None else [caller.expires_ms]
         reader = ChainReader()
@@ -301,11 +300,11 @@ class Authenticator:
                 chain = self._chain(reader, text.strip(" \t"), caller.did, now_ms)
                 given += chain.given
                 ends_ms.append(chain.ends_ms)
-        # A stream ends with the first of what its caller showed.
+        # A stream ends when the first of its caller's credentials ends.
         return replace(caller, delegated=tuple(given), expires_ms=min(ends_ms))
 
     def _chain(self, reader: ChainReader, text: str, audience: str | None, now_ms: int) -> Chain:
-        # To whom it is given is a part of what was verified.
+        # The audience is part of the key: a delegation is verified for one caller.
         key = _key(f"{audience}\n{text}")
         known = self._chains.get(key, now_ms)
         if known is not None:
@@ -327,7 +326,7 @@ class Authenticator:
             needed.add(CONTENT_DIGEST)
         if not needed <= set(found.covered):
             raise BadCredential("components")
-        # A request that was signed for another service could be sent here.
+        # Else a request signed for another service could be sent here.
         if _origin(credentials.url) not in self._origins:
             raise BadCredential("target")
         created_ms = found.created_s * 1_000
@@ -346,16 +345,16 @@ class Authenticator:
             raise BadCredential("signature")
         if CONTENT_DIGEST in found.covered and not credentials.is_unread:
             check_body(credentials, credentials.body_sha256 or _NO_BODY)
-        # Last: whoever cannot sign for a key cannot spend its nonces.
+        # Last, so that only the holder of a key can use up its nonces.
         self._spent.spend(did, found.nonce, ends_ms + 1, now_ms)
-        # A stream that was asked for by one request ends as one of a token does.
+        # A stream begun by a signed request lasts as long as one of a token.
         return Principal(did, "signature", None, created_ms + TOKEN_LIFE_S_MAX * 1_000, did)
 
 
 def check_body(credentials: Credentials, body_sha256: bytes) -> None:
-    """Check the body of a request against the digest that was signed, if it was signed.
+    """Check the body of a signed request against its signed digest; accept an unsigned request.
 
-    Raises: Unauthenticated: it is another body.
+    Raises: Unauthenticated: another body was signed.
     """
     headers = credentials.credential_headers()
     if credentials.is_signed and digest_in(headers.get(CONTENT_DIGEST, "")) != body_sha256:
@@ -368,7 +367,7 @@ def _token_of(bearer: str) -> str | None:
 
 
 def _key(text: str) -> bytes:
-    # A header may hold bytes that are not text; it is hashed as it came.
+    # Headers may hold lone surrogates, in place of bytes that are not UTF-8.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -381,7 +380,7 @@ def _grants(claims: Mapping[str, Any]) -> tuple[Grant, ...] | None:
     try:
         return parse_grants(texts)
     except UsageError:
-        # A grant that is not understood cannot be left out: the rest would be another credential.
+        # The whole token is refused: without one grant it would be another credential.
         raise BadCredential("scopes") from None
 
 

@@ -1,4 +1,4 @@
-"""Control: access as a daemon puts it together, for its doors and its service.
+"""Control: access control of a node: authentication, rates, rules and audit in one object.
 
 access = AccessControl(authenticator, policies, limits, audit, clock)
 service = Service(node, access=access)
@@ -44,9 +44,9 @@ T = TypeVar("T")
 
 
 class AccessControl:
-    """Tells who asks, counts calls and records decisions. Any thread may call a method.
+    """Authenticates callers, counts calls and audits decisions. Any thread may call a method.
 
-    policies, audit: the rules, and the records. key_pair: of this node, which signs tokens.
+    key_pair: of this node, to sign tokens; None: it issues none.
     """
 
     def __init__(
@@ -72,18 +72,18 @@ class AccessControl:
         return self.policies.policy
 
     def reached_at(self, urls: Iterable[str]) -> None:
-        """Take tokens and signed requests that are meant for these URLs."""
+        """Accept tokens and signed requests for these URLs, in place of the earlier ones."""
         self._authenticator.reached_at(urls)
 
     def enter(self, credentials: Credentials) -> Principal:
-        """Return who a caller is; a refusal is recorded.
+        """Return the principal of a caller; audit a refusal.
 
         Raises: as `Authenticator.authenticate`.
         """
         return self._proved(credentials, partial(self._authenticator.authenticate, credentials))
 
     def check_body(self, credentials: Credentials, body_sha256: bytes) -> None:
-        """Check a body that came after its head was taken; a refusal is recorded.
+        """Check a body that came after its head; audit a refusal.
 
         Raises: Unauthenticated: another body was signed.
         """
@@ -95,22 +95,22 @@ class AccessControl:
         try:
             return prove(now_ms)
         except DataLatticeError as error:
-            # The record has no name that the caller only claimed.
+            # Anonymous in the record: the caller has not proved the DID that it claims.
             nobody = replace(ANONYMOUS, origin=credentials.origin)
             self._record(now_ms, "authenticate", nobody, _refused(error), error.code)
             raise
 
     def check_rate(self, action: Action, caller: Principal) -> None:
-        """Raise RateLimited where `witness` would; nothing is counted."""
+        """Raise RateLimited if `witness` would; count nothing."""
         self._limits.check(_use_of(action), caller, self._clock.now_ms())
 
     def witness(self, action: Action, caller: Principal, decision: AccessDecision | None) -> None:
-        """Count a call, then record what was decided about it; None: all callers may.
+        """Count a call, then audit the decision on it; None: the action is open to all.
 
-        Raises: RateLimited: too many calls. Unauthenticated: the credential has ended meanwhile.
+        Raises: RateLimited: too many calls. Unauthenticated: the credential has ended.
         """
         now_ms = self._clock.now_ms()
-        # Counted first: a flood of refusals does not become a flood of records.
+        # Counted first, so that a flood of refused calls makes no flood of records.
         self._limits.take(_use_of(action), caller, now_ms)
         try:
             caller.check_live(now_ms)
@@ -125,15 +125,15 @@ class AccessControl:
     def issue(
         self, subject: str, scopes: Sequence[str], life_s: int, *, issued_for: Principal
     ) -> IssuedToken:
-        """Return a token of this node, with which its holder speaks for a DID at this node.
+        """Return a token of this node, with which its holder acts as a DID at this node.
 
-        scopes: what it is narrowed to; none: to nothing.
+        scopes: the grants that narrow it; none: it has all rights of the subject.
         Raises: UsageError: the subject is not a DID, a scope is malformed, or the life is too long.
-                Unauthorized: the credential of who asks does not grant what the token would.
+                Unauthorized: the token would grant more than the credential of `issued_for`.
                 NoSigningKey: the node has no key.
         """
         if self._key_pair is None:
-            raise NoSigningKey("this node has no key with which it could sign a token")
+            raise NoSigningKey("this node has no key to sign a token with")
         if not is_bare_did(subject):
             raise UsageError(f"subject: a DID such as did:key:z6Mk..., got {subject!r:.80}")
         # "There is no list of revoked keys, so a token must end soon" (docs/design/access.md).
@@ -144,7 +144,7 @@ class AccessControl:
         issued_for.check_grants(parse_grants(list(scopes)))
         now_ms, ends_ms = self._clock.now_ms(), issued_for.expires_ms
         if ends_ms is not None:
-            # "narrower": a token outlives no credential by which it was made.
+            # "narrower": a token ends with the credential it was issued for, at the latest.
             life_s = max(1, min(life_s, (ends_ms - now_ms) // 1_000 - CLOCK_SKEW_S))
         node = did_of(self._key_pair.public_key)
         text = make_token(
@@ -160,16 +160,17 @@ class AccessControl:
         return IssuedToken(token=text, token_id=claims["jti"], ends_ms=claims["exp"] * 1_000)
 
     def revoke(self, issuer: str, token_id: str) -> None:
-        """Refuse the token or delegation of this issuer and id from now on; "": of this node.
+        """Refuse the token or delegation of this issuer and id from now on.
 
-        Raises: UsageError: there is no such issuer or id. RateLimited: no room to remember it.
+        issuer: "" for this node.
+        Raises: UsageError: the issuer or the id is invalid. RateLimited: the table of ids is full.
         """
         if issuer and not is_bare_did(issuer):
             raise UsageError(f"issuer: a DID such as did:key:z6Mk..., got {issuer!r:.80}")
         if not token_id or len(token_id) > ID_CHARACTERS_MAX:
-            raise UsageError(f"token_id: 1 to {ID_CHARACTERS_MAX} characters")
+            raise UsageError(f"token_id: 1 to {ID_CHARACTERS_MAX} characters, got {len(token_id)}")
         now_ms = self._clock.now_ms()
-        # When it ends is not known: the latest end that one of today can have.
+        # Its end is unknown, so the latest that a credential made today can have.
         ends_ms = now_ms + (DELEGATION_LIFE_S_MAX + 2 * CLOCK_SKEW_S) * 1_000
         self._authenticator.revoke(issuer or self._authenticator.did, token_id, ends_ms, now_ms)
 
@@ -203,11 +204,11 @@ class AccessControl:
 
 
 def _use_of(action: Action) -> Use:
-    # By the right and not by the kind: a stream that only reads is counted as reading.
+    # By the right and not by the kind, so that a stream that reads counts as a read.
     return "reads" if action.right == "r" else "effects"
 
 
 def _refused(error: DataLatticeError) -> AccessDecision:
-    """Return the refusal of a credential: it is of no right, since no action was asked for yet."""
+    """Return the decision for a refused credential: it has no right, as no action is known yet."""
     reason = error.reason if isinstance(error, BadCredential) else error.code
     return AccessDecision(False, "", "", reason, is_anonymous=True)

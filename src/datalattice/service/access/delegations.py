@@ -1,7 +1,7 @@
-"""Delegations: what owners let a caller use of their data, read from the texts that it shows.
+"""Delegations: an owner's signed permissions for a caller to use part of its data.
 
-A delegation gives what its issuer owns, or a part of what one of its proofs gives to the issuer.
-Every signature in a chain is checked, and each link is addressed to the issuer of the next.
+A delegation gives data of its issuer, or a part of what one of its proofs gives to the issuer.
+Every signature in a chain is verified, and the audience of each link is the issuer of the next.
 
 Source: docs/design/access.md "Delegations".
 """
@@ -26,7 +26,7 @@ LINKS_MAX: Final = 16  # each costs a signature
 _SKEW_MS: Final = CLOCK_SKEW_S * 1_000
 _LIFE_MS_MAX: Final = DELEGATION_LIFE_S_MAX * 1_000 + _SKEW_MS
 
-# What each ability consists of: one covers another by having all of its parts.
+# The parts of each ability: one ability covers another if it has all parts of the other.
 _PARTS: Final[Mapping[str, frozenset[str]]] = {
     "*": frozenset({"read", "write", "delete", "other"}),
     "crud": frozenset({"read", "write", "delete"}),
@@ -37,9 +37,9 @@ _PARTS: Final[Mapping[str, frozenset[str]]] = {
 
 
 class Chain(NamedTuple):
-    """A delegation that holds, with its proofs.
+    """A valid delegation with its proofs.
 
-    ids: (issuer, id) of each link, by which it may be revoked.
+    given: the data and rights. ids: (issuer, id) of each link; revoking one ends the chain.
     """
 
     given: tuple[Delegated, ...]
@@ -62,15 +62,15 @@ class _DelegatedPart(NamedTuple):
 
 
 class ChainReader:
-    """Reads the delegations of one request; together they have at most `LINKS_MAX` links."""
+    """Reads the delegations of one request: together at most `LINKS_MAX` links."""
 
     def __init__(self) -> None:
         self._links = 0
 
     def read(self, text: str, audience: str | None, now_ms: int) -> Chain:
-        """Return what a delegation to `audience` gives.
+        """Return the delegation of a text to `audience`, the DID of the caller.
 
-        Raises: BadCredential, BadFormat: it or one of its proofs is not valid now.
+        Raises: BadCredential, BadFormat: it or one of its proofs is invalid now.
         """
         parts, begins_ms, ends_ms, ids = self._link(text, audience, now_ms)
         given = [Delegated(one.owner, one.path, _rights(one.abilities)) for one in parts]
@@ -83,7 +83,7 @@ class ChainReader:
         if self._links > LINKS_MAX:
             raise BadCredential("links")
         issuer, claims = read_signed(text)
-        # A text that was given to another caller is of no use to this one.
+        # "aud": a delegation is for one DID, and a copy of it is of no use to other callers.
         if audience is None or claims.get("aud") != audience:
             raise BadCredential("audience")
         ends_ms = time_ms(claims, "exp")
@@ -92,7 +92,7 @@ class ChainReader:
             raise BadCredential("expired")
         if now_ms < begins_ms - _SKEW_MS:
             raise BadCredential("not-yet-valid")
-        if ends_ms - now_ms > _LIFE_MS_MAX:  # a revocation would be forgotten before
+        if ends_ms - now_ms > _LIFE_MS_MAX:  # it would outlast its revocation, kept for this long
             raise BadCredential("life")
         ids = [(issuer, id_in(claims, "nnc"))]
         held: list[_DelegatedPart] = []
@@ -102,7 +102,7 @@ class ChainReader:
             held += parts
             ids += above
             begins_ms, ends_ms = max(begins_ms, begins), min(ends_ms, ends)
-        # "Each link narrower than its parent"; the first link is the owner's.
+        # "Each link narrower than its parent"; an issuer gives its own data without a proof.
         given = _given(claims)
         if not all(part.owner == issuer or any(one.covers(part) for one in held) for part in given):
             raise BadCredential("wider")
@@ -117,9 +117,9 @@ def _proofs(claims: Mapping[str, Any]) -> list[str]:
 
 
 def _given(claims: Mapping[str, Any]) -> list[_DelegatedPart]:
-    """Return what a delegation lists. Abilities that other services know give nothing here."""
+    """Return the data and abilities that a delegation lists, without unknown abilities."""
     listed = claims.get("att")
-    # Bounded before anything is read: the text comes from whoever shows it.
+    # Bounded before it is read: the text is the caller's.
     if not isinstance(listed, list) or len(listed) > RESOURCES_MAX:
         raise BadCredential("resources")
     found = []
@@ -140,10 +140,10 @@ def _given(claims: Mapping[str, Any]) -> list[_DelegatedPart]:
 
 
 def _rights(abilities: frozenset[str]) -> str:
-    """Return the rights, in their order, that abilities give."""
+    """Return the rights of abilities, in the order of `RIGHTS`."""
     rights = "r" if "read" in abilities else ""
-    # Our right to write includes deleting: one without the other gives neither.
+    # The right `w` includes deleting, so it takes both abilities.
     if {"write", "delete"} <= abilities:
         rights += "w"
-    # Never `a`: rules of an owner's data are set by owners of the folder.
+    # Never `a`: only owners whose key the folder holds set rules on their data.
     return rights + "px" if "other" in abilities else rights

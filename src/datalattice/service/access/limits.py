@@ -1,6 +1,6 @@
-"""Limits: how often a caller may ask, as token buckets.
+"""Limits: rates of calls for each caller, as token buckets.
 
-A bucket holds up to `burst` tokens and gains `per_s` a second; each call takes one.
+A bucket holds up to `burst` tokens and gains `per_s` tokens a second; each call takes one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from datalattice.service.access.principal import LOCAL_DOORS, Principal
 BUCKETS_MAX: Final = 10_000
 """Most buckets of each use."""
 
-_IPV6_PREFIX: Final = 64  # one household has so many addresses that any bound by address is none
+_IPV6_PREFIX: Final = 64  # a household gets 2**64 addresses or more: a bound by address is useless
 
 Use = Literal["reads", "effects", "failures"]
-"""What is counted; `failures`: credentials that were not valid."""
+"""The counted events; `failures`: invalid credentials."""
 
 
 class Allowance(NamedTuple):
-    """per_s: calls a second on average. burst: calls at once."""
+    """The rate of one use. per_s: calls a second on average. burst: most calls at once."""
 
     per_s: float
     burst: int
@@ -38,7 +38,7 @@ ALLOWANCES: Final[Mapping[Use, Allowance]] = {
 
 
 class RateLimits:
-    """The buckets of all callers. A method may be called by any thread."""
+    """The buckets of all callers. Any thread may call a method."""
 
     def __init__(
         self, allowances: Mapping[Use, Allowance] = ALLOWANCES, buckets_max: int = BUCKETS_MAX
@@ -52,16 +52,14 @@ class RateLimits:
         self._lock = threading.Lock()
 
     def change(self, allowances: Mapping[Use, Allowance]) -> None:
-        """Count by other allowances from now on; callers keep what they have left.
+        """Use other allowances from now on; callers keep their tokens.
 
-        Raises: UsageError: one lets no call pass.
+        Raises: UsageError: one allows no calls.
         """
         self._allowances = _checked(allowances)
 
     def take(self, use: Use, caller: Principal, now_ms: int) -> None:
-        """Count a call of a caller, by its address if it is anonymous.
-
-        Whoever can open the folder is not counted.
+        """Count a call of a caller, by its address if it is anonymous. Local callers are exempt.
 
         Raises: RateLimited: there were too many.
         """
@@ -69,16 +67,16 @@ class RateLimits:
             self._take(use, caller.did or address_key(caller.origin.address), now_ms, 1)
 
     def check(self, use: Use, caller: Principal, now_ms: int) -> None:
-        """Raise RateLimited where `take` would; nothing is counted."""
+        """Raise RateLimited if `take` would; count nothing."""
         if caller.how not in LOCAL_DOORS:
             self._take(use, caller.did or address_key(caller.origin.address), now_ms, 0)
 
     def check_failures(self, address: str | None, now_ms: int) -> None:
-        """Raise RateLimited if too many credentials from an address were not valid."""
+        """Raise RateLimited if too many invalid credentials came from an address."""
         self._take("failures", address_key(address), now_ms, 0)
 
     def count_failure(self, address: str | None, now_ms: int) -> None:
-        """Count a credential that was not valid."""
+        """Count an invalid credential."""
         with self._lock:
             key = address_key(address)
             self._put("failures", key, max(0.0, self._tokens("failures", key, now_ms) - 1), now_ms)
@@ -98,7 +96,7 @@ class RateLimits:
         if found is None:
             return burst
         tokens, counted_ms = found
-        # A clock that was set back adds nothing, and counts on from its new time.
+        # After the clock was set back, the bucket gains nothing for that time.
         return min(burst, tokens + max(0, now_ms - counted_ms) / 1_000 * per_s)
 
     def _put(self, use: Use, key: str, tokens: float, now_ms: int) -> None:
@@ -106,19 +104,21 @@ class RateLimits:
         buckets[key] = (tokens, now_ms)
         buckets.move_to_end(key)
         if len(buckets) > self._buckets_max:
-            buckets.popitem(last=False)  # unused for longest: it had the most time to fill
+            buckets.popitem(last=False)  # the one unused for longest: it is the fullest
 
 
 def _checked(allowances: Mapping[Use, Allowance]) -> dict[Use, Allowance]:
     found = {**ALLOWANCES, **allowances}
     for use, (per_s, burst) in found.items():
         if not (per_s > 0 and burst >= 1):  # else no call would ever pass again
-            raise UsageError(f"{use}: more than 0 a second and 1 at once, got {per_s}, {burst}")
+            raise UsageError(
+                f"{use}: above 0 a second and at least 1 at once, got {per_s} and {burst}"
+            )
     return found
 
 
 def address_key(address: str | None) -> str:
-    """Return under which name an address is counted: an IPv6 one by its first 64 bits."""
+    """Return the name under which an address is counted: IPv6 by its first 64 bits."""
     try:
         found = ipaddress.ip_address(address or "")
     except ValueError:

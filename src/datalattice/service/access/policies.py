@@ -1,8 +1,8 @@
-"""Policies: the rules of a folder, in one file.
+"""Policies: the rules of a folder, stored in one file.
 
     {"version": 1, "rules": {"lattice/kv": {"r": ["public"], "w": ["did:key:..."]}}}
 
-The file is replaced as a whole and durably; it may be written by hand while no daemon runs.
+Each change replaces the file durably; edit it by hand only while no node runs.
 
 Source: docs/design/access.md "What is allowed".
 """
@@ -28,16 +28,16 @@ RULES_MAX: Final = 1_000
 """Most scopes with a rule."""
 
 POLICY_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Longest file of rules."""
+"""Longest file of rules, in bytes."""
 
 NO_VERSION: Final = ""
-"""The version of a rule that is not there."""
+"""The version of an absent rule."""
 
 _FORMAT: Final = 1
 
 
 class StoredRule(NamedTuple):
-    """A rule, the scope it is of, and the version of it, for If-Match."""
+    """A rule, its scope, and its version for If-Match."""
 
     scope: str
     rule: PolicyRule
@@ -45,10 +45,10 @@ class StoredRule(NamedTuple):
 
 
 class Policies:
-    """The policy of a folder. A method may be called by any thread.
+    """The policy of a folder. Any thread may call a method.
 
-    base: administrators and the default of reading, from the configuration.
-    Raises: UsageError: the file is not one of rules; the text names it and what is wrong.
+    base: the part of the policy from the settings: all but the rules.
+    Raises: UsageError: the file is invalid; the text names it and the fault.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Policies:
 
     @property
     def policy(self) -> Policy:
-        """The present policy; it never changes, a new one takes its place."""
+        """The present policy, immutable; each change makes a new one."""
         return self._policy
 
     def prepare(self, base: Policy) -> Callable[[], None]:
-        """Read the file again, with another base; return what puts both in force.
+        """Read the file again, with another base; return the function that applies both.
 
         Raises: UsageError: as the constructor.
         """
@@ -75,7 +75,7 @@ class Policies:
         def take() -> None:
             with self._lock:
                 self._base = base
-                # Rules that were set after the file was read are newer than those in it.
+                # Rules that were set after the file was read are newer than the file's.
                 self._policy = self._with(rules if self._policy is before else self._policy.rules)
 
         return take
@@ -83,7 +83,7 @@ class Policies:
     def get(self, scope: str) -> StoredRule:
         """Return the rule of a scope.
 
-        Raises: NoSuchPath: it has none of its own. UsageError: there is no such scope.
+        Raises: NoSuchPath: it has no rule of its own. UsageError: the scope is invalid.
         """
         split_scope(scope)
         rule = self._policy.rules.get(scope)
@@ -92,7 +92,7 @@ class Policies:
         return StoredRule(scope, rule, _version(rule))
 
     def inherited(self, scope: str) -> dict[str, StoredRule]:
-        """Return by right the stored rule that decides on a scope; defaults are left out."""
+        """Return by right the stored rule that decides on a scope, without the defaults."""
         split_scope(scope)
         rules = self._policy.rules
         found: dict[str, StoredRule] = {}
@@ -107,8 +107,8 @@ class Policies:
     ) -> StoredRule:
         """Set the rule of a scope, durably.
 
-        expected: the version that the caller has seen, `NO_VERSION` if there was none; None: any.
-        Raises: Conflict: the version is another one. UsageError: the rule or the scope is wrong, or
+        expected: the version that the rule must have, `NO_VERSION` for no rule; None: any.
+        Raises: Conflict: it has another version. UsageError: the rule or the scope is invalid, or
                 there are too many rules. StoreFull, StoreFailed: the disk refuses.
         """
         split_scope(scope)
@@ -116,9 +116,9 @@ class Policies:
         with self._lock:
             rules = dict(self._expecting(scope, expected))
             rules[scope] = rule
-            # Here and when it is read, so that a file that was written can be read again.
+            # Checked when writing and when reading, so that each written file can be read.
             if len(rules) > RULES_MAX:
-                raise UsageError(f"a folder has rules for at most {RULES_MAX} scopes")
+                raise UsageError(f"a folder has rules for at most {RULES_MAX} scopes; delete one")
             self._write(rules)
         return StoredRule(scope, rule, _version(rule))
 
@@ -130,7 +130,7 @@ class Policies:
         self.get(scope)
         with self._lock:
             rules = dict(self._expecting(scope, expected))
-            if rules.pop(scope, None) is not None:  # another caller may have been faster
+            if rules.pop(scope, None) is not None:  # else another caller has just removed it
                 self._write(rules)
 
     def _expecting(self, scope: str, expected: str | None) -> Mapping[str, PolicyRule]:
@@ -155,7 +155,7 @@ class Policies:
             return NO_RULES
         try:
             size = file.size()
-            # Before it is read: a wrong path may name any file.
+            # Before reading: the path may name any file.
             if size > POLICY_BYTES_MAX:
                 raise UsageError(f"{self._path}: has {size} bytes, at most {POLICY_BYTES_MAX}")
             data = file.read(0, size)
@@ -169,10 +169,12 @@ class Policies:
     def _write(self, rules: Mapping[str, PolicyRule]) -> None:
         document = {"version": _FORMAT, "rules": rules}
         data = f"{json.dumps(document, indent=2, sort_keys=True)}\n".encode()
-        if len(data) > POLICY_BYTES_MAX:  # else it could not be read again
-            raise UsageError(f"the rules of a folder have at most {POLICY_BYTES_MAX} bytes")
+        if len(data) > POLICY_BYTES_MAX:  # else `_read` would refuse it
+            raise UsageError(
+                f"the rules of a folder have at most {POLICY_BYTES_MAX} bytes, got {len(data)}"
+            )
         replace_file(self._disk, self._path, [data])
-        self._policy = self._with(rules)  # once it is durable
+        self._policy = self._with(rules)  # only durable rules decide
 
 
 def _rules_of(data: bytes) -> dict[str, PolicyRule]:
@@ -180,12 +182,11 @@ def _rules_of(data: bytes) -> dict[str, PolicyRule]:
         document = json.loads(data, object_pairs_hook=_members)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not JSON: {error}") from error
-    # Strict: a member that this version does not know could be a rule that must hold, so it is not
-    # passed over.
+    # An unknown member could restrict access, so it is refused and not skipped.
     if not isinstance(document, dict) or set(document) != {"version", "rules"}:
-        raise UsageError("an object with the members version and rules")
+        raise UsageError("the document is an object with the members version and rules")
     if document["version"] != _FORMAT:
-        raise UsageError(f"of version {document['version']!r}, which is not {_FORMAT}")
+        raise UsageError(f"version is {_FORMAT}, got {document['version']!r}")
     rules = document["rules"]
     if not isinstance(rules, dict) or len(rules) > RULES_MAX:
         raise UsageError(f"rules is an object of at most {RULES_MAX} scopes")
@@ -200,14 +201,15 @@ def _rules_of(data: bytes) -> dict[str, PolicyRule]:
 
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
-    # Of two rules for one scope the reader and the writer may mean different ones.
+    # If a scope had two rules, the author could mean the one that Python drops.
     if len(found) != len(pairs):
-        raise UsageError("a member comes twice")
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"the member {twice!r:.80} comes twice")
     return found
 
 
 def _version(rule: PolicyRule) -> str:
-    # Of the content: a rule that is set to what it was is the same version, so a repeated PUT
-    # agrees.
+    # A hash of the content, so that a repeated PUT gives the version that it expects.
     text = json.dumps({right: list(who) for right, who in rule.items()}, sort_keys=True)
     return sha3_256(text.encode()).hex()[:32]

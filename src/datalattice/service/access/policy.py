@@ -1,4 +1,4 @@
-"""Policy: which rights callers have on which scopes, decided without any input or output.
+"""Policy: decides which rights callers have on which scopes; a pure function of its arguments.
 
 Source: docs/design/access.md "What is allowed".
 """
@@ -28,10 +28,10 @@ ASSETS: Final = ("venue", "assets")
 OPERATIONS: Final = ("venue", "operations")
 
 OTHER_VENUES: Final = "venue/grid"
-"""Scope of what other venues do for jobs that run here."""
+"""The scope of calls to other venues by jobs that run here."""
 
 ANYBODY: Final = "anybody"
-"""In a scope, the caller that showed no credential."""
+"""The segment of a scope for an anonymous caller."""
 
 OPEN_VENUE: Final = frozenset(
     {
@@ -40,26 +40,26 @@ OPEN_VENUE: Final = frozenset(
         ("x", f"venue/jobs/{ANYBODY}"),
     }
 )
-"""What anonymous callers of an open venue may do; each of them sees the jobs of all of them."""
+"""The rights of anonymous callers of an open venue; they share their jobs."""
 
 WHO_MAX: Final = 1_000
 """Most names in one list of a rule."""
 
 PolicyRule = Mapping[str, tuple[str, ...]]
-"""For some rights those who have them: DIDs, `authenticated`, `public`. A right that is not named
-is as in the scope above; one with an empty list is left to administrators."""
+"""The holders of some rights: DIDs, `authenticated`, `public`. The scope above decides a right that
+is not named; a right with an empty list has only administrators."""
 
 NO_RULES: Final[Mapping[str, PolicyRule]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who may do what.
+    """The rules by which rights are decided.
 
-    admins:  DIDs with every right everywhere, from the configuration.
-    reading: who reads what no rule speaks of: `public` or `authenticated`.
+    admins:     DIDs with every right everywhere, from the settings.
+    reading:    who may read where no rule decides: `public` or `authenticated`.
+    rules:      by scope.
     open_venue: whether anonymous callers may list operations of the venue and run jobs.
-    rules:   by scope.
     """
 
     admins: frozenset[str] = frozenset()
@@ -69,7 +69,7 @@ class Policy:
 
 
 class AccessDecision(NamedTuple):
-    """Whether a caller has a right on a scope, and which part of the policy said so.
+    """Whether a caller has a right on a scope, and which part of the policy decided.
 
     reason: `local`, `admin`, `rule`, `owner`, `default` or `delegated`; `token` where the
     credential is narrower than the right; `policy` for other refusals.
@@ -84,7 +84,7 @@ class AccessDecision(NamedTuple):
     def require(self) -> None:
         """Raise if the right was refused.
 
-        Raises: Unauthenticated: a credential might help. Unauthorized: the caller has shown one.
+        Raises: Unauthenticated: the caller is anonymous. Unauthorized: it is not.
         """
         if self.is_allowed:
             return
@@ -96,13 +96,13 @@ class AccessDecision(NamedTuple):
 def decide(policy: Policy, caller: Principal, right: str, scope: str) -> AccessDecision:
     """Decide whether a caller has a right on a scope: by policy and within its credential.
 
-    Raises: UsageError: there is no such right or scope.
+    Raises: UsageError: the right or the scope is invalid.
     """
     checked_right(right)
     split_scope(scope)
     allowed, reason = _by_policy(policy, caller, right, scope)
     if not allowed and any(
-        # An owner gives what it has: a rule that refuses the owner refuses its delegates.
+        # An owner gives at most its own rights: a rule that refuses it refuses its delegates.
         one.covers(right, scope)
         and _by_policy(policy, Principal(one.owner, "token"), right, scope)[0]
         for one in caller.delegated
@@ -115,9 +115,10 @@ def decide(policy: Policy, caller: Principal, right: str, scope: str) -> AccessD
 
 
 def could_allow(policy: Policy, caller: Principal, right: str, scope: str) -> bool:
-    """Return whether a caller may have a right on a scope or on one that it covers.
+    """Return whether a caller may have a right on a scope or on a scope below it.
 
-    False only where it has it on none of them: it is asked while the scope is known in part.
+    Use it while only the first segments of the scope are known: False means that it has the right
+    on none of them; True, that the complete scope decides.
     """
     below = f"{scope}/"
     is_granted = caller.is_granted(right, scope) or any(
@@ -125,7 +126,7 @@ def could_allow(policy: Policy, caller: Principal, right: str, scope: str) -> bo
     )
     if not is_granted or _by_policy(policy, caller, right, scope)[0]:
         return is_granted
-    # "the owner has all rights", and any DID may be an owner.
+    # "the owner has all rights", and every DID may own data.
     if caller.did is not None and split_scope(scope)[0] in ROOMS_OF_OWNERS:
         return True
     return any(
@@ -147,13 +148,14 @@ def _by_policy(policy: Policy, caller: Principal, right: str, scope: str) -> tup
         who = policy.rules.get(one, {}).get(right)
         if who is not None:  # "longest scope wins"
             return (True, "rule") if _is_among(caller, who) else (False, "policy")
-        # An owner's data is the owner's, unless a rule speaks of that owner: a rule on a section
-        # lets no caller write with the key of an owner.
+        # "The owner has all rights", unless a rule names that owner's scope: a rule on a whole
+        # section gives other callers no right to write with the owner's key.
         if owned is not None and one == owned.scope:
             if caller.did == owned.owner:
                 if right != "x":
                     return True, "owner"
-                is_runner = True  # a rule above says which DIDs run jobs: a DID costs nothing
+                # DIDs cost nothing, so a rule on the venue may restrict which of them run jobs.
+                is_runner = True
                 continue
             if right != "r" and not is_open:
                 return False, "policy"
@@ -168,7 +170,7 @@ def _default(policy: Policy, right: str, segments: tuple[str, ...]) -> tuple[str
         return (policy.reading,)
     if right in ("w", "p") and segments[0] in ("values", "lattice", "pins"):
         return (AUTHENTICATED,)
-    # Whoever has a key runs operations as jobs of its own, so it may see which there are.
+    # Each DID may run operations as jobs of its own, so it may list them.
     if right == "r" and segments == OPERATIONS:
         return (AUTHENTICATED,)
     # "The other venue sees the DID of this venue" (docs/grid.md): not for anonymous callers.
@@ -186,21 +188,21 @@ def _is_among(caller: Principal, who: tuple[str, ...]) -> bool:
 def checked_rule(rights: Mapping[str, object]) -> PolicyRule:
     """Return a rule, its lists sorted and without repetitions.
 
-    Raises: UsageError: there is no such right, or a list has anything but DIDs, `authenticated` and
-            `public`, or is too long.
+    Raises: UsageError: a right is unknown, or a list is too long or has anything other than DIDs,
+            `authenticated` and `public`.
     """
     rule: dict[str, tuple[str, ...]] = {}
     for right, who in rights.items():
         if not isinstance(who, list | tuple):
-            raise UsageError(f"the right {checked_right(right)} is given to a list of names")
+            raise UsageError(f"the right {checked_right(right)} has a list of names")
         if len(who) > WHO_MAX:
-            raise UsageError(f"a right is given to at most {WHO_MAX} names, got {len(who)}")
+            raise UsageError(f"a right has at most {WHO_MAX} names, got {len(who)}")
         for one in who:
-            # A key or a local name would never match a caller, in silence.
+            # Refused: a key or a local name would match no caller, without an error.
             if one not in (PUBLIC, AUTHENTICATED) and not is_bare_did(one):
                 raise UsageError(
-                    f"the right {right} is given to DIDs, {AUTHENTICATED!r} or {PUBLIC!r}, got "
-                    f"{str(one)[:80]!r}"
+                    f"the holders of the right {right} are DIDs, {AUTHENTICATED!r} or {PUBLIC!r}, "
+                    f"got {str(one)[:80]!r}"
                 )
         rule[checked_right(right)] = tuple(sorted(set(who)))
     return rule

@@ -1,4 +1,4 @@
-"""Principal: who asks, as it was proved, and the error for a credential that proves nothing."""
+"""Principal: an authenticated caller, and the error for an invalid credential."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from datalattice.errors import Unauthenticated, Unauthorized
 from datalattice.service.access.scopes import Delegated, Grant, covering
 
 How = Literal["process", "socket", "token", "signature", "anonymous"]
-"""In this process; a socket that only our user can open; a bearer token; a signed request; none."""
+"""How a caller was authenticated: it is this process; by a socket that only our user can open; by a
+bearer token; by a signed request; not at all."""
 
 LOCAL_DOORS: Final = ("process", "socket")
 
 BAD_CREDENTIAL: Final = "the credential is not valid"
-"""The text of every refusal of a credential: a caller learns nothing from it."""
+"""The text for every invalid credential, so that a caller cannot learn which check failed."""
 
 
 class BadCredential(Unauthenticated):
-    """A credential that is not valid. `reason`: why, for the audit record alone.
-
-    A reason is one of a few fixed words and never has a part of the credential.
-    """
+    """A credential is invalid. `reason`: one of a few fixed words, for the audit alone."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(BAD_CREDENTIAL)
@@ -33,7 +31,7 @@ class BadCredential(Unauthenticated):
 
 
 class Origin(NamedTuple):
-    """Where a call came in: the door, the number of the request there, the caller's address."""
+    """The origin of a call: the door, the number of the request there, the caller's address."""
 
     door: str = ""
     request: int = 0
@@ -45,15 +43,15 @@ UNKNOWN_ORIGIN: Final = Origin()
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks.
+    """An authenticated caller.
 
-    did:        the DID for which the caller speaks, None for an anonymous one.
-    how:        by what it was proved.
-    scopes:     what the credential is narrowed to, None if to nothing.
-    expires_ms: when the credential ends, None if it does not. A stream ends with it.
-    key_id:     the DID whose key signed; it differs from `did` in a token that this node made.
-    delegated:  what owners let it use of their data, beside its own rights.
-    origin:     where this call came in; it does not say who asks.
+    did:        the DID that the caller acts as; None: it is anonymous.
+    how:        how it was authenticated.
+    scopes:     the grants that narrow its credential; None: it is not narrowed.
+    expires_ms: the end of the credential and of streams begun with it; None: it has none.
+    key_id:     the DID whose key signed; it differs from `did` in a token that this node issued.
+    delegated:  rights on data of others that their owners gave it.
+    origin:     of this call; not part of the identity.
     """
 
     did: str | None
@@ -71,8 +69,7 @@ class Principal:
 
     def check_live(self, now_ms: int) -> None:
         """Raise BadCredential if the credential has ended."""
-        # Asked at each call and each look of a stream: a credential that has ended opens nothing
-        # further.
+        # Doors call this for each call and each reading of a stream.
         if self.expires_ms is not None and now_ms >= self.expires_ms:
             raise BadCredential("expired")
 
@@ -81,7 +78,7 @@ class Principal:
         return replace(self, scopes=tuple(scopes))
 
     def is_granted(self, right: str, scope: str) -> bool:
-        """Return whether the credential itself lets a right on a scope through."""
+        """Return whether the grants of the credential allow a right on a scope."""
         if self.scopes is None:
             return True
         granted = {grant.scope: grant.rights for grant in self.scopes}
@@ -90,16 +87,16 @@ class Principal:
         return right in found
 
     def check_grants(self, grants: tuple[Grant, ...]) -> None:
-        """Raise Unauthorized if a credential with these grants allows what this one does not.
+        """Raise Unauthorized if a credential with these grants would allow more than this one.
 
-        No grants: a credential that is narrowed to nothing.
+        No grants: a credential that is not narrowed.
         """
         if self.scopes is None:
             return
         if not grants:
             raise Unauthorized("your credential is narrowed to scopes: name those of the token")
         for rights, scope in grants:
-            # "a grant below another one replaces it": those below the wanted scope count, too.
+            # "a grant below another one replaces it", so grants below the scope may take rights.
             below = [one.rights for one in self.scopes if scope in covering(one.scope)]
             for right in rights:
                 if not self.is_granted(right, scope) or any(right not in one for one in below):

@@ -1,4 +1,4 @@
-"""Reading: the members that all signed texts of callers have, checked one by one.
+"""Reading: signatures, headers and common claims of tokens and delegations.
 
 Source: docs/design/access.md "Tokens".
 """
@@ -27,7 +27,7 @@ _ID: Final = re.compile(rf"[\x20-\x7e]{{1,{ID_CHARACTERS_MAX}}}")
 def read_signed(text: str) -> tuple[str, Mapping[str, Any]]:
     """Return the issuer, a `did:key`, and the claims of a text that the issuer signed.
 
-    Raises: BadCredential: it did not. BadFormat: it is malformed.
+    Raises: BadCredential: the header or the signature is invalid. BadFormat: it is malformed.
     """
     parts = split_token(text)
     issuer = did_key(parts.claims.get("iss"))
@@ -41,16 +41,16 @@ def read_signed(text: str) -> tuple[str, Mapping[str, Any]]:
 def _check_header(header: Mapping[str, Any], issuer: str) -> None:
     if header.get("alg") not in ALGORITHMS:
         raise BadCredential("algorithm")
-    # RFC 7515: what `crit` names must be understood, and no extension is.
+    # Extensions in `crit` must be understood (RFC 7515), and this package knows none.
     if "crit" in header:
         raise BadCredential("critical")
-    # The same key signs texts of other kinds, which are refused as tokens.
+    # The same key signs texts of other types, which must not pass as tokens.
     if "typ" in header and str(header["typ"]).upper() != TOKEN_TYPE:
         raise BadCredential("type")
     if "kid" in header:
         key = public_key_of(issuer)
         multikey = "" if key is None else multikey_of(key)
-        # "header kid = multikey of the signer"; the DID and its key URL are other names of it.
+        # "header kid = multikey of the signer"; the DID and its key URL name the same key.
         if header["kid"] not in (multikey, issuer, f"{issuer}#{multikey}"):
             raise BadCredential("key")
 
@@ -63,16 +63,16 @@ def did_key(did: object) -> str:
 
 
 def time_ms(claims: Mapping[str, Any], name: str) -> int:
-    """Return a time among the claims, in ms; raise BadCredential if there is none."""
+    """Return a time of the claims in ms; raise BadCredential if it is absent or invalid."""
     value: Any = claims.get(name)
-    # `type`: True is a number to Python. NumericDate may have a fraction (RFC 7519).
+    # `type`: in Python, True is an int. NumericDate may have a fraction (RFC 7519).
     if type(value) not in (int, float) or not 0 <= value <= LAST_MS // 1_000:
         raise BadCredential("time")
     return int(value * 1_000)
 
 
 def id_in(claims: Mapping[str, Any], name: str) -> str:
-    """Return an id among the claims; raise BadCredential if there is none."""
+    """Return an id of the claims; raise BadCredential if it is absent or invalid."""
     found = claims.get(name)
     if not isinstance(found, str) or not _ID.fullmatch(found):
         raise BadCredential("token-id")

@@ -1,4 +1,4 @@
-"""Scopes: the names of what rights are given on, and the grants that narrow a credential.
+"""Scopes: names of the parts of a node on which rights are given, and grants of credentials.
 
 A scope is a path of segments with `/` between them: `values`, `pins/DID`, `lattice/kv/DID/shop`,
 `stores/ID`, `venue/jobs/DID`, `admin`. It covers itself and every scope below it. In a segment `/`
@@ -13,16 +13,16 @@ from typing import Final, NamedTuple
 from datalattice.errors import UsageError
 
 RIGHTS: Final = "rwpxa"
-"""Read, write, pin, invoke, administer; none of them includes another one."""
+"""Read, write, pin, invoke, administer; no right includes another."""
 
 ROOMS: Final = ("admin", "lattice", "pins", "stores", "values", "venue")
 """First segments of scopes."""
 
 ROOMS_OF_OWNERS: Final = ("lattice", "pins", "venue")
-"""Those with scopes that are one owner's."""
+"""First segments of scopes that belong to one owner."""
 
 UNOWNED: Final = ("data",)
-"""Sections of the root whose entries belong to no owner."""
+"""Sections of the root whose entries have no owner."""
 
 SCOPE_CHARACTERS_MAX: Final = 4_096  # a DID may have half of it
 SCOPE_SEGMENTS_MAX: Final = 64
@@ -34,7 +34,7 @@ _ESCAPE: Final = re.compile(r"%(25|2F)")
 
 
 def join_scope(*segments: str) -> str:
-    """Return the scope with these segments. Raises: UsageError: there is no such scope."""
+    """Return the scope of these segments. Raises: UsageError: the scope is invalid."""
     text = "/".join([one.replace("%", "%25").replace("/", "%2F") for one in segments])
     split_scope(text)
     return text
@@ -43,8 +43,8 @@ def join_scope(*segments: str) -> str:
 def split_scope(text: str) -> tuple[str, ...]:
     """Return the segments of a scope.
 
-    Raises: UsageError: it begins with no known word, has an empty segment, control characters or
-            `%` other than in %25 and %2F, or is too long.
+    Raises: UsageError: the first segment is unknown, a segment is empty, has control characters or
+            a `%` other than in %25 and %2F, or the scope is too long.
     """
     if len(text) > SCOPE_CHARACTERS_MAX:
         raise UsageError(f"a scope has at most {SCOPE_CHARACTERS_MAX} characters, got {len(text)}")
@@ -54,30 +54,30 @@ def split_scope(text: str) -> tuple[str, ...]:
     if len(parts) > SCOPE_SEGMENTS_MAX:
         raise UsageError(f"a scope has at most {SCOPE_SEGMENTS_MAX} segments, got {len(parts)}")
     for part in parts:
-        # One text for each scope: a second spelling would be another scope to a rule.
+        # "So that each scope has one text": no rule would match a second spelling.
         if not part or _CONTROL.search(part) or "%" in _ESCAPE.sub("", part):
             raise UsageError(
-                "a segment of a scope is not empty, and has no control characters and no % except "
-                f"%25 and %2F, got {part[:40]!r}"
+                "a segment of a scope has at least one character, no control characters, and % "
+                f"only in %25 and %2F, got {part[:40]!r}"
             )
     return tuple([part.replace("%2F", "/").replace("%25", "%") for part in parts])
 
 
 def covering(text: str) -> list[str]:
-    """Return a scope and those that cover it, the longest first."""
+    """Return a scope and the scopes above it, the longest first."""
     parts = text.split("/")
     return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 class Owned(NamedTuple):
-    """A scope that is one owner's: its text, and the owner as the scope names it."""
+    """The scope of all data of an owner: its text, and the owner's segment in it."""
 
     scope: str
     owner: str
 
 
 def owned_part(text: str) -> Owned | None:
-    """Return the scope that holds all data of the owner whose data a scope is, None without one."""
+    """Return the scope of all data of a scope's owner; None: the scope has no owner."""
     match split_scope(text):
         case ("lattice", section, owner, *_) if section not in UNOWNED:
             return Owned(join_scope("lattice", section, owner), owner)
@@ -89,9 +89,9 @@ def owned_part(text: str) -> Owned | None:
 
 
 class Delegated(NamedTuple):
-    """Data of an owner that others may use. path: below the owner, such as `kv`, `shop`.
+    """Rights on a part of an owner's data. path: below the owner, such as (`kv`, `shop`).
 
-    A path begins with a section of the root, `pins` or `jobs`; the empty one is all of it.
+    A path begins with a section of the root, `pins` or `jobs`; the empty one is all data.
     """
 
     owner: str
@@ -99,9 +99,9 @@ class Delegated(NamedTuple):
     rights: str
 
     def covers(self, right: str, scope: str) -> bool:
-        """Return whether it lets a right on a scope through."""
+        """Return whether it gives a right on a scope."""
         match split_scope(scope):
-            # Entries of `:data` have no owner, so no one can give them away.
+            # Entries of `:data` have no owner who could give rights on them.
             case ("lattice", section, owner, *rest) if section not in UNOWNED:
                 path = (section, *rest)
             case ("pins", owner, *rest):
@@ -114,10 +114,7 @@ class Delegated(NamedTuple):
 
 
 def path_segments(text: str) -> tuple[str, ...] | None:
-    """Return the segments of a path below an owner, None if it is malformed.
-
-    It is written as a scope is: see `split_scope`.
-    """
+    """Return the segments of a path below an owner, written as a scope; None: it is malformed."""
     try:
         return split_scope(f"lattice/{text}")[1:]
     except UsageError:
@@ -125,14 +122,14 @@ def path_segments(text: str) -> tuple[str, ...] | None:
 
 
 def checked_right(right: str) -> str:
-    """Return a right. Raises: UsageError: there is no such right."""
+    """Return `right`. Raises: UsageError: it is not one of `RIGHTS`."""
     if len(right) != 1 or right not in RIGHTS:
         raise UsageError(f"a right is one of {', '.join(RIGHTS)}, got {right[:40]!r}")
     return right
 
 
 class Grant(NamedTuple):
-    """What a credential allows on a scope: some of `rwpxa`. Written `rw lattice/kv`."""
+    """Rights of a credential on a scope, written `rw lattice/kv`."""
 
     rights: str
     scope: str
@@ -142,14 +139,17 @@ class Grant(NamedTuple):
 
 
 def parse_grant(text: str) -> Grant:
-    """Return a grant.
+    """Return the grant of a text.
 
     Raises: UsageError: it is not rights in the order `rwpxa`, a space, and a scope.
     """
     rights, space, scope = text.partition(" ")
     # One order, so that one grant has one text.
     if not space or rights != "".join(right for right in RIGHTS if right in rights) or not rights:
-        raise UsageError(f"a grant is rights of {RIGHTS} in this order and a scope: 'rw lattice'")
+        raise UsageError(
+            f"a grant is rights in the order {RIGHTS}, a space and a scope, such as 'rw lattice', "
+            f"got {text[:80]!r}"
+        )
     split_scope(scope)
     return Grant(rights, scope)
 
@@ -162,7 +162,7 @@ def parse_grants(texts: list[str]) -> tuple[Grant, ...]:
     if len(texts) > GRANTS_MAX:
         raise UsageError(f"a credential has at most {GRANTS_MAX} grants, got {len(texts)}")
     grants = tuple(map(parse_grant, texts))
-    # Two grants of one scope would need a rule which of them counts.
+    # Refused: no rule says which of two grants on one scope counts.
     if len({grant.scope for grant in grants}) != len(grants):
-        raise UsageError("a credential names each scope once")
+        raise UsageError(f"a credential names each scope once, got {', '.join(texts)[:80]!r}")
     return grants

@@ -1,9 +1,9 @@
-"""Spent: ids that are not taken again until they end: nonces of requests, and revoked tokens.
+"""Spent: ids that are refused until they end: used nonces of requests, and revoked tokens.
 
-    id  [i][digest 32] -> [end, ms, 8]      whether an id is known
-    end [e][end, ms, 8][digest 32] -> []    which ids have ended, in order
+    id  [i][digest 32] -> [end, ms, 8]      finds an id
+    end [e][end, ms, 8][digest 32] -> []    lists the ids in the order of their ends
 
-They are in a table of an engine, so that a restart forgets none.
+A table of an engine has them, so that they survive a restart.
 """
 
 from __future__ import annotations
@@ -19,29 +19,26 @@ from datalattice.service.access.principal import BadCredential
 SPENT_TABLE: Final = "spent"
 
 SPENT_MAX: Final = 100_000
-"""Most ids remembered."""
+"""Most ids in the table."""
 
-SWEPT: Final = 64  # more than are added, so the table shrinks to what has not ended
-"""Most ended ids removed with each new one."""
+SWEPT: Final = 64  # more than one, so that the table shrinks to the ids that have not ended
+"""Most ended ids that are removed with each new id."""
 
 _NONCE: Final = "nonce"
 _TOKEN: Final = "token"  # noqa: S105 - a kind of id
 
 
 class SpentIds:
-    """The ids that are remembered, in the table `spent` of an engine.
-
-    A method may be called by any thread.
-    """
+    """The ids in the table `spent` of an engine. Any thread may call a method."""
 
     def __init__(self, engine: Engine, ids_max: int = SPENT_MAX) -> None:
         self._engine = engine
         self._ids_max = ids_max
 
     def spend(self, did: str, nonce: str, ends_ms: int, now_ms: int) -> None:
-        """Remember a nonce of a caller until `ends_ms`.
+        """Add a nonce of a caller until `ends_ms`.
 
-        Raises: BadCredential: it is known. RateLimited: there is no room.
+        Raises: BadCredential: it was used before. RateLimited: the table is full.
         """
         digest = _digest(_NONCE, did, nonce)
         with self._engine.write() as txn:
@@ -51,9 +48,9 @@ class SpentIds:
             self._add(txn, digest, ends_ms, now_ms)
 
     def revoke(self, did: str, token_id: str, ends_ms: int, now_ms: int) -> None:
-        """Refuse the token of this issuer and id until `ends_ms`, when it ends itself.
+        """Refuse the token of this issuer and id until `ends_ms`.
 
-        Raises: RateLimited: there is no room.
+        Raises: RateLimited: the table is full.
         """
         digest = _digest(_TOKEN, did, token_id)
         with self._engine.write() as txn:
@@ -71,16 +68,16 @@ class SpentIds:
             # An id that was renewed has a later end, which stays.
             if txn.get(SPENT_TABLE, b"i" + key[9:]) == key[1:9]:
                 txn.delete(SPENT_TABLE, b"i" + key[9:])
-        # "full: 429 for that principal": to forget one early would admit a replay.
+        # "full: 429 for that principal": an id removed before its end could be used again.
         if txn.count(SPENT_TABLE) >= 2 * self._ids_max:
-            raise RateLimited("too many signed requests are remembered; use a token")
+            raise RateLimited("the table of used nonces and revoked tokens is full; use a token")
         end = _time(ends_ms)
         txn.put(SPENT_TABLE, b"i" + digest, end)
         txn.put(SPENT_TABLE, b"e" + end + digest, b"")
 
 
 def _digest(kind: str, did: str, name: str) -> bytes:
-    # Neither a DID nor a kind has a line end, so no two triples have one text.
+    # Kind and DID contain no line end, so the text of a triple is unambiguous.
     return blake3(f"{kind}\n{did}\n{name}".encode())
 
 

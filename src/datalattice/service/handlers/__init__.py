@@ -1,4 +1,4 @@
-"""Handlers: what does each action, by group. Loading this registers all of them."""
+"""Handlers: the functions that do the actions, by group. Importing this registers all of them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from datalattice.service.registry import ServiceCall, Streamed, handles
 def _access(call: ServiceCall) -> AccessControl:
     if call.access is None:
         raise UnsupportedOperation(
-            "all callers are the owner here: ask a node, `lattice node start`"
+            "this program has no rules: its caller is the owner; call a node, `lattice node start`"
         )
     return call.access
 
@@ -21,11 +21,11 @@ def _access(call: ServiceCall) -> AccessControl:
 def _for_rules(call: ServiceCall, scope: str) -> AccessControl:
     """Return the access control, if the caller may read and set the rule of a scope."""
     owned = owned_part(scope)
-    # A DID costs nothing to make, and rules are few: owners of their own data are those that write
-    # with a key of the folder.
+    # "An owner whose key the folder has makes rules on its own data" (docs/rest.md): DIDs cost
+    # nothing, and a folder has room for few rules.
     is_own = owned is not None and owned.owner == call.caller and not call.is_operator
     if is_own and call.caller not in [str(owner.did) for owner in call.node.keys]:
-        raise Unauthorized("rules of an owner's data are set by an owner of this folder")
+        raise Unauthorized("only an owner whose key this folder holds sets rules on its own data")
     return _access(call)
 
 
@@ -58,10 +58,12 @@ def put_policy(call: ServiceCall, request: actions.PutPolicy) -> actions.AccessR
     access = _for_rules(call, request.scope)
     rights = {one.right: one.who for one in request.rights}
     if not rights or len(rights) != len(request.rights):
-        raise UsageError("rights: one or more, each named once")
+        raise UsageError(
+            f"rights: one or more, each named once, got {[one.right for one in request.rights]}"
+        )
     misplaced = [one.scope for one in request.rights if one.scope not in ("", request.scope)]
     if misplaced:
-        raise UsageError(f"rights: the rule is of {request.scope}, not of {misplaced[0]}")
+        raise UsageError(f"rights: their scope is {request.scope}, got {misplaced[0]!r:.80}")
     access.policies.put(request.scope, rights, request.if_match)
     return _rule(access, request.scope)
 
@@ -90,7 +92,7 @@ def revoke_token(call: ServiceCall, request: actions.RevokeToken) -> actions.Emp
 
 @handles(actions.WatchAudit)
 def watch_audit(call: ServiceCall, request: actions.WatchAudit) -> Streamed[actions.AuditEvent]:
-    """Return what is decided from now on."""
+    """Return the decisions from now on."""
     return events_of(_access(call).audit.ring, request, _audit_event)
 
 

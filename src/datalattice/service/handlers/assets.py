@@ -17,7 +17,7 @@ MEDIA_TYPE: Final = re.compile(
     r"[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}(; ?[\w-]+=[\w.+-]+){0,4}", re.ASCII
 )
 FILE_NAME_MAX: Final = 255
-"""Longest name of a file in metadata that is passed on."""
+"""Longest file name that is taken from metadata, in characters."""
 
 
 def _venue(call: ServiceCall) -> Venue:
@@ -40,7 +40,7 @@ def get_asset(call: ServiceCall, request: actions.GetAsset) -> actions.AssetMeta
     """Return the metadata of an asset."""
     text = _venue(call).asset(request.id)
     if text is None:
-        raise NoSuchPath(f"there is no asset {request.id.hex()} here")
+        raise NoSuchPath(f"this node holds no asset {request.id.hex()}")
     return actions.AssetMetadata(metadata=text)
 
 
@@ -52,17 +52,17 @@ def register_asset(call: ServiceCall, request: actions.RegisterAsset) -> actions
 
 @handles(actions.StatContent)
 def stat_content(call: ServiceCall, request: actions.StatContent) -> actions.ContentInfo:
-    """Return what is known of a content."""
+    """Return size, hash, type and name of a content."""
     venue = _venue(call)
     content = _content(venue, request.id)
     declared = venue.metadata(request.id).get("content")
-    assert isinstance(declared, Map), "it declares the content that was found"
+    assert isinstance(declared, Map), "`_content` finds only a declared content"
     media, name = _text(declared.get("contentType")), _text(declared.get("fileName"))
     return actions.ContentInfo(
         id=request.id,
         hash=content.digest,
         size=content.size,
-        # Whoever registered the asset wrote both, and they become headers of an answer.
+        # Both are a caller's text and become headers of an answer.
         media_type=media if MEDIA_TYPE.fullmatch(media) else "",
         file_name=name if len(name) <= FILE_NAME_MAX and name.isprintable() else "",
     )
@@ -73,7 +73,7 @@ def _text(value: Value) -> str:
 
 
 def _content(venue: Venue, id: bytes) -> StoredContent:
-    """Return a content. Raises: NoSuchPath: the asset declares none, or it is not stored here."""
+    """Return a content. Raises: NoSuchPath: the asset declares none, or the node lacks it."""
     try:
         found = venue.content_reader(id)
     except NoSuchPath:
@@ -81,7 +81,7 @@ def _content(venue: Venue, id: bytes) -> StoredContent:
     except UsageError as error:
         raise NoSuchPath(f"the asset {id.hex()} has no content: {error}") from error
     if found is None:
-        raise NoSuchPath(f"the content of the asset {id.hex()} is not here")
+        raise NoSuchPath(f"this node does not hold the content of the asset {id.hex()}")
     return found
 
 
@@ -91,7 +91,9 @@ def get_content(call: ServiceCall, request: actions.GetContent) -> Streamed[acti
     content = _content(_venue(call), request.id)
     where = f"the content of {request.id.hex()}"
     if request.hash is not None and request.hash != content.digest:
-        raise Conflict(f"{where} has the hash {content.digest.hex()}")
+        raise Conflict(
+            f"{where} has the hash {content.digest.hex()}, the call expects {request.hash.hex()}"
+        )
     name = stream_name(request.action.name, request.id, request.start, request.count)
     pieces = FilePieces(where, content.size, content.digest, content.read, request)
     return piece_stream(pieces, name, request)
@@ -105,7 +107,7 @@ def put_content(call: ServiceCall, request: actions.PutContent) -> Upload[action
 
 class _ContentUpload(Upload[actions.StoredHash]):
     def __init__(self, venue: Venue, id: bytes) -> None:
-        # Refused before the body comes: an unknown asset, or one that declares no content.
+        # Refuses an unknown asset, or one without a content, before the body comes.
         self._writer = venue.content_writer(id)
 
     def write(self, piece: bytes) -> None:

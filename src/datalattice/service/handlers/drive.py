@@ -34,7 +34,7 @@ def _drive(call: ServiceCall, name: str, owner: str) -> Drive:
 
 
 def _present(call: ServiceCall, name: str, owner: str) -> Drive:
-    """Return a drive that is there; as a handle, one that was never written reads as empty."""
+    """Return a drive, which must exist: a handle of an absent one would read as empty."""
     drive = _drive(call, name, owner)
     if drive.cursor.get() is None:
         raise NoSuchPath(f"there is no drive {name!r:.80}")
@@ -55,12 +55,12 @@ def _info(stat: Stat) -> actions.FileInfo:
 
 @handles(actions.StatFile)
 def stat_file(call: ServiceCall, request: actions.StatFile) -> actions.FileInfo:
-    """Return what is at a path."""
+    """Return the information on a path."""
     return _info(_present(call, request.drive, request.owner).stat(request.path or "/"))
 
 
 ENTRIES_MAX: Final = 10_000
-"""Entries of a directory in one page."""
+"""Most entries of a directory in one page."""
 
 
 @handles(actions.ListDirectory)
@@ -82,7 +82,10 @@ def read_file(call: ServiceCall, request: actions.ReadFile) -> actions.FilePiece
     drive = _drive(call, request.drive, request.owner)
     stat = drive.stat(request.path)
     if request.hash is not None and request.hash != stat.hash:
-        raise Conflict(f"{request.path}: the file has changed since the first piece was read")
+        raise Conflict(
+            f"{request.path}: the file has changed: it has the hash {stat.hash.hex()}, the call "
+            f"expects {request.hash.hex()}"
+        )
     data = drive.read(request.path, request.start, request.start + count)
     return actions.FilePiece(data=data, start=request.start, size=stat.size, hash=stat.hash)
 
@@ -100,8 +103,8 @@ _Writes = (
 
 @contextmanager
 def _writing(call: ServiceCall, request: _Writes, *touched: Touched) -> Iterator[Drive]:
-    """Give the drive: no lock forbids the write, and all that the block writes is one edit."""
-    # The edit is inside: it is made before a lock that waits for it.
+    """Give the drive for writing: no lock of others covers it, and the block is one edit."""
+    # The edit is the inner one: it ends before a waiting lock is given.
     with (
         call.locks.writing(
             call.holder, call.owner(request.owner), request.drive, touched, request.lock_tokens
@@ -113,7 +116,7 @@ def _writing(call: ServiceCall, request: _Writes, *touched: Touched) -> Iterator
 
 @handles(actions.WriteFile)
 def write_file(call: ServiceCall, request: actions.WriteFile) -> actions.FileInfo:
-    """Write a file as a whole."""
+    """Write a whole file."""
     if len(request.data) > actions.PIECE_BYTES_MAX:
         raise LimitExceeded(
             f"data: at most {actions.PIECE_BYTES_MAX} bytes, got {len(request.data)}"
@@ -135,14 +138,14 @@ def _write(
 @handles(actions.PutFile)
 def put_file(call: ServiceCall, request: actions.PutFile) -> Upload[actions.FileInfo]:
     """Begin to write a file."""
-    # Refused before the body comes; what holds at the end counts.
+    # Refused early, before the body comes; `finish` checks again, and that check counts.
     drive = _drive(call, request.drive, request.owner)
     _check_expected(drive, request.path, request.if_match, is_new=request.is_new)
     names = split_path(request.path)
     if names and not drive.is_dir(join_path(names[:-1])) and names[:-1]:
-        raise NoSuchPath(f"{request.path}: its directory is missing")
+        raise NoSuchPath(f"{request.path}: its directory does not exist")
     if drive.is_dir(request.path):
-        raise IsADirectory(f"{request.path}: it is a directory")
+        raise IsADirectory(f"{request.path} is a directory")
     return _FileUpload(call, request)
 
 
@@ -172,7 +175,10 @@ def get_file(call: ServiceCall, request: actions.GetFile) -> Streamed[actions.Fi
     drive = _present(call, request.drive, request.owner)
     stat, content = drive.stat(request.path), drive.content(request.path)
     if request.hash is not None and request.hash != stat.hash:
-        raise Conflict(f"{request.path}: the file has the hash {stat.hash.hex()}")
+        raise Conflict(
+            f"{request.path}: the file has the hash {stat.hash.hex()}, the call expects "
+            f"{request.hash.hex()}"
+        )
     name = stream_name(
         request.action.name, owner, request.drive, request.path, request.start, request.count
     )
@@ -193,15 +199,15 @@ def _held(drive: Drive, path: str) -> Stat | None:
 def _check_expected(
     drive: Drive, path: str, if_match: bytes | None, *, is_new: bool = False
 ) -> None:
-    """Check what is there. Raises: Conflict: it is not what the caller expects."""
+    """Raise Conflict unless the path has the hash `if_match`, and is absent if `is_new`."""
     if if_match is None and not is_new:
         return
     held = _held(drive, path)
     if is_new and held is not None:
-        raise Conflict(f"{path}: there is a file already")
+        raise Conflict(f"{path} exists already")
     if if_match is not None and (held is None or held.hash != if_match):
-        there = "there is no file" if held is None else f"it has the hash {held.hash.hex()}"
-        raise Conflict(f"{path}: {there}")
+        there = "does not exist" if held is None else f"has the hash {held.hash.hex()}"
+        raise Conflict(f"{path} {there}, the call expects the hash {if_match.hex()}")
 
 
 @handles(actions.MakeDirectory)
@@ -265,22 +271,22 @@ def _placing(target: tuple[str, ...]) -> Touched:
 
 
 def _check_ends(drive: Drive, request: actions.MoveFile | actions.CopyFile) -> None:
-    """Check what is at both paths. Raises: Conflict: it is not what the caller expects."""
+    """Raise Conflict unless both paths have the expected hashes."""
     _check_expected(drive, request.path, request.if_match)
     _check_expected(drive, request.target, request.target_if_match)
 
 
 def _clear(drive: Drive, request: actions.MoveFile | actions.CopyFile) -> None:
-    """Remove what is at the target of a copy or move, where that is asked for."""
+    """Remove the target of a copy or move that it replaces, unless a file replaces a file."""
     source, target = split_path(request.path), split_path(request.target)
     if not (request.overwrite and request.is_recursive) or source == target:
         return
     held, found = _held(drive, request.target), drive.stat(request.path)
     if held is None or not (held.is_dir or found.is_dir):
-        return  # "a file may replace a file", which keeps its name throughout
-    # Removing either would take the other along.
+        return  # `Drive.move` and `Drive.copy` replace a file by a file
+    # Removing the target would remove the source too, or the place to put it.
     if source[: len(target)] == target or target[: len(source)] == source:
-        raise UsageError(f"{request.path} and {request.target}: one is inside the other")
+        raise UsageError(f"one of {request.path} and {request.target} is inside the other")
     drive.remove_tree(request.target)
 
 
@@ -307,7 +313,7 @@ def lock_file(call: ServiceCall, request: actions.TakeLock) -> actions.LockInfo:
     if request.token:
         found = call.locks.refresh(call.holder, place, request.token, request.timeout_s)
         return _lock_info(found)
-    # Locked before it is made: what is written meanwhile is not the caller's empty file.
+    # Locked before the file is made, so that no other caller writes to the new file.
     made = call.locks.lock(
         call.holder,
         place,
@@ -329,7 +335,7 @@ def _create_missing(
 ) -> bool:
     path = request.path or "/"
     drive = _present(call, request.drive, request.owner)
-    # A lock on a path without a file makes an empty file (RFC 4918, 7.3).
+    # A lock on an absent path makes an empty file (RFC 4918, 7.3).
     if drive.exists(path):
         return False
     tokens = (*request.lock_tokens, made.token)
@@ -338,7 +344,7 @@ def _create_missing(
         call.locks.writing(call.holder, place.owner, place.drive, touched, tokens),
         call.node.batch(),
     ):
-        # Looked at again: another writer may have been first.
+        # Again, within the edit: another writer may have made it.
         if drive.exists(path):
             return False
         drive.create_file(path)

@@ -1,4 +1,4 @@
-"""Handlers of the node's events, and of its name, which it tells to peers."""
+"""Handlers of the node's events, and of its name, which it sends to peers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from datalattice.service.handlers.rings import events_of
 from datalattice.service.registry import ServiceCall, Streamed, handles
 
 _NAME_BYTES_MAX: Final = 255
-"""Longest name of a node."""
+"""Longest name of a node, in bytes of UTF-8."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 @handles(WatchNode)
 def watch_node(call: ServiceCall, request: WatchNode) -> Streamed[NodeEvent]:
-    """Return what happens at the node from now on."""
+    """Return the events of the node from now on."""
     if call.events is None:
         raise PeerUnavailable("no node runs here; start one with `lattice node start`")
     return events_of(call.events, request, _event)
@@ -36,7 +36,7 @@ def _event(event: NodeEvent | EventsMissed) -> NodeEvent:
 def name_node(call: ServiceCall, request: NameNode) -> Empty:
     """Name the node."""
     name, path = request.name, call.node.path
-    # Peers show the name in their lists: it must not change what a terminal shows.
+    # Peers print the name: control characters could change what their terminals show.
     if not name or _CONTROL.search(name) or len(name.encode()) > _NAME_BYTES_MAX:
         raise UsageError(
             f"name: 1 to {_NAME_BYTES_MAX} bytes without control characters, got {name!r:.80}"

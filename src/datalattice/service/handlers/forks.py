@@ -1,4 +1,4 @@
-"""Handlers of the actions on forked values; `forks.resolve` is done by the running node."""
+"""Handlers of the actions on forks; the running node does `forks.resolve`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from datalattice.service.registry import ServiceCall, handles, page
 
 @handles(ListForks)
 def list_forks(call: ServiceCall, request: ListForks) -> ForkList:
-    """List the branches that are kept."""
+    """List the kept branches."""
     return ForkList(forks=call.node.forks().list())
 
 
 @handles(ShowFork)
 def show_fork(call: ServiceCall, request: ShowFork) -> ForkDetails:
-    """Return a fork and what its branch has."""
+    """Return a fork, and entries or records of its branch."""
     return call.node.forks().show(request.id, request.skip, page(request.count, PAGE_MAX))
 
 

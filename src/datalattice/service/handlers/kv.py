@@ -36,7 +36,7 @@ def _database(call: ServiceCall, name: str, owner: str) -> Database[Value]:
 
 @handles(actions.GetKey)
 def get_key(call: ServiceCall, request: actions.GetKey) -> actions.KeyEntry:
-    """Return what a key holds."""
+    """Return the type and content of a key."""
     database = _database(call, request.database, request.owner)
     found = database.entry(request.key)
     if found is None:
@@ -61,7 +61,7 @@ def read_keys(call: ServiceCall, request: actions.ReadKeys) -> actions.KeyPage:
     database = _database(call, request.database, request.owner)
     after = request.after
     behind = (pair for pair in database.scan(request.prefix, start=after) if pair[0] > after)
-    # A scan has long keys behind the short ones: pages need one order for all.
+    # A scan yields long keys after all short ones; pages need one order for all keys.
     found = nsmallest(count + 1, behind, key=itemgetter(0))
     return actions.KeyPage(
         entries=tuple(_entry(database, key, entry) for key, entry in found[:count]),
@@ -74,7 +74,7 @@ _Work = Callable[[Batch[Any], actions.KeyWrite], object]
 
 def _score(write: actions.KeyWrite) -> float:
     if write.score is None:
-        raise UsageError(f"score: zadd of {write.key!r:.80} needs one")
+        raise UsageError(f"score: zadd of {write.key!r:.80} needs a score")
     return write.score
 
 
@@ -85,7 +85,7 @@ def _ttl(write: actions.KeyWrite) -> timedelta | None:
 def _expire(batch: Batch[Any], write: actions.KeyWrite) -> bool:
     ttl = _ttl(write)
     if ttl is None:
-        raise UsageError(f"ttl_ms: expire of {write.key!r:.80} needs it")
+        raise UsageError(f"ttl_ms: expire of {write.key!r:.80} needs a number of milliseconds")
     return batch.expire(write.key, ttl)
 
 
@@ -112,11 +112,11 @@ _WORK: Final[dict[actions.KeyOperation, _Work]] = {
 
 @handles(actions.WriteKeys)
 def write_keys(call: ServiceCall, request: actions.WriteKeys) -> actions.WriteResults:
-    """Make writes as one."""
+    """Write to keys as one."""
     if not request.writes:
-        raise UsageError("writes: one or more")
+        raise UsageError("writes: one or more, got none")
     unknown = [one.operation for one in request.writes if one.operation not in _WORK]
-    # All writes are checked before the first one, since they are made as one.
+    # "All writes or none": all are checked before the first is made.
     if unknown:
         known = ", ".join(one.name.lower() for one in actions.KeyOperation)
         raise UsageError(f"operation: one of {known}, got {unknown[0]}")
@@ -141,8 +141,8 @@ def watch_keys(call: ServiceCall, request: actions.WatchKeys) -> Streamed[action
 class _KeyChanges(Stream[KeyChange[Value]]):
     """The changes of a database from root to root.
 
-    A position is [root], or within the changes of one look [former root, root, count]: how many of
-    the changes between the two were taken. Roots are named by their hashes.
+    A position is [root], or within the changes of one reading [former root, root, count], where
+    count is the number of changes between the two that were returned. Hashes name the roots.
     """
 
     def __init__(self, call: ServiceCall, owner: bytes, database: str, prefix: str) -> None:
@@ -150,11 +150,11 @@ class _KeyChanges(Stream[KeyChange[Value]]):
         self._cursor = call.node.cursor()
         self._before = self._seen = self._cursor.get()
         self._taken: tuple[Value, int] = (None, 0)
-        self._at(self._seen)  # the name is checked now
+        self._at(self._seen)  # refuses an invalid name before the stream begins
         super().__init__(self._cursor)
 
     def _at(self, root: Value) -> Database[Value]:
-        """Return the database as it was in a root."""
+        """Return the database in a root."""
         cursor = RootLattice(root_lattice(), root, MergeContext(verifier=verify_did))
         return Database.at(cursor, self._owner, self._name)
 
@@ -163,16 +163,16 @@ class _KeyChanges(Stream[KeyChange[Value]]):
         parts: list[Any] = list(position) if isinstance(position, Vector) else []
         if len(parts) == 1:
             parts += [b"", 0]
-        # A token comes from the caller, who may have changed it.
+        # A token is a caller's text: every part is checked.
         if [type(one) for one in parts] != [bytes, bytes, int] or parts[2] < 0:
             raise not_a_position(position)
         before, after, count = parts
         try:
-            # A watch goes on from the root that its reader saw last, as long as that is kept.
+            # The changes are computed from the last root of the reader, if the store keeps it.
             self._before = self._seen = self._node.value(before)
         except MissingData as error:
             raise StaleToken(
-                f"the root {before.hex()} is not kept any more; a fresh start begins "
+                f"the store no longer keeps the root {before.hex()}; a fresh start begins "
                 f"{self.fresh_start()}"
             ) from error
         self._taken = (after, count)
@@ -183,8 +183,7 @@ class _KeyChanges(Stream[KeyChange[Value]]):
             return []
         former = self._at(self._before).store()
         changes = self._at(self._seen).changes_since(former, self._prefix)
-        # Of another root the changes are not those that were counted: they come again, with the
-        # newest values.
+        # The count is of the changes up to another root: send all again, with the newest values.
         if self._taken[0] != value_hash(self._seen):
             self._taken = (None, 0)
         return list(islice(changes, self._taken[1], None))

@@ -25,7 +25,7 @@ from datalattice.service.resuming import not_a_position, read_token, stream_name
 from datalattice.store.kept import Pin
 
 _HASHES_MAX = 254
-"""Hashes of missing cells in one answer: as many as one request of the node protocol names."""
+"""Most hashes of missing cells in one answer: as many as a request of the node protocol holds."""
 
 
 @handles(actions.PutValue)
@@ -40,17 +40,17 @@ def put_value(call: ServiceCall, request: actions.PutValue) -> actions.Stored:
 
 @handles(actions.GetValue)
 def get_value(call: ServiceCall, request: actions.GetValue) -> actions.FoundValue:
-    """Return the value of a hash, or what is inside it."""
+    """Return the value of a hash, or the value at a path inside it."""
     try:
         found = value_at(_shown(call, call.node.value(request.hash)), _keys(request.path))
     except MissingData as error:
-        raise NoSuchPath(f"there is no value with the hash {request.hash.hex()} here") from error
+        raise NoSuchPath(f"this node holds no value with the hash {request.hash.hex()}") from error
     return actions.FoundValue(value=found, hash=value_hash(found))
 
 
 def _shown(call: ServiceCall, value: Value) -> Value:
-    """Return what the caller may see of a value: of a root, not what is the node's own."""
-    # `:local` has the results of other callers' requests; it is never sent to peers, either.
+    """Return the part of a value that the caller may see: of a root, all but `:local`."""
+    # `:local` has the results of other callers' requests; peers never get it, either.
     return value if call.is_operator else replicable(value)
 
 
@@ -60,7 +60,7 @@ def _keys(path: str) -> list[Value]:
 
 @handles(actions.FindMissing)
 def find_missing(call: ServiceCall, request: actions.FindMissing) -> actions.MissingCells:
-    """Return which cells below a value are not here."""
+    """Return the hashes of the cells below a value that the store lacks."""
     if not call.node.has_value(request.hash):
         return actions.MissingCells(missing=(request.hash,))
     return actions.MissingCells(missing=tuple(missing(call.node.value(request.hash), _HASHES_MAX)))
@@ -81,7 +81,7 @@ def decode_value(call: ServiceCall, request: actions.DecodeValue) -> actions.Fou
 
 @handles(actions.GetPath)
 def get_path(call: ServiceCall, request: actions.GetPath) -> actions.PathValue:
-    """Return what is at a path."""
+    """Return the value at a path."""
     keys = canonical_path(_keys(request.path))
     if not request.at:
         root = _shown(call, call.node.cursor().get())
@@ -95,13 +95,13 @@ def get_path(call: ServiceCall, request: actions.GetPath) -> actions.PathValue:
 
 @handles(actions.MergePath)
 def merge_path(call: ServiceCall, request: actions.MergePath) -> actions.Merged:
-    """Merge a value with what is at a path."""
+    """Merge a value into the value at a path."""
     keys = canonical_path(_keys(request.path))
     lacking = missing(request.value, _HASHES_MAX)
     if lacking:
         raise MissingData(lacking)
     cursor = call.node.cursor(*keys)
-    # A merge drops what does not fit; a caller gets an error.
+    # `merge` drops a value that does not fit, without an error.
     if cursor.lattice is not None and not cursor.lattice.check_foreign(request.value):
         raise BadFormat(
             f"a {kind_of(request.value)} cannot be merged at {request.path or 'the root'}"
@@ -137,10 +137,10 @@ def watch_root(call: ServiceCall, request: actions.WatchRoot) -> Streamed[action
 
 
 class _Roots(Stream[Value]):
-    """Each root that is new at a look; its hash is the position."""
+    """The newest root at each reading; a position is its hash."""
 
     def __init__(self, cursor: LatticeCursor, seen: bytes | None) -> None:
-        """seen: the hash of the root that was taken last."""
+        """seen: the hash of the last root that the reader got; None: begin with the present one."""
         super().__init__(cursor)
         self._cursor = cursor
         self._seen_hash = seen
@@ -164,7 +164,7 @@ class _Roots(Stream[Value]):
 
 @handles(actions.ListRoots)
 def list_roots(call: ServiceCall, request: actions.ListRoots) -> actions.RootHistory:
-    """Return the roots that are remembered."""
+    """Return the former roots."""
     count = page(request.count, actions.PAGE_MAX)
     return actions.RootHistory(
         roots=tuple(
@@ -189,7 +189,7 @@ def list_pins(call: ServiceCall, request: actions.ListPins) -> actions.PinList:
 
 
 def _is_own(call: ServiceCall, pin: Pin) -> bool:
-    # "Pins are reference counted by owner": no owner lets go of what another one keeps.
+    # "Pins are reference counted by owner": no caller deletes the pins of another.
     return call.is_operator or pin.owner == call.caller
 
 
@@ -197,17 +197,17 @@ def _is_own(call: ServiceCall, pin: Pin) -> bool:
 def put_pin(call: ServiceCall, request: actions.PutPin) -> actions.PinInfo:
     """Keep a stored value."""
     if not request.label:
-        raise UsageError("label: the name of a pin is not empty")
+        raise UsageError("label is empty; a pin needs a name")
     return _pin_info(call.node.pin(request.label, request.hash, owner=call.caller))
 
 
 @handles(actions.DeletePin)
 def delete_pin(call: ServiceCall, request: actions.DeletePin) -> actions.Empty:
-    """Let go of what a pin keeps."""
+    """Delete a pin."""
     held = {pin.name: pin for pin in call.node.pins()}.get(request.label)
     if held is None:
         raise NoSuchPath(f"there is no pin {request.label!r:.80}")
     if not _is_own(call, held):
-        raise Unauthorized(f"the pin {request.label!r:.80} is another caller's")
+        raise Unauthorized(f"the pin {request.label!r:.80} belongs to another caller")
     call.node.unpin(request.label)
     return actions.Empty()

@@ -49,7 +49,7 @@ M = TypeVar("M", bound=Message)
 
 @handles(GetNodeStatus)
 def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:
-    """Return who the node is."""
+    """Return the keys, name, version and root of the node."""
     node = call.node
     try:
         owner = node.owner_key("own")
@@ -100,7 +100,7 @@ def list_peers(call: ServiceCall, request: ListPeers) -> NodePeers:
     return NodePeers(peers=call.node.ask(GetNodeHealth()).peers)
 
 
-# --- what the running node does itself ------------------------------------------------------------
+# --- done by the running node ---------------------------------------------------------------------
 
 
 @handles(GetNodeHealth)
@@ -121,12 +121,12 @@ def list_peers(call: ServiceCall, request: ListPeers) -> NodePeers:
 @handles(GetTask)
 @handles(CancelTask)
 def ask_node(call: ServiceCall, request: ActionRequest[M]) -> M:
-    """Have the running node do it."""
+    """Ask the running node to do the action."""
     return call.node.ask(request, call.asker)
 
 
 @handles(WatchTask)
 def watch_task(call: ServiceCall, request: WatchTask) -> Streamed[TaskInfo]:
-    """Return how far a task is."""
+    """Return the progress of a task."""
     states: Relay[TaskInfo] = Relay(call.node.follow(request, call.asker))
     return Streamed(states, lambda info: info)

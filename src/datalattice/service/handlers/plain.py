@@ -1,7 +1,7 @@
-"""Plain: messages of a store's methods as values that people and models write.
+"""Plain: messages of a store's methods as values that people and language models write.
 
-In a document of a message, bytes are hex. Here they are texts where they can be printed, as in the
-expressions of operations.
+In a document of a message, bytes are hex. Here, printable bytes are texts, as in the expressions of
+operations.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _BLOB: Final = "$blob"
 
 
 def message_of(cls: type[M], value: Value) -> M:
-    """Return the message that a map of its fields stands for; nil for one without any.
+    """Return the message of a map of its fields; nil is the empty map.
 
-    Raises: UsageError: the text names the field that is wrong.
+    Raises: UsageError: a field is wrong; the text names it.
     """
     return from_document(
         cls, _mapped(cls, {} if value is None else CELL_FORMAT.document(value), _hex)
@@ -36,9 +36,9 @@ def value_of(message: Message) -> Value:
 
 
 def _mapped(cls: type[Message], document: Any, change: Callable[[Any, str], Any]) -> Any:
-    """Return a document of a message with its bytes changed."""
+    """Return a document of a message with `change` applied to each field of bytes."""
     if not isinstance(document, dict):
-        return document  # its reader says what is wrong
+        return document  # `from_document` refuses it
     fields = {field.name: field for field in cls.declared()}
     return {
         name: item if name not in fields else _field(fields[name], item, change)

@@ -19,7 +19,7 @@ def list_topics(call: ServiceCall, request: actions.ListTopics) -> actions.Topic
     owner = call.owner(request.owner)
     found = []
     for name in call.node.topics(owner=owner):
-        # A request names topics by text; `lattice.get` reads those with other names.
+        # Requests name topics by text; a topic with another name is read with `lattice.get`.
         if isinstance(name, str):
             topic = call.node.topic(name, owner=owner)
             spans = tuple(_span(topic.partition(id)) for id in topic.partitions())
@@ -34,14 +34,16 @@ def _span(queue: Queue) -> actions.PartitionSpan:
 
 @handles(actions.CreateTopic)
 def create_topic(call: ServiceCall, request: actions.CreateTopic) -> actions.Empty:
-    """Make a topic with a number of partitions."""
+    """Create a topic with a number of partitions."""
     topic = _topic(call, request.topic, request.owner)
-    with call.node.batch():  # one edit: another writer may be about to make the topic
+    with call.node.batch():  # one edit: another writer may create the topic at the same time
         held = topic.num_partitions
-        # The number of partitions of a topic never changes: the partition of a key depends on it.
+        # Fixed, as it decides the partition of a key. A topic without a number but with partitions
+        # was made by appending to them.
         if held not in (0, request.partitions) or (not held and topic.partitions()):
             raise AlreadyExists(
-                f"topic {request.topic} exists; its number of partitions does not change"
+                f"topic {request.topic} exists with {held or 'no fixed number of'} partitions; the "
+                f"number cannot become {request.partitions}"
             )
         topic.set_num_partitions(request.partitions)
     return actions.Empty()
@@ -49,7 +51,7 @@ def create_topic(call: ServiceCall, request: actions.CreateTopic) -> actions.Emp
 
 def _topic(call: ServiceCall, name: str, owner: str) -> Topic:
     if not name:
-        raise UsageError("topic: the name of a topic is not empty")
+        raise UsageError("topic is empty; a topic needs a name")
     return call.node.topic(name, owner=call.owner(owner))
 
 
@@ -58,7 +60,7 @@ def offer(call: ServiceCall, request: actions.OfferRecords) -> actions.OfferedRe
     """Append records."""
     count = len(request.values)
     if not count:
-        raise UsageError("values: one record or more")
+        raise UsageError("values: one or more, got none")
     made = _topic(call, request.topic, request.owner).offer_many(
         request.values,
         keys=None if request.key is None else [request.key] * count,
@@ -88,10 +90,10 @@ def read_records(call: ServiceCall, request: actions.ReadRecords) -> actions.Rec
 
 
 def _held(call: ServiceCall, name: str, partition: Value, owner: str) -> Queue:
-    """Return a partition that is there."""
+    """Return a partition, which must exist."""
     topic = _topic(call, name, owner)
     id = 0 if partition is None else partition
-    # One that is counted and has no record yet is empty.
+    # A partition within the topic's number exists before its first record.
     held = list(dict.fromkeys([*range(topic.num_partitions), *topic.partitions()]))
     if id not in held:
         known = ", ".join(map(repr, held)) or "none"
@@ -139,7 +141,7 @@ def follow(call: ServiceCall, request: actions.FollowTopic) -> Streamed[actions.
 
 
 class _RecordPositions:
-    """Of each partition, the next offset and the hash of the record before it."""
+    """Positions: for each partition, the next offset and the hash of the record before it."""
 
     def __init__(self, topic: Topic, stream: Follow[Value]) -> None:
         self._topic = topic
@@ -175,7 +177,7 @@ def _marks(position: Value) -> dict[Value, Bookmark]:
 
 
 def _starts(topic: Topic) -> str:
-    """Return where the partitions of a topic begin, 10 at most."""
+    """Return the first offsets of 10 partitions at most, as the end of a sentence."""
     ids = list(islice(topic.partitions(), 10))
     shown = [f"offset {topic.partition(id).start_offset()} of partition {id!r}" for id in ids]
     return f"at {', '.join(shown) or 'the first record'}"
@@ -183,6 +185,6 @@ def _starts(topic: Topic) -> str:
 
 @handles(actions.TruncateTopic)
 def truncate(call: ServiceCall, request: actions.TruncateTopic) -> actions.Truncated:
-    """Cut off records."""
+    """Remove the records before an offset."""
     queue = _held(call, request.topic, request.partition, request.owner)
     return actions.Truncated(count=queue.truncate(request.start))

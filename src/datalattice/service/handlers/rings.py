@@ -1,4 +1,4 @@
-"""Streams of events that readers share, and their positions: the ring, and a number in it."""
+"""Rings: streams of the events in a shared ring. A position is [ring id, number of the event]."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R", bound=Message)
 def events_of(
     ring: EventRing[T], request: Any, convert: Callable[[T | EventsMissed], R]
 ) -> Streamed[R]:
-    """Return the events of a ring from now on, or behind the token of the request.
+    """Return the events of a ring from now on, or from the token of the request on.
 
     Raises: StaleToken: the token is of another ring, such as one before a restart. UsageError.
     """
@@ -42,7 +42,9 @@ def _number(ring: EventRing[Any], position: Value) -> int:
     if not isinstance(id, bytes) or type(number) is not int:
         raise not_a_position(position)
     if id != ring.id:
-        raise StaleToken(f"resume: the events were those of another start; begin {_FRESH}")
+        raise StaleToken(
+            f"resume: the token is of an earlier start of the node; a fresh start begins {_FRESH}"
+        )
     if not 0 <= number <= ring.after(0)[0]:
         raise not_a_position(position)
     return number
@@ -58,16 +60,16 @@ class _RingPositions:
         self._stream = stream
 
     def now(self) -> Value:
-        """Return the position behind all that was found so far."""
+        """Return the position behind all events read so far."""
         return self._at(self._stream.next)
 
     def after(self, items: Sequence[object]) -> Iterable[Value]:
-        """Yield the position behind each of the items that one look found."""
+        """Yield the position behind each event of the last reading."""
         end = self._stream.next
         return (self._at(end - left) for left in range(len(items) - 1, -1, -1))
 
     def fresh_start(self) -> str:
-        """Return where a reader begins whose position is gone."""
+        """Return where a fresh start begins, as the end of a sentence."""
         return _FRESH
 
     def _at(self, number: int) -> Value:

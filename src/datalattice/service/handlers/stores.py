@@ -1,6 +1,6 @@
 """Handlers of the actions on Weaver stores.
 
-Length: a function for each of them.
+Length: one function for each action.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ def _handle(call: ServiceCall, id: bytes) -> StoreHandle:
 def _info(call: ServiceCall, id: bytes) -> StoreInfo:
     found = call.node.weaver.find(store_id_text(id))
     if found is None:
-        raise NoSuchPath(f"there is no store {store_id_text(id)} here")
+        raise NoSuchPath(f"this node has no store {store_id_text(id)}")
     return found
 
 
 @contextmanager
 def _view(call: ServiceCall, id: bytes) -> Iterator[StoreView]:
-    """Give what is in a store; nothing is opened, so a foreign kind can be read, too."""
+    """Give a view of a store without its machine, so stores of unknown kinds can be read, too."""
     _info(call, id)
     with call.node.weaver.view(id) as view:
         yield view
 
 
 def _machine(call: ServiceCall, id: bytes) -> Machine | None:
-    """Return the machine of a store, None of a kind that this program does not have."""
+    """Return the machine of a store; None: this program has no machine of its kind."""
     kind, stores = _info(call, id).kind, call.node.weaver
     return stores.machine(kind)() if kind in stores.kinds() else None
 
@@ -92,7 +92,7 @@ def _ref(info: StoreInfo) -> actions.StoreRef:
 
 @handles(actions.CreateStore)
 def create_store(call: ServiceCall, request: actions.CreateStore) -> actions.StoreRef:
-    """Make a store."""
+    """Create a store."""
     stores = call.node.weaver
     kind = stores.machine(request.store_type).kind
     name = request.name or None
@@ -130,7 +130,7 @@ def get_store(call: ServiceCall, request: actions.GetStore) -> actions.StoreMeta
 
 @handles(actions.GetStoreDetails)
 def get_details(call: ServiceCall, request: actions.GetStoreDetails) -> actions.StoreDetails:
-    """Return how far a store is."""
+    """Return the counts of a store and the last record that its state has."""
     with _view(call, request.id) as view:
         status, applied, head = view.progress(), view.applied(), view.position(view.last_seq())
     return actions.StoreDetails(
@@ -146,7 +146,7 @@ def get_details(call: ServiceCall, request: actions.GetStoreDetails) -> actions.
 
 @handles(actions.ArchiveStore)
 def archive_store(call: ServiceCall, request: actions.ArchiveStore) -> actions.Empty:
-    """Take a child out of use."""
+    """Archive a child."""
     _info(call, request.store_id)
     call.node.weaver.archive(request.store_id, request.child_id)
     return actions.Empty()
@@ -154,7 +154,7 @@ def archive_store(call: ServiceCall, request: actions.ArchiveStore) -> actions.E
 
 @handles(actions.RebuildStore)
 def rebuild_store(call: ServiceCall, request: actions.RebuildStore) -> actions.Empty:
-    """Make the state again from the log."""
+    """Rebuild the state from the log."""
     _handle(call, request.id).store.rebuild()
     return actions.Empty()
 
@@ -196,7 +196,7 @@ def get_tips(call: ServiceCall, request: actions.GetAuthorTips) -> actions.Autho
                     public_key=author,
                     hash=hash,
                     witness_seq=view.seq_of(hash),
-                    # An author need not be a peer: a store keeps the operations of peers that left.
+                    # A store keeps the operations of authors that are no longer peers.
                     peer_status=None if peer is None else peer.status.name.lower(),
                     peer_name=None if peer is None else peer.name,
                 )
@@ -225,25 +225,25 @@ def read_witness_log(call: ServiceCall, request: actions.ReadWitnessLog) -> acti
 
 @handles(actions.GetIntention)
 def get_intention(call: ServiceCall, request: actions.GetIntention) -> actions.IntentionAnswer:
-    """Return the intention whose hash begins so."""
-    # An empty prefix would stand for every intention.
+    """Return the intention whose hash has a prefix."""
+    # An empty prefix would read the whole store.
     if not request.hash_prefix:
-        raise UsageError("hash_prefix: one byte or more")
+        raise UsageError("hash_prefix is empty; it needs one byte or more")
     machine = _machine(call, request.store_id)
     with _view(call, request.store_id) as view:
         found = view.find(request.hash_prefix)
     if not found:
         raise NoSuchPath(f"no intention has a hash that begins with {request.hash_prefix.hex()}")
-    # A prefix never stands for one of several: the caller gets all of them to choose from.
+    # Several: the caller gets the hashes, ten at most, to choose one.
     if len(found) > 1:
         listed = ", ".join(one.hash.hex() for one in islice(found, 10))
-        raise Conflict(f"{len(found)} intentions begin so: {listed}")
+        raise Conflict(f"{len(found)} intentions begin with {request.hash_prefix.hex()}: {listed}")
     return actions.IntentionAnswer(intention=_intention(found[0], machine))
 
 
 @handles(actions.ListFloating)
 def list_floating(call: ServiceCall, request: actions.ListFloating) -> actions.FloatingPage:
-    """Return what waits."""
+    """Return the waiting intentions."""
     limit, machine = page(request.limit, actions.PAGE_MAX), _machine(call, request.id)
     with _view(call, request.id) as view:
         found = view.floating()[:limit]
@@ -280,7 +280,7 @@ def _expression(expr: SExpr) -> actions.SExprMessage:
     if isinstance(expr, bytes):
         return actions.SExprMessage(raw=expr)
     if isinstance(expr, int):
-        # The message has no negative numbers: they are shown as they are written.
+        # The message has only unsigned numbers: negative ones are symbols of their digits.
         return (
             actions.SExprMessage(num=expr)
             if expr >= 0
@@ -308,7 +308,7 @@ def read_history(call: ServiceCall, request: actions.ReadHistory) -> actions.Int
 
 @handles(actions.ListSystem)
 def list_system(call: ServiceCall, request: actions.ListSystem) -> actions.SystemEntries:
-    """Return the store's own table."""
+    """Return the system table of a store."""
     with _view(call, request.id) as view:
         rows = [
             actions.SystemEntry(key=key, value=value)
@@ -345,14 +345,14 @@ def list_peers(call: ServiceCall, request: actions.ListStorePeers) -> actions.St
 
 @handles(actions.RevokePeer)
 def revoke_peer(call: ServiceCall, request: actions.RevokePeer) -> actions.Empty:
-    """Shut a peer out."""
+    """Exclude a peer."""
     _handle(call, request.store_id).revoke(request.peer_key)
     return actions.Empty()
 
 
 @handles(actions.GetStrategy)
 def get_strategy(call: ServiceCall, request: actions.GetStrategy) -> actions.StrategyInfo:
-    """Return whose peers a store has."""
+    """Return how a store gets its peers."""
     with _view(call, request.id) as view:
         found = view.system.strategy()
     if found.inherited:
@@ -364,7 +364,7 @@ def get_strategy(call: ServiceCall, request: actions.GetStrategy) -> actions.Str
 def inspect_branch(call: ServiceCall, request: actions.InspectBranch) -> actions.BranchInspection:
     """Return the common ancestor of heads."""
     if len(request.heads) < 2:
-        raise UsageError("heads: two intentions or more")
+        raise UsageError(f"heads: two or more, got {len(request.heads)}")
     with _view(call, request.store_id) as view:
         found = view.branches(request.heads)
     return actions.BranchInspection(
@@ -383,12 +383,12 @@ def join_store(call: ServiceCall, request: actions.JoinStore) -> actions.JoinedS
 
 @handles(actions.InvitePeer)
 def invite_peer(call: ServiceCall, request: actions.InvitePeer) -> actions.StoreInvite:
-    """Make an invite."""
+    """Create an invite."""
     once = call.once(lambda made: actions.StoreInvite(token=made.to_text()))
     return actions.StoreInvite(token=_handle(call, request.id).invite(once=once))
 
 
-# --- methods of the state machine -----------------------------------------------------------------
+# --- methods of the machine -----------------------------------------------------------------------
 
 
 @handles(actions.ExecMethod)
@@ -403,7 +403,7 @@ def exec_method(call: ServiceCall, request: actions.ExecMethod) -> actions.ExecR
         once = call.once(lambda answer: actions.ExecResult(result=answer.encode()))
         answer = handle.call(method.name, method.request.decode(request.payload), once)
     except RequestReused:
-        raise  # of the call, not of the method
+        raise  # an error of the call; those of the method are in the answer
     except UnknownMethod as error:
         return actions.ExecResult(error=str(error), error_code=NO_METHOD)
     except (UsageError, BadFormat) as error:
@@ -419,7 +419,7 @@ def query_store(call: ServiceCall, request: actions.QueryStore) -> actions.Query
     handle = _handle(call, request.store_id)
     method = handle.machine.find_method(request.method)
     if method.kind is not MethodKind.QUERY:
-        raise UsageError(f"method: {method.name} is a command, which is called by stores.exec")
+        raise UsageError(f"method: {method.name} is a command; call it with stores.exec")
     answer = handle.call(method.name, message_of(method.request, request.arguments))
     return actions.QueryAnswer(answer=value_of(answer))
 
@@ -490,19 +490,19 @@ def subscribe_stream(
 
 
 def _event_number(handle: StoreHandle, position: Value) -> int:
-    """Return the event of a position. Raises: StaleToken: it is not kept any more. UsageError."""
+    """Return the event of a position. Raises: StaleToken: it is no longer kept. UsageError."""
     number, mark = list(position) if isinstance(position, Vector) and len(position) == 2 else (0, 0)
     if type(number) is not int or number < 0 or type(mark) is not bytes:
         raise not_a_position(position)
     with handle.store.read() as view:
-        # What tells it from others is asked for: another copy of the store has the numbers, too.
+        # The mark must be equal: another copy of the store may have other events by this number.
         if view.event_mark(number) != mark or (not number and view.last_event > EVENTS_MAX):
-            raise StaleToken(f"event {number} is not kept any more; begin without a token")
+            raise StaleToken(f"the store no longer keeps event {number}; begin without a token")
     return number
 
 
 class _EventPositions:
-    """An event's number, and what tells it from others with this number."""
+    """Positions: the number of an event, and its mark, which differs in other copies of a store."""
 
     def __init__(self, handle: StoreHandle, stream: Subscription) -> None:
         self._handle, self._stream = handle, stream
@@ -512,7 +512,7 @@ class _EventPositions:
 
     def after(self, items: Sequence[Message]) -> Iterator[Value]:
         if self._stream.skipped:
-            raise DataLoss(f"{self._stream.skipped} events are not kept any more")
+            raise DataLoss(f"the store no longer keeps {self._stream.skipped} of the next events")
         return self._positions(self._stream.numbers)
 
     def _positions(self, numbers: Sequence[int]) -> Iterator[Value]:
@@ -528,12 +528,12 @@ class _EventPositions:
 def follow_store(
     call: ServiceCall, request: actions.FollowStore
 ) -> Streamed[actions.WitnessedIntention]:
-    """Return the intentions of a store as they come."""
+    """Return the intentions of a store, then new ones."""
     if request.start not in ("start", "end"):
         raise UsageError(f'start: "start" or "end", got {request.start!r:.80}')
     handle = _handle(call, request.id)
     name = stream_name(request.action.name, request.id)
-    # A token counts instead of `start`: a reader goes on behind what it has taken.
+    # "resume: ... replaces `start`" (`FollowStore`).
     if request.resume:
         start = _log_position(read_token(request.resume, name))
     elif request.start == "start":
@@ -566,7 +566,7 @@ def _log_position(position: Value) -> Position:
 
 
 class _LogPositions:
-    """The number of a record, and the hash of its content."""
+    """Positions: the number of a record, and the hash of its content."""
 
     def __init__(self, start: Position) -> None:
         self._last = start

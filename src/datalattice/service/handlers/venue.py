@@ -60,18 +60,18 @@ M = TypeVar("M", bound=Message)
 _Q = TypeVar("_Q", bound=ActionRequest[Any])
 
 _WAIT_MS_MAX: Final = 120_000
-"""Longest wait for the end of a job that may be asked for."""
+"""Greatest accepted `wait_ms`."""
 _WAIT_S: Final = 10.0
-"""Longest wait of one call: it holds a thread of its door. Then the job is returned as it is."""
+"""Longest wait of one call, which holds a thread of its door; then it returns the live job."""
 
 VERSION_DIGITS_MAX: Final = 20
-"""Digits of the `updated` of a record: 64 bits."""
+"""Most digits of the `updated` of a record: 64 bits."""
 
 
 def _at_venue(
     request: type[_Q],
 ) -> Callable[[Callable[[ServiceCall, _Q], M]], Callable[[ServiceCall, _Q], M]]:
-    """Register what does a request at the venue; a program beside the node has the node do it."""
+    """Register the handler of a request at the venue; a program beside a node asks the node."""
 
     def register(handler: Callable[[ServiceCall, _Q], M]) -> Callable[[ServiceCall, _Q], M]:
         @handles(request)
@@ -87,13 +87,13 @@ def _at_venue(
 
 
 def _is_beside(call: ServiceCall) -> bool:
-    """Whether a node, which is not this process, may run in the folder, with a venue."""
+    """Return whether another process, a node, may run the venue of this folder."""
     return call.venue is None and call.events is None
 
 
 @_at_venue(ListOperations)
 def list_operations(call: ServiceCall, request: ListOperations) -> OperationList:
-    """List what the venue offers."""
+    """List the operations of the venue."""
     found = []
     offered = _venue(call).runner.operations().items()
     behind = (one for one in offered if one[0] > request.after)
@@ -119,7 +119,7 @@ def get_operation(call: ServiceCall, request: GetOperation) -> OfferedOperation:
     """Return one operation of the catalogue."""
     found = _venue(call).runner.operations().get(request.path)
     if found is None:
-        raise NoSuchPath(f"there is no operation {request.path!r:.200}; list them")
+        raise NoSuchPath(f"there is no operation {request.path!r:.200}; see venue.operations")
     return _offered(request.path, *found)
 
 
@@ -138,7 +138,7 @@ def get_asset_did(call: ServiceCall, request: GetAssetDid) -> DidDocument:
     """Return the DID document of an asset."""
     venue = call.node.venue()
     if venue.asset(request.id) is None:
-        raise NoSuchPath(f"there is no asset {request.id.hex()} here")
+        raise NoSuchPath(f"this node holds no asset {request.id.hex()}")
     id = f"{venue.did}/a/{request.id.hex()}"
     document = {"@context": "https://www.w3.org/ns/did/v1", "id": id, "controller": venue.did}
     return DidDocument(document=json_cell(document, "document"))
@@ -146,7 +146,7 @@ def get_asset_did(call: ServiceCall, request: GetAssetDid) -> DidDocument:
 
 @_at_venue(InvokeOperation)
 def invoke(call: ServiceCall, request: InvokeOperation) -> JobRecord:
-    """Begin a job, and wait for its end if it is asked for."""
+    """Start a job, and wait for its end if the request says so."""
     venue, caller, wait_s = _venue(call), _caller(call), _seconds(request.wait_ms)
     if request.wait:
         wait_s = _WAIT_S
@@ -159,7 +159,7 @@ def invoke(call: ServiceCall, request: InvokeOperation) -> JobRecord:
             request_id=call.request_id,
         )
     )
-    # The id is durable by now: a caller that gives up waiting finds the job by it.
+    # The job is durable by now: a caller that gives up waiting finds it among its jobs.
     if wait_s:
         id = bytes.fromhex(str(record["id"]))
         record = venue.call(venue.runner.wait(id, caller, wait_s))
@@ -192,7 +192,7 @@ def get_job(call: ServiceCall, request: GetJob) -> JobRecord:
 
 @handles(WatchJob)
 def watch_job(call: ServiceCall, request: WatchJob) -> Streamed[JobRecord]:
-    """Return a job as it changes."""
+    """Return a job after each change."""
     if _is_beside(call):
         states: Relay[JobRecord] = Relay(call.node.follow(request, call.asker))
         return Streamed(states, lambda record: record)
@@ -202,30 +202,30 @@ def watch_job(call: ServiceCall, request: WatchJob) -> Streamed[JobRecord]:
         _record,
         positions=stream,
         is_resumed=bool(request.resume),
-        # "`id:` = `updated`": a token that a reader knows from the record itself.
+        # "`id:` = `updated`": a reader finds the token in the record itself.
         token=lambda _name, position: str(position),
     )
 
 
 def _version(token: str) -> int:
-    """Return the `updated` that a token has, -1 for none. Raises: UsageError."""
+    """Return the `updated` of a token; -1: there is no token. Raises: UsageError."""
     if not token:
         return -1
     if not (token.isascii() and token.isdigit() and len(token) <= VERSION_DIGITS_MAX):
-        raise UsageError(f"resume: the `updated` of a record of the job, got {token!r:.80}")
+        raise UsageError(f"resume: a number, the `updated` of the job, got {token!r:.80}")
     return int(token)
 
 
 class _JobVersions(Stream[Map]):
-    """The newest durable record of a job, whenever it is newer; a position is its `updated`."""
+    """The newest durable record of a job at each reading; a position is its `updated`."""
 
     def __init__(self, venue: VenueHost, id: bytes, caller: JobCaller, seen: int) -> None:
-        """seen: the `updated` of a record that is not returned again.
+        """seen: the `updated` of the last record that the reader got; -1: none.
 
-        Raises: NoSuchPath: the job is not here. Unauthorized: it is another caller's.
+        Raises: NoSuchPath: there is no such job. Unauthorized: it is another caller's.
         """
         self._venue, self._id, self._caller = venue, id, caller
-        # A version that is newer than the newest is not of this job, or of before a restore.
+        # A version above the newest is of another job or of a state before a restore: begin anew.
         self._seen = seen if seen <= _updated(self._newest()) else -1
         super().__init__(_JobChanges(venue, id))
 
@@ -253,7 +253,7 @@ class _JobVersions(Stream[Map]):
 
 
 class _JobChanges:
-    """Tells when a job has changed."""
+    """A source that wakes its readers at each change of a job."""
 
     def __init__(self, venue: VenueHost, id: bytes) -> None:
         self._venue, self._id = venue, id
@@ -290,7 +290,7 @@ def resume(call: ServiceCall, request: ResumeJob) -> JobRecord:
 
 @_at_venue(MessageJob)
 def message(call: ServiceCall, request: MessageJob) -> QueuedMessage:
-    """Give a job a message."""
+    """Send a job a message."""
     venue = _venue(call)
     given = cell_json(request.message)
     depth = venue.call(
@@ -301,7 +301,7 @@ def message(call: ServiceCall, request: MessageJob) -> QueuedMessage:
 
 @_at_venue(DeleteJob)
 def delete(call: ServiceCall, request: DeleteJob) -> Empty:
-    """Show a job no more."""
+    """Hide a job."""
     venue = _venue(call)
     venue.call(venue.runner.delete(request.id, _caller(call)))
     return Empty()
@@ -309,7 +309,7 @@ def delete(call: ServiceCall, request: DeleteJob) -> Empty:
 
 @_at_venue(ScheduleOperation)
 def schedule(call: ServiceCall, request: ScheduleOperation) -> WaitingCall:
-    """Have a job begin at a time."""
+    """Schedule a job."""
     venue, caller = _venue(call), _caller(call)
     handle = venue.call(
         venue.runner.schedule(
@@ -326,7 +326,7 @@ def schedule(call: ServiceCall, request: ScheduleOperation) -> WaitingCall:
 
 @_at_venue(ListScheduled)
 def scheduled(call: ServiceCall, request: ListScheduled) -> WaitingCalls:
-    """List the caller's calls that wait."""
+    """List the caller's scheduled calls."""
     venue = _venue(call)
     found = venue.call(venue.runner.scheduled(_caller(call))).items()
     behind = (one for one in found if one[0] > request.after)
@@ -340,7 +340,7 @@ def scheduled(call: ServiceCall, request: ListScheduled) -> WaitingCalls:
 
 @_at_venue(UnscheduleCall)
 def unschedule(call: ServiceCall, request: UnscheduleCall) -> Empty:
-    """Drop a call that waits."""
+    """Cancel a scheduled call."""
     venue = _venue(call)
     venue.call(venue.runner.unschedule(request.handle, _caller(call)))
     return Empty()
@@ -359,14 +359,14 @@ def _waiting(handle: bytes, operation: str, caller: str) -> WaitingCall:
 def _venue(call: ServiceCall) -> VenueHost:
     if call.venue is None:
         raise UnsupportedOperation(
-            "this node runs no venue, as its setting venue.enabled is false; `lattice venue start` "
-            "runs a daemon with one"
+            "this node runs no venue: its setting venue.enabled is false; `lattice venue start` "
+            "starts a node with a venue"
         )
     return call.venue
 
 
 def _caller(call: ServiceCall) -> JobCaller:
-    """Return who asks, as records name them."""
+    """Return the caller as jobs record it."""
     did = _venue(call).runner.did
     scopes = call.principal.scopes
     grants = None if scopes is None else tuple(map(str, scopes))

@@ -1,9 +1,9 @@
-"""Adapters: what runs the operations of a venue, and what the venue gives them.
+"""Adapter: the interface of what runs the operations of a venue, and of a job that it runs.
 
-An adapter offers operations; the runner keeps the jobs. It calls `run` once the job is durably
-STARTED, and what `run` returns is the output. It may call `run` again for the same job: after a
-pause, and after a restart as the operation's rule says. Then `ask` returns the answers that were
-given before, `invoke` finds the jobs that were begun before, and `effect_key` is what it was.
+An adapter offers operations; the runner keeps the jobs. It calls `run` when the job is durably
+STARTED; the value that `run` returns is the output of the job. It may call `run` again for the same
+job: after a pause, and after a restart if the operation's rule says so. Then `ask` returns the
+earlier answers, `invoke` finds the earlier jobs, and `effect_key` returns the same keys.
 
 Source: docs/design/venue.md "Adapters".
 """
@@ -31,16 +31,16 @@ INPUT_REQUIRED: Final = "INPUT_REQUIRED"
 AUTH_REQUIRED: Final = "AUTH_REQUIRED"
 
 BLOCKING_THREADS: Final = 32
-"""Blocking calls of adapters that run at once."""
+"""Most concurrent calls of one blocking adapter."""
 
 
 class RecoveryRule(StrEnum):
-    """What happens to a job that ran when the venue stopped."""
+    """What the venue does with a job that ran when it stopped."""
 
     RETRY = "retry"
-    """Run it again: with the same effect keys its effects are those of once."""
+    """Run it again: with the same effect keys it has the effects of one run."""
     FAIL = "fail"
-    """The job is FAILED: what it did is not known."""
+    """End it as FAILED: its effects are unknown."""
     CHECK = "check"
     """Ask the adapter for the outcome of the effect key first."""
 
@@ -51,8 +51,8 @@ class VenueOperation:
 
     path: below `v/ops/`, such as "json/merge". metadata: the object of its asset; `name`,
     `description`, and `operation` with `adapter` ("json:merge"), `input`, `output`, `strict`,
-    `secretFields`, `recover`. has_effects: on anything outside the job: without effects an
-    interrupted job runs again, and need not be durably STARTED before it runs.
+    `secretFields`, `recover`. has_effects: whether it changes anything outside the job; if not, a
+    job may run before it is durably STARTED, and runs again after an interruption.
     recover: the rule for interrupted jobs; None: RETRY without effects, else FAIL.
     """
 
@@ -63,14 +63,14 @@ class VenueOperation:
 
     @property
     def rule(self) -> RecoveryRule:
-        """What happens to its interrupted jobs."""
+        """The rule for its interrupted jobs."""
         if self.recover is not None:
             return self.recover
         return RecoveryRule.FAIL if self.has_effects else RecoveryRule.RETRY
 
 
 class Known(StrEnum):
-    """What is known of an effect."""
+    """Whether an effect happened."""
 
     DONE = "done"
     NONE = "none"
@@ -79,7 +79,7 @@ class Known(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectOutcome:
-    """What an adapter found out about an effect. DONE: it ended, with a result or an error."""
+    """An adapter's knowledge of an effect. DONE: it ended, with a result or an error."""
 
     known: Known
     result: Json = None
@@ -88,7 +88,7 @@ class EffectOutcome:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job that another one invoked has ended. status: COMPLETE, FAILED, ... error: or ""."""
+    """The end of a job that another job invoked. status: such as COMPLETE. error: "" for none."""
 
     id: bytes
     status: str
@@ -97,7 +97,7 @@ class JobResult:
 
 
 class JobContext(Protocol):
-    """One job, as its adapter sees it. What it awaits is durable when it returns."""
+    """One job, for its adapter. Awaited methods return when their effect is durable."""
 
     @property
     def id(self) -> bytes:
@@ -111,27 +111,27 @@ class JobContext(Protocol):
 
     @property
     def grants(self) -> tuple[str, ...] | None:
-        """What the credential of the call was narrowed to, as `r lattice/kv`; None: to nothing."""
+        """The grants that narrow the caller's credential, as `r lattice/kv`; None: not narrowed."""
         ...
 
     @property
     def attempt(self) -> int:
-        """1 the first time that it runs, 2 after the first restart, ..."""
+        """The number of this run: 1, then 2 after the first restart, ..."""
         ...
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the job ends as TIMEOUT, in Unix milliseconds."""
+        """The time at which the job ends as TIMEOUT, in Unix milliseconds; None: never."""
         ...
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job has ended or paused meanwhile: what `run` returns is dropped."""
+        """Whether the job has ended or paused: the result of this run is dropped."""
         ...
 
     @property
     def saved(self) -> Json:
-        """What `checkpoint` saved last, also in an earlier attempt; None if nothing."""
+        """The last value of `checkpoint`, of an earlier attempt, too; None: there is none."""
         ...
 
     def effect_key(self, name: str = "") -> bytes:
@@ -139,17 +139,17 @@ class JobContext(Protocol):
         ...
 
     async def progress(self, members: Mapping[str, Json]) -> None:
-        """Show members of the record: `message`, `output`, `steps`, `venue`, `remoteId`."""
+        """Set members of the record: `message`, `output`, `steps`, `venue`, `remoteId`."""
         ...
 
     async def checkpoint(self, value: Json) -> None:
-        """Save a value for a later attempt; it is never shown or sent."""
+        """Save a value for a later attempt; it stays private to this node."""
         ...
 
     async def ask(self, message: str, kind: str = INPUT_REQUIRED) -> Json:
-        """Wait for a message of the caller, and return it. `message`: what is asked for.
+        """Wait for a message of the caller, and return it. message: the question.
 
-        kind: INPUT_REQUIRED or AUTH_REQUIRED. The n-th call of a later attempt returns the n-th
+        kind: INPUT_REQUIRED or AUTH_REQUIRED. In a later attempt the n-th call returns the n-th
         answer of the earlier one.
         """
         ...
@@ -163,22 +163,22 @@ class JobContext(Protocol):
         venue: str | None = None,
         on_started: Callable[[bytes], None] = lambda _id: None,
     ) -> JobResult:
-        """Run an operation as a job of the same caller; return how it ended.
+        """Run an operation as a job of the same caller; return its end.
 
-        key: unlike those of the other jobs that this job invokes. A later attempt that gives the
-        same key gets the job of the earlier one. venue: where to run it, by URL or DID.
-        on_started: called with the id of the job. If this call is cancelled, so is that job.
+        key: names the job among those that this job invokes; in a later attempt the same key gives
+        the earlier job. venue: the venue that runs it, by URL or DID; None: this one. on_started:
+        called with the id of the job. Cancelling this call cancels the job.
         Raises: UsageError: the reference or the input is refused.
         """
         ...
 
 
 class Adapter(Protocol):
-    """What runs some operations. Its methods run on the event loop of the venue; see `Blocking`."""
+    """Runs operations of one type, on the event loop of the venue; `Blocking` for threads."""
 
     @property
     def name(self) -> str:
-        """The type of the adapter: what stands before ":" in `operation.adapter`."""
+        """The type of the adapter: the part before ":" in `operation.adapter`."""
         ...
 
     def operations(self) -> Sequence[VenueOperation]:
@@ -186,42 +186,42 @@ class Adapter(Protocol):
         ...
 
     def check(self, meta: OperationMetadata, input: Json) -> None:
-        """Refuse an input before there is a job. Raises: UsageError: and why."""
+        """Check an input before a job is made. Raises: UsageError: it is refused."""
         ...
 
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Do the operation; return its output.
 
-        Raises: OperationFailed: with the text for the caller. Another exception fails the job with
-                its class name and text.
+        Raises: OperationFailed: the job fails with this text. Any other exception fails the job
+                with its class name and text.
         """
         ...
 
     async def deliver(self, job: JobContext, message: Json) -> bool:
-        """Take a message for a job that runs and asks nothing; return whether it was taken.
+        """Offer a message to a running job that has no question open; return whether it took it.
 
-        One that is not taken waits for the next `ask`.
+        A message that it does not take waits for the next `ask`.
         """
         ...
 
     async def cancel(self, job: JobContext) -> None:
-        """Stop the work outside this process, if it can: the job has been cancelled durably.
+        """Stop work of a durably cancelled job outside this process, where that is possible.
 
-        `run` is cancelled first. There are 5 seconds.
+        `run` is cancelled first. The call has 5 seconds.
         """
         ...
 
     async def outcome(self, effect_key: bytes) -> EffectOutcome:
-        """Return what is known of an effect, for the rule `check`. The key: `effect_key()`."""
+        """Return the outcome of an effect, for the rule `check`. effect_key: of `effect_key()`."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds: no job of it runs any more."""
+        """Release resources; no job of this adapter runs any more."""
         ...
 
 
 class PlainAdapter:
-    """An adapter of which only `name`, `operations` and `run` are its own."""
+    """Base of adapters that define only `name`, `operations` and `run`."""
 
     def check(self, meta: OperationMetadata, input: Json) -> None:
         """Accept every input."""
@@ -231,23 +231,23 @@ class PlainAdapter:
         return False
 
     async def cancel(self, job: JobContext) -> None:
-        """Do nothing: `run` was cancelled."""
+        """Do nothing: the venue has cancelled `run`."""
 
     async def outcome(self, effect_key: bytes) -> EffectOutcome:
-        """Return that nothing is known."""
+        """Return UNKNOWN."""
         return EffectOutcome(Known.UNKNOWN)
 
     def close(self) -> None:
-        """Do nothing: it holds nothing."""
+        """Do nothing: there is nothing to release."""
 
 
 # --- adapters that block --------------------------------------------------------------------------
 
 
 class BlockingJob:
-    """A job as a blocking adapter sees it, in its thread. Methods wait as those of `JobContext`.
+    """A job for a blocking adapter, in its thread; methods block as those of `JobContext` await.
 
-    Raises: OperationFailed: the job has ended meanwhile; the adapter ends as well.
+    Raises: OperationFailed: the job has ended; the adapter should return.
     """
 
     def __init__(self, job: JobContext, loop: asyncio.AbstractEventLoop) -> None:
@@ -261,7 +261,7 @@ class BlockingJob:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job has ended or paused: look often, and return."""
+        """Whether the job has ended or paused: check it often, and return if it has."""
         return self._job.cancelled
 
     def effect_key(self, name: str = "") -> bytes:
@@ -308,7 +308,7 @@ class BlockingAdapter(Protocol):
         ...
 
     def run(self, job: BlockingJob, meta: OperationMetadata, input: Json) -> Json:
-        """As `Adapter.run`. Nothing interrupts it: it looks at `job.cancelled`."""
+        """As `Adapter.run`. A thread cannot be interrupted: check `job.cancelled`."""
         ...
 
     def deliver(self, job: BlockingJob, message: Json) -> bool:
@@ -325,15 +325,15 @@ class BlockingAdapter(Protocol):
 
 
 class Blocking:
-    """An `Adapter` of one that blocks."""
+    """Makes an `Adapter` of a blocking one: its calls run in threads."""
 
     def __init__(self, adapter: BlockingAdapter, threads: int = BLOCKING_THREADS) -> None:
-        """threads: in which calls run, 1 or more; further ones wait."""
+        """threads: most concurrent calls, 1 or more; further calls wait."""
         if threads < 1:
             raise UsageError(f"threads: 1 or more, got {threads}")
         self._adapter: Final = adapter
         self._pool: Final = ThreadPoolExecutor(threads, f"venue-{adapter.name}")
-        # Apart, because all others may be in `run`.
+        # Threads of their own for short calls: all of the pool may be busy in `run`.
         self._control: Final = ThreadPoolExecutor(2, f"venue-{adapter.name}-control")
         self.operations: Final = adapter.operations
         self.check: Final = adapter.check
@@ -344,7 +344,7 @@ class Blocking:
         return self._adapter.name
 
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
-        """Run it in a thread, which may go on after this is cancelled."""
+        """As `Adapter.run`, in a thread, which may go on after this call is cancelled."""
         call = partial(self._adapter.run, _blocking(job), meta, input)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
@@ -364,7 +364,7 @@ class Blocking:
         return asyncio.get_running_loop().run_in_executor(self._control, call)
 
     def close(self) -> None:
-        """End the threads that are idle; a call under way ends by itself."""
+        """End the idle threads; running calls end by themselves."""
         with suppress(RuntimeError):
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._control.shutdown(wait=False, cancel_futures=True)

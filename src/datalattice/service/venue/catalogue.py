@@ -1,4 +1,4 @@
-"""Catalogue: the operations of a venue, and which one a reference means.
+"""Catalogue: the operations of a venue, and the resolution of references to operations.
 
 Source: COG-7 "Operations"; docs/design/venue.md "References".
 """
@@ -29,8 +29,8 @@ PATH_PREFIX: Final = "v/ops/"
 class ResolvedOperation:
     """An operation that can run here.
 
-    asset: the id of its definition. given: the reference by a name, "" if by id. has_effects, rule:
-    what the venue does with a job that was interrupted.
+    asset: the id of its definition. given: the reference if it was a name, "" for an id.
+    has_effects, rule: as those of `VenueOperation`.
     """
 
     asset: bytes
@@ -42,7 +42,7 @@ class ResolvedOperation:
     schemas: InputSchemas = field(default_factory=InputSchemas, compare=False, repr=False)
 
     def check(self, input: Json) -> None:
-        """Refuse an input before there is a job. Raises: UsageError, LimitExceeded: and why."""
+        """Check an input before a job is made. Raises: UsageError, LimitExceeded: it is refused."""
         self.schemas.check(self.asset, operation_of(self.metadata), input)
         self.adapter.check(self.metadata, input)
 
@@ -54,13 +54,13 @@ class ResolvedOperation:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """The members of inputs and outputs that records hide."""
+        """The members that records hide in inputs and outputs."""
         fields = operation_of(self.metadata).get("secretFields")
         return frozenset(map(str, fields)) if isinstance(fields, list) else frozenset()
 
     @property
     def secret_inputs(self) -> frozenset[str]:
-        """The members that records hide of an input alone: `writeOnly` in its schema, too."""
+        """The members that records hide in inputs: `secrets`, and the `writeOnly` ones."""
         schema = operation_of(self.metadata).get("input")
         properties = schema.get("properties") if isinstance(schema, dict) else None
         known = properties.items() if isinstance(properties, dict) else ()
@@ -77,12 +77,12 @@ def operation_of(metadata: OperationMetadata) -> dict[str, Any]:
 
 
 def metadata_text(metadata: OperationMetadata) -> str:
-    """Return the text that is the asset of an operation of an adapter; the same every time."""
+    """Return the text of an operation's asset; equal metadata gives an equal text."""
     return json.dumps(metadata, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 class DefinedElsewhere(NoSuchPath):
-    """What a reference means is not here; the venue `did` may know. asset: None: of a name."""
+    """A reference is to an operation of the venue `did`. asset: its id; None: it is a name."""
 
     def __init__(
         self, text: str, did: str = "", path: str = "", asset: bytes | None = None
@@ -94,7 +94,7 @@ class DefinedElsewhere(NoSuchPath):
 
 
 class Catalogue:
-    """What the adapters of a venue offer. `find` may wait for the disk."""
+    """The operations that the adapters of a venue offer. `find` may wait for the disk."""
 
     def __init__(
         self,
@@ -123,7 +123,8 @@ class Catalogue:
                 self._paths[operation.path] = operation
                 self._ids[operation.path] = asset_id(metadata_text(operation.metadata))
                 named = operation_of(operation.metadata).get("adapter", "")
-                # The first operation of an adapter's name describes an asset that names it.
+                # Several operations may name one adapter; assets of others that name it, too, get
+                # the effects and the rule of the first.
                 self._offered.setdefault(str(named), operation)
 
     def publish(self, register: Callable[[str], bytes]) -> None:
@@ -132,17 +133,17 @@ class Catalogue:
             register(metadata_text(operation.metadata))
 
     def operations(self) -> dict[str, tuple[bytes, VenueOperation]]:
-        """Return asset id and operation by reference, in order."""
+        """Return asset id and operation by path, in the order of paths."""
         return {
             PATH_PREFIX + path: (self._ids[path], self._paths[path]) for path in sorted(self._paths)
         }
 
     def resolve(self, reference: str) -> ResolvedOperation:
-        """Return the operation that a reference means.
+        """Return the operation of a reference.
 
-        reference: "v/ops/json/merge", an asset id in any form, or an own DID and either.
-        Raises: UsageError: it means none that can run here. NoSuchPath: it names nothing here; it
-                is `DefinedElsewhere` if the reference has the DID of another venue.
+        reference: "v/ops/json/merge", an asset id in any form, or either below a DID.
+        Raises: UsageError: it is malformed, or its operation cannot run here. NoSuchPath: there is
+                no such operation. DefinedElsewhere: the reference has the DID of another venue.
         """
         path, did = reference, self._did
         if reference.startswith("did:"):
@@ -151,18 +152,20 @@ class Catalogue:
             did = url.did
             # "no fallback from one name space to another"
             if did != self._did and not path.startswith("a/"):
-                raise DefinedElsewhere(f"operation: {path} is a name of {did}", did, path)
+                raise DefinedElsewhere(
+                    f"operation: {path} is in the catalogue of {did}, not of this venue", did, path
+                )
         if path.startswith(PATH_PREFIX):
             name = path.removeprefix(PATH_PREFIX)
             if name not in self._paths:
-                raise NoSuchPath(f"operation: there is no {path} in the catalogue")
+                raise NoSuchPath(f"operation: the catalogue has no {path}")
             operation = self._paths[name]
             return self._runnable(self._ids[name], operation.metadata, reference)
         try:
             asset = parse_asset_id(path)
         except UsageError:
             raise UsageError(
-                f"operation: {reference!r:.80} is neither {PATH_PREFIX}... nor an asset id"
+                f"operation: a path {PATH_PREFIX}... or an asset id, got {reference!r:.80}"
             ) from None
         try:
             return self.of_asset(asset)
@@ -172,7 +175,7 @@ class Catalogue:
             raise DefinedElsewhere(str(error), did, path, asset) from None
 
     def known(self, reference: str) -> ResolvedOperation | None:
-        """Return the operation of a path of the catalogue, without waiting; None for others."""
+        """Return the operation of a path of the catalogue without waiting; None: it has none."""
         name = reference.removeprefix(PATH_PREFIX)
         if name == reference or name not in self._ids:
             return None
@@ -182,7 +185,7 @@ class Catalogue:
         """Return the operation that an asset defines; raises as `resolve`."""
         text = self._find(asset)
         if text is None:
-            raise NoSuchPath(f"operation: there is no asset {asset.hex()} here")
+            raise NoSuchPath(f"operation: this node holds no asset {asset.hex()}")
         return self.of_text(asset, text)
 
     def of_text(self, asset: bytes, text: str) -> ResolvedOperation:
@@ -190,7 +193,7 @@ class Catalogue:
         return self._runnable(asset, json.loads(text), "")
 
     def of_record(self, record: Map) -> tuple[ResolvedOperation | None, str]:
-        """Return the operation of a job, or why it cannot run here."""
+        """Return the operation of a job and "", or None and why it cannot run here."""
         try:
             return self.of_asset(bytes.fromhex(str(record.get("op")))), ""
         except (DataLatticeError, ValueError) as error:
@@ -205,7 +208,7 @@ class Catalogue:
             known = ", ".join(sorted(self._adapters)) or "none"
             raise UsageError(f"operation: there is no adapter for {named!r:.80}; known: {known}")
         offered = self._offered.get(named)
-        # An adapter knows what its operations do outside; of an unknown one the worst is assumed.
+        # An adapter declares the effects of its operations; for an unknown one assume the worst.
         has_effects = offered is None or offered.has_effects
         rule = RecoveryRule.FAIL if offered is None else offered.rule
         declared = operation_of(metadata).get("recover")

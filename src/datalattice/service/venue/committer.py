@@ -1,8 +1,8 @@
 """Committer: the transitions of many jobs share one commit.
 
-While one commit runs, what comes next collects, the newest version of each job; then that is the
-next commit. There is no timer: a job that is alone is written at once. What nobody waits for, such
-as the start of a job without effects, may wait for the commit of something else.
+While one commit runs, further changes collect, the newest version of each job; they are the next
+commit. A single change is written at once, without a timer. A change that no caller waits for, such
+as the start of a job without effects, may wait a while for another commit.
 
 Source: docs/design/venue.md "What is durable when".
 """
@@ -18,8 +18,7 @@ from datalattice.service.venue.records import JobBatch
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
-"""A commit that failed is tried again after pauses that double, up to this one."""
-
+"""A failed commit is tried again after pauses that double from the first to this one."""
 
 ENDED_TEXT: Final = "the venue ended before this was durable"
 
@@ -32,23 +31,23 @@ class JobCommitter:
         write: Callable[[JobBatch], Awaitable[None]],
         on_durable: Callable[[JobBatch], None],
     ) -> None:
-        """write: makes a batch durable. on_durable: called before anybody who waits goes on."""
+        """write: makes a batch durable. on_durable: called before the futures of it are done."""
         self._write: Final = write
         self._on_durable: Final = on_durable
         self._waiting = JobBatch()
-        self._durable: asyncio.Future[None] | None = None  # of what waits
+        self._durable: asyncio.Future[None] | None = None  # of `_waiting`
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.failure = ""
-        """Why the last try of a commit failed; "" when commits succeed."""
+        """Why the last commit failed; "" after a success."""
         self.is_retrying = False
         """Whether a commit waits for its next try."""
         self.commits = 0
 
     def put(self, batch: JobBatch, *, later_s: float = 0.0) -> asyncio.Future[None]:
-        """Have a batch written; the future, shared by many, is done when it is durable.
+        """Write a batch; the returned future, shared with others, is done when it is durable.
 
-        later_s: how long it may wait for a commit that something else makes necessary.
+        later_s: longest wait for a commit that another change starts.
         """
         loop = asyncio.get_running_loop()
         self._waiting.update(batch)
@@ -78,7 +77,7 @@ class JobCommitter:
                     if not isinstance(error, Exception):  # cancelled
                         _fail(durable, Draining(ENDED_TEXT))
                         raise
-                    _fail(durable, error)  # time does not mend it
+                    _fail(durable, error)  # a further try would fail, too
                     continue
                 self.commits += 1
                 self._on_durable(batch)
@@ -87,7 +86,7 @@ class JobCommitter:
             self._task = None
 
     async def _commit(self, batch: JobBatch) -> None:
-        """Write a batch, however often it takes."""
+        """Write a batch, and try again while a later try may succeed."""
         pause_s = RETRY_FIRST_S
         while True:
             try:
@@ -95,7 +94,7 @@ class JobCommitter:
             except IdentityCloned as error:  # until a restart
                 self.failure, self.is_retrying = f"{type(error).__name__}: {error}", False
                 raise
-            # The disk may have room again, another writer end: what waits is not given up.
+            # The disk may get room, another writer may end: the batch is not given up.
             except (StoreError, Unavailable, OSError) as error:
                 self.failure = f"{type(error).__name__}: {error}"
                 self.is_retrying = True
@@ -109,13 +108,13 @@ class JobCommitter:
                 return
 
     async def flush(self) -> None:
-        """Return when all that was put is durable."""
+        """Return when all batches are durable or have failed."""
         self._begin()
         while self._task is not None:
             await asyncio.wait([self._task])
 
     def stop(self) -> None:
-        """Give up what waits; whoever waits for it gets `Draining`."""
+        """Give up the batches that wait; their futures raise `Draining`."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -127,4 +126,4 @@ class JobCommitter:
 
 def _fail(durable: asyncio.Future[None], error: BaseException) -> None:
     durable.set_exception(error)
-    durable.exception()  # those who wait have it; asyncio would report it if none did
+    durable.exception()  # marks it as read: asyncio would report one that no caller awaits

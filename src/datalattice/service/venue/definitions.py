@@ -1,4 +1,4 @@
-"""Definitions: the operation that a reference means, here or where another venue defines it.
+"""Definitions: finds the operation of a reference, also one that another venue defines.
 
 Source: docs/design/venue.md "References".
 """
@@ -17,17 +17,17 @@ from datalattice.service.venue.records import JobStorage
 
 
 class Definitions(Protocol):
-    """Where the definitions of other venues come from."""
+    """Reads definitions of other venues."""
 
     async def named(self, did: str, path: str) -> bytes:
-        """Return the asset that a path of a venue's catalogue means now.
+        """Return the asset that a path of a venue's catalogue names now.
 
-        Raises: UsageError: that venue may not be asked. NoSuchPath, Unavailable: as it answers.
+        Raises: UsageError: this node may not call that venue. NoSuchPath, Unavailable: its answer.
         """
         ...
 
     async def metadata(self, did: str, asset: bytes) -> str:
-        """Return the metadata text of an asset as a venue answers; its hash is not checked.
+        """Return the metadata text of an asset from a venue; the caller checks its hash.
 
         Raises: as `named`. BadFormat: it is not text.
         """
@@ -44,18 +44,18 @@ class OperationFinder:
         off_loop: Callable[[Callable[[], Any]], Awaitable[Any]],
         definitions: Definitions | None,
     ) -> None:
-        """off_loop: waits for the disk. definitions: None: of this venue alone."""
+        """off_loop: runs calls that wait for the disk. definitions: None: only of this venue."""
         self._catalogue: Final = catalogue
         self._storage: Final = storage
         self._off_loop: Final = off_loop
         self._definitions: Final = definitions
 
     async def find(self, reference: str) -> ResolvedOperation:
-        """Return the operation that a reference means.
+        """Return the operation of a reference.
 
         Raises: as `Catalogue.resolve` and `Definitions`.
         """
-        # On the event loop what is in memory; the rest reads the grid, which may wait for a disk.
+        # Paths are in memory; all else reads the grid, which may wait for the disk.
         found = self._catalogue.known(reference)
         if found is not None:
             return found
@@ -71,7 +71,7 @@ class OperationFinder:
     async def _fetched(
         self, missing: DefinedElsewhere, reference: str, definitions: Definitions
     ) -> ResolvedOperation:
-        """Return an operation that another venue defines; its definition is kept here."""
+        """Return an operation that another venue defines; keep its definition."""
         asset, given = missing.asset, ""
         if asset is None:
             # "looked up there each time, since a name may come to mean another asset"
@@ -82,7 +82,7 @@ class OperationFinder:
             text = await definitions.metadata(missing.did, asset)
             # "its hash compared with the id"
             if asset_id(text) != asset:
-                raise BadFormat(f"{missing.did} answered with another text than {asset.hex()}")
+                raise BadFormat(f"{missing.did} sent a text whose hash is not {asset.hex()}")
         found = self._catalogue.of_text(asset, text)
         if is_new:  # "that was fetched and can run here"
             await self._off_loop(partial(self._storage.keep, asset, text))

@@ -1,4 +1,4 @@
-"""Gate: whether a venue takes calls that change something, and why not.
+"""Gate: holds back calls that change something until a venue has started.
 
 Source: docs/design/venue.md "Recovery".
 """
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallGate:
-    """Calls wait here until the venue has begun. It belongs to one event loop."""
+    """Calls wait in `passed` until the venue has started. It belongs to one event loop."""
 
     def __init__(self) -> None:
         self._decided: Final = asyncio.Event()
@@ -25,37 +25,37 @@ class CallGate:
         self.is_open = False
 
     def open(self) -> None:
-        """Let calls pass."""
+        """Let all calls pass."""
         self.is_open, self._refusal = True, None
         self._decided.set()
 
     def close(self) -> None:
-        """Let no call pass any more."""
+        """Refuse all calls from now on."""
         self.is_open, self._refusal = False, None
         self._decided.set()
 
     async def passed(self) -> None:
         """Return when a call may pass.
 
-        Raises: Draining: the venue ends. Else why it has not begun, as Unfenced.
+        Raises: Draining: the venue ends. Unfenced and others: the last error of its start.
         """
-        # As every write: it waits until the fence has decided, and then gets its error.
+        # As every write, a call waits until the fence has decided, and then gets its error.
         await self._decided.wait()
         if self._refusal is not None:
             raise type(self._refusal)(str(self._refusal))
         if not self.is_open:
-            raise Draining("the venue takes no calls: it ends")
+            raise Draining("the venue is ending and takes no calls")
 
     async def open_with(self, start: Callable[[], Awaitable[None]]) -> None:
-        """Begin, and try again while that is refused; calls get the reason meanwhile."""
+        """Call `start` until it succeeds; calls get its error meanwhile."""
         pause_s = RETRY_FIRST_S
         while True:
             try:
                 await start()
             except (DataLatticeError, OSError) as error:
-                # Once for each reason: the start is tried again every few seconds.
+                # Logged once for each reason: the start is tried again every few seconds.
                 if str(error) != str(self._refusal):
-                    _log.warning("the venue does not begin: %s: %s", type(error).__name__, error)
+                    _log.warning("the venue cannot start: %s: %s", type(error).__name__, error)
                 self._refusal = error
                 self._decided.set()
                 await asyncio.sleep(pause_s)

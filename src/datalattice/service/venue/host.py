@@ -20,10 +20,10 @@ CLOSE_S: Final = 10.0
 
 
 class VenueHost:
-    """Runs a venue in a thread. Any thread may call; close it."""
+    """Runs a venue in a thread. Any thread may call it; close it."""
 
     def __init__(self, make: Callable[[], VenueRunner]) -> None:
-        """Start the venue. make: returns its runner, and raises why it cannot be."""
+        """Start the venue. make: returns its runner; its errors are raised."""
         self.runner: Final = make()
         self._loop: Final = asyncio.new_event_loop()
         self._thread: Final = threading.Thread(
@@ -31,20 +31,20 @@ class VenueHost:
         )
         self._is_closed = False
         self._thread.start()
-        # Beside: the fence may take long, and the doors serve meanwhile.
+        # Not awaited: the fence may take long, and the doors serve meanwhile.
         self._starting: Final = asyncio.run_coroutine_threadsafe(
             self.runner.start_when_allowed(), self._loop
         )
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work of the runner; return its result. Raises: Draining: the venue is closed."""
+        """Run a coroutine of the runner; return its result. Raises: Draining: it is closed."""
         if self._is_closed:
             work.close()
             raise Draining("the venue is closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self, drain_s: float = CLOSE_S) -> None:
-        """Give running jobs time, and end; what still runs goes on at the next start."""
+        """Wait for running jobs and end; jobs that still run are recovered at the next start."""
         if not self._is_closed:
             self._starting.cancel()
             self.call(self.runner.close(drain_s))

@@ -1,4 +1,4 @@
-"""Jobs: a live job in memory, and what its adapter may do with it.
+"""Jobs: a live job in memory, and the `JobContext` of its adapter.
 
 Source: docs/design/venue.md "Adapters".
 """
@@ -25,21 +25,21 @@ from datalattice.service.venue.records import PrivatePart, cell_json, json_cell
 from datalattice.service.venue.transitions import JobEvent, JobStatus, status_of_job
 
 SHOWN_MEMBERS: Final = frozenset({"message", "output", "steps", "venue", "remoteId"})
-"""Members of a record that `progress` may change."""
+"""Members of a record that `progress` may set."""
 
 CHILDREN_MAX: Final = 1_000
-"""Jobs that one job may invoke."""
+"""Most jobs that one job invokes."""
 
 _DEPTH_MAX: Final = 16
-"""Depth of jobs that invoke jobs."""
+"""Greatest depth of jobs that invoke jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobCaller:
-    """Who asks.
+    """The caller of a venue.
 
-    sees_all: an operator, who may see and change every job. grants: what the credential is narrowed
-    to, None if to nothing; jobs that read for this caller keep to it.
+    sees_all: an operator, who may see and change every job. grants: those that narrow the caller's
+    credential, and what its jobs read; None: it is not narrowed.
     """
 
     did: str
@@ -48,12 +48,12 @@ class JobCaller:
 
 
 def caller_of(job: JobContext) -> JobCaller:
-    """Return for whom a job runs, with the grants that it keeps to."""
+    """Return the caller of a job, with the grants that narrow it."""
     return JobCaller(job.caller, grants=job.grants)
 
 
 class LiveJob:
-    """A job that has not ended. `record` may be ahead of the disk; `shown` is durable."""
+    """A job that has not ended. `shown` is the durable record; `record` may be newer."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LiveJob:
         operation: ResolvedOperation | None,
         shown: Map | None = None,
     ) -> None:
-        """operation: None: it cannot be resolved here."""
+        """operation: None: it cannot be resolved."""
         self.id: Final = id
         self.record = record
         self.private = private
@@ -74,7 +74,7 @@ class LiveJob:
         self.wakes: Final[set[Callable[[], None]]] = set()
         self.timer: asyncio.TimerHandle | None = None
         self.accepted: asyncio.Future[None] | None = None
-        """Done when the job is durable for the first time; None: it was found at the start."""
+        """Done when the new job is durable; None: the job was found at the start of the venue."""
 
     @property
     def status(self) -> JobStatus:
@@ -90,7 +90,7 @@ class LiveJob:
 
 
 class JobKeeper(Protocol):
-    """What keeps the jobs: the runner. What it awaits is durable when it returns."""
+    """The owner of the live jobs. Awaited methods return when their change is durable."""
 
     @property
     def did(self) -> str:
@@ -100,7 +100,7 @@ class JobKeeper(Protocol):
     async def change(
         self, job: LiveJob, event: JobEvent, members: Mapping[str, Value] | None = None
     ) -> None:
-        """Do an event. Raises: Conflict: it may not happen now."""
+        """Apply an event to a job. Raises: Conflict: the status of the job does not allow it."""
         ...
 
     async def keep(self, job: LiveJob, private: PrivatePart) -> None:
@@ -108,11 +108,11 @@ class JobKeeper(Protocol):
         ...
 
     async def invoke_child(self, parent: LiveJob, reference: str, input: Json, key: str) -> bytes:
-        """Begin a job that another one invokes; return its id."""
+        """Start a job that another one invokes; return its id."""
         ...
 
     async def ended(self, id: bytes) -> JobResult:
-        """Return how a job ended, when it has."""
+        """Wait for the end of a job and return it."""
         ...
 
     def cancel_soon(self, id: bytes, why: str) -> None:
@@ -128,9 +128,9 @@ class JobRun:
         self.job: Final = job
         self.task: asyncio.Task[None] | None = None
         self.answer: asyncio.Future[Json] | None = None
-        """Waits for a message, while the job is interactive."""
+        """Set by the answer of the caller, while `ask` waits for one."""
         self.messages: Final = asyncio.Lock()
-        """Held while a message is given to the adapter or taken by `ask`: each goes to one."""
+        """Held while a message is offered to the adapter or taken by `ask`: only one gets it."""
         self._asked = 0
 
     @property
@@ -145,27 +145,27 @@ class JobRun:
 
     @property
     def grants(self) -> tuple[str, ...] | None:
-        """What the credential of the call was narrowed to."""
+        """The grants that narrow the caller's credential; None: it is not narrowed."""
         return self.job.private.grants
 
     @property
     def attempt(self) -> int:
-        """1 the first time."""
+        """The number of this run, from 1."""
         return self.job.private.attempt
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the job ends as TIMEOUT."""
+        """The time at which the job ends as TIMEOUT; None: never."""
         return self.job.private.deadline_ms
 
     @property
     def cancelled(self) -> bool:
-        """Whether another run, or none, has taken the place of this one."""
+        """Whether the job has stopped this run."""
         return self.job.run is not self
 
     @property
     def saved(self) -> Json:
-        """What `checkpoint` saved last."""
+        """The last value of `checkpoint`."""
         found: Json = cell_json(self.job.private.saved)
         return found
 
@@ -174,7 +174,7 @@ class JobRun:
         return effect_key(self._runner.did, self.id, name)
 
     async def progress(self, members: Mapping[str, Json]) -> None:
-        """Show members of the record."""
+        """Set members of the record."""
         self._check()
         wrong = sorted(set(members) - SHOWN_MEMBERS)
         if wrong:
@@ -208,7 +208,7 @@ class JobRun:
                 answer = cell_json(first)
                 return answer
         if self.answer is not None:
-            raise UsageError("ask: the job waits for another answer already")
+            raise UsageError("ask: the job waits for another answer; ask one question at a time")
         waiting: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self.answer = waiting
         event = JobEvent.NEED_INPUT if kind == INPUT_REQUIRED else JobEvent.NEED_AUTH
@@ -227,7 +227,7 @@ class JobRun:
         venue: str | None = None,
         on_started: Callable[[bytes], None] = lambda _id: None,
     ) -> JobResult:
-        """Run an operation as a job of the same caller; return how it ended."""
+        """Run an operation as a job of the same caller; return its end."""
         self._check()
         if venue is not None:
             op, input = "v/ops/grid/run", {"operation": op, "input": input, "venue": venue}
@@ -244,8 +244,8 @@ class JobRun:
         try:
             return await self._runner.ended(child)
         except asyncio.CancelledError:
-            # The one who waits for it is gone: "running ones are cancelled". A paused job comes
-            # back for it.
+            # "Running ones are cancelled", as no job waits for it; a paused job will ask for it
+            # again.
             if self.job.status is not JobStatus.PAUSED:
                 self._runner.cancel_soon(child, "the job that invoked it has ended or gave it up")
             raise
@@ -256,22 +256,23 @@ class JobRun:
 
 
 def effect_key(did: str, id: bytes, name: str) -> bytes:
-    """Return the key of an effect, 32 bytes."""
+    """Return the key of an effect, 32 bytes: the hash of venue, job and name, each framed."""
     parts = (did.encode(), id, name.encode())
     return hashlib.sha256(b"".join(len(p).to_bytes(4, "big") + p for p in parts)).digest()
 
 
 def child_id(parent: bytes, key: str) -> bytes:
-    """Return the id of the job that another one invokes with a key: in order it is behind that.
+    """Return the id of the job that another one invokes with a key.
 
-    It is known before, so a parent that a restored folder runs again finds its finished children.
+    It follows from parent and key, so a parent that runs again, in a restored folder, finds its
+    finished children.
     """
-    # 6 bytes of milliseconds, as every job id: those of the parent.
+    # 6 bytes of milliseconds, as in every job id: those of the parent.
     return parent[:6] + hashlib.sha256(parent + key.encode()).digest()[:10]
 
 
 def result_of(id: bytes, record: Map) -> JobResult:
-    """Return how a job has ended."""
+    """Return the end of a job. record: of a job that has ended."""
     output: Json = cell_json(record.get("output"))
     error: Value = record.get("error")
     return JobResult(id, str(record.get("status")), output, "" if error is None else str(error))
@@ -281,11 +282,11 @@ def check_sees(record: Map, caller: JobCaller) -> None:
     """Raise Unauthorized if a caller may not see a job."""
     # "A job may be seen and changed only by its caller."
     if not caller.sees_all and record.get("caller") != caller.did:
-        raise Unauthorized("the job is another caller's")
+        raise Unauthorized("the job belongs to another caller")
 
 
 def still_live(id: bytes, job: LiveJob | None) -> LiveJob:
-    """Return a job that may change. Raises: Conflict: it has ended."""
+    """Return `job` if it is live. Raises: Conflict: it has ended."""
     if job is None or job.status.is_terminal:
         raise Conflict(f"job {id.hex()} has ended")
     return job

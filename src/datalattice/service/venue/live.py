@@ -1,6 +1,7 @@
-"""Live: the jobs of a venue that have not ended, and how they change.
+"""Live: the jobs of a venue that have not ended, and their changes.
 
-Every change goes through `apply` or `save`: a step of the table, then a commit that all jobs share.
+Every change goes through `apply`, a transition of the table, or `save`, and then to a commit that
+all jobs share.
 
 Source: docs/design/venue.md "What is durable when".
 """
@@ -46,20 +47,21 @@ _log = logging.getLogger(__name__)
 HIDDEN: Final = "HIDDEN"
 _ERROR_CHARS_MAX: Final = 4_000
 ORPHAN_TEXT: Final = "interrupted: this node does not have its input"
-"""Error of a live job without its private part."""
+"""The error of a live job without its private part."""
 LATER_S: Final = 0.02
-"""How long the start of a job without effects may wait for another commit."""
+"""Longest wait of the start of a job without effects for another commit, in seconds."""
 ALARM_MS_MAX: Final = 3_600_000
-"""Longest sleep, so that a clock that is set is noticed."""
+"""Longest sleep of a timer: after it, a clock that was set is read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class VenueLimits:
-    """What a venue takes on.
+    """Upper bounds of a venue.
 
     caller_jobs, jobs: live jobs of one caller, and of all. queued: messages that wait for one job.
-    scheduled, caller_scheduled: calls that wait for their time. attempts: of an interrupted job.
-    cancel_s: for the adapter to stop the work.
+    scheduled, caller_scheduled: calls that wait for their time, of all callers and of one.
+    attempts: runs of a job that is interrupted again and again. cancel_s: seconds for
+    `Adapter.cancel`.
     """
 
     caller_jobs: int = 1_000
@@ -86,7 +88,7 @@ class LiveJobs:
         entropy: Entropy,
         limits: VenueLimits,
     ) -> None:
-        """resolve: returns the operation that a reference means. off_loop: waits for the disk."""
+        """resolve: returns the operation of a reference. off_loop: runs calls that block."""
         self.did: Final = storage.did
         self._storage: Final = storage
         self._resolve: Final = resolve
@@ -100,9 +102,9 @@ class LiveJobs:
         self.tasks: Final[set[asyncio.Task[Any]]] = set()
         self.last_id: bytes | None = None
         self.is_open = False
-        """Whether jobs may begin."""
+        """Whether jobs may start."""
         self.late_results = 0
-        """Results that came after their job had ended or paused, and were dropped."""
+        """Number of results that were dropped, as their job had ended or paused."""
 
     def new_job(
         self,
@@ -112,9 +114,10 @@ class LiveJobs:
         private: PrivatePart,
         id: bytes | None = None,
     ) -> tuple[LiveJob, JobBatch]:
-        """Return a job and what makes it durable. It counts as live from now on.
+        """Return a new job, which counts as live from now on, and the batch that makes it durable.
 
-        id: None: a new one.
+        id: of the job; None: a new id.
+        Raises: as `ResolvedOperation.check`. UsageError, LimitExceeded: the input. Backpressure.
         """
         operation.check(input)
         cell = json_cell(input, "input")
@@ -173,22 +176,22 @@ class LiveJobs:
         self._counts[job.caller] += 1
 
     async def accept(self, job: LiveJob, batch: JobBatch) -> None:
-        """Return when a new job is durable; it then runs."""
+        """Make a new job durable and start it."""
         job.accepted = self.committer.put(batch)
         try:
             await durably(job.accepted)
         except DataLatticeError:
-            self._drop(job)  # it was never answered
+            self._drop(job)  # its caller gets the error
             raise
         self.set_deadline(job)
         if job.status is JobStatus.PENDING and self.is_open:
             self.begin(job)
 
     async def invoke_child(self, parent: LiveJob, reference: str, input: Json, key: str) -> bytes:
-        """Begin a job that another one invokes; return its id, durable with the parent's note."""
+        """Start a job that another one invokes; return its id, which the parent has durably."""
         operation = await self._resolve(reference)
         id = child_id(parent.id, key)
-        # The note of a restored parent may be older than the child, whose record peers held.
+        # In a restored folder, the parent may lack a child whose record came back from peers.
         is_older = parent.accepted is None and await self._off_loop(partial(self._has_record, id))
         above = parent.private
         private = PrivatePart(parent=parent.id, depth=above.depth + 1, grants=above.grants)
@@ -210,7 +213,7 @@ class LiveJobs:
         return self._storage.jobs().get(id) is not None  # a hidden one, too
 
     async def ended(self, id: bytes) -> JobResult:
-        """Return how a job ended, when it has."""
+        """Wait for the end of a job and return it."""
         job = self.live.get(id)
         if job is not None:
             await job.done.wait()
@@ -233,21 +236,22 @@ class LiveJobs:
         if record is None:
             record = await self._off_loop(partial(self._storage.job, id))
         if record is None:
-            raise NoSuchPath(f"there is no job {id.hex()} here")
+            raise NoSuchPath(f"this node has no job {id.hex()}")
         return record
 
     def begin(self, job: LiveJob, started: asyncio.Future[None] | None = None) -> None:
-        """Run a job that is PENDING or STARTED. started: done when the latter is durable."""
+        """Run a job that is PENDING or STARTED. started: done when STARTED is durable."""
         if job.status is JobStatus.PENDING:
             assert job.operation is not None
-            # Without effects a second run does no harm, so a quick job is written twice only.
+            # Without effects a second run does no harm: START may share the commit of the end, so
+            # a quick job costs two commits.
             later_s = 0.0 if job.operation.has_effects else LATER_S
             started = self.apply(job, JobEvent.START, later_s=later_s)
         run = job.run = JobRun(self, job)
         run.task = self.spawn(self._execute(run, started))
 
     def begin_again(self, job: LiveJob) -> None:
-        """Run a job that is durably STARTED, unless something else happened meanwhile."""
+        """Run a job that is durably STARTED, unless it has changed meanwhile."""
         if job.status is JobStatus.STARTED and job.run is None and self.is_open:
             self.begin(job)
 
@@ -262,7 +266,7 @@ class LiveJobs:
                 run, operation.metadata, cell_json(job.private.input)
             )
         except asyncio.CancelledError:
-            return  # ended, paused, or the venue ends: whoever did it has written what is to be
+            return  # the job has ended or paused, or the venue ends: that change is written already
         except Exception as error:  # noqa: BLE001 - "Exceptions become FAILED with a non-empty text"
             if self._is_current(run):
                 self.apply(job, JobEvent.FAIL, {"error": error_text(error)})
@@ -271,21 +275,21 @@ class LiveJobs:
             self.complete(job, output)
 
     def _is_current(self, run: JobRun) -> bool:
-        """Return whether what came of a run counts; what does not is counted as late."""
+        """Return whether the result of a run is to be used; count it as late if not."""
         if run.job.run is run and not run.job.status.is_terminal:
             return True
         self.late_results += 1
         return False
 
     def complete(self, job: LiveJob, output: Json) -> None:
-        """End a job with its output, or as FAILED if it cannot have this one."""
+        """End a job with its output, or as FAILED if the output is not valid JSON."""
         assert job.operation is not None
         try:
             cell = json_cell(output, "output")
         except DataLatticeError as error:
             self.apply(job, JobEvent.FAIL, {"error": error_text(error)})
             return
-        # Only a STARTED job can be COMPLETE: one that waits for an answer has lost its question.
+        # Only a STARTED job can be COMPLETE: here `run` returned while its question was open.
         if job.status is not JobStatus.STARTED:
             why = f"the operation returned while the job was {job.status}"
             self.apply(job, JobEvent.FAIL, {"error": why})
@@ -293,7 +297,7 @@ class LiveJobs:
         self.apply(job, JobEvent.COMPLETE, {"output": redacted(cell, job.operation.secrets)})
 
     async def deliver(self, job: LiveJob, run: JobRun, message: Value) -> None:
-        """Offer a message to the adapter; one that it takes waits no longer."""
+        """Offer a message to the adapter; remove it from the queue if the adapter takes it."""
         async with run.messages:
             if run.cancelled or message not in job.private.queue or job.operation is None:
                 return
@@ -308,13 +312,13 @@ class LiveJobs:
                 await self.keep(job, replace(job.private, queue=tuple(queue)))
 
     def stop(self, job: LiveJob) -> None:
-        """Stop the run of a job: what it returns from now on is dropped."""
+        """Stop the run of a job: its result is dropped."""
         run, job.run = job.run, None
         if run is not None and run.task is not None and run.task is not asyncio.current_task():
             run.task.cancel()
 
     def set_deadline(self, job: LiveJob) -> None:
-        """End the job as TIMEOUT when its time is over."""
+        """Set the timer that ends the job as TIMEOUT."""
         deadline = job.private.deadline_ms
         if deadline is None or job.status.is_terminal:
             return
@@ -330,12 +334,12 @@ class LiveJobs:
         if self._clock.now_ms() < job.private.deadline_ms:  # the clock went back, or it is far
             self.set_deadline(job)
             return
-        self.apply(job, JobEvent.EXPIRE, {"error": "its time was over"})
+        self.apply(job, JobEvent.EXPIRE, {"error": "the timeout of the job was over"})
 
     async def change(
         self, job: LiveJob, event: JobEvent, members: Mapping[str, Value] | None = None
     ) -> None:
-        """Do an event; return when it is durable. Raises: Conflict: it may not happen now."""
+        """Apply an event; return when it is durable. Raises: Conflict: the status forbids it."""
         await durably(self.apply(job, event, members))
 
     async def keep(self, job: LiveJob, private: PrivatePart) -> None:
@@ -357,10 +361,10 @@ class LiveJobs:
         private: PrivatePart | None = None,
         later_s: float = 0.0,
     ) -> asyncio.Future[None]:
-        """As `change`, without waiting. private: the private part changes with it."""
+        """As `change`, without waiting. private: the new private part, in the same commit."""
         after = step(job.record, event, present_ms(self._clock), members)
         if isinstance(after, TransitionRefused):
-            raise Conflict(f"job {job.id.hex()}: no {event.value}: {after.reason}")
+            raise Conflict(f"job {job.id.hex()}: {event.value} is refused: {after.reason}")
         job.record = after
         batch = JobBatch(records={job.id: after})
         # "It goes in the commit that ends the job" (docs/design/venue.md): the private part and the
@@ -374,7 +378,7 @@ class LiveJobs:
         return self.committer.put(batch, later_s=later_s)
 
     def _end(self, job: LiveJob, event: JobEvent) -> None:
-        """Stop what a job that has ended does."""
+        """Stop the run, the timer and the children of a job that has ended."""
         run, operation = job.run, job.operation
         self.stop(job)
         if job.timer is not None:
@@ -383,7 +387,7 @@ class LiveJobs:
             if other.private.parent == job.id:
                 self.cancel_soon(other.id, f"the job that invoked it is {job.status}")
         if event in (JobEvent.CANCEL, JobEvent.EXPIRE) and operation is not None:
-            # Also without a run: after a restart the work may go on elsewhere.
+            # Also without a run: after a restart, work outside this process may still go on.
             self.spawn(self._tell_cancelled(job, run or JobRun(self, job), operation))
 
     async def _tell_cancelled(
@@ -397,7 +401,7 @@ class LiveJobs:
 
     @property
     def callers(self) -> int:
-        """How many callers have live jobs."""
+        """The number of callers with live jobs."""
         return len(self._counts)
 
     async def _write(self, batch: JobBatch) -> None:
@@ -408,8 +412,8 @@ class LiveJobs:
             job = self.live.get(id)
             if job is None:
                 continue
-            # "COMPLETE, FAILED, ...: anybody sees it" (docs/design/venue.md): readers get the
-            # record once it is durable.
+            # "COMPLETE, FAILED, ...: anybody sees it" (docs/design/venue.md): readers get only
+            # durable records.
             job.shown = record
             status = status_of_job(record)
             if status is not None and status.is_terminal:
@@ -419,14 +423,14 @@ class LiveJobs:
                 wake()
 
     def _drop(self, job: LiveJob) -> None:
-        """Count a job as live no more."""
+        """Remove a job from the live ones."""
         if self.live.pop(job.id, None) is not None:
             self._counts[job.caller] -= 1
             if not self._counts[job.caller]:
                 del self._counts[job.caller]
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do work beside; it is stopped with the venue."""
+        """Run a coroutine as a task, which ends with the venue at the latest."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -435,19 +439,19 @@ class LiveJobs:
 
 async def durably(durable: asyncio.Future[None]) -> None:
     """Return when a commit is durable."""
-    # A caller that gives up does not end what the others wait for.
+    # Shielded: a caller that is cancelled must not cancel the future that others await.
     await asyncio.shield(durable)
 
 
 def redacted(value: Value, secrets: frozenset[str]) -> Value:
-    """Return an input or output without its secrets."""
+    """Return an input or output with `HIDDEN` in place of its secrets."""
     if not isinstance(value, Map) or not secrets:
         return value
     return value.put_many({name: HIDDEN for name in secrets if name in value})
 
 
 def error_text(error: BaseException) -> str:
-    """Return why a job failed, never empty."""
+    """Return the error of a failed job: at least one character, `_ERROR_CHARS_MAX` at most."""
     kind = type(error).__name__
     text = str(error)
     if not isinstance(error, OperationFailed):

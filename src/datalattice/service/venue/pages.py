@@ -1,7 +1,7 @@
-"""Pages: which jobs a caller has, and in which status, newest first.
+"""Pages: lists of jobs by caller and status, newest first.
 
-The lists follow the records by difference, so a look costs what changed since the last one. The
-first look reads all records.
+The lists follow the records by difference: a call costs as much as the changes since the last one.
+The first call reads all records.
 
 Source: docs/design/venue.md "Lists".
 """
@@ -40,7 +40,7 @@ class JobPages:
     ) -> list[bytes]:
         """Return ids, newest first. caller, status: None: all. before: the last id of a page.
 
-        Raises: UsageError: fewer than 1 wanted. LimitExceeded: more than 1,000.
+        Raises: UsageError: `count` is below 1. LimitExceeded: it is above 1,000.
         """
         if count < 1:
             raise UsageError(f"count: 1 to {JOBS_PAGE_MAX}, got {count}")
@@ -53,7 +53,7 @@ class JobPages:
             at = len(ids) if before is None else bisect_left(ids, before)
             while at and len(found) < count:
                 at -= 1
-                # A job that was deleted keeps its record, and is shown no more.
+                # A deleted job keeps its record, which peers hold, and is hidden.
                 if not self._storage.is_hidden(ids[at]):
                     found.append(ids[at])
         return found
@@ -65,7 +65,7 @@ class JobPages:
             return list(self._lists.get((None, status), []))
 
     def is_delegated(self, caller: str, venue: str, remote_id: str) -> bool:
-        """Return whether a job of a caller is, or was, run by this job of another venue.
+        """Return whether this job of another venue runs, or ran, a job of a caller.
 
         venue, remote_id: as in the record.
         """
@@ -74,7 +74,7 @@ class JobPages:
             return (caller, venue, remote_id) in self._delegated
 
     def _follow(self) -> None:
-        """Take over what differs in the present records."""
+        """Update the lists with the changes of the records since the last call."""
         jobs = self._storage.jobs()
         for id, _had, before, _has, after in self._seen.differences(jobs):
             if not isinstance(id, bytes):

@@ -1,8 +1,8 @@
-"""Records: the durable part of a venue's jobs - what all see, and what this node alone needs.
+"""Records: the durable part of a venue's jobs: public records, and parts private to this node.
 
 The records are in `:jobs` of the venue's signed state. The private parts of live jobs and the
 schedule are in the node's `:local` slot, which is never sent: the input with its secrets, answers,
-messages that wait, what the adapter saved. Both change in one commit.
+waiting messages, values of `checkpoint`. Both change in one commit.
 
 Source: docs/design/venue.md "What is durable when".
 """
@@ -59,11 +59,11 @@ _SCHEDULE: Final = "schedule"
 _REQUESTS: Final = "requests"
 
 JSON_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Longest input, output, message or checkpoint, as JSON text."""
+"""Longest input, output, message or checkpoint, in bytes of JSON text."""
 
 
 def json_cell(value: object, name: str) -> Value:
-    """Return a JSON value as a cell. name: of what it is, for errors.
+    """Return a JSON value as a cell. name: of the value, for errors.
 
     Raises: UsageError: it is not JSON. LimitExceeded: it is longer than 4 MiB.
     """
@@ -76,7 +76,7 @@ def json_cell(value: object, name: str) -> Value:
     except (TypeError, ValueError, RecursionError, BadFormat) as error:
         if isinstance(error, LimitExceeded):
             raise
-        raise UsageError(f"{name}: it is not JSON: {error}") from error
+        raise UsageError(f"{name} is not JSON: {error}") from error
 
 
 def cell_json(value: Value) -> Any:
@@ -90,7 +90,7 @@ def texts_cell(texts: tuple[str, ...] | None) -> Value:
 
 
 def read_texts(cell: Value) -> tuple[str, ...] | None:
-    """Return the texts in a cell, none where it has another shape; None for nothing."""
+    """Return the texts in a cell; None for nil, no texts for a cell of another shape."""
     if cell is None:
         return None
     return tuple(map(str, cell)) if isinstance(cell, Vector) else ()
@@ -98,13 +98,14 @@ def read_texts(cell: Value) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class PrivatePart:
-    """What only this node knows of a live job. Values are cells of JSON.
+    """The part of a live job that stays on this node. Values are cells of JSON.
 
-    input: with its secrets. attempt: 1 at first. stops: attempts that an orderly stop ended.
-    answers: to `ask`, in order. queue: messages that wait. saved: of `checkpoint`. children: the
-    jobs that it invoked, by key. parent: the job that invoked it. depth: of such jobs. deadline_ms:
-    when it ends as TIMEOUT. is_secret: it is sealed on the disk. grants: what the credential of the
-    call was narrowed to.
+    input: with its secrets. attempt: number of the run, from 1. stops: runs that ended with an
+    orderly stop of the venue. answers: to `ask`, in order. queue: messages that wait. saved: the
+    last `checkpoint`. children: ids of the jobs that it invoked, by key. parent: the job that
+    invoked it. depth: of such invocations. deadline_ms: the time at which it ends as TIMEOUT.
+    is_secret: it is sealed on the disk. grants: those that narrow the caller's credential; None: it
+    is not narrowed.
     """
 
     input: Value = None
@@ -141,8 +142,8 @@ class PrivatePart:
 
     @classmethod
     def read(cls, cell: Value) -> Self | None:
-        """Return the private part in a cell; None if there is none."""
-        # The node signs its own slot; one of another shape was written by another version.
+        """Return the private part in a cell; None: it has none."""
+        # Members of another type read as defaults: another version of this package wrote them.
         if not isinstance(cell, Map):
             return None
         children, answers, queue = (cell.get(name) for name in ("children", "answers", "queue"))
@@ -164,26 +165,26 @@ class PrivatePart:
         )
 
     def next_attempt(self) -> PrivatePart:
-        """Return it for the next attempt."""
+        """Return the part for the next attempt."""
         return replace(self, attempt=self.attempt + 1)
 
     def stopped(self) -> PrivatePart:
-        """Return it for a run that an orderly stop of the venue ends."""
+        """Return the part after an orderly stop of the venue ended the run."""
         return replace(self, stops=self.stops + 1)
 
     @property
     def interruptions(self) -> int:
-        """Attempts without those that an orderly stop ended."""
+        """The number of attempts, without those that an orderly stop ended."""
         return self.attempt - self.stops
 
     def answered(self, message: Value) -> PrivatePart:
-        """Return it with one more answer."""
+        """Return the part with one more answer."""
         return replace(self, answers=(*self.answers, message))
 
 
 @dataclass(slots=True)
 class JobBatch:
-    """What one commit writes. None removes an entry of `private`, `schedule` and `requests`."""
+    """The changes of one commit. None removes an entry of `private`, `schedule` or `requests`."""
 
     records: dict[bytes, Map] = field(default_factory=dict)
     private: dict[bytes, Map | None] = field(default_factory=dict)
@@ -192,11 +193,11 @@ class JobBatch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write."""
+        """Whether there are no changes."""
         return not (self.records or self.private or self.schedule or self.requests)
 
     def update(self, newer: JobBatch) -> None:
-        """Add what is newer; the newest version of each job stays."""
+        """Add newer changes; they replace the older ones of the same entries."""
         self.records.update(newer.records)
         self.private.update(newer.private)
         self.schedule.update(newer.schedule)
@@ -204,7 +205,7 @@ class JobBatch:
 
 
 class JobStorage(Protocol):
-    """Where a venue's jobs are. Its methods may wait for the disk."""
+    """The storage of a venue's jobs. Its methods may wait for the disk."""
 
     @property
     def did(self) -> str:
@@ -212,9 +213,9 @@ class JobStorage(Protocol):
         ...
 
     def begin(self) -> None:
-        """Make a durable write, as every write below an owner: it waits for what that waits for.
+        """Make a durable write, which waits for the fence, as every write below an owner.
 
-        What is read afterwards has what peers held of this venue.
+        Reads after it include the data of this venue that peers held.
         Raises: Unfenced, IdentityCloned: the node may not write.
         """
         ...
@@ -224,7 +225,7 @@ class JobStorage(Protocol):
         ...
 
     def job(self, id: bytes) -> Map | None:
-        """Return the durable record of a job, None if there is none or it is hidden."""
+        """Return the durable record of a job; None: there is none, or it is hidden."""
         ...
 
     def jobs(self) -> Index:
@@ -240,11 +241,11 @@ class JobStorage(Protocol):
         ...
 
     def hide(self, id: bytes) -> None:
-        """Stop showing a job; durable when it returns."""
+        """Hide a job; durable when it returns."""
         ...
 
     def is_hidden(self, id: bytes) -> bool:
-        """Return whether a job is not shown."""
+        """Return whether a job is hidden."""
         ...
 
     def register(self, metadata: str) -> bytes:
@@ -252,11 +253,11 @@ class JobStorage(Protocol):
         ...
 
     def keep(self, asset: bytes, metadata: str) -> None:
-        """Keep the metadata of another venue's asset, whose hash has been checked."""
+        """Keep the metadata of another venue's asset; the caller has checked its hash."""
         ...
 
     def metadata(self, asset_id: bytes) -> str | None:
-        """Return the metadata text of an asset, None if it is unknown."""
+        """Return the metadata text of an asset; None: it is unknown."""
         ...
 
 
@@ -273,7 +274,7 @@ class GridJobs:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
-        """did: of the venue, by default that of the key. atomically: makes writes one commit."""
+        """did: of the venue; None: the key's. atomically: makes the writes of a call one commit."""
         self._clock: Final = clock or SystemClock()
         self._atomically: Final = atomically
         owner = key_pair if did is None else did
@@ -281,14 +282,14 @@ class GridJobs:
         self.did: Final = self._venue.did
         self._sealer: Final = PartSealer(key_pair, self.did, entropy or SystemEntropy())
         own = key_pair.public_key
-        # The key was given for this DID, so it may sign for it, also for a `did:web`.
+        # The caller vouches that the key signs for this DID, which may be a `did:web`.
         verifier = DIDVerifier(lambda owner, signer: owner == self.did and signer == own)
         self._meta: Final = root.path(GRID_SECTION, META_KEY)
         context = MergeContext(key_pair=key_pair, verifier=verifier, owner=self.did)
         self._state: Final = SignedCursor(
             root.path(GRID_SECTION, VENUES_KEY, self.did), VENUE, context
         )
-        # The slot is the node's, whose key need not be that of the venue.
+        # The slot belongs to the node, whose key may differ from the venue's.
         identity = root.context.key_pair or key_pair
         slot = SignedCursor(
             root.path(LOCAL_KEY, identity.public_key),
@@ -299,7 +300,7 @@ class GridJobs:
 
     @classmethod
     def of_node(cls, node: Node, clock: Clock | None = None) -> GridJobs:
-        """Return the jobs of the venue of a node's own DID. Raises: NoSigningKey: it has no key."""
+        """Return the jobs of the venue of a node's DID. Raises: NoSigningKey: it has no key."""
         root = node.cursor()
         pair = root.context.key_pair
         if pair is None:
@@ -307,8 +308,8 @@ class GridJobs:
         return cls(root, pair, atomically=node.atomically, clock=clock)
 
     def begin(self) -> None:
-        """Make a durable write, as every write below an owner."""
-        # A new stamp of the register: a write that changes nothing would wait for nothing.
+        """Make a durable write, which waits for the fence."""
+        # It sets a new stamp: a write that changes nothing would not wait.
         self._atomically(lambda: self._slot.update(lambda held: self._register(held, JobBatch())))
 
     def write(self, batch: JobBatch) -> None:
@@ -317,7 +318,7 @@ class GridJobs:
 
     def _write(self, batch: JobBatch) -> None:
         if batch.records:
-            # One put of many, so one path of the tree and one signature.
+            # All records in one put: one pass over the tree, one signature.
             self._state.path(JOBS_KEY).update(lambda jobs: _index(jobs).put_many(batch.records))
         if batch.private or batch.schedule or batch.requests:
             self._slot.update(lambda held: self._register(held, batch))
@@ -346,11 +347,11 @@ class GridJobs:
         return register.put(self.did, own).put(TIMESTAMP, stamp)
 
     def job(self, id: bytes) -> Map | None:
-        """Return the durable record of a job, None if there is none or it is hidden."""
+        """Return the durable record of a job; None: there is none, or it is hidden."""
         return None if self.is_hidden(id) else self._venue.job(id)
 
     def is_hidden(self, id: bytes) -> bool:
-        """Return whether a job is not shown."""
+        """Return whether a job is hidden."""
         return self._venue.is_hidden("jobs", id)
 
     def jobs(self) -> Index:
@@ -378,7 +379,7 @@ class GridJobs:
         return _map(_map(self._slot.get()).get(self.did))
 
     def hide(self, id: bytes) -> None:
-        """Stop showing a job; durable when it returns."""
+        """Hide a job; durable when it returns."""
         self._atomically(lambda: self._venue.hide("jobs", id))
 
     def register(self, metadata: str) -> bytes:
@@ -386,12 +387,12 @@ class GridJobs:
         return self._venue.register(metadata)
 
     def keep(self, asset: bytes, metadata: str) -> None:
-        """Keep the metadata of another venue's asset: in `:meta`, and not as one of this venue."""
+        """Keep the metadata of another venue's asset in `:meta`, outside the venue's own assets."""
         text = make_text(metadata)
         self._atomically(lambda: self._meta.update(lambda meta: _index(meta).put(asset, text)))
 
     def metadata(self, asset_id: bytes) -> str | None:
-        """Return the metadata text of an asset, None if it is unknown."""
+        """Return the metadata text of an asset; None: it is unknown."""
         return self._venue.asset(asset_id)
 
 

@@ -1,6 +1,6 @@
-"""Recovery: what is found when a venue starts, and what happens to a job that is live then.
+"""Recovery: reads the jobs of a venue at its start, and decides what to do with live ones.
 
-The rule is pure.
+`recovery_of` and `settle_check` are pure functions.
 
 Source: docs/design/venue.md "Recovery".
 """
@@ -34,10 +34,10 @@ class RecoveryStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundJob:
-    """A live job at the start.
+    """A live job at the start of its venue.
 
-    attempt: the one that was interrupted. rule: of its operation; None: that cannot run here, and
-    why. is_delegated: another venue has a job for it.
+    attempt: the number of the interrupted run. rule: of its operation; None: it cannot run here.
+    why: the reason for that. is_delegated: a job of another venue runs it.
     """
 
     status: JobStatus
@@ -49,23 +49,23 @@ class FoundJob:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryChoice:
-    """What to do, and the error of a job that fails."""
+    """What to do with a job. reason: the error of a job that fails."""
 
     step: RecoveryStep
     reason: str = ""
 
 
 def recovery_of(found: FoundJob, attempts_max: int) -> RecoveryChoice:
-    """Return what to do with a job that is found at the start."""
+    """Return what to do with a job that was live at the start."""
     if found.status.is_interactive:
         return RecoveryChoice(RecoveryStep.WAIT)
     if found.rule is None:
         return RecoveryChoice(RecoveryStep.FAIL, found.why)
-    # PENDING: the adapter never ran, since STARTED is durable before.
+    # The adapter of a PENDING job with effects never ran: "STARTED durable, then the adapter runs".
     if found.status is JobStatus.PENDING:
         return RecoveryChoice(RecoveryStep.RUN)
-    # "STARTED with `remoteId`: it runs: its adapter follows the job of the other venue". Nothing
-    # runs anew, so attempts do not count: that job may take longer than three lives of this venue.
+    # "STARTED with `remoteId`: it runs: its adapter follows the job of the other venue". Attempts
+    # do not count, as nothing is done twice, and that job may outlast many starts of this venue.
     if found.is_delegated:
         return RecoveryChoice(RecoveryStep.RUN)
     if found.attempt >= attempts_max:
@@ -78,7 +78,7 @@ def recovery_of(found: FoundJob, attempts_max: int) -> RecoveryChoice:
 
 
 def settle_check(outcome: EffectOutcome | None, why: str = "") -> RecoveryChoice:
-    """Return what to do after the adapter was asked. None: it could not tell, and why."""
+    """Return what to do after `Adapter.outcome`. outcome: None: it failed. why: its error."""
     if outcome is None or outcome.known is Known.UNKNOWN:
         return RecoveryChoice(RecoveryStep.FAIL, "outcome unknown" + (f": {why}" if why else ""))
     if outcome.known is Known.NONE:
@@ -90,10 +90,11 @@ def settle_check(outcome: EffectOutcome | None, why: str = "") -> RecoveryChoice
 
 @dataclass(frozen=True, slots=True)
 class FoundVenue:
-    """What is on the disk when a venue starts.
+    """The state on disk when a venue starts.
 
-    jobs: the live ones, each with why it cannot run here, or "". schedule, requests: as kept.
-    ended: drops what has ended elsewhere, since a folder may be older than what its peers held.
+    jobs: the live ones, each with the reason why it cannot run here, or "". schedule, requests: as
+    of `JobStorage`. ended: removes the private parts of jobs that have ended by the records: those
+    may come from peers and be newer than the folder.
     """
 
     jobs: list[tuple[LiveJob, str]]
@@ -103,7 +104,7 @@ class FoundVenue:
 
 
 def found_at_start(storage: JobStorage, catalogue: Catalogue) -> FoundVenue:
-    """Return what is on the disk; the cost is that of the live jobs. It waits for the disk."""
+    """Return the state on disk; it reads only live jobs. It waits for the disk."""
     parts, schedule = storage.private()
     found = FoundVenue([], schedule, storage.requests())
     for id, private in sorted(parts.items()):
@@ -115,7 +116,7 @@ def found_at_start(storage: JobStorage, catalogue: Catalogue) -> FoundVenue:
         found.jobs.append((LiveJob(id, record, private, operation, record), why))
     records = storage.jobs()
     for handle in list(schedule):
-        if records.get(job_of_call(handle)) is not None:  # it has fired
+        if records.get(job_of_call(handle)) is not None:  # the call has become a job
             del schedule[handle]
             found.ended.schedule[handle] = None
     return found
@@ -124,9 +125,9 @@ def found_at_start(storage: JobStorage, catalogue: Catalogue) -> FoundVenue:
 def orphans(
     storage: JobStorage, pages: JobPages, known: frozenset[bytes], before: bytes
 ) -> list[tuple[bytes, Map]]:
-    """Return the jobs that have not ended and of which this node has no private part.
+    """Return the jobs that have not ended and whose private part this node lacks.
 
-    known: the live jobs. before: an id; later ones are not looked at. It waits for the disk.
+    known: ids of the live jobs. before: only older ids are read. It waits for the disk.
     """
     found = []
     for status in [one for one in JobStatus if not one.is_terminal]:

@@ -1,4 +1,4 @@
-"""Repeats: a call that comes again with its id gets the job of the first time.
+"""Repeats: a repeated call with an id gets the job of the first call.
 
 Source: docs/design/venue.md "What is durable when".
 """
@@ -15,23 +15,25 @@ from datalattice.errors import RequestReused, UsageError
 
 _REQUEST_ID_CHARS_MAX: Final = 255
 REQUESTS_MAX: Final = 10_000
-"""Calls that a venue remembers; then the oldest goes."""
+"""Most calls that a venue remembers; a further one drops the oldest."""
 REQUEST_MS: Final = 24 * 3_600_000
-"""How long a call is remembered."""
+"""Time that a call is remembered, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallMark:
-    """A call with an id. key: of caller and id. digest: of what was asked for."""
+    """A call with an id. key: hash of caller and id. digest: hash of reference and input."""
 
     key: bytes
     digest: bytes
 
 
 def mark_of_call(request_id: str, caller: str, reference: str, input: Value) -> CallMark:
-    """Return the mark of a call. Raises: UsageError: the id."""
+    """Return the mark of a call. Raises: UsageError: the id is empty or too long."""
     if not 0 < len(request_id) <= _REQUEST_ID_CHARS_MAX:
-        raise UsageError(f"request_id: 1 to {_REQUEST_ID_CHARS_MAX} characters")
+        raise UsageError(
+            f"request_id: 1 to {_REQUEST_ID_CHARS_MAX} characters, got {len(request_id)}"
+        )
     parts = (caller.encode(), request_id.encode())
     framed = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     asked = Map.of({"op": reference, "input": input})
@@ -45,7 +47,7 @@ class RepeatedCalls:
         self._calls: Final[dict[bytes, tuple[bytes, bytes, int]]] = {}
 
     def load(self, kept: Mapping[bytes, Map]) -> None:
-        """Take over what was kept."""
+        """Add the calls of the storage."""
         found = []
         for key, cell in kept.items():
             id, digest, time_ms = cell.get("id"), cell.get("digest"), cell.get("time")
@@ -55,7 +57,7 @@ class RepeatedCalls:
             self._calls[key] = (id, digest, time_ms)
 
     def find(self, mark: CallMark, now_ms: int) -> bytes | None:
-        """Return the job of an earlier call with this mark, None if there was none.
+        """Return the job of an earlier call with this mark; None: there was none.
 
         Raises: RequestReused: the id came with another call.
         """
@@ -67,13 +69,13 @@ class RepeatedCalls:
         return found[0]
 
     def add(self, mark: CallMark, id: bytes, now_ms: int) -> dict[bytes, Map | None]:
-        """Remember a call; return what the register has to change."""
+        """Remember a call; return the changes for the storage."""
         self._calls.pop(mark.key, None)
         self._calls[mark.key] = (id, mark.digest, now_ms)
         changes: dict[bytes, Map | None] = {
             mark.key: Map.of({"id": id, "digest": mark.digest, "time": now_ms})
         }
-        # Two for each new one: those that are over go sooner than new ones come.
+        # Two old ones for each new one, so that expired calls go faster than new ones come.
         for key, (_, _, time_ms) in list(self._calls.items())[:2]:
             if len(self._calls) > REQUESTS_MAX or time_ms + REQUEST_MS < now_ms:
                 del self._calls[key]

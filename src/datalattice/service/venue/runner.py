@@ -1,8 +1,8 @@
 """Runner: the jobs of one venue, from the call to the end.
 
-What is answered is durable: a job is durably PENDING before its id is known, durably STARTED before
-an adapter with effects runs, and a result is durable before it is shown. The runner belongs to one
-event loop; it takes time from a clock and from the loop, so that tests have their own.
+Every answer is durable: a job is durably PENDING before its caller gets the id, durably STARTED
+before an adapter with effects runs, and its result is durable before readers get it. The runner
+belongs to one event loop; time comes from a clock and the loop, which tests replace.
 
 Source: docs/design/venue.md.
 """
@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from datalattice.cells import Map, Value
 from datalattice.clock import Clock, SystemClock, present_ms
@@ -64,11 +64,6 @@ from datalattice.service.venue.transitions import JobEvent, JobStatus, step
 CANCELLED_TEXT: Final = "cancelled by its caller"
 
 
-async def in_thread(call: Callable[[], Any]) -> Any:
-    """Do what waits for the disk in a thread."""
-    return await asyncio.to_thread(call)
-
-
 class VenueRunner:
     """Runs the jobs of a venue."""
 
@@ -80,13 +75,10 @@ class VenueRunner:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         limits: VenueLimits = VENUE_LIMITS,
-        off_loop: OffLoop = in_thread,
+        off_loop: OffLoop = asyncio.to_thread,
         definitions: Definitions | None = None,
     ) -> None:
-        """off_loop: does what waits for the disk; by default in a thread.
-
-        definitions: of other venues, for operations that their references name.
-        """
+        """off_loop: runs calls that wait for the disk. definitions: of other venues; None: none."""
         self.did: Final = storage.did
         self._storage: Final = storage
         self._clock: Final = clock or SystemClock()
@@ -106,15 +98,15 @@ class VenueRunner:
         self._gate: Final = CallGate()
         self._begun = b""
 
-    # --- begin and end ----------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Publish the operations, and go on with the jobs and the schedule of before.
+        """Publish the operations, recover the live jobs and resume the schedule.
 
-        If it fails nothing has begun, and it may be tried again.
+        If it fails, nothing has started and it may be called again.
         Raises: Unfenced, IdentityCloned, StoreError: the node may not write, or cannot.
         """
-        # "Recovery runs after the fence": behind this write, what is read has what peers held.
+        # "Recovery runs after the fence": reads after this write include what peers held.
         await self._off_loop(self._storage.begin)
         await self._off_loop(lambda: self._catalogue.publish(self._storage.register))
         look = partial(found_at_start, self._storage, self._catalogue)
@@ -133,17 +125,17 @@ class VenueRunner:
         self._scheduler.begin(found.schedule)
 
     async def begun(self) -> None:
-        """Return when calls are taken. Raises: Draining, Unfenced, ...: why they are not."""
+        """Return when calls are accepted. Raises: as `CallGate.passed`."""
         await self._gate.passed()
 
     async def start_when_allowed(self) -> None:
-        """As `start`, tried again while the node may not write; reads are answered meanwhile."""
+        """Call `start` until it succeeds; reads are answered meanwhile."""
         await self._gate.open_with(self.start)
 
     async def close(self, drain_s: float = 10.0) -> None:
-        """Refuse new calls, give running jobs time, and stop.
+        """Refuse new calls, wait `drain_s` seconds for running jobs, and stop.
 
-        A job that still runs is found at the next start, and goes on by its rule.
+        Jobs that still run are recovered at the next start, by the rules of their operations.
         """
         self._gate.close()
         self._scheduler.end()
@@ -157,7 +149,7 @@ class VenueRunner:
         self._jobs.is_open = False
         for job in self._jobs.live.values():
             if job.run is not None and job.status is JobStatus.STARTED:
-                # Whoever stops a venue in order means no harm to its jobs.
+                # An orderly stop does not count among the `attempts` of a job.
                 self._jobs.save(job, job.private.stopped())
             self._jobs.stop(job)
         for task in list(self._jobs.tasks):
@@ -168,18 +160,18 @@ class VenueRunner:
         self._jobs.committer.stop()
 
     async def _fail_orphans(self) -> None:
-        """End live jobs of this venue of which this node has no private part: they cannot run."""
+        """Fail live jobs whose private part this node lacks: they cannot run."""
         known = frozenset(self._jobs.live)
         look = partial(orphans, self._storage, self._pages, known, self._begun)
         for id, record in await self._off_loop(look):
-            if id in self._jobs.live:  # a scheduled call whose time came meanwhile
+            if id in self._jobs.live:  # a scheduled call that became a job meanwhile
                 continue
             after = step(record, JobEvent.FAIL, present_ms(self._clock), {"error": ORPHAN_TEXT})
             if isinstance(after, Map):
                 self._jobs.committer.put(JobBatch(records={id: after}))
 
     def _recover(self, job: LiveJob, why: str) -> None:
-        """Go on with a job that was found at the start, by its rule."""
+        """Recover a job that was live at the start. why: the reason why it cannot run here."""
         rule = None if job.operation is None else job.operation.rule
         decided = recovery_of(
             FoundJob(
@@ -199,18 +191,18 @@ class VenueRunner:
         elif decided.step is RecoveryStep.RUN:
             started = None
             if job.status is JobStatus.STARTED:
-                # Durable before it runs: attempts are counted across crashes.
+                # Durable before it runs, so that attempts are counted across crashes.
                 started = self._jobs.save(job, job.private.next_attempt())
             self._jobs.begin(job, started)
 
     async def _check_outcome(self, job: LiveJob) -> None:
-        """Ask the adapter what came of a job, and end it or run it."""
+        """Ask the adapter for the outcome of a job, and end it or run it."""
         assert job.operation is not None
         run = JobRun(self._jobs, job)
         outcome, why = None, ""
         try:
             outcome = await job.operation.adapter.outcome(run.effect_key())
-        except Exception as error:  # noqa: BLE001 - an adapter may raise anything: not known
+        except Exception as error:  # noqa: BLE001 - an adapter may raise anything: unknown
             why = error_text(error)
         decided = settle_check(outcome, why)
         if not job.status.is_active:
@@ -235,12 +227,13 @@ class VenueRunner:
         timeout_ms: int | None = None,
         request_id: str | None = None,
     ) -> Map:
-        """Begin a job; return its record, which is durable.
+        """Start a job; return its durable record.
 
-        timeout_ms: after which the job ends as TIMEOUT. request_id: if the caller has made this
-        call with this id within 24 hours, the job of then is returned, and none is begun.
-        Raises: UsageError, NoSuchPath: the reference or the input is refused. Backpressure: too
-                many jobs are live. Draining, Unavailable: the venue ends, or cannot write.
+        timeout_ms: time until the job ends as TIMEOUT. request_id: if the caller has made this call
+        with this id within 24 hours, return its job and start none.
+        Raises: UsageError, NoSuchPath: the reference or the input is refused. RequestReused: the id
+                came with another call. Backpressure: too many jobs are live. Draining, Unavailable:
+                the venue ends, or cannot write.
         """
         if timeout_ms is not None and timeout_ms < 1:
             raise UsageError(f"timeout_ms: 1 or more, got {timeout_ms}")
@@ -255,20 +248,20 @@ class VenueRunner:
         private = PrivatePart(deadline_ms=deadline, grants=caller.grants)
         job, batch = self._jobs.new_job(operation, input, caller.did, private)
         if mark is not None:
-            # In the commit of the job: no moment has one without the other.
+            # In the commit of the job, so that both are durable or neither is.
             batch.requests |= self._repeats.add(mark, job.id, present_ms(self._clock))
         await self._jobs.accept(job, batch)
         return _shown(job)
 
     async def _accepted(self, id: bytes, caller: JobCaller) -> Map:
-        """Return the record of a job that an earlier call made, perhaps a moment ago."""
+        """Return the record of a job that an earlier call made, when it is durable."""
         job = self._jobs.live.get(id)
         if job is not None and job.accepted is not None:
             await durably(job.accepted)
         return await self.get(id, caller)
 
     async def wait(self, id: bytes, caller: JobCaller, limit_s: float) -> Map:
-        """Return the record when the job has ended, or as it is after `limit_s` seconds."""
+        """Return the record when the job has ended, after `limit_s` seconds at the latest."""
         job = self._jobs.live.get(id)
         if job is not None:
             check_sees(job.record, caller)
@@ -296,7 +289,7 @@ class VenueRunner:
     ) -> list[bytes]:
         """Return the ids of the caller's jobs, newest first; an operator sees all.
 
-        before: the last id of the page before. Raises: UsageError, LimitExceeded: `count`.
+        before: the last id of the previous page. Raises: UsageError, LimitExceeded: `count`.
         """
         mine = None if caller.sees_all else caller.did
         page = partial(self._pages.page, mine, status, before, count)
@@ -304,20 +297,20 @@ class VenueRunner:
         return found
 
     async def is_delegated(self, caller: str, venue: str, remote_id: str) -> bool:
-        """Return whether a job of a caller here has had this job made at another venue."""
+        """Return whether a job of a caller here runs, or ran, as this job of another venue."""
         found: bool = await self._off_loop(
             partial(self._pages.is_delegated, caller, venue, remote_id)
         )
         return found
 
     async def cancel(self, id: bytes, caller: JobCaller) -> Map:
-        """End a job that is live as CANCELLED; return the durable record, of an ended one, too."""
+        """End a live job as CANCELLED; return the durable record of the ended job."""
         job = await self._mine(id, caller)
         if job is None or job.status.is_terminal:
             if job is not None:
                 await job.done.wait()
             return await self.get(id, caller)
-        await durably(self._jobs.apply(job, JobEvent.CANCEL, {"error": "cancelled by its caller"}))
+        await durably(self._jobs.apply(job, JobEvent.CANCEL, {"error": CANCELLED_TEXT}))
         return _shown(job)
 
     async def pause(self, id: bytes, caller: JobCaller) -> Map:
@@ -332,7 +325,7 @@ class VenueRunner:
         """Run a paused job again, with its input. Raises: Conflict: it is not paused."""
         job = await self._mine_live(id, caller)
         if job.operation is None:
-            raise Conflict(f"job {id.hex()} cannot run here: its operation is not known")
+            raise Conflict(f"job {id.hex()} cannot run here: its operation is unknown")
         await durably(self._jobs.apply(job, JobEvent.RESUME))
         self._jobs.begin_again(job)
         return _shown(job)
@@ -340,7 +333,7 @@ class VenueRunner:
     async def message(
         self, id: bytes, message: Json, caller: JobCaller, *, request_id: str | None = None
     ) -> int:
-        """Give a job a message; return how many wait for it, which is durable.
+        """Send a job a message; return the number of messages that wait for it, durably.
 
         request_id: as that of `invoke`.
         Raises: Conflict: the job has ended. Backpressure: 100 messages wait for it.
@@ -350,14 +343,15 @@ class VenueRunner:
         if request_id is not None:
             mark = mark_of_call(request_id, caller.did, f"message {id.hex()}", cell)
             if self._repeats.find(mark, present_ms(self._clock)) is not None:
-                await durably(self._jobs.committer.put(JobBatch()))  # with the first one, or later
+                # The next commit is not before that of the first call.
+                await durably(self._jobs.committer.put(JobBatch()))
                 return 0 if job is None else len(job.private.queue)
         job = still_live(id, job)
         is_answer = job.status in (JobStatus.INPUT_REQUIRED, JobStatus.AUTH_REQUIRED)
         if not is_answer and len(job.private.queue) >= self._limits.queued:
             raise Backpressure(f"{self._limits.queued} messages wait for job {id.hex()}")
         if mark is not None:
-            # In the commit of the message, which is put before anything else happens.
+            # In the commit of the message: no other task runs between this put and that one.
             changes = self._repeats.add(mark, id, present_ms(self._clock))
             self._jobs.committer.put(JobBatch(requests=changes))
         if is_answer:
@@ -376,15 +370,15 @@ class VenueRunner:
         if run is not None and run.answer is not None and not run.answer.done():
             run.answer.set_result(cell_json(message))
         elif run is None:
-            self._jobs.begin_again(job)  # after a restart: the answer is there when it asks
+            self._jobs.begin_again(job)  # after a restart: `ask` finds the answer
 
     async def delete(self, id: bytes, caller: JobCaller) -> None:
-        """Cancel a job if it is live, and stop showing it here."""
+        """Cancel a job if it is live, and hide it on this node."""
         await self.cancel(id, caller)
         await self._off_loop(lambda: self._storage.hide(id))
 
     def watch(self, id: bytes, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` after each durable change of a live job; return what ends this."""
+        """Call `wake` after each durable change of a live job; return the function that ends it."""
         job = self._jobs.live.get(id)
         if job is None:
             return lambda: None
@@ -392,22 +386,22 @@ class VenueRunner:
         return lambda: job.wakes.discard(wake)
 
     def operations(self) -> dict[str, tuple[bytes, VenueOperation]]:
-        """Return asset id and operation of the catalogue by reference, in order."""
+        """Return asset id and operation by path of the catalogue, in the order of paths."""
         return self._catalogue.operations()
 
     @property
     def callers(self) -> int:
-        """How many callers have live jobs."""
+        """The number of callers with live jobs."""
         return self._jobs.callers
 
     @property
     def failure(self) -> str:
-        """Why nothing can be written at present, or ""."""
+        """Why the last commit failed; "" after a success."""
         return self._jobs.committer.failure
 
     @property
     def late_results(self) -> int:
-        """Results that came after their job had ended or paused, and were dropped."""
+        """Number of results that were dropped, as their job had ended or paused."""
         return self._jobs.late_results
 
     # --- the schedule -----------------------------------------------------------------------------
@@ -422,9 +416,9 @@ class VenueRunner:
         after_ms: int | None = None,
         request_id: str | None = None,
     ) -> bytes:
-        """Have a job begin at a time; return the handle of the call, which is durable.
+        """Schedule a job; return the handle of the call, which is durable.
 
-        after_ms: from now, in the place of `time_ms`. request_id: as that of `invoke`.
+        time_ms: Unix milliseconds, or after_ms: from now. request_id: as that of `invoke`.
         Raises: as `invoke`. Backpressure: too many calls wait.
         """
         operation = await self._resolved(reference)
@@ -433,12 +427,12 @@ class VenueRunner:
         )
 
     async def unschedule(self, handle: bytes, caller: JobCaller) -> None:
-        """Drop a call that waits. Raises: NoSuchPath: it does not wait, or is another caller's."""
+        """Cancel a scheduled call. Raises: NoSuchPath: the caller has none with this handle."""
         await self._gate.passed()
         await self._scheduler.remove(handle, caller)
 
     async def scheduled(self, caller: JobCaller) -> dict[bytes, ScheduledCall]:
-        """Return the caller's calls that wait, by handle, the next one first."""
+        """Return the caller's scheduled calls by handle, the next one first."""
         await self._gate.passed()
         return self._scheduler.waiting(caller)
 
@@ -457,7 +451,7 @@ class VenueRunner:
     async def _mine(self, id: bytes, caller: JobCaller) -> LiveJob | None:
         """Return a live job that the caller may change; None: it has ended."""
         await self._gate.passed()
-        check_sees(await self.get(id, caller), caller)
+        await self.get(id, caller)  # raises if the job is absent or another caller's
         return self._jobs.live.get(id)
 
     async def _mine_live(self, id: bytes, caller: JobCaller) -> LiveJob:
@@ -465,5 +459,5 @@ class VenueRunner:
 
 
 def _shown(job: LiveJob) -> Map:
-    assert job.shown is not None, "durable"
+    assert job.shown is not None, "the job is durable"
     return job.shown

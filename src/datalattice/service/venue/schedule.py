@@ -1,6 +1,6 @@
 """Schedule: calls that wait for their time, the next one first.
 
-The truth is in the private register of the venue; this is its order in memory.
+The durable calls are in the private register of the venue; this is their order in memory.
 
 Source: docs/design/venue.md "Schedule".
 """
@@ -29,9 +29,9 @@ _RANDOM_BYTES: Final = 8
 class ScheduledCall:
     """A call that waits.
 
-    asset: of the operation. reference: as it was given, "" if by id. input: a cell of JSON.
-    owner: the DID whose job it becomes. time_ms: Unix time. is_secret: it is sealed on the disk.
-    grants: what the credential of the call was narrowed to.
+    asset: of the operation. reference: if it was a name, "" for an id. input: a cell of JSON.
+    owner: the DID of the caller. time_ms: Unix time. is_secret: it is sealed on the disk. grants:
+    those that narrow the caller's credential; None: it is not narrowed.
     """
 
     asset: bytes
@@ -76,9 +76,9 @@ def _read(cell: Map) -> ScheduledCall | None:
 def job_of_call(handle: bytes) -> bytes:
     """Return the id of the job that a scheduled call becomes.
 
-    It is known before, so a restored folder sees from the records whether a call has fired.
+    It follows from the handle, so the records of a restored folder show which calls became jobs.
     """
-    # 6 bytes of milliseconds, 2 of a counter, 8 of chance, as every job id.
+    # As every job id: 6 bytes of milliseconds, 2 of a counter, 8 random ones.
     return handle[2:_TIME_BYTES] + b"\0\0" + handle[_TIME_BYTES:]
 
 
@@ -88,10 +88,10 @@ def time_of_call(handle: bytes) -> int:
 
 
 class Schedule:
-    """The calls of one venue."""
+    """The scheduled calls of one venue, in order."""
 
     def __init__(self, clock: Clock, entropy: Entropy, most: int, most_of_one: int) -> None:
-        """most, most_of_one: calls that wait, of all callers and of one."""
+        """most, most_of_one: most calls that wait, of all callers and of one."""
         self._clock: Final = clock
         self._entropy: Final = entropy
         self._most: Final = most
@@ -101,23 +101,22 @@ class Schedule:
         self._order: list[bytes] = []
 
     def load(self, events: Mapping[bytes, Map]) -> None:
-        """Take over what was kept."""
+        """Add the calls of the storage."""
         found = {handle: call for handle, cell in events.items() if (call := _read(cell))}
         self._calls.update(found)
         self._order = sorted(self._calls)
         self._counts.update(call.owner for call in found.values())
 
     def add(self, call: ScheduledCall) -> bytes:
-        """Add a call; return its handle: 8 bytes of its time, 8 of chance.
+        """Add a call; return its handle: 8 bytes of its time, 8 random ones. A past time means now.
 
-        A time that is over means now.
-        Raises: UsageError: the time. Backpressure: too many calls wait.
+        Raises: UsageError: the time is out of range. Backpressure: too many calls wait.
         """
         if not 0 <= call.time_ms <= JOB_TIME_MAX:
             raise UsageError(
                 f"time: Unix milliseconds from 0 to {JOB_TIME_MAX}, got {call.time_ms}"
             )
-        # A caller has fewer than the venue, so that one cannot take the place of all others.
+        # The bound of one caller is lower than that of all, so that others find room.
         if self._counts[call.owner] >= self._most_of_one:
             raise Backpressure(
                 f"{self._most_of_one} calls of {call.owner} wait for their time; cancel some"
@@ -133,11 +132,11 @@ class Schedule:
         return handle
 
     def get(self, handle: bytes) -> ScheduledCall | None:
-        """Return a call that waits, or None."""
+        """Return a call, or None."""
         return self._calls.get(handle)
 
     def remove(self, handle: bytes) -> None:
-        """Drop a call that waits."""
+        """Remove a call."""
         self._order.remove(handle)
         self._drop(handle)
 
@@ -147,7 +146,7 @@ class Schedule:
             yield handle, self._calls[handle]
 
     def delay_ms(self) -> int | None:
-        """Return the time until the next call, None if none waits."""
+        """Return the time until the next call; None: there is none."""
         if not self._order:
             return None
         return max(0, self._calls[self._order[0]].time_ms - self._clock.now_ms())

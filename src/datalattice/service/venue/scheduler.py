@@ -34,7 +34,7 @@ from datalattice.service.venue.transitions import JobEvent, step
 
 
 class Scheduler:
-    """The scheduled calls of a venue, and the alarm of the next one."""
+    """The scheduled calls of a venue, and the timer of the next one."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Scheduler:
         self._has_begun = False
 
     def begin(self, calls: Mapping[bytes, Map]) -> None:
-        """Take over the calls that were kept; those that are due begin at once, in order."""
+        """Add the calls of the storage; those that are due become jobs at once, in order."""
         self._has_begun = True
         self._calls.load(calls)
         self._set_alarm()
 
     def end(self) -> None:
-        """Begin no more calls."""
+        """Stop the timer: no further call becomes a job."""
         self._has_begun = False
         if self._alarm is not None:
             self._alarm.cancel()
@@ -80,14 +80,15 @@ class Scheduler:
         operation.check(input)
         cell, now_ms, batch = json_cell(input, "input"), present_ms(self._clock), JobBatch()
         if (time_ms is None) == (after_ms is None):
-            raise UsageError("time_ms or after_ms: one of them says when")
+            raise UsageError("give either time_ms or after_ms")
         mark = None
         if request_id is not None:
             asked = f"schedule {time_ms} {after_ms} {reference}"
             mark = mark_of_call(request_id, caller.did, asked, cell)
             known = self._repeats.find(mark, now_ms)
             if known is not None:
-                await durably(self._jobs.committer.put(batch))  # with the first one, or later
+                # The next commit is not before that of the first call.
+                await durably(self._jobs.committer.put(batch))
                 return known
         when_ms = now_ms + (after_ms or 0) if time_ms is None else time_ms
         is_secret = bool(operation.secret_inputs)
@@ -103,7 +104,7 @@ class Scheduler:
         return handle
 
     async def remove(self, handle: bytes, caller: JobCaller) -> None:
-        """Drop a call that waits. Raises: NoSuchPath: it does not wait, or is another caller's."""
+        """Cancel a call. Raises: NoSuchPath: the caller has none with this handle."""
         call = self._calls.get(handle)
         # "Others only by the owner."
         if call is None or not (caller.sees_all or call.owner == caller.did):
@@ -112,7 +113,7 @@ class Scheduler:
         await durably(self._jobs.committer.put(JobBatch(schedule={handle: None})))
 
     def waiting(self, caller: JobCaller) -> dict[bytes, ScheduledCall]:
-        """Return the caller's calls that wait, by handle, the next one first."""
+        """Return the caller's calls by handle, the next one first."""
         return {
             handle: call
             for handle, call in self._calls.waiting()
@@ -120,7 +121,7 @@ class Scheduler:
         }
 
     def _set_alarm(self) -> None:
-        """Wake at the time of the next call."""
+        """Set the timer to the time of the next call."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -132,9 +133,9 @@ class Scheduler:
             )
 
     async def _fire_due(self) -> None:
-        """Begin the jobs of the calls whose time has come."""
+        """Start the jobs of the calls whose time has come."""
         for handle, call in self._calls.take_due():
-            # Removed and made in one commit: at most once, and no call is lost.
+            # One commit removes the call and makes the job: "at most once", and no call is lost.
             gone = JobBatch(schedule={handle: None})
             try:
                 operation = replace(await self._of_asset(call.asset), given=call.reference)
@@ -145,7 +146,7 @@ class Scheduler:
                     PrivatePart(grants=call.grants),
                     job_of_call(handle),
                 )
-            except Exception as error:  # noqa: BLE001 - the caller finds it in the job
+            except Exception as error:  # noqa: BLE001 - the caller reads it in the job
                 batch = self._rejected(handle, call, error_text(error))
                 batch.update(gone)
                 self._jobs.committer.put(batch)
@@ -155,9 +156,9 @@ class Scheduler:
         self._set_alarm()
 
     def _rejected(self, handle: bytes, call: ScheduledCall, why: str) -> JobBatch:
-        """Return a job that ended before it began: its caller finds the reason."""
+        """Return the batch of a job that was REJECTED, with the reason for its caller."""
         id = job_of_call(handle)
-        # Its secrets are not known without the operation: nothing of the input is shown.
+        # The operation, which names the secrets, is unknown: the whole input is hidden.
         record = self._jobs.first_record(id, call.asset, call.reference, "", HIDDEN, call.owner)
         after = step(record, JobEvent.REJECT, present_ms(self._clock), {"error": why})
         assert isinstance(after, Map)

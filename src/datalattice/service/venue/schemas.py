@@ -1,7 +1,7 @@
-"""Schemas: the input of a strict operation fits its JSON Schema before there is a job.
+"""Schemas: checks the input of a strict operation against its JSON Schema before a job is made.
 
-The schema comes with the asset, from any caller: it is measured before it is used, nothing that it
-names is fetched, and its patterns are matched in linear time.
+The schema comes with the asset, from any caller: it is measured before it is used, references to
+other documents are refused, and patterns are matched in linear time.
 
 Source: COG-7 "Operations"; docs/design/venue.md "Input schemas".
 """
@@ -19,29 +19,29 @@ from datalattice.service.venue.adapter import Json
 _log = logging.getLogger(__name__)
 
 SCHEMA_BYTES_MAX: Final = 64 * 1024
-"""Longest schema, as JSON text."""
+"""Longest schema, in characters of JSON text."""
 
 SCHEMA_DEPTH_MAX: Final = 64
-"""Deepest nesting of a schema, with what its `$ref`s name in their place."""
+"""Deepest nesting of a schema, with its `$ref`s replaced by what they name."""
 
 SCHEMA_SIZE_MAX: Final = 10_000
-"""Values in a schema, with what its `$ref`s name in their place."""
+"""Most values in a schema, with its `$ref`s replaced by what they name."""
 
 CHECK_WORK_MAX: Final = 5_000_000
-"""Size of the schema times that of the input: about a second."""
+"""Greatest product of the sizes of schema and input: about a second of work."""
 
 CHARS_A_VALUE: Final = 16
-"""So many characters of a text count as one value more."""
+"""Number of characters of a text that count as one value."""
 
 TEXT_CHARS_MAX: Final = 300
-"""Longest text of the library in an error."""
+"""Longest text of the library in an error, in characters."""
 
 COMPILED_MAX: Final = 256
-"""Schemas that are kept ready."""
+"""Most compiled schemas that are kept."""
 
 _PATTERN_BYTES: Final = 1 << 20  # of the automaton of one pattern
-_INSTALL = 'its input is checked by a schema, which needs: pip install "datalattice[venue]"'
-# These look names up beyond the schema's own text, or depend on the path of the evaluation.
+_INSTALL = 'to check its input by a schema, run: pip install "datalattice[venue]"'
+# The meaning of these depends on the path of the evaluation, so their work cannot be measured.
 _REFUSED: Final = ("$dynamicRef", "$recursiveRef")
 
 
@@ -50,19 +50,19 @@ class _Validator(Protocol):
 
 
 class InputSchemas:
-    """The schemas of a catalogue's operations, made ready once. It belongs to one thread."""
+    """The compiled schemas of a catalogue's operations. It belongs to one thread."""
 
     def __init__(self) -> None:
         self._ready: Final[dict[bytes, tuple[_Validator, int]]] = {}
         self._warned: Final[dict[bytes, None]] = {}
 
     def check(self, asset: bytes, operation: Mapping[str, Json], input: Json) -> None:
-        """Refuse an input that does not fit; one of an operation that is not strict is logged.
+        """Check an input; if the operation is not strict, log a refusal instead of raising it.
 
         operation: the member `operation` of the asset's metadata.
-        Raises: UsageError: the path and what is accepted there, or what the schema lacks.
-                LimitExceeded: schema or input are too large. UnsupportedOperation: the library that
-                checks is not installed.
+        Raises: UsageError: the input, with the path and what is accepted there, or the schema.
+                LimitExceeded: schema or input are too large. UnsupportedOperation: the library of
+                schemas is not installed.
         """
         schema = operation.get("input")
         if schema is None:
@@ -75,7 +75,7 @@ class InputSchemas:
             try:
                 self._check(asset, schema, input)
             except UnsupportedOperation:
-                return  # without the library only strict operations are refused
+                return  # without the library, only strict operations are refused
             except (LimitExceeded, UsageError) as error:
                 _log.warning("operation %s, which is not strict: %s", asset.hex(), error)
                 _keep(self._warned, asset, None)
@@ -86,13 +86,13 @@ class InputSchemas:
         validator, size = self._ready[asset]
         if _size(input, CHECK_WORK_MAX // size) * size > CHECK_WORK_MAX:
             raise LimitExceeded(
-                f"input: it is too large to be checked by the operation's schema, whose {size} "
-                f"values times those of the input are at most {CHECK_WORK_MAX}"
+                f"input: too large to be checked: the {size} values of the schema times those of "
+                f"the input may be at most {CHECK_WORK_MAX}"
             )
         try:
             error = next(iter(validator.iter_errors(input)), None)
         except ValueError as deep:  # "Recursion limit reached"
-            raise UsageError(f"input: it cannot be checked by the schema: {deep}") from deep
+            raise UsageError(f"input: the schema cannot check it: {deep}") from deep
         if error is not None:
             raise UsageError(
                 f"{_path_text(error.instance_path)}: {error.message:.{TEXT_CHARS_MAX}}"
@@ -112,16 +112,16 @@ def _compiled(schema: Json) -> _Validator:
         raise UnsupportedOperation(_INSTALL) from None
 
     def refuse(uri: str) -> NoReturn:
-        raise ValueError(f"{uri} is not looked up")
+        raise ValueError(f"{uri} is outside of the schema, and nothing is fetched")
 
     _expanded_size(schema)
     if not isinstance(schema, bool | dict):
-        raise UsageError(_unusable("it is neither an object nor a boolean"))
+        raise UsageError(_unusable("a schema is an object or a boolean"))
     patterns = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES)
     try:
         made: _Validator = jsonschema_rs.validator_for(
             schema,
-            # Errors name what is accepted, not what was given: it may be a secret.
+            # Errors say what is accepted without the given value, which may be a secret.
             mask="the value",
             pattern_options=patterns,
             retriever=refuse,
@@ -133,15 +133,15 @@ def _compiled(schema: Json) -> _Validator:
 
 
 def _expanded_size(schema: Json) -> int:
-    """Return the number of values of a schema, with what its `$ref`s name in their place.
+    """Return the number of values of a schema, with its `$ref`s replaced by what they name.
 
-    So many steps at most does one value of an input take.
-    Raises: UsageError: it cannot be used, or refers to itself or to something else. LimitExceeded.
+    It is an upper bound for the steps of checking one value of an input.
+    Raises: UsageError: a part is not accepted, or a `$ref` is to itself or outside. LimitExceeded.
     """
     text = json.dumps(schema)
     if len(text) > SCHEMA_BYTES_MAX:
         raise LimitExceeded(
-            _unusable(f"it has {len(text)} bytes as JSON, {SCHEMA_BYTES_MAX} at most")
+            _unusable(f"it has at most {SCHEMA_BYTES_MAX} characters of JSON, got {len(text)}")
         )
     size = 0
     waiting: list[tuple[Json, int, frozenset[str]]] = [(schema, 1, frozenset())]
@@ -155,7 +155,7 @@ def _expanded_size(schema: Json) -> int:
         if isinstance(value, dict):
             for name, part in value.items():
                 if name in _REFUSED or (name == "$id" and depth > 1):
-                    raise UsageError(_unusable(f"{name!r} is not accepted here"))
+                    raise UsageError(_unusable(f"{name!r} is not supported here"))
                 if name == "$ref" and isinstance(part, str):
                     # "Not around in a circle; nothing is fetched" (docs/design/venue.md).
                     if part in inside:
@@ -169,10 +169,12 @@ def _expanded_size(schema: Json) -> int:
 
 
 def _named(schema: Json, reference: str) -> Json:
-    """Return what a reference within a schema names."""
+    """Return the part of a schema that a reference names."""
     if reference != "#" and not reference.startswith("#/"):
         raise UsageError(
-            _unusable(f"`$ref` names a part of the schema, as '#/$defs/...', got {reference!r:.80}")
+            _unusable(
+                f"`$ref` names a part of the schema, such as '#/$defs/...', got {reference!r:.80}"
+            )
         )
     found = schema
     for step in reference.split("/")[1:]:
@@ -184,12 +186,12 @@ def _named(schema: Json, reference: str) -> Json:
         ):
             found = found[int(name)]
         else:
-            raise UsageError(_unusable(f"there is no {reference!r:.80}"))
+            raise UsageError(_unusable(f"it has no part {reference!r:.80}"))
     return found
 
 
 def _size(value: Json, most: int) -> int:
-    """Return the size of an input; what is over `most` need not be counted."""
+    """Return the size of an input, or any number above `most` if it is larger than that."""
     size = 0
     waiting = [value]
     while waiting and size <= most:
@@ -207,7 +209,7 @@ def _size(value: Json, most: int) -> int:
 
 
 def _path_text(steps: Iterable[str | int]) -> str:
-    """Return a path as it is written: `input.rows[3].name`."""
+    """Return a path as text: `input.rows[3].name`."""
     parts = (f"[{step}]" if isinstance(step, int) else f".{step:.80}" for step in steps)
     return "input" + "".join(parts)
 

@@ -1,7 +1,7 @@
-"""Sealing: private parts with secrets are encrypted with a key that only the venue can make.
+"""Sealing: encrypts private parts with secrets with a key that only the venue can derive.
 
-The key follows from the venue's own; nonce and text stand in the place of the part. Each is bound
-to its venue and its entry, so one that is moved to another entry does not open.
+Nonce and ciphertext replace the part. Each is bound to its venue and its entry: moved to another
+entry, it does not open.
 
 Source: docs/design/venue.md "Secrets".
 """
@@ -18,7 +18,7 @@ from datalattice.crypto import Entropy, KeyPair
 
 SEALED: Final = "sealed"
 SECRET: Final = "secret"  # noqa: S105 - a name
-"""Member of a part that asks for it."""
+"""The member of a part that is true if the part is to be sealed."""
 
 _KEY_CONTEXT: Final = b"datalattice 2026 venue secrets"
 _BYTES_MAX: Final = 1 << 31
@@ -28,13 +28,13 @@ class PartSealer:
     """Seals and opens parts of one venue."""
 
     def __init__(self, key_pair: KeyPair, did: str, entropy: Entropy) -> None:
-        # A keyed hash of the key's own: it serves nothing else.
+        # A key derived for this purpose alone.
         self._box: Final = Aead(key_pair.seal(_KEY_CONTEXT + did.encode()))
         self._did: Final = did.encode()
         self._entropy: Final = entropy
 
     def sealed(self, entry: bytes, part: Map) -> Map:
-        """Return a part as it may be on the disk. entry: the key under which it is there."""
+        """Return a part in its form on disk. entry: the key of its entry."""
         if part.get(SECRET) is not True:
             return part
         # "A secret input is sealed with a key derived from the venue key".
@@ -43,7 +43,7 @@ class PartSealer:
         return Map.of({SEALED: bytes(self._box.encrypt(text, self._did + entry, nonce))})
 
     def opened(self, entry: bytes, part: Value) -> Value:
-        """Return a part as it was; None: it is sealed, and not with this key or for this entry."""
+        """Return the original of a part; None: it was sealed with another key or entry."""
         text = part.get(SEALED) if isinstance(part, Map) else None
         if not isinstance(text, bytes):
             return part

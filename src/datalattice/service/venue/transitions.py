@@ -1,7 +1,7 @@
-"""Transitions: which change of a job's status is allowed, as data.
+"""Transitions: the table of the allowed changes of a job's status.
 
-An event leads from some statuses to one. `step` is pure: a record and an event give the next
-record, or the reason why there is none.
+An event leads from some statuses to one. `step` is a pure function: of a record and an event it
+returns the next record, or the reason why the event is refused.
 
 Source: COG-8 "Jobs"; docs/design/venue.md "Statuses".
 """
@@ -34,7 +34,7 @@ class JobStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended: its record never changes."""
+        """Whether the job has ended; its record no longer changes."""
         return self in TERMINAL
 
     @property
@@ -61,11 +61,11 @@ TRANSITIONS: Final[Mapping[JobStatus, frozenset[JobStatus]]] = {
     _S.AUTH_REQUIRED: _ENDINGS | {_S.STARTED, _S.PAUSED},
     **{status: frozenset[JobStatus]() for status in JobStatus if status.is_terminal},
 }
-"""To which other statuses each status may change."""
+"""The statuses to which each status may change."""
 
 
 class JobEvent(StrEnum):
-    """What happens to a job."""
+    """An event in the life of a job."""
 
     START = "start"
     PROGRESS = "progress"
@@ -83,10 +83,10 @@ class JobEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventRule:
-    """Where an event leads.
+    """The effect of an event.
 
-    to: a status, None: the same one. only: where it may happen, if not everywhere that the table
-    allows. needs_error: the record has to say why.
+    to: the next status; None: the same. only: the statuses in which it may happen; None: all from
+    which the table allows `to`. needs_error: the record gets an `error`.
     """
 
     to: JobStatus | None
@@ -113,7 +113,7 @@ EVENT_RULES: Final[Mapping[JobEvent, EventRule]] = {
 
 @dataclass(frozen=True, slots=True)
 class TransitionRefused:
-    """An event that may not happen to a job in this status, and why."""
+    """An event that a job in this status refuses, and why."""
 
     status: str
     event: JobEvent
@@ -127,7 +127,7 @@ def is_allowed(before: JobStatus, after: JobStatus) -> bool:
 
 
 def status_of_job(record: Value) -> JobStatus | None:
-    """Return the status of a record; None if it has none that is known."""
+    """Return the status of a record; None: it has no known status."""
     found = job_status(record)
     return JobStatus(found) if found in JOB_STATUSES else None
 
@@ -135,9 +135,9 @@ def status_of_job(record: Value) -> JobStatus | None:
 def step(
     record: Map, event: JobEvent, now_ms: int, members: Mapping[str, Value] | None = None
 ) -> Map | TransitionRefused:
-    """Return the record after an event, with the given members changed; or why there is none.
+    """Return the record after an event, with the given members changed, or the refusal.
 
-    Its `updated` is max(now, that of before + 1).
+    Its `updated` is max(now, previous `updated` + 1).
     Raises: UsageError: the clock, or `updated`, is outside 0..2**63-1.
     """
     given, rule, before = members or {}, EVENT_RULES[event], status_of_job(record)
@@ -148,7 +148,7 @@ def step(
         return TransitionRefused(before, event, f"it has ended: {before}")
     if not is_allowed(before, after) or (rule.only is not None and before not in rule.only):
         return TransitionRefused(before, event, f"it is {before}")
-    if before is after and rule.to is not None:  # asked for what is: `pause` of a paused job
+    if before is after and rule.to is not None:  # such as `pause` of a paused job
         return TransitionRefused(before, event, f"it is {before} already")
     # "`error`: text, never empty"
     if rule.needs_error and not given.get("error"):

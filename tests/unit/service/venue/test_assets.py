@@ -102,8 +102,8 @@ def test_an_asset_that_came_by_replication_is_pinned_without_asking(venue: Venue
 @pytest.mark.parametrize(
     ("south", "text"),
     [
-        (South(text=TEXT + " "), "another text"),
-        (South(content=CONTENT + b"x"), "another content"),
+        (South(text=TEXT + " "), "whose hash is not"),
+        (South(content=CONTENT + b"x"), "another hash than"),
     ],
 )
 def test_what_has_another_hash_is_refused_and_nothing_is_kept(
@@ -117,7 +117,7 @@ def test_what_has_another_hash_is_refused_and_nothing_is_kept(
 
 @pytest.mark.parametrize("reference", [ASSET.hex(), f"{WEB}/a/{ASSET.hex()}"])
 def test_what_is_nowhere_is_told_as_such(venue: Venue, reference: str) -> None:
-    with pytest.raises(NoSuchPath, match="there is no asset"):
+    with pytest.raises(NoSuchPath, match="this node holds no asset"):
         run("pin", {"asset": reference}, venue)
     venue.register(TEXT)
     with pytest.raises(NoSuchPath, match="the content of the asset"):
@@ -146,7 +146,7 @@ def test_a_caller_needs_the_right_to_register(venue: Venue, kind: str, given: Js
         (
             "store",
             {"metadata": {"content": {"sha256": "00"}}, "content": "x"},
-            "`metadata.content.sha256` is that of the content",
+            "`metadata.content.sha256` is the content's hash",
         ),
         ("pin", {}, "`asset` is a text"),
         ("pin", {"asset": "tea"}, "an asset id is 64 hex digits"),

@@ -77,9 +77,9 @@ def test_a_reference_means_one_operation_or_none() -> None:
         # No name is looked for in another name space than its own.
         ("json/merge", UsageError, "'json/merge'"),
         ("json:merge", UsageError, "'json:merge'"),
-        ("ops/json/merge", UsageError, "neither"),
-        ("/v/ops/json/merge", UsageError, "neither"),
-        ("o/merge", UsageError, "neither"),
+        ("ops/json/merge", UsageError, "or an asset id, got"),
+        ("/v/ops/json/merge", UsageError, "or an asset id, got"),
+        ("o/merge", UsageError, "or an asset id, got"),
         ("v/ops/merge", NoSuchPath, "v/ops/merge"),
         ("v/ops/json/merge/", NoSuchPath, "v/ops/json/merge/"),
         ("v/ops/JSON/merge", NoSuchPath, "v/ops/JSON/merge"),
@@ -87,9 +87,9 @@ def test_a_reference_means_one_operation_or_none() -> None:
         (f"v/ops/{UNKNOWN}", NoSuchPath, UNKNOWN),
         # An id is a whole one.
         (UNKNOWN, NoSuchPath, UNKNOWN),
-        (UNKNOWN[:-1], UsageError, "neither"),
-        (f"{UNKNOWN} ", UsageError, "neither"),
-        (f"b/{UNKNOWN}", UsageError, "neither"),
+        (UNKNOWN[:-1], UsageError, "or an asset id, got"),
+        (f"{UNKNOWN} ", UsageError, "or an asset id, got"),
+        (f"b/{UNKNOWN}", UsageError, "or an asset id, got"),
         # A DID says where to ask, and this venue asks nobody.
         (f"{OTHER}/{MERGE}", UsageError, OTHER),
         (f"{OTHER}/o/merge", UsageError, OTHER),

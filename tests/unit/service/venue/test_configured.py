@@ -106,10 +106,10 @@ def test_a_function_of_this_process_is_looked_for_at_the_start(
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"fixed": {"topik": "t"}}, "jobs.latest: compact takes no argument 'topik', but store, "),
-        ({"fixed": {"write_id": "x", "topic": "t"}}, "compact takes no argument 'write_id'"),
-        ({}, "jobs.latest: topic of compact is neither fixed nor open"),
-        ({"fixed": {"topic": "t"}, "open": {"topic": {}}}, "'topic' is the venue's, or fixed and"),
+        ({"fixed": {"topik": "t"}}, "compact has no argument 'topik'; it has: store, "),
+        ({"fixed": {"write_id": "x", "topic": "t"}}, "compact has no argument 'write_id'"),
+        ({}, "jobs.latest: compact needs topic: give it in `fixed`"),
+        ({"fixed": {"topic": "t"}, "open": {"topic": {}}}, "'topic' is set by the venue, or"),
     ],
 )
 def test_arguments_of_a_job_on_spark_are_checked_at_the_start(
@@ -216,7 +216,7 @@ def test_a_job_of_a_folder_is_run_by_the_grid_adapter(tmp_path: Path) -> None:
         assert failed.status == "FAILED"
         assert "cannot be reached" in failed.error
         web = "did:web:south.example/v/ops/json/merge"
-        with pytest.raises(UsageError, match=r"host south\.example is not one of those"):
+        with pytest.raises(UsageError, match=r"does not allow the host south\.example"):
             service.call(InvokeOperation(operation=web))
     finally:
         service.close()

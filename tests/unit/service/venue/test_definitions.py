@@ -100,7 +100,7 @@ def test_a_definition_that_was_fetched_outlives_its_publisher() -> None:
 
 
 def test_a_definition_with_another_hash_is_refused() -> None:
-    check_refused(TEXT + " ", BadFormat, "another text")
+    check_refused(TEXT + " ", BadFormat, "a text whose hash is not")
 
 
 @pytest.mark.parametrize("text", ["[]", "no JSON"])
@@ -134,8 +134,8 @@ def test_what_cannot_run_here_is_not_kept(metadata: dict[str, Any]) -> None:
 
 def test_without_other_venues_only_what_is_here_is_known() -> None:
     life = life_of(venue_root(KEY), None)
-    with pytest.raises(NoSuchPath, match="there is no asset"):
+    with pytest.raises(NoSuchPath, match="this node holds no asset"):
         run(life, BY_ID)
-    with pytest.raises(NoSuchPath, match=f"is a name of {WEB}"):
+    with pytest.raises(NoSuchPath, match=f"in the catalogue of {WEB}"):
         run(life, BY_NAME)
     life.end()

@@ -185,30 +185,30 @@ def test_a_body_is_read_in_its_charset() -> None:
         ({"url": "ftp://api.test/"}, "begins with http:// or https://"),
         ({"url": "file:///etc/passwd"}, "begins with http:// or https://"),
         ({"url": "http:///x"}, "begins with http:// or https://"),
-        ({"url": "http://u:p@api.test/"}, "no user and password"),
-        ({"url": "http://api.test@evil.org/"}, "no user and password"),
-        ({"url": "http://api.test\\@evil.org/"}, "no blank"),
-        ({"url": "http://api.test/a b"}, "no blank"),
-        ({"url": "http://api.test/\r\nX: y"}, "no blank"),
-        ({"url": "http://api.test:99999/"}, "not a URL"),
-        ({"url": "http://[::1/"}, "not a URL"),
-        ({"url": "http://evil.org/"}, "evil.org is not one of those allowed"),
-        ({"url": "http://api.test.evil.org/"}, "not one of those allowed"),
-        ({"url": "http://127.0.0.1/"}, "not one of those allowed"),
-        ({"url": "http://api.test%00.evil.org/"}, "not a name of DNS"),
+        ({"url": "http://u:p@api.test/"}, "contains user or password"),
+        ({"url": "http://api.test@evil.org/"}, "contains user or password"),
+        ({"url": "http://api.test\\@evil.org/"}, "without blanks"),
+        ({"url": "http://api.test/a b"}, "without blanks"),
+        ({"url": "http://api.test/\r\nX: y"}, "without blanks"),
+        ({"url": "http://api.test:99999/"}, "`url` is malformed"),
+        ({"url": "http://[::1/"}, "`url` is malformed"),
+        ({"url": "http://evil.org/"}, "does not allow the host evil.org"),
+        ({"url": "http://api.test.evil.org/"}, "does not allow the host"),
+        ({"url": "http://127.0.0.1/"}, "does not allow the host"),
+        ({"url": "http://api.test%00.evil.org/"}, "not a valid name of DNS"),
         ({"method": "TRACE"}, "`method` of http:any is GET, POST"),
         ({"headers": []}, "`headers` is an object"),
-        ({"headers": {"Host": "evil.org"}}, "no 'Host'"),
-        ({"headers": {"Transfer-Encoding": "chunked"}}, "no 'Transfer-Encoding'"),
-        ({"headers": {"Proxy-Authorization": "x"}}, "no 'Proxy-Authorization'"),
-        ({"headers": {"Idempotency-Key": "x"}}, "no 'Idempotency-Key'"),
-        ({"headers": {"a b": "x"}}, "no 'a b'"),
-        ({"headers": {"X": 1}}, "`headers.X` is a text"),
-        ({"headers": {"X": f"{SECRET}\r\nY: z"}}, "`headers.X` is a text in one line"),
-        ({"headers": {"X": f" {SECRET}"}}, "no blank around it"),
+        ({"headers": {"Host": "evil.org"}}, "'Host' is set by the venue"),
+        ({"headers": {"Transfer-Encoding": "chunked"}}, "'Transfer-Encoding' is set"),
+        ({"headers": {"Proxy-Authorization": "x"}}, "'Proxy-Authorization' is set"),
+        ({"headers": {"Idempotency-Key": "x"}}, "'Idempotency-Key' is set"),
+        ({"headers": {"a b": "x"}}, "'a b' is set by the venue"),
+        ({"headers": {"X": 1}}, "`headers.X` is one line"),
+        ({"headers": {"X": f"{SECRET}\r\nY: z"}}, "`headers.X` is one line of Latin-1 text"),
+        ({"headers": {"X": f" {SECRET}"}}, "without blanks at its ends"),
         ({"queryParams": {"a": {}}}, "`queryParams.a`"),
         ({"queryParams": "a"}, "`queryParams` is an object"),
-        ({"body": 1}, "a GET has none"),
+        ({"body": 1}, "a GET has no body"),
         ({"more": 1}, "unknown member 'more'"),
     ],
 )
@@ -373,7 +373,7 @@ def test_a_post_is_redirected_as_its_status_says(status: str, method: str) -> No
 
 
 def test_a_redirect_to_a_host_that_is_not_allowed_is_refused() -> None:
-    with pytest.raises(AddressRefused, match=r"evil.org is not one of those allowed"):
+    with pytest.raises(AddressRefused, match=r"does not allow the host evil.org"):
         ask(Server(moved("http://evil.org/")), {})
 
 
@@ -393,7 +393,7 @@ def test_a_redirect_to_a_private_address_is_refused() -> None:
     "place", ["file:///etc/passwd", "gopher://x/", "http://u:p@api.test/", "http://["]
 )
 def test_a_redirect_to_no_http_url_is_refused(place: str) -> None:
-    with pytest.raises(OperationFailed, match="redirects to something"):
+    with pytest.raises(OperationFailed, match="redirects to a text that is not"):
         ask(Server(moved(place)), {})
 
 

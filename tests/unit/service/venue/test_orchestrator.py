@@ -203,7 +203,7 @@ def test_a_plan_without_steps_has_its_result() -> None:
         ({"steps": [step("echo", ["input"])] * (STEPS_MAX + 1), "result": [0]}, "at most"),
         (
             {"steps": [step("echo", ["input"], strict=True)], "result": [0]},
-            "`strict` steps are not",
+            "`strict`: this venue checks no outputs",
         ),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_plan_has_up_to_so_many_steps(count: int) -> None:
         (plan_of({**STEP, "venue": 1}), "venue is a text"),
         (plan_of({**STEP, "strict": 1}), "strict is a boolean"),
         (plan_of({"op": "x"}), r"steps\[0\].input.*got None"),
-        (plan_of({**STEP, "input": [0]}), "it names step 0, which is not one of the 0 before it"),
+        (plan_of({**STEP, "input": [0]}), "it names step 0, and there is no earlier step"),
         (plan_of({**STEP, "input": [1]}, STEP), "it names step 1"),
         (plan_of(STEP, {**STEP, "input": {"a": ["concat", [7]]}}), "it names step 7"),
         (plan_of(STEP, result=[1]), "`operation.result`: it names step 1"),

@@ -157,7 +157,7 @@ def test_an_asset_that_is_no_operation_here_is_refused(life: VenueLife, metadata
 def test_an_input_is_refused_by_the_adapter_or_for_what_it_is(life: VenueLife) -> None:
     with pytest.raises(UsageError, match="`text`"):
         begin(life, "echo/fail", {})
-    with pytest.raises(UsageError, match="input: it is not JSON"):
+    with pytest.raises(UsageError, match="input is not JSON"):
         begin(life, "echo/back", float("nan"))
     with pytest.raises(LimitExceeded, match="input: at most"):
         begin(life, "echo/back", "x" * (JSON_BYTES_MAX - 1))
@@ -286,7 +286,7 @@ def test_messages_wait_in_order_up_to_a_limit(life: VenueLife) -> None:
 def test_a_job_that_takes_too_long_times_out(life: VenueLife, ledger: LedgerAdapter) -> None:
     id = begin(life, "ledger/fail", {"ms": 10_000}, timeout_ms=500)
     done = end_of(life, id)
-    assert (done["status"], done["error"]) == ("TIMEOUT", "its time was over")
+    assert (done["status"], done["error"]) == ("TIMEOUT", "the timeout of the job was over")
     assert 500 <= done["updated"] - done["created"] < 600
     life.pass_ms(1000)
     assert ledger.cancelled == [id]

@@ -84,7 +84,7 @@ def sized(size: int) -> Any:
 
 
 HOSTILE: list[tuple[Any, type[DataLatticeError], str]] = [
-    ({"title": "x" * SCHEMA_BYTES_MAX}, LimitExceeded, f"{SCHEMA_BYTES_MAX} at most"),
+    ({"title": "x" * SCHEMA_BYTES_MAX}, LimitExceeded, f"at most {SCHEMA_BYTES_MAX}"),
     (nested(SCHEMA_DEPTH_MAX + 1), LimitExceeded, f"deeper than {SCHEMA_DEPTH_MAX}"),
     (sized(SCHEMA_SIZE_MAX + 1), LimitExceeded, f"more than {SCHEMA_SIZE_MAX} values"),
     (doubled(12), LimitExceeded, f"more than {SCHEMA_SIZE_MAX} values"),
@@ -93,15 +93,15 @@ HOSTILE: list[tuple[Any, type[DataLatticeError], str]] = [
     ({"$ref": "http://127.0.0.1:1/x"}, UsageError, "names a part of the schema"),
     ({"$ref": "file:///etc/passwd"}, UsageError, "names a part of the schema"),
     ({"$ref": "#there"}, UsageError, "names a part of the schema"),
-    ({"$ref": "#/$defs/none"}, UsageError, "there is no '#/\\$defs/none'"),
-    ({"$dynamicRef": "#x"}, UsageError, "'\\$dynamicRef' is not accepted"),
-    ({"not": {"$id": "http://127.0.0.1:1/"}}, UsageError, "'\\$id' is not accepted"),
+    ({"$ref": "#/$defs/none"}, UsageError, "it has no part '#/\\$defs/none'"),
+    ({"$dynamicRef": "#x"}, UsageError, "'\\$dynamicRef' is not supported"),
+    ({"not": {"$id": "http://127.0.0.1:1/"}}, UsageError, "'\\$id' is not supported"),
     ({"$schema": "http://127.0.0.1:1/"}, UsageError, "Unknown meta-schema"),
     ({"pattern": "((a{1000}){1000}){1000}"}, UsageError, "not a"),
     ({"pattern": "(?=a)b"}, UsageError, "not a"),
     ({"type": "foo"}, UsageError, "not valid"),
-    (7, UsageError, "neither an object nor a boolean"),
-    ("", UsageError, "neither an object nor a boolean"),
+    (7, UsageError, "a schema is an object or a boolean"),
+    ("", UsageError, "a schema is an object or a boolean"),
 ]
 
 
@@ -145,7 +145,7 @@ def test_a_deep_input_is_refused_or_checked() -> None:
     deep: Json = 0
     for _ in range(900):
         deep = [deep]
-    with pytest.raises(UsageError, match="cannot be checked"):
+    with pytest.raises(UsageError, match="cannot check it"):
         check({"enum": [1]}, deep)
     check({"type": "integer"}, 10**30)
 

@@ -200,9 +200,9 @@ def test_a_job_that_writes_once_runs_again() -> None:
 def test_an_offer_has_one_meaning() -> None:
     with pytest.raises(UsageError, match="the name of a job"):
         SparkOffer("A job", Report)
-    with pytest.raises(UsageError, match="'a' is the venue's, or fixed and open at once"):
+    with pytest.raises(UsageError, match="'a' is set by the venue, or is in both"):
         SparkOffer("job", Report, fixed={"a": 1}, open={"a": {}})
-    with pytest.raises(UsageError, match="'write_id' is the venue's"):
+    with pytest.raises(UsageError, match="'write_id' is set by the venue"):
         SparkOffer("job", Report, open={"write_id": {}})
     with pytest.raises(UsageError, match="two jobs have the name 'a'"):
         SparkAdapter([SparkOffer("a", Report), SparkOffer("a", Report)], Session)  # type: ignore[arg-type]

@@ -303,7 +303,7 @@ def test_cancelling_the_job_interrupts_the_query() -> None:
         ({"query": "SELECT 1", "tables": {'a"b': {"count": 1}}}, "the name of a table"),
         ({"query": "SELECT 1", "tables": {"": {"count": 1}}}, "the name of a table"),
         ({"query": "SELECT 1", "tables": {"a" * 64: {"count": 1}}}, "the name of a table"),
-        ({"query": "SELECT 1", "tables": {"a": {"count": 1}, "A": {"count": 1}}}, "case alone"),
+        ({"query": "SELECT 1", "tables": {"a": {"count": 1}, "A": {"count": 1}}}, "only in case"),
         ({"query": "SELECT 1", "tables": {"a": 1}}, "not a source"),
         ({"query": "SELECT 1", "parameters": "a"}, "`parameters` is a list"),
     ],

@@ -78,10 +78,10 @@ def test_a_web_venue_is_asked_over_tls_unless_it_is_on_this_machine() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ("west", "'west' is not one that this venue knows"),
-        (did_of(KEY.public_key), "is not one that this venue knows"),
-        ("http://127.0.0.1:82", "the host 127.0.0.1 is not one of those allowed"),
-        ("did:web:other.example", "the host other.example is not one of those allowed"),
+        ("west", "this venue knows no venue 'west'"),
+        (did_of(KEY.public_key), "this venue knows no venue"),
+        ("http://127.0.0.1:82", "this venue does not allow the host 127.0.0.1"),
+        ("did:web:other.example", "this venue does not allow the host other.example"),
         ("did:web:../x", "a did:web is did:web:<host>"),
         ("ftp://127.0.0.1", "a venue is at http"),
         ("http://me:pw@127.0.0.1:81", "a venue is at http"),
@@ -202,13 +202,13 @@ PROBLEM = {"code": "no-such-path", "detail": "there is no job 00 here"}
             "404 without",
         ),
         (answer({"code": "type-mismatch", "detail": "x"}, "400 Bad"), TypeMismatch, "x"),
-        (answer(b"[" * 100_000, "400 Bad"), ProtocolViolation, "cannot be read"),
-        (answer(b"[" * 100_000), ProtocolViolation, "no JobRecord"),
-        (answer(b"nothing"), ProtocolViolation, "no JobRecord"),
-        (answer([]), ProtocolViolation, "it is not an object"),
-        (answer({"id": 7}), ProtocolViolation, "no JobRecord: .*hex"),
-        (answer({"created": 1 << 70}), ProtocolViolation, "no JobRecord"),
-        (answer({"status": None}), ProtocolViolation, "no JobRecord"),
+        (answer(b"[" * 100_000, "400 Bad"), ProtocolViolation, "problem document is invalid"),
+        (answer(b"[" * 100_000), ProtocolViolation, "no valid JobRecord"),
+        (answer(b"nothing"), ProtocolViolation, "no valid JobRecord"),
+        (answer([]), ProtocolViolation, "the document is not an object"),
+        (answer({"id": 7}), ProtocolViolation, "no valid JobRecord: .*hex"),
+        (answer({"created": 1 << 70}), ProtocolViolation, "no valid JobRecord"),
+        (answer({"status": None}), ProtocolViolation, "no valid JobRecord"),
         (
             answer(gzip.compress(b"{}"), fields={"content-encoding": "gzip"}),
             OperationFailed,
@@ -270,7 +270,7 @@ def test_metadata_and_names_are_asked_for_by_did() -> None:
 
 
 def test_metadata_and_names_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadFormat, match="something other than metadata"):
+    with pytest.raises(BadFormat, match="metadata that is not UTF-8"):
         served(answer(b"\xff"), lambda venues: venues.metadata(DID, bytes(32)))
     with pytest.raises(NoSuchPath, match=f"{DID}: there is no job"):
         served(answer(PROBLEM, "404 Not"), lambda venues: venues.metadata(DID, bytes(32)))

@@ -1,4 +1,4 @@
-"""Adapters of a venue: what runs the operations that every venue can offer."""
+"""Adapters of a venue: they run the operations that every venue can offer."""
 
 from datalattice.service.venue.adapters.assets import (
     AssetAdapter as AssetAdapter,

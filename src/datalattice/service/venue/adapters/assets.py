@@ -1,6 +1,6 @@
-"""Adapter `asset`: what a job makes becomes an asset, and assets of other venues become own ones.
+"""Adapter `asset`: registers results of jobs, and assets of other venues, as assets of this venue.
 
-Both are writes of this venue, so the caller needs the right to register assets, as over REST.
+Both write to this venue, so the caller needs the right to register assets, as over REST.
 
 Source: docs/venue-operations.md "Assets".
 """
@@ -38,16 +38,16 @@ from datalattice.service.venue.adapters.tables import MayDo
 from datalattice.service.venue.adapters.venues import MayCall, anybody
 
 PINS_AT_ONCE: Final = 2
-"""Contents of other venues that are fetched at once: each is in memory until it is stored."""
+"""Most contents that are fetched at once: each is in memory until it is stored."""
 
 _KINDS: Final[Mapping[str, tuple[str, dict[str, Json], list[Json]]]] = {
     "store": (
-        "Registers an asset, with its content if there is one",
+        "Registers an asset, and stores its content if it is given",
         {"metadata": {"type": "object"}, "content": {"type": "string"}},
         ["metadata"],
     ),
     "pin": (
-        "Makes an asset of another venue one of this venue, with its content",
+        "Registers an asset of another venue here, with its content",
         {"asset": {"type": "string"}},
         ["asset"],
     ),
@@ -55,23 +55,23 @@ _KINDS: Final[Mapping[str, tuple[str, dict[str, Json], list[Json]]]] = {
 
 
 class AssetSource(Protocol):
-    """Where the assets of other venues come from."""
+    """Reads assets of other venues; the caller checks their hashes."""
 
     async def metadata(self, did: str, asset: bytes) -> str:
-        """Return the metadata text of an asset as a venue answers; its hash is not checked."""
+        """Return the metadata text of an asset, from its venue."""
         ...
 
     async def content(self, did: str, asset: bytes) -> bytes:
-        """Return the content of an asset as a venue answers; its hash is not checked."""
+        """Return the content of an asset, from its venue."""
         ...
 
 
 class AssetAdapter(PlainAdapter):
     """Runs `asset:store` and `asset:pin`.
 
-    venue: that of this node. may: refuses callers who may not register assets. source: None: only
-    what other venues have sent here can be pinned. may_call: refuses callers for whom no other
-    venue is asked.
+    venue: returns that of this node. may: raises for callers who may not register assets. source:
+    None: only assets that this node holds can be pinned. may_call: raises for callers on whose
+    behalf no other venue is called.
     """
 
     name = "asset"
@@ -91,7 +91,7 @@ class AssetAdapter(PlainAdapter):
         self._pins: Final = asyncio.Semaphore(PINS_AT_ONCE)
 
     def operations(self) -> Sequence[VenueOperation]:
-        """Return the two operations. What is stored twice under its hash is there once."""
+        """Return the two operations; they may run again, as an asset is named by its hash."""
         return [
             VenueOperation(
                 f"asset/{kind}",
@@ -120,8 +120,8 @@ class AssetAdapter(PlainAdapter):
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Store or pin an asset; return its `id`, and the `sha256` and `bytes` of its content.
 
-        Raises: Unauthorized: the caller may not register assets. NoSuchPath: it is nowhere.
-                BadFormat: another venue answered with something that has another hash.
+        Raises: Unauthorized: the caller may not register assets. NoSuchPath: no venue has it.
+                BadFormat: the metadata or content has another hash.
         """
         kind = sub_operation(meta, _KINDS)
         given = members(input, _KINDS[kind][1])
@@ -137,22 +137,27 @@ class AssetAdapter(PlainAdapter):
         is_here = text is not None
         if text is None:
             if did is None or self._source is None:
-                raise NoSuchPath(f"there is no asset {asset.hex()} here")
+                raise NoSuchPath(f"this node holds no asset {asset.hex()}")
             self._may_call(caller)
             text = await self._source.metadata(did, asset)
             if asset_id(text) != asset:
-                raise BadFormat(f"{did} answered with another text than {asset.hex()}")
+                raise BadFormat(f"{did} sent a text whose hash is not {asset.hex()}")
         if "content" in read_metadata(text):
             declared = declared_hash(read_metadata(text))
             content = await asyncio.to_thread(venue.content, asset) if is_here else None
             if content is None:
                 if did is None or self._source is None:
-                    raise NoSuchPath(f"the content of the asset {asset.hex()} is not here")
+                    raise NoSuchPath(
+                        f"this node does not hold the content of the asset {asset.hex()}"
+                    )
                 self._may_call(caller)
                 content = await self._source.content(did, asset)
             # "get content, hash, compare with `content.sha256`, refuse on difference; then store"
             if hashlib.sha256(content).digest() != declared:
-                raise BadFormat(f"{did} answered with another content than {declared.hex()}")
+                raise BadFormat(
+                    f"the content of {asset.hex()} from {did or 'this node'} has another hash than "
+                    f"the declared one, {declared.hex()}"
+                )
         return await asyncio.to_thread(self._put, text, content)
 
     def _put(self, text: str, content: bytes | None) -> Json:
@@ -166,20 +171,20 @@ class AssetAdapter(PlainAdapter):
 
 
 def _stored(given: Mapping[str, Json]) -> tuple[str, bytes | None]:
-    """Return the metadata text and the content of what is to be stored. Raises: UsageError."""
+    """Return the metadata text and the content in an input of `store`. Raises: UsageError."""
     metadata = given.get("metadata")
     if not isinstance(metadata, dict):
-        raise UsageError("`metadata` is an object")
+        raise UsageError(f"`metadata` is an object, got {metadata!r}"[:200])
     if given.get("content") is None:
         return _text(metadata), None
     content = text_member(given, "content").encode()
     declared = metadata.get("content", {})
     if not isinstance(declared, dict):
-        raise UsageError("`metadata.content` is an object")
+        raise UsageError(f"`metadata.content` is an object, got {declared!r}"[:200])
     # "store takes metadata and optional content and adds its hash"
     digest = hashlib.sha256(content).hexdigest()
     if declared.get("sha256", digest) != digest:
-        raise UsageError(f"`metadata.content.sha256` is that of the content, {digest}, or absent")
+        raise UsageError(f"`metadata.content.sha256` is the content's hash, {digest}, or absent")
     return _text({**metadata, "content": {**declared, "sha256": digest}}), content
 
 
@@ -188,6 +193,6 @@ def _text(metadata: Mapping[str, Json]) -> str:
 
 
 def _named(reference: str) -> tuple[str | None, bytes]:
-    """Return the venue in a reference, None without one, and the id of the asset."""
+    """Return the DID of the venue in a reference, None without one, and the id of the asset."""
     did = split_did_url(reference).did if reference.startswith("did:") else None
     return did, parse_asset_id(reference)

@@ -1,8 +1,8 @@
-"""Configured: the adapters and the content storage that the settings of a daemon switch on.
+"""Configured: the adapters and the content storage of a node's settings.
 
-`json` and `orchestrator` are always there, and so are `grid` and `asset`, which the service adds.
-`http` is there with a host in `venue.http.allow`, `python` with a function, `sql` if enabled,
-`spark` with a job.
+`json` and `orchestrator` are always on, as are `grid` and `asset`, which the service adds. A host
+in `venue.http.allow` switches `http` on, a function `python`, `venue.sql.enabled` `sql`, and a job
+`spark`.
 
 Source: docs/node.md "Configuration".
 """
@@ -52,19 +52,20 @@ from datalattice.service.venue.adapters.trial import TrialAdapter
 from datalattice.service.venue.adapters.venues import RemoteVenues, VenueRules
 
 CONNECT_SCHEME: Final = "sc://"
-"""A master on Spark Connect: the server has Java, this machine needs none."""
+"""The scheme of a Spark Connect server, which has Java itself: this machine needs none."""
 
 _NOT_JSON: Final = frozenset({"clock", "key", "progress", "spark", "write_id"})
-"""Arguments of jobs that are no JSON, or the venue's."""
+"""Arguments of jobs that the venue sets, or whose values are not JSON."""
 
 AdapterMaker = Callable[[Node, MayDo], list[Adapter]]
 
 
 def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
-    """Check the settings of the adapters; return what makes these adapters for a node.
+    """Check the settings of the adapters; return the function that makes them for a node.
 
-    folder: of the node. The second argument of the result is asked before SQL reads a table.
-    Raises: UsageError: a package is missing, with what installs it; or a setting cannot be used.
+    folder: of the node. SQL calls the second argument of that function before it reads a table.
+    Raises: UsageError: a package is missing, with the command that installs it, or a setting is
+            invalid.
     """
     made: list[Adapter] = [JsonAdapter(), OrchestratorAdapter()]
     if config.venue_trial:
@@ -75,7 +76,7 @@ def configured_adapters(config: NodeConfig, folder: Path) -> AdapterMaker:
         made.append(_python(config.venue_python, folder))
     if config.venue_spark.jobs:
         made.append(_spark(config.venue_spark, folder))
-    # A missing package stops the daemon at its start, not the first query.
+    # So that a missing package stops the node at its start and not the first query.
     if config.venue_sql.enabled:
         SqlAdapter.check_packages()
 
@@ -93,8 +94,9 @@ def configured_venues(
 ) -> RemoteVenues | None:
     """Return the other venues that jobs may call; None: there are none.
 
-    key_pair: of this venue, which signs the calls.
-    Raises: UsageError: a package is missing, with what installs it; or a URL cannot be used.
+    key_pair: of this venue, to sign the calls.
+    Raises: UsageError: a package is missing, with the command that installs it, or a URL is
+            invalid.
     """
     grid = config.venue_grid
     if not grid.venues and not grid.allow:
@@ -117,7 +119,7 @@ def _python(config: VenuePythonConfig, folder: Path) -> PythonAdapter:
 def _function(name: str, config: FunctionConfig, path: list[str]) -> RegisteredFunction:
     function: Any = config.function
     if not config.isolated:
-        # In a thread of the daemon the function is imported here, so its folders count here.
+        # It runs in a thread of this process, which must find its modules.
         sys.path += [one for one in path if one not in sys.path]
         module, _, attribute = config.function.partition(":")
         try:
@@ -168,7 +170,7 @@ def _offer(name: str, config: SparkJobConfig, folder: Path) -> SparkOffer:
     for one in (*fixed, *config.open):
         if one not in known:
             raise UsageError(
-                f"{where}: {config.job} takes no argument {one!r}, but {', '.join(known)}"
+                f"{where}: {config.job} has no argument {one!r}; it has: {', '.join(known)}"
             )
     missing = [
         one
@@ -176,7 +178,9 @@ def _offer(name: str, config: SparkJobConfig, folder: Path) -> SparkOffer:
         if taken[one].default is inspect.Parameter.empty and one not in {*fixed, *config.open}
     ]
     if missing:
-        raise UsageError(f"{where}: {', '.join(missing)} of {config.job} is neither fixed nor open")
+        raise UsageError(
+            f"{where}: {config.job} needs {', '.join(missing)}: give it in `fixed` or in `open`"
+        )
     # A job that takes a `write_id` writes its result once, however often it runs.
     once = "write_id" in taken
     try:
@@ -191,9 +195,9 @@ def configured_storage(
     drive: Callable[[str], Drive],
     staging: Callable[[], ContentStaging] = MemoryStaging,
 ) -> Storage | None:
-    """Return where the venue keeps contents, open; None: in the lattice, as all venues may.
+    """Return the open storage of the venue's contents; None: the lattice stores them.
 
-    drive: returns a drive of the node. staging: takes what arrives for it; by default memory.
+    drive: returns a drive of the node. staging: holds a content for the drive while it arrives.
     Raises: UsageError: the folder or directory cannot be used.
     """
     if config.venue_storage == "lattice":
@@ -217,4 +221,4 @@ def configured_storage(
 
 
 DRIVE: Final = "venue"
-"""The drive of contents."""
+"""The name of the drive of contents."""

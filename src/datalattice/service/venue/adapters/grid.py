@@ -1,8 +1,8 @@
-"""Adapter `grid`: runs operations here or at another venue, and asks for jobs.
+"""Adapter `grid`: runs operations here or at another venue, and reads jobs.
 
-A job that another venue runs has a record here, whose `venue` and `remoteId` name the one there.
-The effect key of the job here is the id of the request there, so that one job is made there however
-often it is asked for; a later attempt follows that job.
+A job that runs at another venue has a record here, whose `venue` and `remoteId` name the one there.
+The effect key of the job here is the id of the request there, so that repeated requests make one
+job there; a later attempt follows that job.
 
 Source: docs/design/venue.md "Other venues".
 """
@@ -49,10 +49,10 @@ POLL_FACTOR: Final = 1.5
 POLL_MOST_S: Final = 10.0
 
 QUICK_MS: Final = 250
-"""How long the first request waits for the end of the job: most are over by then."""
+"""Time that the first request waits for the end of the job: most jobs have ended by then."""
 
 AWAY_S: Final = 300.0
-"""How long a venue that has a job of ours may be away, by default."""
+"""Seconds that a venue which runs a job of this one may be away, by default."""
 
 JOB_ID_BYTES_MAX: Final = 32  # "readers accept any length from 1 to 32 bytes"
 DELEGATIONS_MAX: Final = 16
@@ -62,13 +62,13 @@ _RUNS: Final = ("operation", "input", "venue", "ucans")
 _ASKS: Final = ("id", "venue", "timeout", "ucans")
 _KINDS: Final = {
     "run": ("Runs an operation, and returns its output", _RUNS, "operation"),
-    "invoke": ("Begins a job, and returns its record", _RUNS, "operation"),
+    "invoke": ("Starts a job, and returns its record", _RUNS, "operation"),
     "jobStatus": ("Returns the record of a job", _ASKS, "id"),
     "jobResult": ("Waits for the end of a job, and returns its output", _ASKS, "id"),
 }
 _TYPES: Final[Mapping[str, Json]] = {
     "operation": {"type": "string"},
-    # Its secrets are known where it runs, and its record there hides them.
+    # The whole input is hidden: which of its members are secret is known at the other venue.
     "input": {"writeOnly": True},
     "venue": {"type": "string"},
     "id": {"type": "string"},
@@ -89,7 +89,7 @@ class OwnJobs(Protocol):
         timeout_ms: int | None = None,
         request_id: str | None = None,
     ) -> Map:
-        """Begin a job; return its record."""
+        """Start a job; return its record."""
         ...
 
     async def get(self, id: bytes, caller: JobCaller) -> Map:
@@ -97,17 +97,17 @@ class OwnJobs(Protocol):
         ...
 
     async def wait(self, id: bytes, caller: JobCaller, limit_s: float) -> Map:
-        """Return the record when the job has ended, or as it is after `limit_s` seconds."""
+        """Return the record when the job has ended, after `limit_s` seconds at the latest."""
         ...
 
     async def is_delegated(self, caller: str, venue: str, remote_id: str) -> bool:
-        """Return whether a job of a caller here has had this job made at another venue."""
+        """Return whether a job of a caller here runs, or ran, as this job of another venue."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What a job asks of a venue. door: None: of this one."""
+    """The parsed input of a job. door: of the other venue; None: this venue."""
 
     kind: str
     operation: str
@@ -121,9 +121,9 @@ class _Call:
 class GridAdapter(PlainAdapter):
     """Runs `grid:run`, `grid:invoke`, `grid:jobStatus` and `grid:jobResult`.
 
-    jobs: of this venue; asked for when a job runs. venues: the others; None: there are none.
-    may_call: refuses callers for whom no other venue is called.
-    away_s: how long a venue that has a job of ours may be away before the job here fails.
+    jobs: returns those of this venue, when a job runs. venues: the others; None: there are none.
+    may_call: raises for callers on whose behalf no other venue is called.
+    away_s: seconds that the other venue may be away before the job here fails.
     """
 
     name = "grid"
@@ -143,7 +143,7 @@ class GridAdapter(PlainAdapter):
         self._away_s: Final = away_s
         self._clock: Final = clock or SystemClock()
         self._asked_for: Final[dict[bytes, tuple[_Call, JobRecord | None]]] = {}
-        """Jobs here that have asked another venue for one: what for, and what it answered."""
+        """The requests of jobs here to other venues, and the answers; None: no answer yet."""
 
     def operations(self) -> Sequence[VenueOperation]:
         """Return the four operations."""
@@ -158,7 +158,7 @@ class GridAdapter(PlainAdapter):
                     "input": {"type": "object", "properties": properties, "required": [needed]},
                 },
             }
-            # What is done twice is asked for by one effect key, so it is made once.
+            # RETRY: a repeated request has the same effect key, so the job there is made once.
             has_effects = kind in {"run", "invoke"}
             found.append(VenueOperation(f"grid/{kind}", metadata, has_effects, RecoveryRule.RETRY))
         return found
@@ -168,10 +168,10 @@ class GridAdapter(PlainAdapter):
         self._read(meta, input)
 
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
-        """Do what is asked, here or there.
+        """Do the operation, here or at the other venue.
 
         Raises: OperationFailed: the other venue cannot be reached, or the job failed there.
-                Unauthorized: for this caller no other venue is called.
+                Unauthorized: no other venue is called on behalf of this caller.
         """
         call = self._read(meta, input)
         try:
@@ -183,7 +183,7 @@ class GridAdapter(PlainAdapter):
                 self._asked_for.pop(job.id, None)
                 return output
         except DataLatticeError:
-            # One that is cancelled or paused meanwhile is still to be told there.
+            # Kept for a job that was cancelled meanwhile: `cancel` needs it.
             if not job.cancelled:
                 self._asked_for.pop(job.id, None)
             raise
@@ -192,16 +192,16 @@ class GridAdapter(PlainAdapter):
             raise OperationFailed(f"no answer within {call.timeout_ms} ms") from None
 
     async def cancel(self, job: JobContext) -> None:
-        """Cancel the job at the other venue, if one was asked for."""
+        """Cancel the job at the other venue, if one was requested."""
         if self._venues is None:
             return
         saved = job.saved if isinstance(job.saved, dict) else {}
         call, record = self._asked_for.pop(job.id, (None, None))
         if call is not None and call.door is not None:
-            # Without an answer yet: the same request again makes no other job, and tells its id.
+            # Without an answer so far, the repeated request makes no second job and returns its id.
             record = record or await self._ask_for(job, call, call.door)
             door, remote_id, delegations = call.door, record.id, call.delegations
-        elif "id" in saved:  # of an earlier life
+        elif "id" in saved:  # by an attempt before a restart
             door = self._venues.find(str(saved["venue"]))
             remote_id = bytes.fromhex(str(saved["id"]))
             delegations = _texts(saved["ucans"])
@@ -218,9 +218,11 @@ class GridAdapter(PlainAdapter):
         venue = text_member(fields, "venue", "")
         door = None
         if venue:
-            # Without `venue` the job runs here; the operator allows calls of other venues.
             if self._venues is None:
-                raise UsageError("`venue`: this venue calls no others")
+                raise UsageError(
+                    "`venue`: this venue calls no others; its settings venue.grid.venues and "
+                    "venue.grid.allow are empty"
+                )
             door = self._venues.find(venue)
         timeout = fields.get("timeout")
         if timeout is not None and (type(timeout) is not int or timeout < 1):
@@ -264,7 +266,8 @@ class GridAdapter(PlainAdapter):
 
     async def _there(self, job: JobContext, call: _Call, door: VenueDoor) -> Json:
         if call.kind in {"jobStatus", "jobResult"}:
-            # The other venue sees one caller, this venue. Whose job it is, this venue must ask.
+            # To the other venue, this venue is the caller of all; so this one checks whose job it
+            # is.
             if not await self._jobs().is_delegated(job.caller, str(door), call.id.hex()):
                 raise NoSuchPath(f"no job of yours here has made job {call.id.hex()} at {door}")
             if call.kind == "jobStatus":
@@ -282,7 +285,7 @@ class GridAdapter(PlainAdapter):
         return await self._result(job, door, record.id, call.delegations)
 
     async def _begin(self, job: JobContext, call: _Call, door: VenueDoor) -> JobRecord:
-        """Have the other venue make a job; return its record when this one shows it."""
+        """Start a job at the other venue; return its record, which the job here has durably."""
         self._asked_for[job.id] = (call, None)
         record = await self._ask_for(job, call, door)
         self._asked_for[job.id] = (call, record)
@@ -296,7 +299,7 @@ class GridAdapter(PlainAdapter):
         return record
 
     async def _ask_for(self, job: JobContext, call: _Call, door: VenueDoor) -> JobRecord:
-        """Ask for a job until there is an answer; the effect key makes it one job."""
+        """Request a job until the venue answers; the effect key makes it one job."""
         left_ms = None
         if job.deadline_ms is not None:
             left_ms = max(1, job.deadline_ms - self._clock.now_ms())
@@ -307,7 +310,7 @@ class GridAdapter(PlainAdapter):
             timeout_ms=left_ms,
         )
         away = _Away(self._away_s)
-        # An earlier attempt may have been heard.
+        # An earlier attempt may have reached the venue.
         may_be_made = job.attempt > 1
         while True:
             try:
@@ -330,7 +333,7 @@ class GridAdapter(PlainAdapter):
     ) -> Json:
         """Wait for the end of a job at another venue; return its output.
 
-        What that job asks for is asked for here.
+        Questions of that job go to the caller of this one.
         """
         asked, pause_s, away = 0, POLL_FIRST_S, _Away(self._away_s)
         while True:
@@ -366,9 +369,9 @@ class GridAdapter(PlainAdapter):
         delegations: tuple[str, ...],
         request_id: str | None = None,
     ) -> Any:
-        """Return what a venue answers.
+        """Return the answer of a venue.
 
-        Raises: Unavailable: it may be asked again. OperationFailed: it refuses.
+        Raises: Unavailable: the request may be repeated. OperationFailed: the venue refuses it.
         """
         assert self._venues is not None
         try:
@@ -383,7 +386,7 @@ class GridAdapter(PlainAdapter):
 
 
 class _Away:
-    """How long a venue has not answered; at most `limit_s` seconds."""
+    """Pauses between requests to a venue that does not answer, for `limit_s` seconds at most."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s: Final = limit_s
@@ -391,11 +394,11 @@ class _Away:
         self._pause_s = POLL_FIRST_S
 
     def ended(self) -> None:
-        """Take note that it has answered."""
+        """Reset after an answer."""
         self._since, self._pause_s = None, POLL_FIRST_S
 
     async def pause(self, door: VenueDoor, error: Exception) -> None:
-        """Wait before it is asked again. Raises: OperationFailed: it has been away for too long."""
+        """Wait before the next request. Raises: OperationFailed: it has been away for too long."""
         now = asyncio.get_running_loop().time()
         self._since = now if self._since is None else self._since
         if now - self._since >= self._limit_s:
@@ -414,7 +417,7 @@ def _texts(given: Json) -> tuple[str, ...]:
         or len(given) > DELEGATIONS_MAX
         or not all(isinstance(one, str) and one.isascii() and "," not in one for one in given)
     ):
-        raise UsageError(f"`ucans` is a list of at most {DELEGATIONS_MAX} delegations, as texts")
+        raise UsageError(f"`ucans` is a list of at most {DELEGATIONS_MAX} delegations, each a text")
     return tuple(map(str, given))
 
 
@@ -428,9 +431,9 @@ def _job_id(text: str) -> bytes:
 
 
 def _checked(record: JobRecord, id: bytes | None, door: VenueDoor) -> JobRecord:
-    """Return a record that another venue has sent. Raises: OperationFailed: it is not that one."""
+    """Return a record from another venue. Raises: OperationFailed: its id or status is wrong."""
     if not 0 < len(record.id) <= JOB_ID_BYTES_MAX or id not in (None, record.id):
-        raise OperationFailed(f"{door} answered with another job than the one asked for")
+        raise OperationFailed(f"{door} answered with another job than the requested one")
     if record.status not in JobStatus._value2member_map_:
         raise OperationFailed(f"{door} answered with a job whose status is {record.status!r:.80}")
     return record
@@ -445,7 +448,7 @@ def _output_of(id: bytes, status: JobStatus, output: Json, error: str, where: st
     """Return the output of a job that has ended. Raises: OperationFailed: it is not COMPLETE."""
     if status is JobStatus.COMPLETE:
         return output
-    why = error or "it has no error text"
+    why = error or "the job has no error text"
     raise OperationFailed(
         why if status is JobStatus.FAILED else f"job {id.hex()}{where} is {status}: {why}"
     )
@@ -457,7 +460,7 @@ def _json(record: Map) -> Json:
 
 
 def _shown(record: JobRecord) -> Json:
-    """Return the record of a job of another venue as JSON, with the names that records have."""
+    """Return the record of a job of another venue as JSON, with the member names of records."""
     shown: dict[str, Json] = {
         "id": record.id.hex(),
         "status": record.status,

@@ -1,8 +1,8 @@
-"""Connections to checked addresses alone, and one request over one of them.
+"""Guarded: connections to checked addresses only, and a request over one of them.
 
-A name is resolved once for a request. Each address is checked, and the connection goes to a checked
-address, while TLS and the `Host` field have the name. Were the name resolved again to connect, DNS
-could answer with an address of the local network the second time ("rebinding").
+A request resolves its host once and checks each address; the connection goes to a checked address,
+while TLS and the `Host` field have the name. If the name were resolved again to connect, DNS could
+return an address of the local network the second time ("rebinding").
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONNECT_S: Final = 10.0  # "Connect 10 s, whole 30 s."
 WHOLE_S: Final = 30.0
 
 ADDRESSES_MAX: Final = 4
-"""Addresses of one name that are tried."""
+"""Most addresses of one name that are tried."""
 
 ANSWER_FIELDS_MAX: Final = 100
 """Most header fields of an answer; httpcore bounds their bytes to 100 KiB."""
@@ -34,14 +34,14 @@ ResolveHost = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve_host(host: str, port: int) -> Sequence[str]:
-    """Return the IP addresses of a host as the operating system knows them."""
+    """Return the IP addresses of a host from the operating system's resolver."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=1)  # SOCK_STREAM: one entry for an address
     return [str(address[0]) for *_, address in found]
 
 
 class AddressRefused(OperationFailed):
-    """A host, or every address that it has, may not be asked."""
+    """The rules refuse a host, or all of its addresses."""
 
     code = "address-refused"
 
@@ -70,7 +70,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first address that is allowed and answers.
+        """Connect to the first allowed address that answers.
 
         Raises: AddressRefused: none is allowed. httpcore.ConnectError: none answers.
         """
@@ -81,12 +81,11 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
             addresses = list(dict.fromkeys(await self._resolve(host, port)))
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(f"{host} has no address: {error}") from error
-        # Checked after the name was resolved, and the connection goes to the checked address: a
-        # second look-up might give another one.
+        # The connection goes to an address that was checked: a second look-up could return another.
         refused = [self._rules.refused_address(address) for address in addresses]
         allowed = [one for one, why in zip(addresses, refused, strict=True) if why is None]
         if addresses and not allowed:
-            raise AddressRefused(f"the host {host} may not be asked: {refused[0]}")
+            raise AddressRefused(f"the host {host} is refused: {refused[0]}")
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in allowed[:ADDRESSES_MAX]:
             try:
@@ -98,7 +97,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
-    """Where a request goes: the host as in TLS and `Host`, and the path with its query."""
+    """The target of a request: the host as in TLS and `Host`, and the path with its query."""
 
     scheme: str
     host: str
@@ -107,18 +106,18 @@ class HttpTarget:
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """What may share secrets."""
+        """The origin: requests to the same one may carry the same secrets."""
         return self.scheme, self.host, self.port
 
     def __str__(self) -> str:
-        """Return it without path and query, which may hold secrets."""
+        """Return the URL without path and query, which may hold secrets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a host answered; the names of header fields are in lower case."""
+    """The answer of a host; the names of header fields are in lower case."""
 
     status: int
     fields: tuple[tuple[str, str], ...]
@@ -134,16 +133,16 @@ async def fetch(
     body: bytes,
     body_max: int,
 ) -> HttpAnswer:
-    """Ask once, on a connection of its own, without following redirects.
+    """Send one request on a connection of its own; redirects are returned, not followed.
 
-    body_max: bytes of the answer's body.
-    Raises: AddressRefused: the host may not be asked. HostUnreached: it cannot be connected to.
+    body_max: longest body of the answer, in bytes.
+    Raises: AddressRefused: the rules refuse the host. HostUnreached: no connection was made.
             PeerUnavailable: it does not answer. LimitExceeded: the answer is too long.
     """
     url = httpcore.URL(scheme=to.scheme, host=to.host, port=to.port, target=to.target)
     limits: dict[str, Any] = {"timeout": dict.fromkeys(("connect", "read", "write", "pool"), None)}
     limits["timeout"]["connect"] = CONNECT_S
-    # Not shared: what one caller left on a connection must not reach another.
+    # A connection of its own: bytes left on a shared one could reach another caller.
     pool = httpcore.AsyncConnectionPool(tls, max_connections=1, network_backend=network)
     sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
     try:
@@ -169,9 +168,9 @@ async def _read(to: HttpTarget, answer: httpcore.Response, body_max: int) -> Htt
     fields = tuple(
         (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in answer.headers
     )
-    # A short body could unpack to gigabytes. None was asked for.
+    # A short body could unpack to gigabytes; the request accepts only `identity`.
     if dict(fields).get("content-encoding", "identity").strip().lower() != "identity":
-        raise OperationFailed(f"{to} answered with a compressed body, which is not read")
+        raise OperationFailed(f"{to} answered with a compressed body; only plain ones are accepted")
     body = bytearray()
     async for piece in answer.aiter_stream():
         body += piece

@@ -1,7 +1,7 @@
-"""Hosts that jobs may ask over HTTP: by name and by the addresses that a name has.
+"""Hosts: the rules for hosts that jobs may call over HTTP, by name and by address.
 
-Callers choose the URLs, and the venue stands in a network that callers cannot reach. So a name must
-be allowed, and each address is checked, because anyone can give a name any address.
+Callers choose the URLs, and the venue is in a network that callers cannot reach. So the operator
+allows names, and each address is checked, because the owner of a name can give it any address.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ METADATA_ADDRESSES: Final = frozenset(
         ("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
     )
 )
-"""Where clouds tell a machine its credentials: never asked, even where private ones are allowed."""
+"""The addresses where clouds serve the credentials of a machine: always refused."""
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
@@ -34,11 +34,11 @@ class HostUnreached(PeerUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class HostRules:
-    """Which hosts may be asked: by default none.
+    """The hosts that jobs may call: by default none.
 
     allow: names such as `api.example.com`, `*.example.com` for those below it, or `*` for every
     host; in lower case, those of other scripts as `xn--...`. block: names that are refused even if
-    allowed. private: whether private and loopback addresses may be asked, too.
+    `allow` has them. private: whether private and loopback addresses are allowed.
     Raises: UsageError: a pattern has another form.
     """
 
@@ -59,24 +59,24 @@ class HostRules:
                 )
 
     def refused_name(self, host: str) -> str | None:
-        """Return why a host in lower case is refused by its name; None if it is allowed."""
+        """Return why the name of a host, in lower case, is refused; None: it is allowed."""
         # "block list before allow list"
         if _is_listed(host, self.block):
-            return f"the host {host} is blocked here"
+            return f"this venue blocks the host {host}"
         if not _is_listed(host, self.allow):
-            return f"the host {host} is not one of those allowed here"
+            return f"this venue does not allow the host {host}"
         return None
 
     def refused_address(self, text: str) -> str | None:
-        """Return why an IP address is refused; None if it may be asked."""
+        """Return why an IP address is refused; None: it is allowed."""
         try:
             address = ipaddress.ip_address(text.partition("%")[0])
         except ValueError:
-            return f"{text} is no IP address"
+            return f"{text} is not an IP address"
         for one in _all_of(address):
             # Before `private`: these are refused even where private addresses are allowed.
             if one in METADATA_ADDRESSES:
-                return f"{text} is an address where clouds tell credentials"
+                return f"{text} is an address where clouds serve credentials"
             if one.is_multicast or one.is_unspecified or one.is_link_local or _is_reserved(one):
                 return f"{text} is not the address of one host"
             if not self.private and not one.is_global:
@@ -99,7 +99,7 @@ def _is_listed(host: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _all_of(address: HostAddress) -> list[HostAddress]:
-    """Return what a connection to an address may reach: itself, or the IPv4 address inside it."""
+    """Return the addresses that a connection to one may reach: itself, and IPv4 ones inside it."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     # "IPv4-Mapped IPv6 Address" (RFC 4291): the same host as the IPv4 address.

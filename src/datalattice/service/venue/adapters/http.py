@@ -1,7 +1,7 @@
-"""Adapter `http`: asks a host over HTTP, within the rules of the operator.
+"""Adapter `http`: sends requests to hosts that the operator allows.
 
-Secrets belong into `headers`, which records hide. Neither errors nor logs have headers, bodies,
-paths or queries; a result has no `set-cookie`.
+Callers put secrets into `headers`, which records hide. Errors and logs contain no headers, bodies,
+paths or queries; results contain no `set-cookie`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
 
 URL_CHARS_MAX: Final = 8_192
-"""Longest URL, with `queryParams`."""
+"""Longest URL with `queryParams`, in characters."""
 
 FIELDS_MAX: Final = 50
-"""Most header fields of a request that a caller gives."""
+"""Most header fields that a caller gives."""
 
 FIELD_CHARS_MAX: Final = 8_192
-"""Longest header field of a request."""
+"""Longest header field of a request, name and value, in characters."""
 
 REDIRECTS_MAX: Final = 5
-"""Redirects that are followed; each is checked as the first URL was."""
+"""Most redirects that are followed; each is checked like the first URL."""
 
 _MEMBERS: Final = ("url", "method", "headers", "queryParams", "body")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # "token" (RFC 9110)
@@ -67,15 +67,15 @@ _OWN_FIELDS: Final = frozenset(
         "upgrade",
     }
 )
-"""Fields of the connection, and those that the venue sets."""
+"""Fields that callers may not set: those of the connection, and those that the venue sets."""
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
 class HttpAdapter(PlainAdapter):
     """Runs `http:get`, `http:post` and `http:any`.
 
-    config: which hosts, and the limits of one request. tls: what is trusted.
-    resolve, connections: by default those of the operating system.
+    config: the allowed hosts, and the limits of one request. tls: the trusted certificates.
+    resolve, connections: for tests; by default those of the operating system.
     Raises: UsageError: the package httpcore is not installed.
     """
 
@@ -115,7 +115,7 @@ class HttpAdapter(PlainAdapter):
             "get": ("Gets a resource", properties, False),
             "post": ("Posts a JSON body", with_body, True),
             "any": (
-                "Asks with any method",
+                "Sends a request with any method",
                 {**with_body, "method": {"enum": list(_METHODS)}},
                 True,
             ),
@@ -138,17 +138,17 @@ class HttpAdapter(PlainAdapter):
         ]
 
     def check(self, meta: OperationMetadata, input: Json) -> None:
-        """Refuse a malformed request, and a host that is not allowed by its name."""
+        """Refuse a malformed request, and a host whose name is not allowed."""
         _, to, _, _ = self._request(meta, input)
         why = self._rules.refused_name(to.host)
         if why is not None:
             raise UsageError(why)
 
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
-        """Ask; return `status`, `body` as text, and `headers`. An HTTP error status is a result.
+        """Send the request; return `status`, `body` as text, and `headers`, also of an error.
 
-        Raises: OperationFailed: the host may not be asked, or not within the limits.
-                PeerUnavailable: it does not answer.
+        Raises: OperationFailed: the rules refuse the host, or the answer exceeds a limit.
+                PeerUnavailable: the host does not answer.
         """
         method, to, fields, body = self._request(meta, input)
         fields += [("idempotency-key", job.effect_key().hex()), ("accept-encoding", "identity")]
@@ -174,10 +174,10 @@ class HttpAdapter(PlainAdapter):
         body = b""
         if request.get("body") is not None:
             if method == "GET":
-                raise UsageError("`body`: a GET has none")
+                raise UsageError("`body`: a GET has no body; use POST, PUT or PATCH")
             body = json.dumps(request["body"], ensure_ascii=False, allow_nan=False).encode()
             most = self._limits.body_bytes
-            # The limit is of the bytes that are sent, so it is checked on the encoding.
+            # The limit counts bytes, so it is checked on the encoded body.
             if len(body) > most:
                 raise UsageError(f"`body` has at most {most} bytes, got {len(body)}")
             if all(name != "content-type" for name, _ in fields):
@@ -196,7 +196,7 @@ class HttpAdapter(PlainAdapter):
                 return answer
             after = self._redirected(to, place)
             if after.origin != to.origin:
-                # A caller's fields may have secrets for the first host.
+                # Other fields of the caller may be secrets for the first host.
                 kept = ("accept-encoding", "content-type", "idempotency-key")
                 fields = [(name, value) for name, value in fields if name in kept]
             # "a user agent MAY change the request method from POST to GET" (RFC 9110) for 301 and
@@ -212,26 +212,28 @@ class HttpAdapter(PlainAdapter):
         try:
             after = self._target(urllib.parse.urljoin(base, place))
         except (UsageError, ValueError):
-            raise OperationFailed(f"{to} redirects to something that is no http URL") from None
+            raise OperationFailed(f"{to} redirects to a text that is not an http URL") from None
         if to.scheme == "https" and after.scheme != "https":
             raise OperationFailed(f"{to} redirects to {after}, which is not encrypted")
         return after
 
     def _target(self, url: str) -> HttpTarget:
-        """Return the parts of a URL. Raises: UsageError: it is not one of http or https."""
-        # Parsers disagree about these characters, and hosts must be the same for all.
+        """Return the target of a URL. Raises: UsageError: it is not a valid http or https URL."""
+        # Parsers disagree on these characters, and all must find the same host.
         if len(url) > URL_CHARS_MAX or re.search(r"[\x00-\x20\x7f\\]", url):
-            raise UsageError(f"`url` has at most {URL_CHARS_MAX} characters, no blank and no \\")
+            raise UsageError(f"`url` has at most {URL_CHARS_MAX} characters, without blanks and \\")
         try:
             parts = urllib.parse.urlsplit(url)
             port = parts.port
         except ValueError:
-            raise UsageError("`url` is not a URL") from None
+            raise UsageError(
+                "`url` is malformed; it is http://host/path or https://host/path"
+            ) from None
         # "Only http and https."
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise UsageError("`url` begins with http:// or https:// and a host")
-        if "@" in parts.netloc:  # it would be shown in the record
-            raise UsageError("`url` has no user and password: they belong into `headers`")
+        if "@" in parts.netloc:  # records show the URL
+            raise UsageError("`url` contains user or password; send them in `headers`")
         path = urllib.parse.quote(parts.path or "/", safe="/%:@!$&'()*+,;=~")
         query = urllib.parse.quote(parts.query, safe="/?%:@!$&'()*+,;=~")
         return self._guarded.HttpTarget(
@@ -251,7 +253,7 @@ def _host(name: str) -> str:
     except UnicodeError:
         host = ""
     if not re.fullmatch(r"[a-z0-9_.-]{1,253}", host):
-        raise UsageError("`url`: its host is not a name of DNS")
+        raise UsageError("`url`: its host is not a valid name of DNS")
     return host
 
 
@@ -283,14 +285,19 @@ def _fields(given: Json) -> list[tuple[str, str]]:
     for name, value in given.items():
         low = name.lower()
         if not _TOKEN.fullmatch(name) or low in _OWN_FIELDS or low.startswith("proxy-"):
-            raise UsageError(f"`headers` has no {name[:80]!r}: the venue sets it, or it is no name")
-        # The value may be a secret, so that no error has it.
+            raise UsageError(
+                f"`headers`: {name[:80]!r} is set by the venue, or is not the name of a field"
+            )
+        # Without the value, which may be a secret.
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise UsageError(
-                f"`headers.{name}` is a text in one line of Latin-1 characters, no blank around it"
+                f"`headers.{name}` is one line of Latin-1 text without blanks at its ends"
             )
         if len(name) + len(value) > FIELD_CHARS_MAX:
-            raise UsageError(f"`headers.{name}` has at most {FIELD_CHARS_MAX} characters")
+            raise UsageError(
+                f"`headers.{name}` has at most {FIELD_CHARS_MAX} characters, got "
+                f"{len(name) + len(value)}"
+            )
         fields.append((low, value))
     return fields
 
@@ -298,7 +305,7 @@ def _fields(given: Json) -> list[tuple[str, str]]:
 def _shown(answer: HttpAnswer) -> Json:
     joined: dict[str, str] = {}
     for name, value in answer.fields:
-        # "repeated values joined with `, `"; a cookie is a secret of the session.
+        # "Repeated values joined with `, `"; cookies are secrets of a session.
         if name != "set-cookie":
             joined[name] = f"{joined[name]}, {value}" if name in joined else value
     headers: dict[str, Json] = {**joined}
@@ -315,7 +322,7 @@ def _charset(content_type: str) -> str:
     message["content-type"] = content_type
     charset = message.get_content_charset("utf-8")
     try:
-        # Codecs such as zlib make no text, and a few bytes can become many.
+        # Only codecs of text: zlib and others could turn a few bytes into many.
         return charset if codecs.lookup(charset)._is_text_encoding else "utf-8"
     except (LookupError, ValueError):
         return "utf-8"

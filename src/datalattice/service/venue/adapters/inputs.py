@@ -1,4 +1,4 @@
-"""Inputs of operations: which operation metadata asks for, and the members of an input."""
+"""Inputs: the name of an operation in its metadata, and checks of the members of an input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datalattice.service.venue import Json, OperationMetadata
 
 
 def sub_operation(meta: OperationMetadata, known: Collection[str]) -> str:
-    """Return what stands behind ":" in `operation.adapter`, such as "merge" of "json:merge".
+    """Return the part after ":" in `operation.adapter`, such as "merge" of "json:merge".
 
     Raises: UsageError: it is not one of `known`.
     """
@@ -28,12 +28,12 @@ def _choice(adapter: str, known: Iterable[str]) -> str:
 def members(given: Json, known: Collection[str]) -> dict[str, Json]:
     """Return an input as an object without unknown members.
 
-    Raises: UsageError: it is not an object, or has another member than the known.
+    Raises: UsageError: it is not an object, or has a member that is not `known`.
     """
     if not isinstance(given, dict):
         raise UsageError(f"the input is an object with {', '.join(known) or 'no members'}")
     for name in given:
-        # A misspelt member would have no effect, in silence.
+        # Refused: a misspelt member would have no effect, without an error.
         if name not in known:
             raise UsageError(
                 f"the input has an unknown member {name!r:.80}; known: {', '.join(known) or 'none'}"

@@ -1,6 +1,6 @@
 """Adapter `json`: pure operations on JSON values, for orchestrations that combine and choose.
 
-All four answer `{"result": ...}` and change no argument.
+All four return `{"result": ...}` and leave their arguments unchanged.
 """
 
 from __future__ import annotations
@@ -50,13 +50,15 @@ def _patched(target: Any, patch: Any, depth: int) -> Any:
 def cond(given: Mapping[str, Any]) -> Any:
     """Return `then` of the first of `cases` whose `when` is neither null nor false.
 
-    Otherwise `default`, else None. Zero, "" and empty collections are true here.
+    If there is none, return `default`, else None. Zero, "" and empty collections count as true.
     Raises: UsageError: `cases` is not a list of objects.
     """
     cases = _list(given, "cases")
     for number, case in enumerate(cases):
         if not isinstance(case, dict):
-            raise UsageError(f"`cases[{number}]` is not an object with `when` and `then`")
+            raise UsageError(
+                f"`cases[{number}]` is an object with `when` and `then`, got {_kind(case)}"
+            )
     for case in cases:
         when = case.get("when")
         if when is not None and when is not False:
@@ -67,9 +69,9 @@ def cond(given: Mapping[str, Any]) -> Any:
 def assoc(given: Mapping[str, Any]) -> Any:
     """Return `target` (by default `{}`) with `value` at `path`; missing objects are made.
 
-    path: one name, or a list of names, and of positions where `target` has a list.
-    Raises: UsageError: the path is empty, longer than `JSON_VALUE_DEPTH_MAX`, or leads through
-            another value.
+    path: a name, or a list of names of objects and positions in lists.
+    Raises: UsageError: the path is empty, longer than `JSON_VALUE_DEPTH_MAX`, or leads through a
+            value that is neither an object nor a list.
     """
     path = given.get("path")
     steps = [path] if isinstance(path, str) else path
@@ -89,10 +91,12 @@ def _with(target: Any, steps: list[Any], at: int, value: Any) -> Any:
         target = {}
     if isinstance(target, dict) and isinstance(step, str):
         return {**target, step: _with(target.get(step), steps, at + 1, value)}
-    # Positions are integers, and bool is one in Python only.
+    # In Python, a bool is an int.
     if isinstance(target, list) and isinstance(step, int) and not isinstance(step, bool):
         if not 0 <= step < len(target):
-            raise UsageError(f"`path[{at}]`: the list has no position {step}")
+            raise UsageError(
+                f"`path[{at}]`: the list has {len(target)} elements, and no position {step}"
+            )
         inner = _with(target[step], steps, at + 1, value)
         return [*target[:step], inner, *target[step + 1 :]]
     raise UsageError(f"`path[{at}]` names no member: {step!r} in a {_kind(target)}")
@@ -105,7 +109,7 @@ def select(given: Mapping[str, Any]) -> Any:
     """
     cases, key = given.get("cases"), given.get("key")
     if not isinstance(cases, dict):
-        raise UsageError("`cases` is not an object")
+        raise UsageError(f"`cases` is an object, got {_kind(cases)}")
     if key is not None and not isinstance(key, str):
         raise UsageError(f"`key` is a name or null, got a {_kind(key)}")
     return cases[key] if key in cases else given.get("default")
@@ -150,7 +154,7 @@ _OPERATIONS: Final[
         {"key": {"type": ["string", "null"]}, "cases": {"type": "object"}, "default": {}},
     ),
 }
-"""The operations by name: what does it, a description, and the members of the input."""
+"""The operations by name: the function, a description, and the members of the input."""
 
 
 class JsonAdapter(PlainAdapter):
@@ -179,7 +183,7 @@ class JsonAdapter(PlainAdapter):
 
     def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse an input that the operation refuses."""
-        _result(meta, input)  # it is pure, so that trying it is the check
+        _result(meta, input)  # a pure operation: running it is the check
 
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Return `{"result": ...}`."""

@@ -1,11 +1,10 @@
-"""Adapter `orchestrator`: runs the steps of a plan as jobs, as many together as can be.
+"""Adapter `orchestrator`: runs the steps of a plan as jobs, each as soon as its inputs are there.
 
-An asset whose `operation.adapter` is `orchestrator:steps` has `steps` and `result` beside it, and
-its input is the input of the orchestration. Without them, the input has `steps`, `result` and
-`input`.
+If an asset with the `operation.adapter` `orchestrator:steps` has `steps` and `result` beside it,
+its input is the input of the orchestration. Else the input has `steps`, `result` and `input`.
 
-Each step is invoked with its number as key. So after a restart `invoke` finds the jobs that were
-begun, and finished steps are reused.
+Each step is invoked with its number as key, so that after a restart `invoke` finds the started jobs
+and the outputs of finished ones.
 
 Source: COG-12 "Orchestration".
 """
@@ -36,7 +35,7 @@ from datalattice.service.venue.adapters.plans import (
 )
 
 OutputCheck = Callable[[str, str | None, Json], Awaitable[None]]
-"""Raises UsageError if the output of an operation at a venue (None: here) misses its schema."""
+"""Raises UsageError if the output of an operation at a venue (None: here) violates its schema."""
 
 _COMPLETE: Final = "COMPLETE"
 
@@ -44,7 +43,7 @@ _COMPLETE: Final = "COMPLETE"
 class OrchestratorAdapter(PlainAdapter):
     """Runs `orchestrator:steps`.
 
-    check_output: for steps that are `strict`; None: such plans are refused.
+    check_output: checks outputs of `strict` steps; None: plans with such steps are refused.
     """
 
     name = "orchestrator"
@@ -57,7 +56,7 @@ class OrchestratorAdapter(PlainAdapter):
         properties: dict[str, Json] = {
             "steps": {"type": "array"},
             "result": {},
-            # Records hide it, as steps may have operations with secrets; the plan is published.
+            # Records hide it, as steps may use secrets of it; they show the plan.
             "input": {"writeOnly": True},
         }
         metadata: OperationMetadata = {
@@ -72,7 +71,7 @@ class OrchestratorAdapter(PlainAdapter):
                 },
             },
         }
-        # It has no effects but those of its steps, which are jobs with rules of their own.
+        # Its only effects are those of its steps, which are jobs with rules of their own.
         return [
             VenueOperation(
                 "orchestrator/steps", metadata, has_effects=False, recover=RecoveryRule.RETRY
@@ -80,10 +79,10 @@ class OrchestratorAdapter(PlainAdapter):
         ]
 
     def check(self, meta: OperationMetadata, input: Json) -> None:
-        """Refuse a plan that is malformed, names unknown or later steps, or has too many."""
+        """Refuse a plan that is malformed, names unknown or later steps, or has too many steps."""
         plan, _ = _plan(meta, input)
         if self._check_output is None and any(step.strict for step in plan.steps):
-            raise UsageError("`strict` steps are not offered here: no output schemas are checked")
+            raise UsageError("`strict`: this venue checks no outputs; leave `strict` out")
 
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
         """Run the steps; return the value of `result`.
@@ -151,7 +150,7 @@ class _Orchestration:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _show(self) -> None:
-        # Steps change while this waits for the disk: one write shows all of it.
+        # All steps in one write: others change while this one waits for the disk.
         await self._job.progress({"steps": [dict(one) for one in self._shown]})
 
     async def _step(self, number: int, step: PlannedStep) -> None:
@@ -168,7 +167,7 @@ class _Orchestration:
             )
             shown.update(id=result.id.hex(), status=result.status)
             if result.status != _COMPLETE:
-                raise OperationFailed(result.error or "it has no error text")
+                raise OperationFailed(result.error or "the job has no error text")
             if step.strict and self._check_output is not None:
                 await self._check_output(step.op, step.venue, result.output)
         except asyncio.CancelledError:
@@ -184,7 +183,7 @@ class _Orchestration:
 
 
 def _record(step: PlannedStep) -> dict[str, Json]:
-    """Return what the record of the orchestration shows of a step; its own job has the rest."""
+    """Return the entry of a step in the record of the orchestration."""
     shown: dict[str, Json] = {"op": step.op, "status": "PENDING"}
     if step.name is not None:
         shown["name"] = step.name

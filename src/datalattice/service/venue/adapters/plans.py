@@ -1,6 +1,6 @@
-"""Plans of orchestrations: steps, where their inputs come from, and what depends on what.
+"""Plans of orchestrations: steps, the sources of their inputs, and their dependencies.
 
-A specification says where a value comes from:
+A specification is the source of a value:
 
     ["input", path...]     the input of the orchestration, or a part of it
     ["const", value]       the value itself, not evaluated further
@@ -8,7 +8,8 @@ A specification says where a value comes from:
     ["concat", spec...]    texts joined; null adds nothing, other values their compact JSON
     {name: spec, ...}      an object of them
 
-Everything here is pure: it reads no clock and starts nothing.
+All functions are pure.
+
 Source: COG-12 "Orchestration".
 """
 
@@ -28,18 +29,18 @@ SPECIFICATION_DEPTH_MAX: Final = 64
 """Deepest nesting of objects and `concat` in a specification."""
 
 VALUE_CHARS_MAX: Final = 4 << 20
-"""Longest JSON text of a value made from steps, about. Without it 40 steps that each name the one
-before twice would ask for a terabyte."""
+"""Longest JSON text of an evaluated value, in characters, approximately. Without the bound, 40
+steps that each use the previous output twice would make a terabyte."""
 
 VALUE_DEPTH_MAX: Final = 256
-"""Deepest nesting of a value made from steps: each step may add a level."""
+"""Deepest nesting of an evaluated value: each step may add a level."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One step: the operation, the specification of its input, and the steps it waits for.
+    """One step: the operation, the specification of its input, and the steps that it needs.
 
-    venue: where it runs, None for here. strict: the output must fit the operation's schema.
+    venue: the venue that runs it; None: this one. strict: the output must fit its schema.
     """
 
     op: str
@@ -59,7 +60,7 @@ class Plan:
 
 
 def step_needs(inputs: Sequence[object]) -> list[tuple[int, ...]]:
-    """Return what each step waits for, from the specifications of their inputs.
+    """Return the steps that each step needs, from the specifications of their inputs.
 
     Raises: UsageError: one is malformed, or names itself, a later or an unknown step.
     """
@@ -67,7 +68,7 @@ def step_needs(inputs: Sequence[object]) -> list[tuple[int, ...]]:
     for number, specification in enumerate(inputs):
         try:
             found.append(dependencies(specification))
-            # "A step may only name earlier steps": so there is no cycle.
+            # "A step may only name earlier steps", so there are no cycles.
             _check_needs(found[-1], number)
         except UsageError as error:
             raise UsageError(f"`operation.steps[{number}].input`: {error}") from None
@@ -89,7 +90,6 @@ def read_plan(operation: object) -> Plan:
         raise UsageError(f"`operation.steps` has at most {STEPS_MAX} steps, got {len(given)}")
     for number, fields in enumerate(given):
         _check_members(fields, f"`operation.steps[{number}]`")
-    # A step depends on earlier ones only, so that no orchestration waits for itself.
     needs = step_needs([fields.get("input") for fields in given])
     steps = tuple(map(_step, given, needs))
     if "result" not in operation:
@@ -121,7 +121,7 @@ def _step(fields: Mapping[str, Any], needs: tuple[int, ...]) -> PlannedStep:
 def ready_steps(
     needs: Sequence[Sequence[int]], started: Collection[int], done: Collection[int]
 ) -> list[int]:
-    """Return the steps that can start now: not started, and all that they need is done."""
+    """Return the steps that can start now: not started, and all steps that they need are done."""
     # "Every step with no open dependency starts at once."
     return [
         number
@@ -133,13 +133,17 @@ def ready_steps(
 def _check_needs(needs: Sequence[int], before: int) -> None:
     for number in needs:
         if not 0 <= number < before:
-            raise UsageError(f"it names step {number}, which is not one of the {before} before it")
+            raise UsageError(
+                f"it names step {number}; it may name steps 0 to {before - 1}"
+                if before
+                else f"it names step {number}, and there is no earlier step"
+            )
 
 
 def dependencies(specification: object) -> tuple[int, ...]:
     """Return the numbers of the steps that a specification names, in order.
 
-    Raises: UsageError: it has none of the forms, or nests deeper than `SPECIFICATION_DEPTH_MAX`.
+    Raises: UsageError: it is malformed, or nests deeper than `SPECIFICATION_DEPTH_MAX`.
     """
     found: set[int] = set()
     _collect(specification, found, SPECIFICATION_DEPTH_MAX)
@@ -147,7 +151,7 @@ def dependencies(specification: object) -> tuple[int, ...]:
 
 
 def _collect(specification: object, found: set[int], depth: int) -> None:
-    # A specification comes from a caller: deeper ones would exhaust the stack of Python.
+    # A specification is a caller's: deep nesting would exhaust the stack of Python.
     if not depth:
         raise UsageError(f"a specification nests at most {SPECIFICATION_DEPTH_MAX} deep")
     if isinstance(specification, Mapping):
@@ -179,8 +183,8 @@ def _collect(specification: object, found: set[int], depth: int) -> None:
 def evaluate(specification: Any, given: Any, outputs: Mapping[int, Any]) -> Any:
     """Return the value of a valid specification.
 
-    given: the input of the orchestration. outputs: those of the steps that it names.
-    Raises: LimitExceeded: the JSON of the value is longer than `VALUE_BYTES_MAX`.
+    given: the input of the orchestration. outputs: of the steps that it names, by number.
+    Raises: LimitExceeded: as `check_size`.
     """
     value = _value(specification, given, outputs)
     check_size(value)
@@ -188,12 +192,12 @@ def evaluate(specification: Any, given: Any, outputs: Mapping[int, Any]) -> Any:
 
 
 def check_size(value: Any) -> int:
-    """Return about how many characters the JSON text of a value has.
+    """Return the approximate number of characters of a value's JSON text.
 
     Raises: LimitExceeded: more than `VALUE_CHARS_MAX`, or it nests deeper than `VALUE_DEPTH_MAX`.
     """
-    # Values share parts in memory, but not in a record, so shared parts count each time.
-    size, open_values = 0, [iter((value,))]  # iterators: a copy of all parts could be long
+    # A part that a value shares in memory counts each time: the JSON text repeats it.
+    size, open_values = 0, [iter((value,))]  # iterators: a list of all parts could be long
     while open_values:
         for part in open_values[-1]:
             size += _own_size(part)
@@ -211,7 +215,7 @@ def check_size(value: Any) -> int:
 
 
 def _own_size(value: Any) -> int:
-    """Return the characters of a value without the parts inside it."""
+    """Return the number of characters of a value without the parts inside it."""
     if isinstance(value, str):
         return len(value) + 2
     if isinstance(value, Mapping):
@@ -222,7 +226,7 @@ def _own_size(value: Any) -> int:
 
 
 _SCALAR_CHARS: Final = 4
-"""Characters of a null, and about those of a double."""
+"""Number of characters of a null, and approximately of a double."""
 
 
 def _value(specification: Any, given: Any, outputs: Mapping[int, Any]) -> Any:

@@ -1,7 +1,8 @@
-"""Processes of functions: each call in its own, with limits, and ended with its group.
+"""Processes: each call of a function runs in its own process, with limits.
 
-The process is started by exec, in a new session, with a temporary folder as working directory, no
-environment but `TMPDIR`, and no open file but its pipes. Network access stays open.
+The process is started by exec, in a new session, with a temporary folder as working directory, only
+`TMPDIR` in its environment, and only its pipes open. It may use the network. At the end of the call
+its whole process group is killed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from datalattice.errors import LimitExceeded
 from datalattice.service.venue import Json, OperationFailed
 
 PIPE_BYTES_MAX: Final = 16 << 20
-"""Longest JSON of an input or a result."""
+"""Longest JSON of an input or a result, in bytes."""
 
 TERM_S: Final = 2.0
-"""How long a process that is stopped may go on before it is killed."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 _WORKER: Final = Path(__file__).with_name("python_worker.py")
 _LENGTH_BYTES: Final = 8
@@ -35,10 +36,10 @@ _LENGTH_BYTES: Final = 8
 async def call_in_process(
     function: str, arguments: Sequence[Json], limits: VenuePythonConfig, path: Sequence[str] = ()
 ) -> Json:
-    """Return what a function returns that runs in a process of its own.
+    """Call a function in a process of its own and return its result.
 
     function: `module:name`, imported there. arguments, result: JSON of up to `PIPE_BYTES_MAX`.
-    path: folders in which modules are looked for before those of this process.
+    path: folders of modules, before those of this process.
     Raises: OperationFailed: the function raised, its process ended, or it took too long.
             LimitExceeded: arguments or result are too long.
     """
@@ -62,14 +63,14 @@ async def call_in_process(
         answer = await _run(sent, folder, limits)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    # Of up to 16 MiB, so not on the event loop.
+    # In a thread: parsing 16 MiB would hold up the event loop.
     return await asyncio.to_thread(_read_answer, answer)
 
 
 async def _run(sent: bytes, folder: str, limits: VenuePythonConfig) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        # Isolated: neither the environment nor the working directory adds modules.
+        # Isolated mode: environment and working directory add no modules.
         "-I",
         str(_WORKER),
         stdin=asyncio.subprocess.PIPE,
@@ -89,7 +90,7 @@ async def _run(sent: bytes, folder: str, limits: VenuePythonConfig) -> bytes:
     except asyncio.IncompleteReadError:
         raise OperationFailed(await _why_it_ended(process, limits)) from None
     finally:
-        # Also where the job was cancelled: no process outlives its call.
+        # Also if the job was cancelled: no process outlives its call.
         await _end(process, gently=not answered)
     return answer
 
@@ -97,7 +98,7 @@ async def _run(sent: bytes, folder: str, limits: VenuePythonConfig) -> bytes:
 async def _exchange(process: asyncio.subprocess.Process, sent: bytes) -> bytes:
     assert process.stdin is not None
     assert process.stdout is not None
-    with contextlib.suppress(ConnectionError):  # reading says why it ended
+    with contextlib.suppress(ConnectionError):  # `_why_it_ended` has the reason
         process.stdin.write(len(sent).to_bytes(_LENGTH_BYTES, "big") + sent)
         await process.stdin.drain()
     size = int.from_bytes(await process.stdout.readexactly(_LENGTH_BYTES), "big")
@@ -125,13 +126,13 @@ async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
     finally:  # also when this is cancelled; and children may outlive the first process
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
-        # Both pipes, now: asyncio would wait for the end of what is unread, and a child in a
-        # session of its own may hold a pipe open.
+        # Close both pipes now: asyncio would read them to their end, and a child that left the
+        # session may hold one open.
         process._transport.close()  # type: ignore[attr-defined]
 
 
 def _signal(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # all have ended
+    with contextlib.suppress(ProcessLookupError):  # all processes of the group have ended
         os.killpg(group, number)
 
 
@@ -140,9 +141,9 @@ def _read_answer(text: bytes) -> Json:
         answer: Any = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         answer = None
-    # The function can write to the pipe itself, so that any bytes may come.
+    # The function may write any bytes to the pipe.
     if not isinstance(answer, dict) or not {"result", "error"} & set(answer):
-        raise OperationFailed("the process of the function answered what is no result")
+        raise OperationFailed("the process of the function sent no valid result")
     if "error" in answer:
         raise OperationFailed(str(answer["error"]))
     result: Json = answer["result"]

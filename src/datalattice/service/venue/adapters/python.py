@@ -37,10 +37,10 @@ _REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 class RegisteredFunction:
     """A function from JSON to JSON that callers may run as `python/<name>`.
 
-    function: `module:name`, which runs in a process of its own; or the function itself, which runs
-    in a thread of this process, without limits, and cannot be interrupted (an async one can, and
-    runs on the event loop). keyed: it gets a second argument, the effect key in hex. input: the
-    JSON Schema of its input. has_effects, recover: as in `VenueOperation`.
+    function: `module:name` runs in a process of its own, with limits. A function object runs in a
+    thread of this process, without limits, and cannot be interrupted; an async one runs on the
+    event loop and can be cancelled. keyed: it gets the effect key in hex as second argument. input:
+    the JSON Schema of its input. has_effects, recover: as in `VenueOperation`.
     Raises: UsageError: the name or the reference has another form.
     """
 
@@ -65,8 +65,8 @@ class RegisteredFunction:
 class PythonAdapter(PlainAdapter):
     """Runs `python:<name>`.
 
-    limits: of functions that run in a process of their own. path: folders in which their modules
-    are looked for before those of this process.
+    limits: of functions in processes of their own. path: folders of their modules, before those of
+    this process.
     Raises: UsageError: two functions have one name.
     """
 
@@ -97,10 +97,10 @@ class PythonAdapter(PlainAdapter):
         sub_operation(meta, self._functions)
 
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
-        """Call the function; return what it returns.
+        """Call the function; return its result.
 
-        Raises: OperationFailed: it raised, ended its process, took too long, or returned what is
-                not JSON. LimitExceeded: input or result are longer than `PIPE_BYTES_MAX`.
+        Raises: OperationFailed: it raised, ended its process, took too long, or its result is not
+                JSON. LimitExceeded: input or result are longer than `PIPE_BYTES_MAX`.
         """
         registered = self._functions[sub_operation(meta, self._functions)]
         arguments = [input, job.effect_key().hex()] if registered.keyed else [input]
@@ -118,7 +118,7 @@ class PythonAdapter(PlainAdapter):
         )
 
     def close(self) -> None:
-        """End the threads that are idle; a function under way ends by itself."""
+        """End the idle threads; running functions end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -139,7 +139,7 @@ def _operation(registered: RegisteredFunction) -> VenueOperation:
 
 
 def checked_result(result: Any) -> Json:
-    """Return what a function returned as JSON.
+    """Return the result of a function as JSON values.
 
     Raises: OperationFailed: it is not. LimitExceeded: it is longer than `PIPE_BYTES_MAX`.
     """

@@ -1,8 +1,8 @@
-"""Worker: the process in which one registered function runs. It needs the standard library alone.
+"""Worker: the process of one registered function. It imports only the standard library.
 
-It is run as a script: it reads a frame from its input, limits itself, calls the function, and
-writes a frame to its output. A frame is a length of 8 bytes, big-endian, and JSON. Then it waits to
-be killed with its group; when its input ends before, the venue has gone, and it kills the group.
+As a script, it reads a frame from its input, limits itself, calls the function, and writes a frame
+to its output. A frame is a length of 8 bytes, big-endian, and JSON. Then it waits to be killed with
+its group. If its input ends before that, the venue has gone, and it kills the group itself.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 _ERROR_CHARS_MAX = 4_096
-"""Longest text of an error that is passed on."""
+"""Longest text of an error that is sent, in characters."""
 
 
 def main() -> None:
     """Serve one call."""
     request = json.loads(_frame(sys.stdin.buffer))
-    # What the function prints must not mix with the answer.
+    # The answer gets a descriptor of its own: the function may print to standard output.
     answer = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     for name, most in request["limits"].items():
         _limit(getattr(resource, name), most)
-    # Here, because the function may go to another folder.
+    # The folder is read now, because the function may change the working directory.
     threading.Thread(target=_end_with_the_venue, args=[str(Path.cwd())], daemon=True).start()
     sys.path += [entry for entry in request["path"] if entry not in sys.path]
     text = _answer(request).encode()
@@ -49,7 +49,7 @@ def _frame(stream: BinaryIO) -> bytes:
 def _limit(kind: int, most: int) -> None:
     _, hard = resource.getrlimit(kind)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    # The hard limit too, so that the function cannot raise it again.
+    # The hard limit, too, so that the function cannot raise it again.
     resource.setrlimit(kind, (most, most))
 
 
@@ -62,7 +62,7 @@ def _end_with_the_venue(folder: str) -> NoReturn:
 
 
 def _answer(request: dict[str, Any]) -> str:
-    """Return the JSON of what the function returned or raised."""
+    """Return the JSON of the function's result or error."""
     try:
         module, _, path = request["function"].partition(":")
         function: Any = importlib.import_module(module)

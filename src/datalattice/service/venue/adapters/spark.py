@@ -1,7 +1,6 @@
-"""Adapter `spark`: runs jobs of this package on Spark that the operator offers.
+"""Adapter `spark`: runs jobs of this package on Spark, which the operator offers.
 
-Everything that a job starts on Spark has the job's effect key as tag, so that it can be found and
-cancelled there.
+All work of a job on Spark has the job's effect key as tag, by which it is found and cancelled.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ if TYPE_CHECKING:
     from datalattice.pipeline import SparkSession
 
 _INTERRUPT_S: Final = 0.2
-"""A cancelled job is interrupted again after this time, as it may be between two stages."""
+"""Seconds between interrupts of a cancelled job, which may be between two stages."""
 
 SPARK_JOBS_AT_ONCE: Final = 2
-"""Jobs of a venue on Spark; further ones wait."""
+"""Concurrent jobs of a venue on Spark; further ones wait."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 class Reported(Protocol):
-    """What a job on Spark returns, such as `LoadReport`."""
+    """The report that a job on Spark returns, such as `LoadReport`."""
 
     def as_json(self) -> Mapping[str, object]:
-        """Return it as a JSON document."""
+        """Return the report as a JSON document."""
         ...
 
 
@@ -54,9 +53,9 @@ class SparkOffer:
     """A job that callers may run as `spark/<name>`.
 
     job: a function of `datalattice.pipeline.jobs`, or another that takes a session, these arguments
-    and `progress`. fixed: arguments that the operator decides, among them all paths. open: names of
-    arguments that callers may give, with their JSON Schemas. once: the job takes `write_id`, so its
-    result is written once, however often it runs; an interrupted job then runs again.
+    and `progress`. fixed: arguments that the operator sets, among them all paths. open: arguments
+    that callers may give, with their JSON Schemas by name. once: the job takes `write_id`, so that
+    repeated runs write its result once; an interrupted job then runs again.
     Raises: UsageError: the name has another form, or an argument is both fixed and open.
     """
 
@@ -77,15 +76,16 @@ class SparkOffer:
             if name in {"spark", "progress", "write_id"} or (
                 name in self.open and name in self.fixed
             ):
-                raise UsageError(f"the argument {name!r} is the venue's, or fixed and open at once")
+                raise UsageError(
+                    f"the argument {name!r} is set by the venue, or is in both `fixed` and `open`"
+                )
 
 
 class SparkAdapter(PlainAdapter):
     """Runs `spark:<name>`.
 
-    session: returns the Spark session, which is started by the first job; the formats of this
-    package are registered with it. end: ends it when the adapter closes, if it was started.
-    at_once: jobs.
+    session: returns the Spark session; the first job starts it and registers the formats of this
+    package. at_once: concurrent jobs. end: ends a started session when the adapter closes.
     Raises: UsageError: two jobs have one name.
     """
 
@@ -159,7 +159,7 @@ class SparkAdapter(PlainAdapter):
                 await asyncio.gather(telling, return_exceptions=True)
 
     def close(self) -> None:
-        """End the threads once their jobs have ended, and the session."""
+        """End the threads when their jobs have ended, and the session."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._starting:
             if self._end is not None and self._started is not None:
@@ -167,9 +167,9 @@ class SparkAdapter(PlainAdapter):
             self._started = None
 
     def _start(self) -> SparkSession:
-        with self._starting:  # two sessions at once would be two starts of Java
+        with self._starting:  # so that one Java is started
             spark = self._session()
-            register(spark)  # in this thread, whose session may be one of its own
+            register(spark)  # for each thread: it may have a session of its own
             self._started = spark
             return spark
 
@@ -203,7 +203,7 @@ class _SparkRun:
             return dict(report.as_json())
 
     def interrupt(self) -> None:
-        """Cancel what runs on Spark now."""
+        """Cancel the running work on Spark."""
         self._interrupted = True
         if self._spark is not None:
             cancel_tagged(self._spark, self._tag)
@@ -213,7 +213,7 @@ class _SparkRun:
         self._loop.call_soon_threadsafe(self._news.set)
 
     async def tell(self, job: JobContext) -> None:
-        """Show the newest progress, as often as records are written."""
+        """Write the newest progress to the record, one write at a time."""
         while True:
             await self._news.wait()
             self._news.clear()

@@ -1,8 +1,8 @@
 """Adapter `sql`: one SELECT over tables of lattice data, in DuckDB.
 
-The tables are copied into a database in memory that lives as long as the query. It reaches no file,
-no network and no extension, and its settings are locked before the query is read. It runs in a
-thread of the venue: a fault inside of DuckDB would be one of the venue.
+The tables are copied into a database in memory that lives as long as the query. It has no access to
+files, network and extensions, and its settings are locked before the query runs. It runs in a
+thread of the venue: a crash of DuckDB would be a crash of the venue.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUERY_CHARS_MAX: Final = 65_536
-"""Longest text of a query."""
+"""Longest query, in characters."""
 
 SQL_TABLES_MAX: Final = 16
 """Most tables of a query."""
 
 _INTERRUPT_S: Final = 0.05
-"""A query that is stopped is interrupted again after this time, as it may just not run yet."""
+"""Seconds between interrupts of a stopped query, which may not have begun to run."""
 
 _MEMBERS: Final = ("query", "tables", "parameters", "maxRows")
 _TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -80,7 +80,7 @@ class SqlAdapter(PlainAdapter):
             ) from error
 
     def operations(self) -> Sequence[VenueOperation]:
-        """Return the query."""
+        """Return the operation `sql/query`."""
         properties: dict[str, Json] = {
             "query": {"type": "string"},
             "tables": {"type": "object", "additionalProperties": {"type": "object"}},
@@ -98,11 +98,11 @@ class SqlAdapter(PlainAdapter):
         return [VenueOperation("sql/query", metadata, has_effects=False)]
 
     def check(self, meta: OperationMetadata, input: Json) -> None:
-        """Refuse a malformed input, and a query that is not one SELECT."""
+        """Refuse a malformed input, and any query other than one SELECT."""
         self._request(meta, input)
 
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
-        """Return `columns` (name and type), `rows`, and `truncated`: whether there are more.
+        """Return `columns` (name and type), `rows`, and `truncated`: whether there are more rows.
 
         Raises: OperationFailed: the query fails or takes too long, or the caller may not read a
                 table. LimitExceeded: tables or result are too long.
@@ -121,7 +121,7 @@ class SqlAdapter(PlainAdapter):
                     f"the query took more than {self._limits.time_s:g} s"
                 ) from None
             finally:
-                # The database must not be closed under the thread.
+                # Close the database only after its thread has ended.
                 while not call.done():
                     query.stop()
                     await asyncio.wait([call], timeout=_INTERRUPT_S)
@@ -132,14 +132,14 @@ class SqlAdapter(PlainAdapter):
         return asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
     def close(self) -> None:
-        """End the threads once their queries have ended."""
+        """End the threads when their queries have ended."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _config(self) -> dict[str, Any]:
         return {
             "memory_limit": f"{self._limits.memory_bytes}B",
             "threads": self._limits.threads,
-            "temp_directory": "",  # what does not fit in memory fails, and is not written to disk
+            "temp_directory": "",  # a query that needs more memory fails instead of using the disk
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "allow_community_extensions": "false",
@@ -169,7 +169,7 @@ class SqlAdapter(PlainAdapter):
                 )
             self._tables.check(source)
         if len({name.lower() for name in tables}) < len(tables):
-            raise UsageError("`tables`: names of tables in SQL do not differ by case alone")
+            raise UsageError("`tables`: two names differ only in case, which SQL ignores")
         parameters = fields.get("parameters")
         if not isinstance(parameters, (list, dict, type(None))):
             raise UsageError("`parameters` is a list, or an object by name")
@@ -180,7 +180,7 @@ class SqlAdapter(PlainAdapter):
         return _SqlRequest(query, tables, parameters, rows)
 
     def _check_statement(self, query: str) -> None:
-        """Refuse all but one SELECT: the text is parsed, and nothing is run."""
+        """Refuse any text other than one SELECT; it is parsed and not run."""
         try:
             found = self._duckdb.extract_statements(query)
         except self._duckdb.Error as error:
@@ -214,12 +214,12 @@ class _Query:
         self._stopped = False
         self._loaded_rows = 0
         self._loaded_bytes = 0
-        # A name in a query must not find a variable of this program.
+        # Else a name in a query could read a variable of this program.
         self._connection.execute("SET python_enable_replacements=false")
         self._connection.execute("SET enable_external_access=false")
 
     def stop(self) -> None:
-        """End what the thread does; call it again until it has ended."""
+        """Stop loading and interrupt the query; call it again until the thread has ended."""
         self._stopped = True
         self._connection.interrupt()
 
@@ -259,7 +259,9 @@ class _Query:
             connection.execute(self.request.query, self.request.parameters)
             found = connection.fetchmany(self.request.rows + 1)
         except self._duckdb.PermissionException:  # its text has paths of this machine
-            raise OperationFailed("SQL: the query asks for a file or a setting") from None
+            raise OperationFailed(
+                "SQL: the query uses a file or a setting; it may use only its tables"
+            ) from None
         except (self._duckdb.Error, TypeError) as error:
             raise OperationFailed(f"SQL: {_first_line(error)}") from None
         rows: list[Json] = [

@@ -27,16 +27,16 @@ class TableRows(NamedTuple):
 
 
 class TableSource(Protocol):
-    """Where the tables of a query come from."""
+    """Opens the tables of a query."""
 
     def check(self, source: Json) -> None:
-        """Refuse a malformed source. Raises: UsageError: and what is accepted."""
+        """Check a source. Raises: UsageError: it is malformed."""
         ...
 
     def open(self, caller: JobCaller, source: Json) -> TableRows:
-        """Return the table, of the moment of the call.
+        """Return the table in its state at the call.
 
-        Raises: Unauthorized: the caller may not read it. NoSuchPath: it is not there.
+        Raises: Unauthorized: the caller may not read it. NoSuchPath: it does not exist.
         """
         ...
 
@@ -48,7 +48,7 @@ MayDo = Callable[[JobCaller, ActionRequest[Any]], None]
 class LatticeTables:
     """Tables of a node: `{"topic": name}` and `{"database": name}`, each with `owner` if not "own".
 
-    Keys that are not text, and all values, are JSON. may: asked with the action that reads the
+    Keys that are not text, and all values, are JSON. may: called with the action that reads the
     same data over other doors.
     """
 
@@ -57,7 +57,7 @@ class LatticeTables:
         self._may: Final = may
 
     def check(self, source: Json) -> None:
-        """Refuse a source with neither or both of the two names."""
+        """Refuse a source that has not exactly one of the two names."""
         _request(source)
 
     def open(self, caller: JobCaller, source: Json) -> TableRows:
@@ -83,7 +83,7 @@ def _request(source: Json) -> ReadRecords | ReadKeys:
     given = members(source, ["topic", "database", "owner"])
     topic, database = text_member(given, "topic", ""), text_member(given, "database", "")
     if bool(topic) == bool(database):
-        raise UsageError("a table is of one `topic` or one `database`")
+        raise UsageError("a table has either `topic` or `database`")
     owner = text_member(given, "owner", OWN_NAME)
     if topic:
         return ReadRecords(topic=topic, owner=owner)

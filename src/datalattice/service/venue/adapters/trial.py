@@ -1,4 +1,4 @@
-"""Adapter `test`: operations that end, fail, wait or ask, for trying a venue and its clients."""
+"""Adapter `test`: operations that end, fail, wait or ask, to try out a venue and its clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TrialAdapter(PlainAdapter):
     name = "test"
 
     def __init__(self, entropy: Entropy | None = None) -> None:
-        """entropy: where the bytes of `random` come from."""
+        """entropy: the source of the bytes of `random`."""
         self._entropy: Final = entropy or SystemEntropy()
 
     def operations(self) -> Sequence[VenueOperation]:
@@ -87,7 +87,7 @@ class TrialAdapter(PlainAdapter):
             _number(given, "length", 1, RANDOM_BYTES_MAX)
 
     async def run(self, job: JobContext, meta: OperationMetadata, input: Json) -> Json:
-        """Do as the operation is named."""
+        """Do the operation."""
         name = sub_operation(meta, _OPERATIONS)
         if name == "echo":
             return input
@@ -102,7 +102,7 @@ class TrialAdapter(PlainAdapter):
         if name == "delay":
             return await _delayed(job, given)
         if job.saved is None:
-            # Durable first: a later attempt returns what an earlier one may have shown.
+            # Durable first, so that a later attempt returns the same bytes.
             length = _number(given, "length", 1, RANDOM_BYTES_MAX)
             await job.checkpoint(self._entropy.bytes(length).hex())
         return job.saved

@@ -1,8 +1,8 @@
-"""Venues: which other venues this one may call, and a request to one of them.
+"""Venues: the other venues that this one may call, and requests to them.
 
-Callers choose the venue, so it must be one of those that the operator has listed, or its host one
-of those that are allowed. Each request is signed with this venue's own key. What another venue
-answers is read within limits, and nothing in it is followed.
+Callers choose the venue, so the operator must have listed it or allowed its host. Each request is
+signed with this venue's own key. Answers are read within limits; references in them are not
+followed.
 
 Source: docs/grid.md "Several venues".
 """
@@ -56,17 +56,17 @@ TOKEN_S: Final = 120
 """Life of the token of one request, in seconds."""
 
 _IN_THREAD: Final = 1 << 16
-"""Answers of more bytes are read in a thread."""
+"""Longer answers are parsed in a thread, in bytes."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class VenueDoor:
-    """Where another venue takes calls.
+    """The address at which another venue takes calls.
 
-    did: of the venue, "" if it is not known. pin: it must prove over TLS to be that node.
-    is_listed: by the operator, who also decided that its address is a good one.
+    did: of the venue, "" if it is unknown. pin: the node that it must prove over TLS to be.
+    is_listed: the operator listed it, which also allows its address.
     """
 
     scheme: str
@@ -78,22 +78,22 @@ class VenueDoor:
 
     @property
     def url(self) -> str:
-        """Its URL, as its tokens name it: without a port that is that of the scheme."""
+        """Its URL as in the audience of tokens: without the default port of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{host}{port}"
 
     def __str__(self) -> str:
-        """Return what records show: the DID, or the URL where that is not known."""
+        """Return its name in records: the DID, or the URL if that is unknown."""
         return self.did or self.url
 
 
 class VenueRules:
-    """Which venues may be called: by default none.
+    """The venues that may be called: by default none.
 
-    venues: URLs by name. A name may be a DID: `did:key:...` says nothing of where a venue is. A URL
-    is `http://host:port`, `https://host:port`, or `did:key:...@host:port`, where TLS proves that
-    it is the node of that DID. hosts: which others may be called, by URL or `did:web`.
+    venues: URLs by name, which may be a DID. A URL is `http://host:port`, `https://host:port`, or
+    `did:key:...@host:port`, where the venue proves over TLS that it is the node of that DID. hosts:
+    the rules for other venues, which callers name by URL or `did:web`.
     Raises: UsageError: a URL has another form.
     """
 
@@ -115,9 +115,9 @@ class VenueRules:
                     self._listed.setdefault(other, door)
 
     def find(self, given: str) -> VenueDoor:
-        """Return where a venue is: by its name in the list, its DID or its URL.
+        """Return the door of a venue. given: its name in the list, its DID or its URL.
 
-        Raises: UsageError: it may not be called.
+        Raises: UsageError: it is unknown or may not be called.
         """
         found = self._listed.get(given)
         if found is None and given.startswith("did:web:"):
@@ -126,7 +126,10 @@ class VenueRules:
             found = door_at(given)
             found = self._listed.get(found.url, found)
         if found is None:
-            raise UsageError(f"`venue`: {given!r:.100} is not one that this venue knows")
+            raise UsageError(
+                f"`venue`: this venue knows no venue {given!r:.100}; give a URL, a did:web, or a "
+                "name of its settings"
+            )
         # "A venue to be called is one that the operator has listed ... or its host is allowed"
         # (docs/design/venue.md).
         why = None if found.is_listed else self.hosts.refused_name(found.host)
@@ -140,7 +143,7 @@ def door_at(
 ) -> VenueDoor:
     """Return the door at a URL. did: of the venue. Raises: UsageError: the URL is malformed."""
     named, place = split_door(url)
-    # A DID without "@" in front of a host is the name of a venue, and proves nothing by itself.
+    # Only a DID before "@" is a pin; `did` is a name, which proves nothing.
     pin = None if named is None else pin_of(None, named, clock)
     if named is not None and did not in {"", named}:
         raise UsageError(f"a venue with the DID {did} is listed at {url!r:.100}")
@@ -168,18 +171,18 @@ def _web_door(did: str) -> VenueDoor:
 
 
 MayCall = Callable[[JobCaller], None]
-"""Raises Unauthorized for a caller for whom no other venue is called."""
+"""Raises Unauthorized for a caller on whose behalf no other venue is called."""
 
 
 def anybody(_caller: JobCaller) -> None:
-    """Have other venues called for everybody."""
+    """Call other venues on behalf of every caller."""
 
 
 class VenueCalls(Protocol):
-    """What an adapter needs of other venues."""
+    """Calls other venues, for an adapter."""
 
     def find(self, given: str) -> VenueDoor:
-        """Return where a venue is. Raises: UsageError: it may not be called."""
+        """Return the door of a venue. Raises: UsageError: it may not be called."""
         ...
 
     async def call(
@@ -190,11 +193,11 @@ class VenueCalls(Protocol):
         request_id: str | None = None,
         delegations: Sequence[str] = (),
     ) -> R:
-        """Have another venue do an action.
+        """Call an action of another venue.
 
-        Raises: its error, as the same class. HostUnreached: nothing was sent. PeerUnavailable: it
-                did not answer. AddressRefused: it may not be called. ProtocolViolation,
-                LimitExceeded: its answer is malformed, or too long.
+        Raises: the error of its answer, as the same class. HostUnreached: nothing was sent.
+                PeerUnavailable: it did not answer. AddressRefused: the rules refuse its address.
+                ProtocolViolation, LimitExceeded: its answer is malformed, or too long.
         """
         ...
 
@@ -202,9 +205,9 @@ class VenueCalls(Protocol):
 class RemoteVenues:
     """Calls other venues over REST, with this venue's key.
 
-    It is a `VenueCalls`, and the `Definitions` and `AssetSource` of other venues.
-    resolve, connections: by default those of the operating system. tls: what is trusted of doors
-    that are not pinned.
+    It implements `VenueCalls`, `Definitions` and `AssetSource`.
+    resolve, connections: for tests; by default those of the operating system. tls: the certificates
+    that are trusted for doors without a pin.
     Raises: UsageError: the package httpcore is not installed.
     """
 
@@ -257,31 +260,31 @@ class RemoteVenues:
         return await asyncio.to_thread(_result, kind, door, answer)
 
     async def named(self, did: str, path: str) -> bytes:
-        """Return the asset that a path of a venue's catalogue means now; as `Definitions.named`."""
+        """Return the asset that a path of a venue's catalogue names now; `Definitions.named`."""
         with _there(did):
             found = await self.call(self.find(did), GetOperation(path=path))
         if len(found.asset) != HASH_BYTES:
-            raise BadFormat(f"{did} answered for {path!r:.100} with no asset id")
+            raise BadFormat(f"{did} answered for {path!r:.100} without a valid asset id")
         return found.asset
 
     async def metadata(self, did: str, asset: bytes) -> str:
-        """Return the metadata text of an asset as a venue answers; `Definitions.metadata`."""
+        """Return the metadata text of an asset, from its venue; `Definitions.metadata`."""
         door = self.find(did)
         with _there(did):
             answer = await self._get(door, f"assets/{asset.hex()}", DEFINITION_MAX)
         try:
             return answer.decode()
         except UnicodeDecodeError as error:
-            raise BadFormat(f"{door} answered with something other than metadata") from error
+            raise BadFormat(f"{door} sent metadata that is not UTF-8") from error
 
     async def content(self, did: str, asset: bytes) -> bytes:
-        """Return the content of an asset as a venue answers; `AssetSource.content`."""
+        """Return the content of an asset, from its venue; `AssetSource.content`."""
         path = f"assets/{asset.hex()}/content"
         with _there(did):
             return await self._get(self.find(did), path, CONTENT_BYTES_MAX)
 
     async def _get(self, door: VenueDoor, path: str, body_max: int) -> bytes:
-        """Return what is at a path below the base. Raises: as `call`."""
+        """Return the answer to a GET of a path below the base. Raises: as `call`."""
         fields = {"authorization": f"Bearer {self._token(door)}", "user-agent": "datalattice"}
         answer = await self._ask(door, "GET", f"{REST_BASE}/{path}", fields, b"", body_max)
         if answer.status != 200:
@@ -289,8 +292,8 @@ class RemoteVenues:
         return answer.body
 
     def _token(self, door: VenueDoor) -> str:
-        # For the key where it is known: what an impostor at the URL gets is of no use elsewhere.
-        # The node behind a `did:web` knows itself by its key and its URLs alone.
+        # The key if it is known, so that an impostor at the URL cannot use the token elsewhere. The
+        # node behind a `did:web` knows only its key and its URLs.
         audience = door.did if door.did.startswith("did:key:") else door.url
         return make_token(self._key_pair, audience, self._clock.now_ms(), life_s=TOKEN_S)
 
@@ -303,7 +306,7 @@ class RemoteVenues:
         body: bytes,
         body_max: int,
     ) -> HttpAnswer:
-        """Ask once. A pinned door may have another certificate by now: then once more."""
+        """Send a request; once more if a pinned door may have changed its certificate."""
         try:
             return await self._ask_once(door, verb, target, fields, body, body_max)
         except HostUnreached:
@@ -320,14 +323,14 @@ class RemoteVenues:
         body: bytes,
         body_max: int,
     ) -> HttpAnswer:
-        # The operator has listed this host, in whatever network it is.
+        # The operator has listed this host, so it may have a private address.
         rules = HostRules(allow=(door.host,), private=True) if door.is_listed else self._rules.hosts
         to = self._guarded.HttpTarget(door.scheme, door.host, door.port, target.encode("ascii"))
         sent = [*fields.items(), ("accept-encoding", "identity")]
         try:
             async with asyncio.timeout(self._guarded.WHOLE_S):
                 tls = await self._trusted(door)
-                # "redirects are not followed": one is an answer without a problem document.
+                # "Redirects are not followed": they are answers without a problem document.
                 return await self._guarded.fetch(
                     self._network(rules), tls, verb, to, sent, body, body_max
                 )
@@ -337,7 +340,7 @@ class RemoteVenues:
             ) from None
 
     async def _trusted(self, door: VenueDoor) -> ssl.SSLContext:
-        """Return what TLS trusts: of a pinned door, the certificate that it has proved."""
+        """Return the TLS context: for a pinned door, it trusts only the proved certificate."""
         if door.pin is None:
             return self._tls
         shown = self._certificates.get(door, b"")
@@ -355,17 +358,17 @@ def _result(kind: type[R], door: VenueDoor, answer: HttpAnswer) -> R:
     try:
         document = json.loads(answer.body)
         if not isinstance(document, dict):
-            raise UsageError("it is not an object")
+            raise UsageError("the document is not an object")
         known = {field.json for field in kind.declared()}
-        # A later version may tell more than this one knows.
+        # Unknown members are left out: a later version may have added them.
         return from_document(kind, {name: one for name, one in document.items() if name in known})
     except (ValueError, RecursionError, DataLatticeError) as error:
-        raise ProtocolViolation(f"{door} answered with no {kind.__name__}: {error}"[:400]) from None
+        raise ProtocolViolation(f"{door} sent no valid {kind.__name__}: {error}"[:400]) from None
 
 
 @contextlib.contextmanager
 def _there(did: str) -> Iterator[None]:
-    """Say which venue has nothing: "there is no asset here" would be read as here."""
+    """Add the venue's DID to a NoSuchPath: its text may say "this node", meaning that venue."""
     try:
         yield
     except NoSuchPath as error:
@@ -377,9 +380,9 @@ def _error(door: VenueDoor, answer: HttpAnswer) -> Exception:
     try:
         found = problem_error(answer.status, answer.body)
     except (TypeError, ValueError, RecursionError, DataLatticeError) as error:
-        found = ProtocolViolation(f"its problem document cannot be read: {error}"[:400])
+        found = ProtocolViolation(f"its problem document is invalid: {error}"[:400])
     if not isinstance(found, ProtocolViolation):
         return found
-    # A gateway before a venue that starts again answers so.
+    # A gateway before a venue that restarts answers with 5xx: the request may be repeated.
     kind = PeerUnavailable if answer.status >= 500 else ProtocolViolation
     return kind(f"{door}: {found}")
