@@ -45,7 +45,7 @@ from datalattice.arrow.values import (
     ValueFormat as ValueFormat,
     accepted_types as accepted_types,
     bytes_range as bytes_range,
-    check_size as check_size,
+    check_content_size as check_content_size,
     column_type as column_type,
     name_text as name_text,
     parse as parse,

@@ -38,6 +38,7 @@ def store_cells(
             if isinstance(pack, Gap):
                 raise _damaged(reader.path(pack.segment), pack.offset, pack.reason)
             left = iter(reader.cells(pack))
+            # Neighbouring cells are read and hashed in one call, which costs less than one by one.
             while batch := list(islice(left, READ_TOGETHER)):
                 # "`false` skips the comparison with the hash" (docs/spark-formats.md, Cells).
                 found = reader.read_many(batch, verify=verify)
@@ -48,6 +49,8 @@ def store_cells(
                         reason = f"cell 0x{hash.hex()} does not fit its hash"
                         raise _damaged(reader.path(segment), offset, reason)
                     yield hash, encoding
+    # "If cells are removed meanwhile, the read fails with `StoreFailed`" (docs/spark-formats.md,
+    # Cells): removed cells look like damage.
     except (DataLatticeError, FileNotFoundError):
         check_extent(store, extent)  # reports a removal of cells, if that is the cause
         raise

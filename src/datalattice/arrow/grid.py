@@ -21,7 +21,7 @@ from datalattice.arrow.batches import Row, micros
 from datalattice.arrow.values import (
     ValueFormat,
     bytes_range,
-    check_size,
+    check_content_size,
     column_type,
     to_column_value,
 )
@@ -86,6 +86,7 @@ _Columns = dict[str, object]
 
 def _asset(venue: str, key: bytes, record: Value, wanted: GridRows) -> _Columns | None:
     text = record.get("metadata") if isinstance(record, Map) else None
+    # "Malformed entries are skipped" (docs/spark-formats.md, Grid).
     if not isinstance(text, (str, Text)):
         return None
     metadata = _checked_text(key, str(text))
@@ -118,6 +119,8 @@ def _checked_text(key: bytes, text: str) -> str:
 
 def _declared(metadata: Map) -> str | None:
     try:
+        # An asset without content, or with a malformed hash, has no declared hash: the column is
+        # NULL.
         return declared_hash(metadata).hex()
     except UsageError:
         return None
@@ -154,7 +157,7 @@ def _content(venue: str, key: bytes, value: Value, wanted: GridRows) -> _Columns
     columns: _Columns = {"venue": venue, "hash": key.hex(), "size": size}
     if "content" in wanted.columns:
         # Checked before it is loaded: a few cells may represent a content of any length.
-        check_size(f"the content {key.hex()}", size, wanted.content_bytes_max)
+        check_content_size(f"the content {key.hex()}", size, wanted.content_bytes_max)
         columns["content"] = _checked_content(key, bytes_range(value, 0, size))
     return columns
 

@@ -139,6 +139,7 @@ class Columns:
         key_at: i64 = at
         value_at: i64 = key_at + 1 if data[key_at] == 0 else skip_kid(data, key_at)
         stamp_at: i64 = _skip_value(data, value_at)
+        # The time is read in place: it decides whether the entry is a record at all.
         length: i64 = data[stamp_at] - 0x10  # tag 10 + n: an Integer of n bytes, n up to 8
         # A timestamp is an Integer; an entry with anything else there is not a record.
         if length < 0 or length > 8:
@@ -158,6 +159,7 @@ class Columns:
             return headers_at + 1
         end: i64 = skip_kid(data, headers_at)
         if self.with_headers:
+            # Headers are rare, so they become Python objects like any value.
             kid = self.cells.branch(data, headers_at) if data[headers_at] == TAG_REF else b""
             self.headers.append(_headers(self.cells.value(kid or data[headers_at:end])))
         return end
@@ -259,6 +261,7 @@ def _headers(headers: Value) -> dict[str, str | None] | None:
     """Return headers as texts; None if they are not a Map."""
     if not isinstance(headers, Map):
         return None
+    # The key of a MAP cannot be NULL: a nil key becomes the text `nil`.
     texts = ((_text(key), _text(value)) for key, value in headers.entries())
     return {"nil" if key is None else key: value for key, value in texts}
 

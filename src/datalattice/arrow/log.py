@@ -174,6 +174,7 @@ def _strings(spans: Spans, columns: Columns, kind: pa.DataType) -> pa.Array:
     bounds = _native(spans.bounds.getvalue(), 4)
     text = pa.py_buffer(columns.sheet.text())
     strings = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, bounds, text])
+    # Every second range is an entry; the others are the bytes between two entries.
     numbers = pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))
     chosen = pa.Array.from_buffers(pa.int32(), count, [_validity(spans), numbers], spans.absent)
     found = strings.take(chosen)

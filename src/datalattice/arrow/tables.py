@@ -183,6 +183,7 @@ def _log_table(
             except UsageError as error:  # too deep for text
                 raise _too_deep(f"a record of {id}, from offset {first} on", error) from None
             except IndexError as error:
+                # Without verification, damaged bytes may point anywhere.
                 if verify:  # a verified cell has its hash, so the cause is an error of this program
                     raise
                 raise BadFormat(f"{id}: a cell is damaged; verify=True names it") from error
@@ -193,6 +194,7 @@ def _log_table(
 
 def _range(state: QueueState, start: int | None, stop: int | None) -> LogRange:
     held = held_offsets(state, start, stop)
+    # The column offset is a BIGINT.
     if state.end - 1 > COUNT_MAX:
         raise BadFormat(f"a log has offsets up to {state.end - 1}; the greatest is {COUNT_MAX}")
     return LogRange(encode(state.entries), state.start, held.start, held.stop)
@@ -244,6 +246,7 @@ def _structured(
     try:
         made = _structs(rows, kind)
     except misfits:
+        # Arrow does not say which entry misfits, so the rows are converted again one by one.
         for offset, row in enumerate(rows, first):
             try:
                 _structs([row], kind)
@@ -303,6 +306,7 @@ def _database_table(
     format = _format(values, "values")
     types = {"value": column_type(format), "updated": "TIMESTAMP", "expires": "TIMESTAMP"}
     owner = None if handle.owner is None else name_text(handle.owner)
+    # `scan` takes its snapshot here, so that all rows show one state of the database.
     live = handle.scan(prefix, start=start, stop=stop)
 
     def rows() -> Iterator[Row]:
@@ -336,6 +340,7 @@ def _venue_table(
     values: str = "json",
     content_bytes_max: int = FIELD_BYTES_MAX,
 ) -> Table:
+    # `meta` has the texts of all venues' assets, so it is not a table of one venue.
     tables = [one.value for one in GridTable if one is not GridTable.META]
     if table not in tables:
         raise UsageError(f"`table` is one of {', '.join(tables)}, got {table!r}")
@@ -362,6 +367,7 @@ def _store_table(
     handle: CellStore, *, columns: Sequence[str] | None = None, verify: bool = True
 ) -> Table:
     names = _chosen(columns, tuple(CELL_TYPES), tuple(CELL_TYPES)[:2])
+    # Fixed here: "Cells committed after planning are left out" (docs/spark-formats.md, Cells).
     extent = extent_of(handle)
 
     def rows() -> Iterator[Row]:
@@ -456,6 +462,7 @@ def loaded_rows(
         if name is not None and name not in names:
             raise UsageError(f"there is no column {name!r}; the table has: {', '.join(names)}")
     for batch in reader:
+        # The caller writes each group of rows in one edit, whose size is bounded.
         for first in range(0, batch.num_rows, rows_max):
             rows = batch.slice(first, rows_max)
             if value is None:

@@ -89,6 +89,7 @@ def to_column_value(value: Value, format: ValueFormat) -> object:
     Raises: NotBytes: the format is BYTES, and the value neither Blob nor String. LimitExceeded: the
             value is too long for a message, a text or a variant. MissingData: a cell is missing.
     """
+    # NULL and nil correspond in every format.
     if value is None:
         return None
     # "The encoding with all branches": a reader of the column needs no store.
@@ -178,6 +179,7 @@ def _variant_value(column: object) -> Value:
     if not isinstance(column, VariantVal):
         raise _unaccepted(column, ValueFormat.VARIANT)
     try:
+        # Python's default of 28 digits would round a variant's decimals.
         with decimal.localcontext(prec=_DECIMAL_DIGITS):
             return to_cell(plain(column.toPython()))
     except (PySparkException, ValueError, IndexError, OverflowError, RecursionError) as error:
@@ -201,7 +203,7 @@ def plain(item: Any) -> object:
     return item
 
 
-def check_size(what: str, size: int, most: int, remedy: str = "") -> None:
+def check_content_size(what: str, size: int, most: int, remedy: str = "") -> None:
     """Check that a content fits into a column.
 
     what: names the content. remedy: an alternative to raising the limit.

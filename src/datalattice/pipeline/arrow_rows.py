@@ -134,6 +134,7 @@ def shape_column(rows: pa.RecordBatch, name: str, plan: MapPlan, cells: CellList
 
 
 def _fixed(column: pa.Array, width: int) -> bytes:
+    # A slice of a batch shares the buffer of the batch, so its own bytes begin at its offset.
     data: bytes = column.buffers()[1].slice(column.offset * width, len(column) * width).to_pybytes()
     return data
 

@@ -298,6 +298,7 @@ class ChangeReader(ChangePlanner[OptionsT], DataSourceStreamReader, SupportsTrig
         now_ms = self.clock.now_ms()
         if self._stands[0] != begin.root_hash or not self._stands[1]:
             self._stands = begin.root_hash, now_ms
+        # A position with a time carries its own age, also after a restart.
         since_ms = self._stands[1] if begin.time_ms is None else begin.time_ms
         return now_ms - since_ms > STAND_MS
 

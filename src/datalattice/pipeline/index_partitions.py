@@ -34,6 +34,7 @@ def split(before: Index | None, after: Index | None, entries_max: int) -> Iterat
     while waiting:
         part = waiting.pop()
         are_both = part.own is not None and part.other is not None
+        # One key on both sides counts twice and cannot be divided.
         if part.size > max(entries_max, _ONE_KEY if are_both else 1):
             waiting.extend(reversed(part.split()))
         elif part.size:

@@ -137,6 +137,7 @@ class StreamLeases:
 
     def forget(self, root_hash: bytes) -> None:
         """Drop the lease on a root whose cells are lost."""
+        # Not released: the root is gone, so its lease keeps nothing.
         self._held.pop(root_hash, None)
 
     def done(self, root_hash: bytes | None) -> None:

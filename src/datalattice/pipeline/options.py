@@ -47,8 +47,8 @@ def option(name: str, parse: Callable[[str], _T], default: _T, *, exact: bool = 
     """Declare the option of a record's field.
 
     The record's docstring describes the option in a row of a table: option, meaning, default. From
-    the record `Given.of` takes the accepted names, `parse_record` the parsers, and `documents` and
-    `option_rows` the documentation.
+    the record `Given.of` takes the accepted names, `parse_option_record` the parsers, and
+    `documents` and `option_rows` the documentation.
     """
     # `dataclass` makes a field of it. For the type checker it has the type of the default.
     made: Any = field(default=default, metadata={_DECLARED: Option(name, parse, exact)})
@@ -134,7 +134,7 @@ class Given:
             raise bad_option(name, text, str(refused)) from None
 
 
-def parse_record(kind: type[_K], options: Given, **more: object) -> _K:
+def parse_option_record(kind: type[_K], options: Given, **more: object) -> _K:
     """Return a record with its options parsed; `more` are its other fields.
 
     Raises: UsageError: a value is not accepted.

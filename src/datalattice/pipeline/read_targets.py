@@ -34,7 +34,7 @@ from datalattice.pipeline.options import (
     folder_option,
     hash_of,
     option,
-    parse_record,
+    parse_option_record,
     text_option,
 )
 from datalattice.store import STORE_FILE, CellStore, store_in
@@ -97,7 +97,7 @@ def read_target_option(options: Given) -> ReadTarget:
 
     Raises: UsageError: they name none or both, or a value is malformed.
     """
-    target = replace(parse_record(ReadTarget, options), store=folder_option(options))
+    target = replace(parse_option_record(ReadTarget, options), store=folder_option(options))
     store, node, as_of = target.store, target.node, target.as_of
     if store and node:
         raise bad_option("node", node, f"the option store is given as well ({store!r}); give one")

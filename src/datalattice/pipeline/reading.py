@@ -301,4 +301,5 @@ def text_of(name: str, value: object) -> str:
 
 def _milliseconds(when: datetime) -> int:
     """Return a time as Unix milliseconds; one without a zone is local time, as in Spark."""
+    # `timestamp` takes a time without a zone as local time.
     return int(when.timestamp() * 1_000)

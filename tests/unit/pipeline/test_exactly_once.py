@@ -47,7 +47,7 @@ from datalattice.pipeline.exactly_once.job import (
     WriteTarget,
     write_target_option,
 )
-from datalattice.pipeline.exactly_once.task_files import items_of
+from datalattice.pipeline.exactly_once.task_files import parcel_items
 from datalattice.pipeline.options import Given
 from datalattice.store import CellStore, RealDisk
 from datalattice.testing.spark_kit import FakeTaskContext
@@ -97,7 +97,7 @@ def join(editor: Editor, tasks: StagedTasks, mark: Mark) -> Change[None] | None:
     found: list[Any] = []
     for staged in tasks:
         for parcel in staged.parcels():
-            found.extend(decode(item) for item in items_of(parcel))
+            found.extend(decode(item) for item in parcel_items(parcel))
 
     def change(cursor: RootLattice, _keys: KeyPair) -> None:
         topic = topic_of(cursor)

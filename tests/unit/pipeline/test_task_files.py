@@ -9,7 +9,7 @@ import pytest
 from datalattice.errors import Corruption, LimitExceeded
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.exactly_once import task_files
-from datalattice.pipeline.exactly_once.task_files import ParcelReader, ParcelWriter, items_of
+from datalattice.pipeline.exactly_once.task_files import ParcelReader, ParcelWriter, parcel_items
 
 
 def written(path: Path, *rows: list[bytes]) -> bytes:
@@ -21,7 +21,7 @@ def written(path: Path, *rows: list[bytes]) -> bytes:
 
 def read(path: Path, digest: bytes) -> list[list[bytes]]:
     with ParcelReader(path) as reader:
-        return [items_of(parcel) for _, parcel in reader.all(digest)]
+        return [parcel_items(parcel) for _, parcel in reader.all(digest)]
 
 
 def test_any_byte_that_changed_or_went_is_noticed(tmp_path: Path) -> None:

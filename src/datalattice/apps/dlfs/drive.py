@@ -146,10 +146,10 @@ class Drive(DriveReader):
             for length in range(1, len(names)):
                 part = names[:length]
                 if not tree.is_live(made, part):
-                    made = tree.edit(made, part, now_ms, tree.new_directory(part))
+                    made = tree.edit_node(made, part, now_ms, tree.new_directory(part))
             if names:
                 last = tree.new_directory(names, exist_ok=exist_ok)
-                made = tree.edit(made, names, now_ms, last)
+                made = tree.edit_node(made, names, now_ms, last)
             return made
 
         if not names and not exist_ok:  # the root always exists
@@ -198,11 +198,11 @@ class Drive(DriveReader):
                 raise UsageError(f"{join_path(target)} is inside {join_path(source)}")
             # The tombstone of a moved tree has to be later than the tree.
             stamp = max(now_ms, node_time(value) + 1) if move else now_ms
-            made = tree.edit(
+            made = tree.edit_node(
                 root, target, stamp, tree.placement(target, value, overwrite=overwrite)
             )
             if move:
-                made = tree.edit(made, source, stamp, tree.deletion(source, tree=True))
+                made = tree.edit_node(made, source, stamp, tree.deletion(source, tree=True))
             return made
 
         self._update(change)
@@ -390,7 +390,7 @@ class Drive(DriveReader):
         self._cursor.update(lambda root: change(root, now_ms))
 
     def _edit(self, names: tree.PathNames, change: tree.NodeEdit) -> None:
-        self._update(lambda root, now_ms: tree.edit(root, names, now_ms, change))
+        self._update(lambda root, now_ms: tree.edit_node(root, names, now_ms, change))
 
     def _change_content(
         self, path: PathLike, content: Callable[[FileContent], Value], *, must_exist: bool = False

@@ -214,7 +214,7 @@ def _name_bytes(entry: tuple[str, Value, DriveNode]) -> bytes:
     return entry[0].encode("utf-8", "surrogateescape")
 
 
-def edit(root: Value, names: PathNames, now_ms: int, change: NodeEdit) -> Value:
+def edit_node(root: Value, names: PathNames, now_ms: int, change: NodeEdit) -> Value:
     """Return the root with the node at `names` replaced by the result of `change`.
 
     Returns the root itself if nothing changes.
@@ -260,7 +260,7 @@ def edit(root: Value, names: PathNames, now_ms: int, change: NodeEdit) -> Value:
 def check_file(root: Value, names: PathNames) -> None:
     """Check that a file can be written at `names`.
 
-    Raises: as `edit`. IsADirectory: a directory is there.
+    Raises: as `edit_node`. IsADirectory: a directory is there.
     """
     if not names:
         raise IsADirectory("/ is a directory")
@@ -344,7 +344,7 @@ def edit_metadata(
     Raises: NoSuchPath: nothing is there.
     """
     if names:
-        return edit(root, names, now_ms, _new_metadata(names, metadata))
+        return edit_node(root, names, now_ms, _new_metadata(names, metadata))
     node = root_node(root)
     stamp = next_stamp(now_ms, max(node.base, node.utime))
     return _with_metadata(ZERO_NODE if root is None else root, node, metadata, lambda: stamp)

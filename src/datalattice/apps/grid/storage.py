@@ -201,6 +201,7 @@ class Storage:
 
     def keep_hashes(self, name: bytes, hashes: tuple[bytes, ...]) -> None:
         """Keep the hashes of the pieces of a content whose SHA-256 was compared just now."""
+        # In memory only: after a restart the first read hashes the content again.
         self._hashes[name] = hashes
         while sum(map(len, self._hashes.values())) > _PIECES_MAX and len(self._hashes) > 1:
             self._hashes.pop(next(iter(self._hashes)), None)  # the oldest

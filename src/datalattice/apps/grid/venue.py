@@ -152,6 +152,7 @@ class Venue(Tabular):
         self._hidden: Final = HiddenEntries(root, key_pair, self._clock)
         if storage is None:
             own = VenueBackend(self._own.path(STORAGE_KEY), self._hidden, did, staging)
+            # In the lattice, content replicates with the venue's state.
             storage = Storage(own)
             storage.initialise()  # the caller's own storage is opened by the caller
         self.storage: Final = storage

@@ -27,5 +27,9 @@ from datalattice.apps.kv.showing import (
     put_shown as put_shown,
     shown_value as shown_value,
 )
-from datalattice.apps.kv.watching import KeyChange as KeyChange, Watch as Watch
+from datalattice.apps.kv.watching import (
+    KeyChange as KeyChange,
+    Watch as Watch,
+    as_store as as_store,
+)
 from datalattice.apps.kv.writing import delete as delete

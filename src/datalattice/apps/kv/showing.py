@@ -88,6 +88,7 @@ def shown_value(entry: Entry) -> Value:
 def short_value(entry: Entry) -> Value:
     """Return an entry as one value; a large structure as it is stored, which needs no full read."""
     members = entry.cell[VALUE]
+    # A notebook's table must not read a structure of any size.
     is_long = isinstance(members, (Index, Map)) and len(members) > SHORT_MEMBERS_MAX
     return members if is_long else shown_value(entry)
 

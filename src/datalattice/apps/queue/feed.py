@@ -68,6 +68,7 @@ class Feed(Followable[T]):
     def __getitem__(self, owner: object) -> Topic[T]:
         """Return the topic of one owner."""
         of, clock, binding = self._type.of, self._clock, self._binding
+        # A feed reads through handles of topics, which verify the owner's signature.
         return Topic.at(self._root, owner, self._name, of=of, clock=clock, binding=binding)
 
     def __iter__(self) -> Iterator[T]:

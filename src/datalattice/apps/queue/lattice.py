@@ -19,7 +19,7 @@ from datalattice.apps.queue.metadata import (
     is_metadata,
     latest_of_metadata,
     merge_metadata,
-    metadata_of,
+    metadata_from,
     same_metadata,
     write_metadata,
 )
@@ -373,7 +373,7 @@ class TopicLattice(Lattice):
 
 def read_topic_meta(topic: Value) -> Metadata:
     """Return the metadata of a topic; absent or of another type, it reads as empty."""
-    return metadata_of(topic.get(TOPIC_META_KEY)) if isinstance(topic, Index) else EMPTY_METADATA
+    return metadata_from(topic.get(TOPIC_META_KEY)) if isinstance(topic, Index) else EMPTY_METADATA
 
 
 def write_topic_meta(topic: Index, meta: Metadata) -> Index:
@@ -393,10 +393,10 @@ def _merge_meta(merged: Index, own: Index, other: Index, context: MergeContext) 
         context.report(EntryDropped(context.child(TOPIC_META_KEY).path))
         return merged
     inner = context.child(TOPIC_META_KEY)
-    joined = _join_metadata(read_topic_meta(own), metadata_of(theirs), inner)
+    joined = _join_metadata(read_topic_meta(own), metadata_from(theirs), inner)
     # Either may already encode the join, with an empty Map of stamps that merges do not write.
     held = [own.get(TOPIC_META_KEY), theirs] if TOPIC_META_KEY in own else [theirs]
-    equal = [m for m in held if is_metadata(m) and same_metadata(metadata_of(m), joined)]
+    equal = [m for m in held if is_metadata(m) and same_metadata(metadata_from(m), joined)]
     chosen = max(equal, key=_meta_spelling) if equal else write_metadata(joined)
     return (
         merged
@@ -406,7 +406,7 @@ def _merge_meta(merged: Index, own: Index, other: Index, context: MergeContext) 
 
 
 def _meta_spelling(meta: Value) -> tuple[bool, bytes]:
-    return (not same(meta, write_metadata(metadata_of(meta))), value_hash(meta))
+    return (not same(meta, write_metadata(metadata_from(meta))), value_hash(meta))
 
 
 def topic_map_lattice() -> Lattice:

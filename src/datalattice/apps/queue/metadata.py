@@ -63,7 +63,7 @@ def _is_stamps(value: Value) -> bool:
     return isinstance(value, Map) and all(type(stamp) is int for _, stamp in value.entries())
 
 
-def metadata_of(value: Value) -> Metadata:
+def metadata_from(value: Value) -> Metadata:
     """Return values and stamps of a metadata Map; parts of another type read as empty."""
     if not isinstance(value, Map) or not len(value):
         return EMPTY_METADATA

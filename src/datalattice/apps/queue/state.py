@@ -19,7 +19,7 @@ from datalattice.apps.queue.metadata import (
     EMPTY_METADATA,
     Metadata,
     is_metadata,
-    metadata_of,
+    metadata_from,
     put_metadata,
     same_metadata,
     write_metadata,
@@ -89,7 +89,7 @@ def read_state(value: Value) -> QueueState:
         return EMPTY_STATE
     return QueueState(
         entries if isinstance(entries, Vector) else EMPTY_VECTOR,
-        metadata_of(meta),
+        metadata_from(meta),
         stamp_ms if isinstance(stamp_ms, int) else 0,
         start if isinstance(start, int) else 0,
         tuple(extra),  # "kept from own and not interpreted"

@@ -317,6 +317,7 @@ class Topic(Followable[T]):
             if count and self._wanted_count(_count_of(topic)) and not _count_of(topic):
                 meta = put_metadata(read_topic_meta(topic), NUM_PARTITIONS, count, now_ms)
                 topic = write_topic_meta(topic, meta)
+            # All partitions change in one update, so readers see all records of the call or none.
             partitions = _partitions_of(topic)
             for id, batch in batches.items():
                 made = states.append(partitions.get(id), batch, now_ms)

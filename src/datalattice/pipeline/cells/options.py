@@ -20,7 +20,7 @@ from datalattice.pipeline.options import (
     hash_of,
     min_partitions_option,
     option,
-    parse_record,
+    parse_option_record,
     text_option,
 )
 from datalattice.store import STORE_FILE, store_in
@@ -94,7 +94,7 @@ def read_options(given: Mapping[str, str]) -> CellReadOptions:
     folder = store_in(path)
     if folder is None:
         raise bad_option("store", path, "there is no store; give the folder of a store or a node")
-    return replace(parse_record(CellReadOptions, options), folder=str(folder.absolute()))
+    return replace(parse_option_record(CellReadOptions, options), folder=str(folder.absolute()))
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -108,7 +108,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise bad_option(
             "store", folder, "it is neither the folder of a node, nor a store, nor a new folder"
         )
-    made = parse_record(WriteOptions, options, is_node=is_node)
+    made = parse_option_record(WriteOptions, options, is_node=is_node)
     # Only the root tells which cells belong to the value, and whether all are there.
     if not made.root:
         raise UsageError(

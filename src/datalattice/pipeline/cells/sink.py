@@ -30,7 +30,7 @@ from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
 from datalattice.pipeline.cells.options import WriteOptions, write_options
 from datalattice.pipeline.columns import check_type, ddl_type, entries_or_nulls
-from datalattice.pipeline.exactly_once.cleanup import remove, remove_stale
+from datalattice.pipeline.exactly_once.cleanup import remove_folder, remove_stale
 from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Job, Staged, WriteTarget
 from datalattice.pipeline.exactly_once.scratch_store import unsynced_store
 from datalattice.store import STORE_FILE, CellStore, CheckedCells, export_cells
@@ -110,7 +110,7 @@ class CellsWriter(DataSourceArrowWriter):
         return Path(self._options.staging, f"save-{self._job.save}")
 
     def _tidy(self) -> None:
-        remove(self._folder)
+        remove_folder(self._folder)
         remove_stale(Path(self._options.staging), SystemClock().now_ms())
 
 
@@ -178,7 +178,7 @@ def load_cells(options: WriteOptions, staged: Sequence[Path], folder: Path) -> N
             _export(options, cells_of_all, archive)
         _import(options, archive)
     finally:
-        remove(folder)
+        remove_folder(folder)
 
 
 # --- into a store ---------------------------------------------------------------------------

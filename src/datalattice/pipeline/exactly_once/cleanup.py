@@ -23,7 +23,7 @@ _TASK: Final = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{16}")
 _MILLIS: Final = 1_000
 
 
-def remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove a folder as far as possible; `remove_stale` removes the rest later."""
     # The data is written: an undeletable folder must not make the commit fail.
     shutil.rmtree(folder, ignore_errors=True)
@@ -34,7 +34,7 @@ def remove_batches(query: Path, last: int) -> None:
     for batch in _listed(query):
         # "Of its batch and of all earlier batches" (docs/spark-writing.md, Staging).
         if _BATCH.fullmatch(batch.name) and int(batch.name) <= last:
-            remove(batch)
+            remove_folder(batch)
     with suppress(OSError):  # not empty: a later batch is being staged
         query.rmdir()
 
@@ -45,7 +45,7 @@ def remove_stale(staging: Path, now_ms: int) -> None:
         if _QUERY.fullmatch(query.name):
             for batch in _listed(query):
                 if _BATCH.fullmatch(batch.name) and _is_stale(batch, now_ms):
-                    remove(batch)
+                    remove_folder(batch)
             # A new folder may belong to a query that stages now.
             if _is_old(query, now_ms):
                 with suppress(OSError):  # not empty

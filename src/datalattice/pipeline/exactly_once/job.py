@@ -30,7 +30,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import COUNT_MAX
-from datalattice.pipeline.exactly_once.cleanup import remove, remove_batches, remove_stale
+from datalattice.pipeline.exactly_once.cleanup import remove_batches, remove_folder, remove_stale
 from datalattice.pipeline.exactly_once.scratch_store import unsynced_store
 from datalattice.pipeline.exactly_once.task_files import (
     Parcel,
@@ -45,7 +45,7 @@ from datalattice.pipeline.options import (
     count_option,
     folder_option,
     option,
-    parse_record,
+    parse_option_record,
     text_option,
 )
 from datalattice.store import STORE_FILE, CellStore
@@ -130,7 +130,7 @@ def write_target_option(options: Given, *, streaming: bool) -> WriteTarget:
     folder = Path(given).expanduser().absolute()
     if not Folder(folder).key_path.is_file():
         raise bad_option("store", given, _no_key(folder))
-    target = parse_record(WriteTarget, options)
+    target = parse_option_record(WriteTarget, options)
     # Made absolute here: tasks run with other working folders.
     staging = Path(target.staging or folder / "staging").expanduser().absolute()
     # "The id in its checkpoint identifies a query" (docs/spark-writing.md, Exactly once).
@@ -308,7 +308,7 @@ class Stage:
             try:
                 self.close()
             finally:  # on a full disk close() fails as well
-                remove(self._path)
+                remove_folder(self._path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +341,7 @@ class Job:
     def stage(self, entropy: Entropy | None = None) -> Iterator[Stage]:
         """Yield a task's `Stage`; delete what it wrote if the block raises."""
         context = _task_context()
+        # Without Spark, as in a test, there is one task.
         task = context.partitionId() if context else 0
         attempt = context.taskAttemptId() if context else 0
         query = context.getLocalProperty(_QUERY_PROPERTY) if context and self.streaming else None
@@ -384,7 +385,7 @@ class Job:
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what the tasks staged."""
         for message in _in_order(messages):
-            remove(Path(message.path))
+            remove_folder(Path(message.path))
 
     def _mark(self, query: str | None, batch: int | None) -> Mark:
         if batch is not None:
@@ -447,6 +448,8 @@ class Job:
 
 
 def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: PrepareChange) -> bool:
+    # "If one of them appends to the same partition while a batch is prepared, the batch is prepared
+    # again, 20 times at most" (docs/spark-writing.md, Exactly once).
     for _ in range(_MOVED_MAX):
         with collector_paused:
             change = join(editor, staged, mark)

@@ -157,6 +157,7 @@ class ParcelReader(_TaskFile):
         Raises: Corruption: the file does not have this checksum. It may be raised after the last
                 parcel; discard what was yielded then.
         """
+        # The chain of checksums begins anew with each reading.
         at, before = 0, _FIRST
         while at < self._size:
             parcel, found, end = self._read(at, before)
@@ -213,7 +214,7 @@ class ParcelReader(_TaskFile):
         return Corruption(f"{self._path}: the file differs from what its task wrote")
 
 
-def cells_of(parcel: Parcel) -> list[tuple[bytes, bytes]]:
+def parcel_cells(parcel: Parcel) -> list[tuple[bytes, bytes]]:
     """Return the cells of a parcel as (hash, encoding)."""
     data = parcel.data
     begin = 0
@@ -225,7 +226,7 @@ def cells_of(parcel: Parcel) -> list[tuple[bytes, bytes]]:
     return cells
 
 
-def items_of(parcel: Parcel) -> list[bytes]:
+def parcel_items(parcel: Parcel) -> list[bytes]:
     """Return the items of a parcel."""
     return [parcel.data[i:j] for i, j in zip([0, *parcel.ends], parcel.ends, strict=False)]
 

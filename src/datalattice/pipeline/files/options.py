@@ -19,7 +19,7 @@ from datalattice.pipeline.options import (
     names_option,
     option,
     owners_option,
-    parse_record,
+    parse_option_record,
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
 
@@ -80,7 +80,7 @@ class FilesOptions:
 def parse_options(given: Mapping[str, str]) -> FilesOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given.of(given, ReadTarget, FilesOptions)
-    made = parse_record(FilesOptions, options, target=read_target_option(options))
+    made = parse_option_record(FilesOptions, options, target=read_target_option(options))
     # "In chunks a file may have any length" (docs/spark-formats.md, Files).
     if made.chunk_bytes is not None and "maxContentBytes" in options:
         raise UsageError(

@@ -162,6 +162,7 @@ def _begin(root: Value, glob: Glob) -> tuple[PathNames, Value, States | None] | 
         if not glob.is_literal(index):
             return names, value, states
         node = node_of(value)
+        # A path through a file, or to a missing name, leads nowhere.
         below = None if node is None or not node.is_directory else _entry(node, name)
         if below is None:
             return None if glob.is_plain else (names, make_directory(Index(), 0), states)

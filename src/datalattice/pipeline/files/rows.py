@@ -13,7 +13,14 @@ from datalattice.apps.dlfs import (
     live_entries,
     read_node as node_of,
 )
-from datalattice.arrow import Row, ValueFormat, bytes_range, check_size, micros, to_column_value
+from datalattice.arrow import (
+    Row,
+    ValueFormat,
+    bytes_range,
+    check_content_size,
+    micros,
+    to_column_value,
+)
 from datalattice.cells import Loader, Value, blob_length, decode
 from datalattice.errors import BadFormat
 from datalattice.pipeline.files.globs import States
@@ -100,7 +107,7 @@ class _FileRows:
         if chunk_bytes is None:
             # "A longer file is an error": a row is in memory several times.
             if self._options.with_content:
-                check_size(
+                check_content_size(
                     f"the file {join_path(names)} of drive {self._drive!r}",
                     size,
                     self._options.content_bytes_max,
@@ -109,6 +116,7 @@ class _FileRows:
                 columns["content"] = bytes_range(node.data, 0, size)
             yield self._row(columns)
             return
+        # Without `stop` a directory's task reads a short file to its end.
         for chunk in range(first, chunk_count(size, chunk_bytes) if stop is None else stop):
             yield self._row({**columns, **_chunk(node.data, size, chunk, chunk_bytes)})
 

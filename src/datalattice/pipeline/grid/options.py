@@ -26,7 +26,7 @@ from datalattice.pipeline.options import (
     flag_option,
     names_option,
     option,
-    parse_record,
+    parse_option_record,
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
 
@@ -80,7 +80,7 @@ def parse_options(given: Mapping[str, str]) -> GridOptions:
         raise UsageError(f"option table is missing: one of {tables}")
     stream_only = tuple(name for name in _STREAM_ONLY if name in options)
     target = read_target_option(options)
-    made = parse_record(GridOptions, options, target=target, stream_only=stream_only)
+    made = parse_option_record(GridOptions, options, target=target, stream_only=stream_only)
     # `meta` has the texts of all venues together.
     if made.venues and made.table is GridTable.META:
         venues = ",".join(made.venues)

@@ -109,6 +109,7 @@ def _venues(
             continue
         if options.venues and did not in options.venues:
             continue
+        # The state before was checked when it was read.
         yield did, _state(did, own), _state(did, other, check=True)
 
 
@@ -130,6 +131,7 @@ def _state(did: str, entry: Value, *, check: bool = False) -> Value:
 
 def _index(value: Value, key: Keyword) -> Index | None:
     found = value.get(key) if isinstance(value, Index) else None
+    # An empty Index is like an absent one: there is nothing to read.
     return found if isinstance(found, Index) and len(found) else None
 
 

@@ -187,6 +187,7 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
     sums = Sums(counts)
     # Packs in order have consecutive numbers: a gap in them is a missing pack.
     damaged = _damaged(counts, reader, work)
+    # A power of two, so that slices divide the 256 first bytes of hashes evenly.
     slices = min(SLICES_MAX, 1 << len(work.plan).bit_length())
     # If the packs have every entry and none is damaged, the index needs no look of its own.
     if damaged or sums.cells < entry_count(reader):
@@ -294,6 +295,7 @@ def _damaged(counts: TaskCounts, reader: CellStore, work: AuditPlan) -> list[_Da
             fact["file"],
         )
     last = work.extent.position.sequence
+    # Tasks look places up by bisection.
     found.sort(key=lambda one: one.span)
     # Acknowledged packs are missing at the log's end, whether or not the index leads there.
     if sequence < last and is_open:

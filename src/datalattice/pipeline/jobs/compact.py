@@ -104,6 +104,7 @@ def compact(
         raise bad_option("keyless", "keep", "a database cannot hold records without a key")
     folder = Folder(Path(store))
     key_pair = read_key(folder.key_path)
+    # "`owner` defaults to the folder's own key" (docs/spark-jobs.md, Compact).
     owner = owner_name(owner or key_pair.public_key.hex())
     # Without a name a second start would append everything again.
     if into_topic is not None and write_id is None and _has_records(folder, key_pair, into_topic):

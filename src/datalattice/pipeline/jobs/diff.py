@@ -206,6 +206,7 @@ def _value(value: object) -> str | None:
     """Return a small value as printed, a larger one as its type and size."""
     if value is ABSENT:
         return None
+    # "A small value as printed, a larger one as its type and size" (docs/spark-jobs.md, Diff).
     return to_text(value) if is_embedded(value) else brief(value)
 
 

@@ -95,6 +95,7 @@ def _chosen(name: str, given: str, accepted: tuple[str, ...]) -> str:
 
 def _is_there(target: str) -> bool:
     path = Path(target)
+    # An empty folder has nothing that an export could overwrite.
     return path.exists() and not (path.is_dir() and not any(path.iterdir()))
 
 
@@ -189,6 +190,7 @@ def _check_columns(target: str, there: Any, ours: Any) -> None:
 
 
 def _commit(deltalake: Any, folder: Path, schema: Any, actions: list[Any], mode: str) -> None:
+    # The first version of a table, and one that replaces all rows, also sets the columns.
     if deltalake.DeltaTable.is_deltatable(str(folder)) and mode == "append":
         table = deltalake.DeltaTable(str(folder))
         table.create_write_transaction(actions=actions, mode="append", schema=schema)
@@ -258,6 +260,7 @@ class _ExportFile:
         """Finish the file; return its row for the driver."""
         self._write()
         self._writer.close()
+        # After the writer has closed, which writes the footer.
         size = self._file.tell()
         self._file.close()
         now_ms = SystemClock().now_ms()

@@ -196,12 +196,15 @@ def _mark(
     state = spark.range(0, len(plan), 1, max(1, len(plan)))
     rounds = 1
     start: LogPosition | None = begin.start
+    # "If a round has up to 65,536 such references, they go through the driver" (docs/spark-jobs.md,
+    # Garbage): each part gets an equal share of that number.
     most = HANDED_MAX // max(1, len(plan))
     is_collected = _is_collected(extent)
     wanted = NOT_SHUFFLED if is_collected else FOR_DRIVER
     columns = (*FOUND, "hash") if is_collected else ("segment", "hash")
     while True:
         task = MarkTask(folder, for_tasks(extent), plan, start, handed, most)
+        # Only the first round follows young packs and lists unmarked cells.
         start = None
         rounds += 1
         with watching_tasks(spark, f"mark, round {rounds}", progress):

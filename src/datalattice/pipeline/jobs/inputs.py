@@ -94,6 +94,7 @@ def _find(name: str) -> Path | None:
     if not name or "\0" in name:
         return None
     path = Path(name).expanduser()
+    # A file can only be an archive: a store and a node are folders.
     return store_in(path) or (path if path.is_file() else None)
 
 
@@ -166,6 +167,7 @@ staged_stores: Final = OpenStores(STAGED_MAX)
 
 def staged_encoding(path: str, hash: bytes) -> bytes | None:
     """Return the encoding of a cell from a store that a task made."""
+    # Each call needs its store for a single cell, so any store may be closed afterwards.
     found = staged_stores.get(path).get_encoding(hash)
     staged_stores.done()
     return found

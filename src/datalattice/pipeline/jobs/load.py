@@ -144,6 +144,7 @@ def _sink_options(
     chosen = {"topic": topic, "database": database, "writeId": write_id}
     if partitions is not None:
         chosen["numPartitions"] = str(partitions)
+    # Options that are not given keep the sink's defaults.
     return {"store": store} | {k: v for k, v in chosen.items() if v}
 
 
@@ -170,6 +171,7 @@ def checked_format(paths: Sequence[str], format: str | None) -> str:
 
 def _format_of(path: str) -> str | None:
     name = Path(path.lower())
+    # Spark decompresses these files itself, so the suffix before it names the format.
     suffix = Path(name.stem).suffix if name.suffix in _PACKED else name.suffix
     return _SUFFIXES.get(suffix)
 
@@ -300,6 +302,7 @@ def _line(row: dict[str, Any]) -> Map | None:
 
 
 def _without_nils(row: Map) -> Map:
+    # Only the columns themselves: a nil inside a value is data.
     return Map.of({name: item for name, item in row.entries() if item is not None})
 
 

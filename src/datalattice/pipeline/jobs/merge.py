@@ -227,6 +227,7 @@ class _Merge:
         with leased(sources):
             sources = self._admitted(sources)
             ranges = self._ranges(sources)
+            # Buckets carry everything that no range does, so together they are the whole root.
             units: list[Unit] = [*self._buckets(sources), *ranges]
             public_keys = tuple(pair.public_key for pair in self.keys)
             reduction = Reduction(self.staging, sources[0].path, public_keys, tuple(units))
@@ -266,6 +267,7 @@ class _Merge:
         # The node's intake has checked the cells of its own store.
         own = sources[:1] if self.has_root else []
         sound = own[0].path if own else ""
+        # Payloads are JSON, because Spark carries rows, not objects of ours.
         payloads = [json.dumps(input_document(one)).encode() for one in sources[len(own) :]]
         made = list(own)
         # "A task checks each input before it is merged" (docs/spark-jobs.md, Merge).
@@ -329,6 +331,8 @@ class _Merge:
             payloads: list[bytes] = []
             owners: list[int] = []
             for i, parts in enumerate(waiting):
+                # The first round also merges a single input, since the checks of intake run in
+                # merges.
                 if self.rounds > 1 and len(parts) == 1:
                     continue
                 for first in range(0, len(parts), self.fan_in):

@@ -99,6 +99,7 @@ class Output:
             return _imported(self.folder, made, result, on_progress)
         unfinished = self.path.with_name(self.path.name + ".part")
         if self.is_archive:
+            # An archive is exported from a store, which has each cell once.
             with CellStore.open(Path(staging) / "result") as store:
                 count = stage(root, store, None, on_progress)
                 hash = _commit(store, root)

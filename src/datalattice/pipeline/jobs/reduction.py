@@ -137,6 +137,7 @@ def staged_store(staging: str, entropy: Entropy | None = None) -> Iterator[tuple
             f"the staging folder {staging} cannot be written to by tasks ({error.strerror}); "
             "name one that the driver and all tasks reach under the same path"
         ) from None
+    # Closing the store makes it durable, before the task answers.
     with CellStore.open(folder, cache_bytes=CACHE_BYTES) as store:
         yield store, folder
 
@@ -168,6 +169,7 @@ def _operands(
     merger: UnitMerger, unit: Unit, documents: list[dict[str, Any]], base: CellStore
 ) -> Iterator[Partial]:
     for document in documents:
+        # Inputs have a name, partials do not.
         if "name" in document:
             yield merger.take(root_of(read_input(document)), unit)
         else:

@@ -20,7 +20,7 @@ from datalattice.pipeline.options import (
     names_option,
     option,
     owners_option,
-    parse_record,
+    parse_option_record,
     text_option,
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
@@ -84,4 +84,4 @@ class KVOptions:
 def parse_options(given: Mapping[str, str]) -> KVOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given.of(given, ReadTarget, KVOptions)
-    return parse_record(KVOptions, options, target=read_target_option(options))
+    return parse_option_record(KVOptions, options, target=read_target_option(options))

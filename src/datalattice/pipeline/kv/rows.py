@@ -165,6 +165,7 @@ def _maker(name: str, piece: DatabaseSubtrees, options: KVOptions) -> Callable[[
 
 
 def _updated(stored: Value) -> int | None:
+    # "`updated` is the time of the deletion if it is still known" (docs/spark-kv.md).
     entry = read_entry(stored)
     return None if entry is None else micros(entry.utime)
 

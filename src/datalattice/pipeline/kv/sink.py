@@ -24,7 +24,13 @@ from datalattice.pipeline.exactly_once.job import (
 from datalattice.pipeline.exactly_once.writers import FormatSink, RowWriter
 from datalattice.pipeline.kv.stage import KeyPlan, KeyStager, checked_sink_database
 from datalattice.pipeline.kv.upsert import upserting
-from datalattice.pipeline.options import Given, choice_option, option, parse_record, text_option
+from datalattice.pipeline.options import (
+    Given,
+    choice_option,
+    option,
+    parse_option_record,
+    text_option,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -55,7 +61,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> KVSinkOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given.of(given, WriteTarget, KVSinkOptions, also=SPARK_OPTIONS)
     target = write_target_option(options, streaming=streaming)
-    made = parse_record(KVSinkOptions, options, target=target)
+    made = parse_option_record(KVSinkOptions, options, target=target)
     if made.database is not None:
         checked_sink_database(made.database)
     return made

@@ -22,6 +22,7 @@ from datalattice.apps.kv import (
     KV_SECTION,
     TYPE_TAGS,
     Entry,
+    as_store,
     delete,
     live_entry,
     put_shown,
@@ -30,7 +31,6 @@ from datalattice.apps.kv import (
     shown_value,
 )
 from datalattice.cells import (
-    EMPTY_INDEX,
     EMPTY_MAP,
     Index,
     IndexPart,
@@ -64,9 +64,9 @@ from datalattice.pipeline.exactly_once.task_files import (
     Parcel,
     ParcelReader,
     ParcelRef,
-    cells_of,
-    items_of,
     misshapen,
+    parcel_cells,
+    parcel_items,
 )
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.kv.stage import ITEMS, store_order
@@ -168,7 +168,7 @@ class _BatchDatabases:
         for ref, parcel in parcels.all(digest):
             # Large values are stored before the edit, because the edit must be short.
             if parcel.kind == CELLS:
-                self._editor.stage_cells(cells_of(parcel))
+                self._editor.stage_cells(parcel_cells(parcel))
                 continue
             if parcel.kind != ITEMS:
                 raise misshapen()
@@ -198,7 +198,7 @@ class _BatchDatabases:
     def _items(self, run: list[_Piece]) -> Iterator[tuple[str, Value]]:
         """Yield (key, item) of a run in key order."""
         for parcels, ref in run:
-            for encoding in items_of(parcels.again(ref)):
+            for encoding in parcel_items(parcels.again(ref)):
                 item = decode(encoding, self._editor.loader)
                 if not isinstance(item, Vector) or len(item) != 4:
                     raise misshapen()
@@ -279,11 +279,6 @@ def upserting(
 def as_databases(value: Value) -> Map:
     """Return databases by name; a value that is not a Map counts as no databases."""
     return value if isinstance(value, Map) else EMPTY_MAP
-
-
-def as_store(value: Value) -> Index:
-    """Return a store; a value that is not an Index counts as an empty store."""
-    return value if isinstance(value, Index) else EMPTY_INDEX
 
 
 def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:

@@ -29,7 +29,7 @@ from datalattice.pipeline.exactly_once.job import (
     StagedTasks,
     reopened,
 )
-from datalattice.pipeline.exactly_once.task_files import CELLS, Parcel, cells_of, misshapen
+from datalattice.pipeline.exactly_once.task_files import CELLS, Parcel, misshapen, parcel_cells
 from datalattice.pipeline.queue.stage import RECORDS_PARCEL
 
 
@@ -78,7 +78,7 @@ class _BatchLogs:
         """
         for parcel in staged.parcels():
             if parcel.kind == CELLS:
-                self._editor.stage_cells(cells_of(parcel))
+                self._editor.stage_cells(parcel_cells(parcel))
                 continue
             if parcel.kind != RECORDS_PARCEL:
                 raise misshapen()

@@ -28,7 +28,7 @@ from datalattice.pipeline.options import (
     option,
     owner_name,
     owners_option,
-    parse_record,
+    parse_option_record,
     positive_option,
 )
 from datalattice.pipeline.read_targets import ReadTarget, read_target_option
@@ -222,7 +222,7 @@ class QueueOptions:
 def parse_options(given: Mapping[str, str]) -> QueueOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given.of(given, ReadTarget, QueueOptions)
-    made = parse_record(QueueOptions, options, target=read_target_option(options))
+    made = parse_option_record(QueueOptions, options, target=read_target_option(options))
     # "Every cell is compared with its hash" (docs/spark.md): a node may send anything.
     if made.target.node and not made.verify:
         raise bad_option("verify", "false", "cells from a node are always compared with their hash")

@@ -232,6 +232,7 @@ def share(sizes: list[int], limit: int | None) -> list[int]:
     What rounding down leaves goes to the shares with the largest remainders, one for each.
     """
     total = sum(sizes)
+    # Without a limit, and below it, a batch takes all new records.
     if limit is None or total <= limit:
         return sizes
     # "Partitions share `maxOffsetsPerTrigger` in proportion to their new records".

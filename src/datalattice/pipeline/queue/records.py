@@ -163,6 +163,7 @@ def _heads(column: pa.Array, format: ValueFormat | None) -> pa.Array | None:
     heads = [
         encode(blank * size)[:-size] if size else encode(blank[:0]) for size in range(longest + 1)
     ]
+    # One head for each length, and nil as the last entry, for NULL.
     table = pa.array([*heads, ENCODED_NIL], pa.binary())
     return table.take(pc.fill_null(sizes, longest + 1))
 

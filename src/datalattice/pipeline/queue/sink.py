@@ -44,7 +44,7 @@ from datalattice.pipeline.options import (
     choice_option,
     flag_option,
     option,
-    parse_record,
+    parse_option_record,
     positive_option,
     text_option,
 )
@@ -110,7 +110,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> QueueSinkOptio
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given.of(given, WriteTarget, QueueSinkOptions, also=SPARK_OPTIONS)
     target = write_target_option(options, streaming=streaming)
-    made = parse_record(QueueSinkOptions, options, target=target)
+    made = parse_option_record(QueueSinkOptions, options, target=target)
     check_name_length(made.topic or "", "topic")
     _check_agreed(options, made.rows)
     return made

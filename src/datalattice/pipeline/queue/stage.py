@@ -161,6 +161,7 @@ class RecordStager:
         """Return the row numbers of each log, in order; None for all rows."""
         plan = self._plan
         if plan.topic is not None and rows.partitions is None:
+            # The usual case: no list of row numbers is made.
             only = self._only_partition(plan.topic, rows)
             if only is not None:
                 return {(plan.topic, only): None}

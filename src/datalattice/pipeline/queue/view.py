@@ -115,6 +115,7 @@ class QueueViews:
 def _named(held: Map, names: Iterable[str]) -> Iterator[tuple[Value, Value]]:
     """Yield the topics of a map that read as one of these names."""
     for name in names:
+        # A name may be that of a String, or the printed form of another value.
         cells = [to_cell(name)]
         with suppress(BadFormat):  # most names are no printed form of another value
             cells.append(from_text(name))

