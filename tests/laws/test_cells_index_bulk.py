@@ -91,6 +91,8 @@ def test_writes_to_a_stored_index_give_the_bytes_of_one_built_at_once(
             wanted.pop(key, None)
         elif step == "get":
             assert index.get(key) == wanted.get(key)
+            keys = [key, *held, b"", key + b"\x01", key]
+            assert index.get_many(keys) == [wanted.get(one) for one in keys]
         else:
             before = index
             store.commit(Map.of([("index", index)]))

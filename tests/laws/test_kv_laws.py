@@ -24,6 +24,7 @@ from datalattice.crypto import SeededEntropy
 from datalattice.errors import WrongType
 from datalattice.lattice import (
     EntryDropped,
+    ExactKeys,
     Lattice,
     MergeContext,
     MergeNotice,
@@ -166,6 +167,15 @@ def test_stores_with_keys_that_share_32_bytes_join_in_any_order(
     stores: list[dict[str | bytes, Vector]],
 ) -> None:
     assert_join(STORE, [Index.of(store) for store in stores])
+
+
+@given(st.dictionaries(LONG_KEYS, entries(), max_size=4))
+def test_names_read_together_are_those_read_one_by_one(store: dict[str | bytes, Vector]) -> None:
+    names = [LONG, LONG + "a", LONG + "b", "k" * 31, "k", LONG]
+    keys, index = ExactKeys(lambda own, _other: own, texts=True), Index.of(store)
+    assert keys.get_many(index, names) == [keys.get(index, name) for name in names]
+    keys = ExactKeys(lambda own, _other: own, texts=False)
+    assert keys.get_many(index, names) == [keys.get(index, name) for name in names]
 
 
 @given(st.lists(st.dictionaries(LONG_KEYS, st.tuples(LEAVES, TIMES), max_size=3), max_size=3))

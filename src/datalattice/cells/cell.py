@@ -408,6 +408,7 @@ def text_bytes(text: str) -> bytes:
 
 
 _TEXT_HEADS: Final = [bytes((0x30, length)) for length in range(128)]
+_BLOB_HEADS: Final = [bytes((0x31, length)) for length in range(128)]
 CHUNK_HEAD: Final = b"\x31\xa0\x00"  # of a blob of 4,096 bytes, the chunk of longer ones
 _NAN_ENCODING: Final = b"\x1d" + NAN_BITS.to_bytes(8, "big")
 
@@ -549,8 +550,11 @@ def encode(value: Value) -> bytes:
         raw = text_bytes(value)
         if len(raw) < 128:
             return _TEXT_HEADS[len(raw)] + raw
-    if isinstance(value, bytes) and len(value) == CHUNK_BYTES:
-        return CHUNK_HEAD + value
+    if isinstance(value, bytes):
+        if len(value) < 128:
+            return _BLOB_HEADS[len(value)] + value
+        if len(value) == CHUNK_BYTES:
+            return CHUNK_HEAD + value
     out = BytesWriter()
     if isinstance(value, int):
         put_integer(out, check_integer(value))

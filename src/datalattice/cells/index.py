@@ -31,6 +31,7 @@ from datalattice.cells.cell import (
     kid_hash,
     put_kid,
     put_kids,
+    put_plain,
     put_vlq,
     same,
     same_kid,
@@ -45,9 +46,10 @@ from datalattice.cells.scalars import Scalar, require_type
 from datalattice.cells.scan import bit_count, read_vlq, skip_kid
 from datalattice.cells.trie import agree, digit_at, pair_of, pairs_of
 from datalattice.cells.triejoin import ABSENT, JoinEntries
+from datalattice.cells.vectors import Vector
 from datalattice.cells.work import Work
 from datalattice.errors import TypeMismatch
-from datalattice.limits import INDEX_KEY_BYTES
+from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
 
 TAG_INDEX: Final = 0x84
 
@@ -355,6 +357,18 @@ class Index(Cell):
             raise KeyError(key)
         return node._held()
 
+    def get_many(self, keys: Iterable[object]) -> list[Value]:
+        """Return the values under `keys`, None for each key that is absent.
+
+        Cost: each node on the way to several keys is read once.
+        Raises: TypeMismatch: a key is not byte-like.
+        """
+        wanted = [key_bytes(to_value(key)) for key in keys]
+        found: dict[bytes, Value] = {}
+        raws = sorted(wanted)
+        _find_all(self, raws, 0, len(raws), found)
+        return [found.get(raw) for raw in wanted]
+
     def __contains__(self, key: object) -> bool:
         try:
             return self._find(key_bytes(to_value(key))) is not None
@@ -369,7 +383,7 @@ class Index(Cell):
     def put(self, key: object, value: object) -> Index:
         """Return this index with an entry, key included, put or replaced; itself if `unchanged`."""
         held = to_value(key)
-        return _put(self, key_bytes(held), held, to_value(value), 0)
+        return _put(self, _entry(key_bytes(held), held, to_value(value)), 0)
 
     def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
         """Return this index with all of `entries` put; the last of equal keys wins.
@@ -595,6 +609,19 @@ def _entry(raw: bytes, key: object, value: object) -> Index:
     made._count = 1
     made._has_entry = True
     made._sample = raw
+    # A small vector that was made from its encoding needs no list of kids beside it. Other cells
+    # stay the very object: a signed one knows that it was verified.
+    if isinstance(value, Vector) and value._loader is None and value._kids is None:
+        encoding = value._encoding
+        if encoding is not None and len(encoding) <= EMBEDDED_BYTES_MAX:
+            out = BytesWriter()
+            out.append(u8(TAG_INDEX))
+            out.append(u8(1))
+            if put_plain(out, key):
+                out.write(encoding)
+                made._encoding = out.getvalue()
+                made._kids = None
+                return made
     made._kids = [key, value]
     return made
 
@@ -691,40 +718,65 @@ def closed_index(data: bytes, loader: Loader | None) -> Index:
     return made
 
 
-def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Index:
+def _find_all(
+    node: Index, raws: list[bytes], low: i64, high: i64, found: dict[bytes, Value]
+) -> None:
+    """Add the values of the entries with the keys `raws[low:high]`, which are sorted."""
+    depth: i64 = node._depth
+    own = node._key() if node._has_entry else b""
+    at: i64 = low
+    while at < high:
+        raw = raws[at]
+        at += 1
+        if node._count == 1 or 2 * len(raw) <= depth:
+            if node._has_entry and raw == own:
+                found[raw] = node._held()
+            continue
+        digit: i64 = digit_at(raw, depth)
+        begin: i64 = at - 1
+        while at < high and 2 * len(raws[at]) > depth and digit_at(raws[at], depth) == digit:
+            at += 1
+        if node._mask & (1 << digit):
+            child = index_node(node._peek_child(digit), node._count, depth)
+            _find_all(child, raws, begin, at, found)
+
+
+def _put(node: Index, leaf: Index, known: i64) -> Index:
+    """Return `node` with the entry of `leaf`, a node of one entry, put or replaced.
+
+    known: digits that all keys of both share.
+    """
     count: i64 = node._count
     if count == 0:
-        return _entry(raw, key, value)
+        return leaf
+    raw, sample = leaf._key(), node._any()
     length: i64 = 2 * len(raw)
-    sample = node._any()
     end: i64 = 2 * len(sample) if count == 1 else node._depth
     fork: i64 = min(common_key_digits(raw, sample, known), end)
     if fork < end:
-        # The new key is a prefix of all keys here: a new node above has it as its own entry.
-        if fork == length:
-            return _node(
-                count + 1, True, fork, 1 << digit_at(sample, fork), [key, value, node], raw
-            )
         own: i64 = digit_at(sample, fork)
+        # The new key is a prefix of all keys here: a new node above holds it as its own entry.
+        if fork == length:
+            return _node(count + 1, True, fork, 1 << own, [*leaf._peek(), node], raw)
         new: i64 = digit_at(raw, fork)
-        fresh = _entry(raw, key, value)
-        pair: list[object] = [node, fresh] if own < new else [fresh, node]
+        pair: list[object] = [node, leaf] if own < new else [leaf, node]
         return _node(count + 1, False, fork, (1 << own) | (1 << new), pair, sample)
     if length == end:  # the new key is that of this node's own entry
-        kids = node._peek()
-        if node._has_entry:
-            if same_kid(kids[0], key) and unchanged(kids[1], value):
-                return node
-            return _node(count, True, node._depth, node._mask, [key, value, *kids[2:]], raw)
-        return _node(count + 1, True, node._depth, node._mask, [key, value, *kids], raw)
+        kids, entry = node._peek(), leaf._peek()
+        if not node._has_entry:
+            return _node(count + 1, True, node._depth, node._mask, entry + kids, raw)
+        if same_kid(kids[0], entry[0]) and unchanged(kids[1], entry[1]):
+            return node
+        if count == 1:
+            return leaf
+        return _node(count, True, node._depth, node._mask, entry + kids[2:], raw)
     digit: i64 = digit_at(raw, end)
     if count == 1:
-        kids = node._peek()
-        return _node(2, True, end, 1 << digit, [kids[0], kids[1], _entry(raw, key, value)], sample)
+        return _node(2, True, end, 1 << digit, [*node._peek(), leaf], sample)
     if not node._mask & (1 << digit):
-        return _with_kids(node, 1 << digit, [_entry(raw, key, value)], count + 1)
+        return _with_kids(node, 1 << digit, [leaf], count + 1)
     child = index_node(node._peek_child(digit), count, end)
-    grown = _put(child, raw, key, value, end + 1)
+    grown = _put(child, leaf, end + 1)
     if grown is child:
         return node
     return _with_kids(node, 1 << digit, [grown], count + grown._count - child._count)
@@ -740,11 +792,9 @@ def _union(own: Index, new: Index, known: i64) -> Index:
     if own._count == 0:
         return new
     if new._count == 1:
-        entry = new._peek()
-        return _put(own, new._key(), entry[0], entry[1], known)
+        return _put(own, new, known)
     if own._count == 1:
-        entry, raw = own._peek(), own._key()
-        return _put(new, raw, entry[0], entry[1], known) if new._find(raw) is None else new
+        return _put(new, own, known) if new._find(own._key()) is None else new
     own_end: i64 = own._depth
     new_end: i64 = new._depth
     low: i64 = min(own_end, new_end)

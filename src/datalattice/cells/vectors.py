@@ -546,6 +546,25 @@ def closed_vector(data: bytes, loader: Loader | None) -> Vector:
     return made
 
 
+def packed_vector(parts: tuple[object, ...]) -> Vector | None:
+    """Return the vector of up to 16 small scalars, made from its encoding.
+
+    None if an element has another type, or the vector is too long to be embedded.
+    """
+    count = len(parts)
+    if count > 16:
+        return None
+    out = BytesWriter()
+    out.append(u8(TAG_VECTOR))
+    out.append(u8(count))
+    for part in parts:
+        if not put_plain(out, part):
+            return None
+    if len(out) > EMBEDDED_BYTES_MAX:
+        return None
+    return closed_vector(out.getvalue(), None)
+
+
 def node_of(kid: object, count: i64) -> Vector:
     """Return a tree node, checked to be a vector of `count` elements.
 

@@ -16,6 +16,7 @@ from datalattice.cells.message import branch_kids, cell_children
 from datalattice.cells.parse import value_in
 from datalattice.cells.scan import branch_places, may_refer
 from datalattice.cells.tagged import Signed
+from datalattice.crypto import sha3_256_many
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
@@ -28,6 +29,39 @@ EncodedCell = tuple[bytes, bytes, Value]
 
 Front = dict[bytes, tuple[object, bytes]]
 """Hash of a kid -> (the kid, the hash of the cell that holds it)."""
+
+
+def encode_levels(top: Value) -> None:
+    """Encode and hash the cells that are new below `top`, all of one depth together.
+
+    Those inside other types than Index, Map and Signed are encoded with their parents.
+    """
+    levels: list[list[Cell]] = []
+    level = [top] if isinstance(top, Cell) and top._encoding is None else []
+    while level:
+        levels.append(level)
+        level = [kid for cell in level for kid in _new_kids(cell)]
+    for level in reversed(levels):
+        encodings = [cell._encode(0) for cell in level]
+        long = [
+            place
+            for place, encoding in enumerate(encodings)
+            if len(encoding) > EMBEDDED_BYTES_MAX and level[place]._hash is None
+        ]
+        digests = sha3_256_many([encodings[place] for place in long])
+        for place, digest in zip(long, digests, strict=True):
+            level[place]._hash = digest
+
+
+def _new_kids(cell: Cell) -> list[Cell]:
+    """Return the kids of a node that were never encoded."""
+    kids = cell._kids if isinstance(cell, (Index, Map, Signed)) else None
+    edit = cell._edit if isinstance(cell, Index) else None
+    if edit is not None:
+        kids = edit.kids
+    if kids is None:
+        return []
+    return [kid for kid in kids if isinstance(kid, Cell) and kid._encoding is None]
 
 
 def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:

@@ -19,7 +19,7 @@ Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D9", "D1".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from datalattice.cells import (
@@ -217,6 +217,16 @@ class ExactKeys:
         if plain is None or not self._stands_for(index, name):
             return found
         return plain if found is None else self._join(found, plain)
+
+    def get_many(self, index: Index, names: Sequence[str]) -> list[Value]:
+        """Return the values stored under exactly these names, None for each that has none."""
+        keys = [key_of(name) for name in names]
+        found = index.get_many(keys)
+        for place, name in enumerate(names):
+            is_plain = keys[place] is name and self._texts and not _fills(name)
+            if not is_plain and (found[place] is not None or keys[place] is not name):
+                found[place] = self.get(index, name)
+        return found
 
     def put(self, index: Index, name: str, value: Value) -> Index:
         """Return the index with a value under a name; raises as `put_many`."""

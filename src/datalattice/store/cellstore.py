@@ -27,6 +27,7 @@ from datalattice.cells import (
     FreshCells,
     Value,
     branch_hashes,
+    encode_levels,
     may_refer,
     novelty,
     value_hash,
@@ -414,6 +415,7 @@ class CellStore(StoreReader):
     ) -> Commit | None:
         committer = self._writer()
         # Hashed before the lock is taken, because other commits wait for it.
+        encode_levels(value)
         root = value_hash(value)
         if not isinstance(expected, Any_) and expected != committer.head:
             return None

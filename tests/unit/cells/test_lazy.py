@@ -29,6 +29,7 @@ from datalattice.cells import (
     decode_parts,
     difference,
     encode,
+    encode_levels,
     encode_message,
     memory_size,
     missing,
@@ -278,6 +279,22 @@ def test_a_write_to_a_stored_node_lists_only_the_children_on_its_way(shelf: Shel
         assert node._edit.digits == digits
     wanted = Index.of({**entries, "7f": "other", "00": "a", "01": "b", "20": "c", "0": "new"})
     assert encode_message(grown) == encode_message(wanted)
+
+
+def test_cells_encoded_level_by_level_are_those_encoded_from_the_top(shelf: Shelf) -> None:
+    entries = {f"{n:03}": "text" * (n % 40) for n in range(300)}
+    stored = Index.of(entries)
+    shelf.keep(stored)
+    for index in (stored, shelf.open(stored)):
+        assert isinstance(index, Index)
+        key = KeyPair(b"k" * 32)
+        grown = Map.of([("slot", Signed.sign(key, index.put("7", "x" * 200).put("001", "y")))])
+        encode_levels(grown)
+        parts = novelty(grown)
+        assert all(value_hash(decode(encoding)) == digest for digest, encoding, _ in parts)
+        wanted = Index.of({**entries, "7": "x" * 200, "001": "y"})
+        assert value_hash(grown) == value_hash(Map.of([("slot", Signed.sign(key, wanted))]))
+    encode_levels("no cell")
 
 
 def test_a_commit_closes_the_path_of_the_one_before(shelf: Shelf) -> None:

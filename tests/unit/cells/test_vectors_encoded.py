@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from datalattice.cells import (
+    Index,
+    Keyword,
+    Value,
     Vector,
     decode_message,
     encode,
     encode_message,
     novelty,
+    packed_vector,
     same,
     value_hash,
 )
@@ -33,6 +37,33 @@ def test_growing_by_encodings_equals_growing_by_values(start: int, count: int) -
         part[0] for part in novelty(expected)
     )
     assert same(decode_message(encode_message(grown)), expected)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (),
+        ("text", 0, 1_700_000_000_000, None),
+        (b"bytes", True, -1.5, Keyword("name")),
+        tuple(range(16)),
+        ("t" * 132, None, 0, 0),  # 140 bytes
+    ],
+)
+def test_a_packed_vector_is_that_of_its_elements(parts: tuple[Value, ...]) -> None:
+    packed = packed_vector(parts)
+    assert packed is not None
+    assert packed == Vector.of(parts)
+    assert packed.to_list() == list(parts)
+    assert encode_message(Index.of([("a", packed)])) == encode_message(
+        Index.of([("a", Vector.of(parts))])
+    )
+
+
+@pytest.mark.parametrize(
+    "parts", [tuple(range(17)), ("t" * 133, None, 0, 0), (Vector.of([1]),), (1 << 100,)]
+)
+def test_what_is_longer_or_no_scalar_is_not_packed(parts: tuple[Value, ...]) -> None:
+    assert packed_vector(parts) is None
 
 
 def test_the_vector_that_was_grown_stays_as_it_was() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.kv.kinds import STRUCTURE_KINDS, StructureKind
-from datalattice.cells import EMPTY_INDEX, Index, Value, Vector, Work
+from datalattice.cells import EMPTY_INDEX, Index, Value, Vector, Work, packed_vector
 from datalattice.clock import checked_stamp
 from datalattice.lattice import NO_TIME, as_integer, is_long
 
@@ -180,7 +180,13 @@ def register(value: Value, tag: int | None, utime: int, expire: int | None) -> V
 
     Units:  utime, expire: Unix milliseconds.
     """
-    return Vector.of((value, tag, checked_stamp(utime), expire))
+    stamp = checked_stamp(utime)
+    if type(value) is str or type(value) is bytes:
+        # Most entries: made from its encoding, it needs no objects beside its bytes.
+        packed = packed_vector((value, tag, stamp, expire))
+        if packed is not None:
+            return packed
+    return Vector.of((value, tag, stamp, expire))
 
 
 def structure(

@@ -184,9 +184,10 @@ class Operations(MutableMapping[str, T], Generic[T]):
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, None]:
+            before = ENTRY_KEYS.get_many(store, list(cells))
             entries = [
-                (name, put_value(ENTRY_KEYS.get(store, name), cell, ttl_ms, now_ms))
-                for name, cell in cells.items()
+                (name, put_value(stored, cell, ttl_ms, now_ms))
+                for (name, cell), stored in zip(cells.items(), before, strict=True)
             ]
             return ENTRY_KEYS.put_many(store, entries), None
 
