@@ -431,8 +431,8 @@ class CellStore(StoreReader):
         committer.make_durable(written)
         self.history.flush()
         # The cells are durable: they load their children through the store.
-        self._adopt(parts)
-        self._cache.add_many(parts)
+        self._adopt(tops)
+        self._cache.add_many(tops)  # the next write begins at the top, however short it is
         return Commit(root, parts, written.sequence)
 
     def _write_commit(
