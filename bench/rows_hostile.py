@@ -280,6 +280,7 @@ def _attack(kind: Kind, count: int) -> _Cost:
     )
     node = Replicator(replica, LatticeProtocol(clock, identity=KeyPair(b"n" * 32)))
     for peer in ("planter", "attacker"):
+        # A peer that the operator named plants, so that limits for strangers keep nothing out.
         replica.charges.introduce(peer, peer, is_wanted=peer == "planter", is_known=False)
         node.open(peer, 0, outbound=False)
     for message in planted():
@@ -312,7 +313,7 @@ def _attack(kind: Kind, count: int) -> _Cost:
         sent += len(encode_frame(payload))
         answered += sum(len(encode_frame(answer)) for _, answer in effects.sends)
         if effects.closes:
-            break
+            break  # the node would read no further message
     messages = number + 1 - (FIRST_MESSAGES if number >= FIRST_MESSAGES else 0)
     return _Cost(seconds, messages, sent, sent + answered, worst)
 

@@ -50,7 +50,7 @@ from datalattice.wire import encode_frame, encode_ping
 BATCH = 1_000
 RECORD_BYTES = 100
 BLOCK_BYTES = 200
-GAP_S = 0.060
+GAP_S = 0.060  # longer than the pace of pushes (50 ms), so that no write waits for the one before
 LANES = 500
 REFERENCE = "reference, same machine kind"
 
@@ -196,6 +196,7 @@ def converge_rows(quick: bool) -> Iterator[Row]:
                 continue
             for variant, disk, scheme in VARIANTS:
                 outcomes = []
+                # Short runs differ more from each other than long ones.
                 for _ in range(1 if quick else 3 if count > 1_000 else 7):
                     with pair(lattice, disk, scheme) as both:
                         outcomes.append(asyncio.run(until_equal(both, make(count))))

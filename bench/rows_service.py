@@ -133,7 +133,7 @@ async def _grpc(clients: int, calls: int) -> list[Row]:
 
 async def _bare(path: Path, read: Callable[[], bytes]) -> Any:
     """Return a server whose only method reads in a thread, as the door does."""
-    pool = ThreadPoolExecutor(16)
+    pool = ThreadPoolExecutor(16)  # as many as the door has
 
     async def get(_data: bytes, _context: Any) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(pool, read)
@@ -245,7 +245,7 @@ def _serve_http(kind: str, folder: Path, told: Connection) -> None:
     with datalattice.open(folder if kind == "durable" else ":memory:") as node:
         database = node.database("shop")
         database["tea"] = 3
-        pool = ThreadPoolExecutor(16)
+        pool = ThreadPoolExecutor(16)  # as many as the door has
 
         async def read(_request: Any) -> JSONResponse:
             run = asyncio.get_running_loop().run_in_executor
@@ -256,7 +256,7 @@ def _serve_http(kind: str, folder: Path, told: Connection) -> None:
             app, _ = rest_app(Service(node), lambda _: OPERATOR)
         listening = socket.socket(proto=socket.IPPROTO_TCP)  # as the daemon's
         listening.bind(("127.0.0.1", 0))
-        listening.listen(512)
+        listening.listen(512)  # the most clients connect before any of them is accepted
         told.send(listening.getsockname()[1])
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
         uvicorn.Server(config).run(sockets=[listening])
@@ -303,6 +303,7 @@ def _free_port() -> int:
 def _redis(folder: Path, port: int) -> list[str]:
     return [
         *("redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
+        # As durable as the others: each write is synced before its answer.
         *("--save", "", "--appendonly", "yes", "--appendfsync", "always"),
     ]
 
@@ -319,6 +320,7 @@ def _etcd(folder: Path, port: int) -> list[str]:
 
 
 def _installed(servers: dict[str, Server]) -> dict[str, Server]:
+    # Those of Python need no program; `sh` is always there.
     programs = {"redis": "redis-server", "etcd": "etcd"}
     return {who: one for who, one in servers.items() if shutil.which(programs.get(who, "sh"))}
 

@@ -62,7 +62,7 @@ def _jobs(callers: int, count: int) -> Row:
             collect_seldom()
             return asyncio.run(_called(GridJobs.of_node(node), callers, count))
     finally:
-        gc.set_threshold(*steps)
+        gc.set_threshold(*steps)  # the other rows have the collector as Python sets it
         gc.unfreeze()
 
 
@@ -120,6 +120,7 @@ def _transition(count: int) -> tuple[float, Row]:
         assert len(pages.page(None, JobStatus.COMPLETE, None, PAGE)) == min(PAGE, count)
         first_ms = (time.perf_counter() - begun) * 1_000
         looks = []
+        # A job changes before each look, so that no look finds the answer to the last one.
         for turn in range(20):
             storage.write(JobBatch({live: _record(count, JobStatus.STARTED).put("updated", -turn)}))
             begun = time.perf_counter()

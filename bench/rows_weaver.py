@@ -270,15 +270,13 @@ def _key(i: int, keys: int) -> bytes:
     return b"user/%010d" % (i * 2_654_435_761 % 2**32 % keys)
 
 
-def _fill(
-    commits: GroupCommit, store: WeaverStore, count: int, payload: Callable[[int], bytes]
-) -> None:
-    """Write operations of this node, many in a transaction."""
+def _fill(commits: GroupCommit, count: int, write: Callable[[Any, int], object]) -> None:
+    """Call `write` with a transaction and each number below `count`, 2,000 in a transaction."""
     for first in range(0, count, 2_000):
 
         def work(txn: Any, first: int = first) -> None:
             for i in range(first, min(first + 2_000, count)):
-                store.write_in(txn, Proposal(payload(i)))
+                write(txn, i)
 
         commits.run(work)
 
@@ -287,9 +285,10 @@ def _fill(
 
 
 def _project(count: int) -> Row:
+    # Not durable: filling waits for no disk, and what is measured only reads the log.
     with _folder() as folder, _stores(folder, durable=False) as (stores, commits):
         store = stores.create("core:kvstore")
-        _fill(commits, store, count, lambda i: _put(i, count))
+        _fill(commits, count, lambda txn, i: store.write_in(txn, Proposal(_put(i, count))))
         begun = time.perf_counter()
         store.rebuild()
         seconds = time.perf_counter() - begun
@@ -307,15 +306,13 @@ def _spark_read(count: int) -> Iterator[Row]:
             store = stores.create("core:kvstore", "notes")
             last: dict[bytes, bytes] = {}
 
-            for first in range(0, count, 2_000):
+            def put(txn: Any, i: int) -> None:
+                key = _key(i, HISTORY_KEYS)
+                # Each put has seen the last one of its key, so a key of the state has one value.
+                seen = [last[key]] if key in last else []
+                last[key] = store.write_in(txn, Proposal(_put(i, HISTORY_KEYS), seen))
 
-                def work(txn: Any, first: int = first) -> None:
-                    for i in range(first, min(first + 2_000, count)):
-                        key = _key(i, HISTORY_KEYS)
-                        seen = [last[key]] if key in last else []
-                        last[key] = store.write_in(txn, Proposal(_put(i, HISTORY_KEYS), seen))
-
-                commits.run(work)
+            _fill(commits, count, put)
         for name, more in (
             ("intentions", {"columns": "seq,hash,author,time,payload"}),
             ("state", {"table": "state"}),
@@ -337,7 +334,9 @@ def _reopen(count: int) -> Row:
     with _folder() as folder:
         with _stores(folder, durable=False) as (stores, commits):
             store = stores.create("core:kvstore")
-            _fill(commits, store, count, lambda i: _put(i, HISTORY_KEYS))
+            _fill(
+                commits, count, lambda txn, i: store.write_in(txn, Proposal(_put(i, HISTORY_KEYS)))
+            )
             id = store.id
         begun = time.perf_counter()
         with _stores(folder, durable=False) as (stores, _):
@@ -363,6 +362,7 @@ def _bytes(count: int) -> Row:
 
 def _room(folder: Path) -> int:
     files = [path for path in folder.rglob("*") if path.is_file()]
+    # Blocks, which are always counted in 512 bytes: the files of LMDB have holes.
     return sum(path.stat().st_blocks * 512 for path in files)
 
 
@@ -371,7 +371,7 @@ def _get(turns: int, count: int) -> Row:
     peer: list[float] = []
     with _folder() as folder, _stores(folder / "weaver", durable=False) as (stores, commits):
         store = stores.create("core:kvstore")
-        _fill(commits, store, count, lambda i: _put(i, count))
+        _fill(commits, count, lambda txn, i: store.write_in(txn, Proposal(_put(i, count))))
         database = sqlite3.connect(folder / "kv.db", isolation_level=None)
         database.execute("CREATE TABLE kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID")
         items = {_key(i, count): PAYLOAD for i in range(count)}
@@ -401,6 +401,7 @@ def _get(turns: int, count: int) -> Row:
 def _history(count: int) -> Iterator[Row]:
     found = {}
     for name in ("weaver", *(name for name in HISTORY_PEERS if _installed(name) is not None)):
+        # A process each: memory that one has freed would be used by the next without being counted.
         command = [sys.executable, __file__, name, str(count)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(command, check=True, capture_output=True, env=environment)
@@ -457,7 +458,7 @@ def _loro_history(count: int, folder: Path) -> int:
 
 def _pycrdt_history(count: int, folder: Path) -> int:
     pycrdt: Any = importlib.import_module("pycrdt")
-    document = pycrdt.Doc(skip_gc=True)
+    document = pycrdt.Doc(skip_gc=True)  # else it forgets values that were replaced
     document["kv"] = values = pycrdt.Map()
     for i, value in _values(count):
         values[_key(i, HISTORY_KEYS).decode()] = value

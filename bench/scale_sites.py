@@ -100,6 +100,7 @@ def _run(sites: int, syncs: int) -> Push:
                 for site in members:
                     for frame in site.frames(sync):
                         wire += len(frame)
+                        # Only the hub's part: the sites share this process.
                         began = time.process_time()
                         replicator.receive(f"{site.number}", frame, (sync + 1) * SECOND_MS)
                         replicator.take_effects()

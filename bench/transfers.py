@@ -99,6 +99,7 @@ def _most_mb(pid: int) -> float:
 def _transferred(server: FileServer, path: str, size: int, sent: Path | None) -> float:
     """Send or fetch a file of `size` bytes; return the seconds until the answer is complete."""
     verb = "GET" if sent is None else "PUT"
+    # The connection is closed after the answer, so its end is found without reading its head.
     head = f"{verb} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{server.header}connection: close\r\n"
     if sent is not None:
         head += f"content-type: application/octet-stream\r\ncontent-length: {size}\r\n"
@@ -183,7 +184,7 @@ def _serve_files(path: Path, told: Connection) -> None:
             async for piece in request.stream():
                 file.write(piece)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # an upload to ours is durable when it is answered
         return Response(status_code=201)
 
     app = Starlette(routes=[Route("/f", get), Route("/f", put, methods=["PUT"])])

@@ -119,12 +119,14 @@ class Writer(threading.Thread):
                 self._write(number)
             except EXPECTED as error:
                 self.failed[type(error).__name__] += 1
-                self.stopping.wait(0.02)
+                self.stopping.wait(0.02)  # while the daemon is down, calls fail at once
             except Exception as error:  # noqa: BLE001 - reported
                 self.fault = f"{type(error).__name__}: {error}"
                 return
             else:
                 self.answered.append(number)
+            # A number is written once: of a write without an answer nobody knows whether it is
+            # there, and a second one could bring it twice.
             number += 1
 
 
@@ -150,7 +152,7 @@ def _put_file(connection: http.client.HTTPConnection) -> Write:
             answer = connection.getresponse()
             answer.read()
         except (OSError, http.client.HTTPException) as error:
-            connection.close()
+            connection.close()  # the next request opens it anew
             raise PeerUnavailable(f"no answer to PUT: {error}") from error
         if answer.status == 503:
             raise PeerUnavailable("the daemon is being stopped")
@@ -193,6 +195,7 @@ def lost(name: str, answered: list[int], node: datalattice.Node) -> str | None:
     """Return how the data of one writer differs from its answered writes, None if it does not."""
     if name in ("rest", "grpc", "beside"):
         found = list(node.queue(name))
+        # More than was answered may be there: a write whose answer the kill took was made, too.
         if found != sorted(set(found)):
             return "records came twice, or out of order"
         missing = set(answered) - set(found)

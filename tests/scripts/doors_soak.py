@@ -241,7 +241,7 @@ def grpc_upload_cancelled(daemon: Daemon, chance: random.Random) -> None:
 
     def parts() -> Iterator[bytes]:
         yield PutFile(drive="papers", path="part.txt", data=b"x" * 10_000).encode()
-        left.wait(SETTLE_S)
+        left.wait(SETTLE_S)  # the upload has no end before it is cancelled
 
     with grpc.insecure_channel(f"unix:{daemon.grpc}") as channel:
         called = channel.stream_unary(f"/{PutFile.action.method}").future(parts())
@@ -400,6 +400,7 @@ class Soak:
         return {
             "clients": done[-1],
             "bytes_a_client": round(slope, 1),
+            # Half of the least leak for each client, and noise that does not grow with them.
             "allowed": round(CHUNK_BYTES / 2 + noise_bytes / done[-1], 1),
             "used_mb": round(marks[-1] / 1e6, 2),
             "resident_mb": self._daemon.resident_mb(),
@@ -414,7 +415,7 @@ class Soak:
         while True:
             time.sleep(0.2)
             newest = self._daemon.used_bytes()
-            if newest > least - 1_000:
+            if newest > least - 1_000:  # a few small objects come and go at all times
                 return min(least, newest)
             least = newest
 

@@ -39,7 +39,7 @@ KEYS = 97
 PIN_EVERY = 40
 PINS_KEPT = 3
 FORKS_KEPT = 30
-RETENTION = Retention(3, 200, ())
+RETENTION = Retention(3, 200, ())  # so short that roots are collected while others read them
 
 
 def _say(text: str) -> None:
@@ -81,12 +81,14 @@ def write(folder: Path) -> None:
             changed = root["state"].put(count % KEYS, text(count))
             root = root.put("count", count).put("state", changed)
             if count % 7 == 0:
+                # Cells that no root refers to for a while: a collection may take them.
                 staged = Vector.of([text(count + n) for n in range(5)])
                 store.put(staged)
                 time.sleep(chance.uniform(0, 0.003))
                 root = root.put("staged", staged)
             before = root
             if forks and chance.random() < 0.2:
+                # A value of before, which may have been collected; then the commit is refused.
                 root = root.put("fork", chance.choice(forks))
             try:
                 store.commit(root)
@@ -185,6 +187,7 @@ def check_store(folder: Path, durable: int, pinned: int) -> tuple[int, int]:
             raise AssertionError(f"not clean: {report} {store.damage}")
         root: Any = store.root()
         count: int = root["count"] if root is not None else 0
+        # The kill may come between a commit and the line that tells of it.
         if not durable <= count <= durable + 1:
             raise AssertionError(f"commit {durable} was acknowledged, {count} is there")
         if isinstance(root, Map):
@@ -228,7 +231,7 @@ def run(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
         durable = max(durable, children[0].last.get("durable", 0))
         pinned = max(pinned, children[0].last.get("pinned", 0))
         if number % 3 == 2:
-            (store / "index.state").unlink()
+            (store / "index.state").unlink()  # the index is built anew from the log
         durable, size = check_store(store, durable, pinned)
         largest = max(largest, size)
     with open_store(store) as last:

@@ -189,6 +189,7 @@ def work(folder: Path, number: int, processes: int, operations: int, seed: int) 
             MergeContext(key_pair=key_pair(number), verifier=may_sign),
             on_sync=lambda value: _committed(store, value),
         )
+        # Journals are written at the end, so they are complete: these processes are not killed.
         editor = Editor(root, number, processes, seed)
         for count in range(operations):
             editor.write_key()
@@ -234,7 +235,7 @@ def merge_in_every_order(roots: list[Value]) -> tuple[Value, Counter[str], int]:
     lattice = root_lattice()
     results: list[Value] = []
     for order in itertools.permutations(roots):
-        first = not results
+        first = not results  # one order reports; the others would report the same again
         joined = order[0]
         for other in order[1:]:
             joined = lattice.merge(joined, other, context if first else quiet)

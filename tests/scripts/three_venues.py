@@ -92,6 +92,7 @@ class Site:
         )
         text = SETTINGS.format(venues=listed, away_s=AWAY_S[self.name])
         (self.folder / "node.toml").write_text(text)
+        # Attached: it ends with this program, also where that is killed.
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "datalattice.cli", "--dir", str(self.folder), "--json",
@@ -256,6 +257,7 @@ def attack(site: Site, others: list[Site]) -> list[str]:
 
     counted = asyncio.run(talk())
     after = site.venue(lambda venue: venue.view())
+    # What was accepted is a text by its hash, which a grid has beside the venues.
     assert after == before, "no state of a venue has changed"
     assert site.venue(Venue.verify) == ([], [])
     return counted

@@ -71,6 +71,7 @@ class FileLedger(PlainAdapter):
         await asyncio.sleep(before / 1_000)
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
+            # One write to a file opened for appending: a kill leaves a whole line or none.
             os.write(file, job.effect_key().hex().encode() + b"\n")
         finally:
             os.close(file)

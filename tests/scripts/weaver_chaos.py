@@ -117,6 +117,8 @@ class StoreChaos(Chaos):
     def _make_stores(self) -> None:
         founder = self._nodes[FOUNDER]
         with founder.open() as node:
+            # The log is a child of the keys, and comes to the guests with it; the guarded store
+            # has no parent, so that its revocation leaves the others alone.
             keys = node.store(KEYS, "kv")
             made = (keys, node.store(LOG, "log", parent=keys), node.store(GUARDED, "kv"))
             founder.ids = {store.name: store.id for store in made}
@@ -143,7 +145,7 @@ class StoreChaos(Chaos):
         await revoking
 
     async def _revoke(self) -> None:
-        await asyncio.sleep(self._seconds / 2)
+        await asyncio.sleep(self._seconds / 2)  # with as many writes before it as after it
 
         def revoke() -> None:
             with self._nodes[FOUNDER].open() as node:
