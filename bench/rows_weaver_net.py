@@ -40,11 +40,11 @@ from datalattice.sync.reconcile import (
     RangeLimits,
     RangeMessage,
     RangeReconciliation,
-    ScannedHashes,
     SketchLimits,
     SketchMessage,
     SketchReceiver,
     SketchSender,
+    SortedHashes,
     first_cut,
 )
 
@@ -86,12 +86,12 @@ def _size(items: int) -> str:
 # --- reconciliation -----------------------------------------------------------------------------
 
 
-def _sets(items: int, different: int) -> tuple[ScannedHashes, ScannedHashes, int]:
+def _sets(items: int, different: int) -> tuple[SortedHashes, SortedHashes, int]:
     """Return two sets and the number of hashes in which they differ."""
     chosen = random.Random(items + different)
     common = [chosen.randbytes(32) for _ in range(items - different // 2)]
     a, b = ([chosen.randbytes(32) for _ in range(different // 2)] for _ in range(2))
-    return ScannedHashes(common + a), ScannedHashes(common + b), different
+    return SortedHashes(common + a), SortedHashes(common + b), different
 
 
 class _Cost:
@@ -114,7 +114,7 @@ class _Cost:
 
 
 def _by_sketches(
-    sets: tuple[ScannedHashes, ScannedHashes, int], seed: int, limits: SketchLimits
+    sets: tuple[SortedHashes, SortedHashes, int], seed: int, limits: SketchLimits
 ) -> _Cost:
     entropy = SeededEntropy(seed)
     cost = _Cost()
@@ -135,7 +135,7 @@ def _by_sketches(
     return cost
 
 
-def _by_ranges(sets: tuple[ScannedHashes, ScannedHashes, int], seed: int) -> _Cost:
+def _by_ranges(sets: tuple[SortedHashes, SortedHashes, int], seed: int) -> _Cost:
     cost = _Cost()
     limits = RangeLimits(answer_bytes=2**30, session_bytes=2**30)  # so that one session ends it
     sides = [RangeReconciliation(each, limits) for each in sets[:2]]
@@ -197,7 +197,7 @@ def _regions(items: int) -> Iterator[Row]:
 def _fingerprint(items: int) -> Row:
     def each(count: int) -> float:
         chosen = random.Random(count)
-        held = ScannedHashes([chosen.randbytes(32) for _ in range(count)])
+        held = SortedHashes([chosen.randbytes(32) for _ in range(count)])
         bounds = [sorted(chosen.randbytes(32) for _ in range(2)) for _ in range(2_000)]
         held.fingerprint(HASH_START, HASH_END)
         begun = time.process_time()

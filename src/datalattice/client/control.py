@@ -305,8 +305,8 @@ def running(folder: str | os.PathLike[str]) -> Running | None:
     The node's socket must answer: a killed node leaves its file behind.
     """
     found = _read(Path(folder) / RUNNING_NAME)
-    # "The store's lock says who runs; a socket or `running.json` left by a killed node is replaced
-    # by whoever gets the lock" (docs/design/control.md).
+    # "The holder of the store's lock is the running node; it replaces the socket and
+    # `running.json` that a killed node left" (docs/design/control.md).
     if found is None:
         return None
     try:

@@ -188,7 +188,7 @@ class Editor:
         lattice = root_lattice()
         with self.turn():
             pause_s = _RETRY_S
-            # "It runs at most 50 times" (docs/design/control.md).
+            # "A change runs at most 50 times" (docs/design/control.md).
             for _ in range(TRIES_MAX):
                 base = self._store.root_hash()
                 try:

@@ -210,7 +210,7 @@ class Cursor:  # no ABC: see `cells.CellSink`
 
         def change(current: Value) -> Value:
             nonlocal done
-            # "By value everywhere" (docs/design/decisions.md "Compare-and-set").
+            # "Values are compared everywhere" (docs/design/decisions.md "Compare-and-set").
             done = same(current, wanted)
             return cell if done else KEEP
 

@@ -190,8 +190,7 @@ def is_greater(
     Raises: MissingData: a differing cell is missing. UnsupportedOperation: no order.
     """
     found = 0 if same(own, other) else verdict(lattice.latest(own, other, walk))
-    # "Equal element sets are decided by the hash of the signed cell" (docs/design/forks.md "The
-    # order").
+    # "Between equal sets the hash of the signed cell decides" (docs/design/forks.md "The order").
     return own_hash > other_hash if found == 0 else found > 0
 
 
@@ -246,12 +245,12 @@ def join_entry(
     Own entries without a counterpart are trusted. A bad foreign entry is reported and ignored; it
     does not create a zero.
     """
-    # "Absent is less than nil, nil less than a value: so a relay can keep a nil inside what it
-    # cannot sign" (docs/design/decisions.md "Law domain"). Own was checked when it was written.
+    # "Absent is less than nil, nil less than a value: so a relay can keep a nil inside a value
+    # that it cannot sign" (docs/design/decisions.md "Law domain"). Own was checked when written.
     if not other_present or other is None:
         return own if own_present or other_present else ABSENT
     inner = context.child(key)
-    # "They are dropped one by one, own is kept, each is reported" (docs/design/decisions.md "D9").
+    # "Each is dropped and reported, and the own entry stays" (docs/design/decisions.md "D9").
     if not child.accepts(other, inner):
         return own if own_present else ABSENT
     merged = child.merge(own, other, inner)

@@ -225,8 +225,8 @@ class VectorLattice(OfElements):
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Vector of at most 16,777,216 elements."""
-        # "Whatever visits elements one by one has a bound" (docs/design/decisions.md "Bounded
-        # merges"): a dozen shared cells can have any number of elements.
+        # "Every loop over elements has a bound" (docs/design/decisions.md "Bounded merges"): a
+        # dozen shared cells can have any number of elements.
         return isinstance(value, Vector) and len(value) <= MERGE_RECORDS_MAX
 
     def child(self, key: Value) -> Lattice | None:

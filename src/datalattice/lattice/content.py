@@ -117,7 +117,7 @@ class DataLattice(ContentStore):
                 work.spend(work.limits.hashed + len(encode(value)) // work.limits.hashed_bytes)
             # Never the key that the peer gave: a wrong key could hide or replace another value.
             digest = value_hash(value)
-            # "Own's key stays, and a value under any other key is filed under its hash"
+            # "The own key stays, and a value under any other key is stored under its hash"
             # (docs/design/foreign-data.md "Merges").
             if digest not in result:
                 result = result.put(digest, value)

@@ -110,7 +110,7 @@ class SignedLattice(Lattice):
         # "own is never preferred for being own": an own cell that fails the checks is replaced.
         if not isinstance(own, Signed) or not own.verify() or not _is_by_owner(own, context):
             return self._first(own, other, context)
-        # "Equal values under different cells: of those that verify the greater cell hash"
+        # "If two cells have equal values, the valid one with the greater cell hash stays"
         # (docs/design/decisions.md "D5").
         if same(own.value, other.value):
             return greater(own, other)

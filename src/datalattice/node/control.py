@@ -35,27 +35,25 @@ SOCKET_PATH_BYTES_MAX: Final = 100  # sun_path has 104 bytes on macOS and BSD, 1
 SOCKET_MODE: Final = 0o600  # the owner alone
 
 OFFERED_THREADS: Final = 16
-"""Requests that the service does side by side. Threads of their own: their writes come back as
-requests, which need a thread of the node."""
-
+"""Requests that the service does at the same time. It has threads of its own: a request that writes
+comes back to the node, and waits for one of the node's threads."""
 
 ACCEPT_TURNS: Final = 4
+"""Turns of the event loop until an accepted connection is a client."""
 
 
 class Acting(Protocol):
-    """What does the actions that are asked for."""
+    """Does the actions of the requests."""
 
     async def perform(
         self, request: ActionRequest[Any], caller: str, request_id: str | None
     ) -> Message:
         """Do an action; return its result once it is durable."""
-        ...
 
     async def follow(
         self, request: ActionRequest[Any], caller: str
     ) -> AsyncGenerator[Message, None]:
         """Begin a stream, and return its items."""
-        ...
 
 
 class OfferedStream(Protocol):
@@ -64,19 +62,15 @@ class OfferedStream(Protocol):
     @property
     def closed(self) -> bool:
         """Whether no more items come."""
-        ...
 
     def take(self) -> list[Any]:
-        """Return the next items that are there."""
-        ...
+        """Return the next items; none if none have come yet."""
 
     def on_wake(self, wake: Wake, /) -> None:
         """Call `wake` when there may be more."""
-        ...
 
     def close(self) -> None:
-        """End it."""
-        ...
+        """End the stream."""
 
 
 class OfferedService(Protocol):
@@ -84,15 +78,12 @@ class OfferedService(Protocol):
 
     def call(self, request: ActionRequest[Any], /, *, request_id: str | None = None) -> Message:
         """Do an action; one with the id of an earlier one is not done again."""
-        ...
 
     def stream(self, request: ActionRequest[Any], /) -> OfferedStream:
         """Begin a stream."""
-        ...
 
     def close(self) -> None:
-        """Give back what it holds."""
-        ...
+        """Free its resources."""
 
 
 class NodeService(OfferedService, Protocol):
@@ -100,15 +91,13 @@ class NodeService(OfferedService, Protocol):
 
     @property
     def events(self) -> EventRing[NodeEvent]:
-        """What gets the events of the node."""
-        ...
+        """The ring to which the node adds its events."""
 
     def prepare(self, config: NodeConfig, /) -> Callable[[], None]:
-        """Read what settings change while it runs; return what puts it in force.
+        """Read the settings that may change while it runs; return what puts them in force.
 
-        Raises: UsageError: it cannot be used.
+        Raises: UsageError: one cannot be used.
         """
-        ...
 
 
 class OfferedActions:
@@ -157,7 +146,7 @@ class OfferedActions:
             stream.close()
 
     def close(self) -> None:
-        """Give back what the service holds."""
+        """Free the threads and the resources of the service."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._service.close()
 
@@ -274,7 +263,8 @@ def _short_folder(path: str) -> str:
         reasons.append(f"{made} is too long too")
     raise UsageError(
         f"the path of the socket {path} has more than {SOCKET_PATH_BYTES_MAX} bytes, and "
-        f"no short one can be had ({'; '.join(reasons)}): set TMPDIR to a folder with a short path"
+        f"no short one could be made ({'; '.join(reasons)}): set TMPDIR to a folder with a short "
+        "path"
     )
 
 
@@ -316,7 +306,7 @@ class _Answering:
         self._id = 0  # until the request is decoded
 
     async def answer(self, payload: bytes) -> None:
-        """Do what is asked, and tell what came of it. Raises: OSError: the client is gone."""
+        """Do the action of a request, and send its result or error. Raises: OSError: no client."""
         try:
             asked = ControlRequest.decode(payload)
             self._id = asked.id
@@ -347,7 +337,7 @@ class _Answering:
                 await self._send(item, more=True)
 
         await self._write(ControlAnswer(id=self._id, more=True))  # it has begun
-        # The client says nothing more: what can be read is its end.
+        # The client sends nothing more, so this read returns when it disconnects.
         pumping, gone = asyncio.ensure_future(pump()), asyncio.ensure_future(self._reader.read(1))
         try:
             await asyncio.wait([pumping, gone], return_when=asyncio.FIRST_COMPLETED)

@@ -75,38 +75,32 @@ SIGNAL_REST_S: Final = 1.0
 
 
 class Beside(Protocol):
-    """What a daemon serves besides its peers: doors for users of the folder."""
+    """The doors that a daemon serves beside its peers, for users of the folder."""
 
     def bind(self) -> dict[str, str]:
-        """Take the addresses, and return them by the names of the doors."""
-        ...
+        """Bind the addresses; return them by the names of the doors."""
 
     def start(self) -> None:
         """Begin to serve. Raises: DataLatticeError: it cannot."""
-        ...
 
     def stop(self) -> None:
-        """End what is being served, and give the addresses back; also if it did not start."""
-        ...
+        """End the requests being served, and free the addresses; also if it did not start."""
 
     def trouble(self) -> str | None:
-        """Return what does not serve, and why; from any thread."""
-        ...
+        """Return which door does not serve, and why; None: all do. From any thread."""
 
     def silent_s(self) -> float:
         """Return how long its event loop has been busy or stuck."""
-        ...
 
     def prepare(self, config: NodeConfig) -> Callable[[], None]:
-        """Read what settings change while it serves; return what puts it in force.
+        """Read the settings that may change while it serves; return what puts them in force.
 
-        Raises: UsageError: it cannot be used.
+        Raises: UsageError: one cannot be used.
         """
-        ...
 
 
 class _Serving(NamedTuple):
-    """The node as the service of this process reads and writes through it."""
+    """The node, for the reads and writes of a service in this process."""
 
     node: NodeServer
     operations: NodeOperations
@@ -128,8 +122,8 @@ class Daemon:
     ready:  called once it serves.
     beside: serves others than peers while the node runs, and ends before it.
     service: does the actions that need no node, for other processes of the owner.
-    reload: reads the settings again, when that is asked for or, with `hangup`, on SIGHUP; without
-            it only rules of access and certificates are read again.
+    reload: reads the settings again, on request and, with `hangup`, on SIGHUP; None: only rules of
+            access and certificates are read again.
     """
 
     def __init__(
@@ -171,7 +165,7 @@ class Daemon:
             asyncio.run(self.serve())
 
     def stop(self) -> bool:
-        """Make it end in order, from any thread; return False if it does not serve yet."""
+        """Have it end in order, from any thread; return False if it does not serve yet."""
         loop = self._loop
         if loop is None:
             return False
@@ -205,7 +199,7 @@ class Daemon:
                 node, self._stopping.set, weaver, offered, self._read_again, self._drain
             )
             if offered is not None:
-                # Left before the node ends: what this process writes then takes the store's lock.
+                # Left before the node ends: later writes of this process take the store's lock.
                 data = stack.enter_context(
                     closing(OpenFolder.at(Folder(self._folder), self._config.cache_bytes))
                 )
@@ -219,7 +213,7 @@ class Daemon:
                 _write(self._folder / RUNNING_NAME, running)
                 self._running = running
                 if self._beside is not None:
-                    # Behind the file: it opens the folder, and finds the node there.
+                    # After the file is written: the doors find the node by it.
                     await asyncio.to_thread(self._beside.start)
                 self._take_signals(loop)
                 self._loop = loop
@@ -241,15 +235,15 @@ class Daemon:
             finally:
                 notify("STOPPING=1")
                 await self._drain()
-                # Before the socket closes: whoever finds this file must find a listening node.
+                # Before the socket closes: while this file is there, the node listens.
                 (self._folder / RUNNING_NAME).unlink(missing_ok=True)
                 await control.close()
 
     def _drain(self) -> asyncio.Future[None]:
-        """Have the doors end; return what is done when they have ended. Once is enough."""
+        """Have the doors end, once; return a future that is done when they have ended."""
         if self._drained is None:
             self._node.monitor.is_draining = True
-            if self._running is not None:  # whoever reads it asks at no door any more
+            if self._running is not None:  # readers of the file ask at no door any more
                 _write(self._folder / RUNNING_NAME, replace(self._running, doors=None))
             ending = (lambda: None) if self._beside is None else self._beside.stop
             # New requests get 503, and requests in flight have `limits.drain_s`.
@@ -315,7 +309,7 @@ class Daemon:
                 raise
             finally:
                 notify("READY=1")
-        # Against the start: a setting that waits goes on waiting.
+        # Compared with the start: a setting that an earlier reload changed still waits.
         waiting = [one for one in changed_settings(self._started, fresh) if one not in RELOADED]
         log_event(
             logging.INFO,

@@ -188,7 +188,7 @@ def resolve_fork(replica: LatticeReplica, request: ResolveFork, clock: Clock) ->
     record = replica.evidence.records.get(_id_of(request.id))
     if record is None:
         raise UsageError(
-            f"no fork {request.id} is open here; `lattice forks list` has those that are"
+            f"no fork {request.id} is open here; `lattice forks list` lists the open ones"
         )
     appended: list[tuple[LogLoss, range]] = []
     if request.how == "drop":

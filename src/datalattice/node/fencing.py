@@ -43,7 +43,7 @@ CLONED: Final = "identity-cloned"  # health key
 
 WROTE_UNASKED: Final = "this folder was written to without having asked a peer; no answer since"
 
-TWIN_S: Final = 0.5  # within it a peer has asked the original of a copy whether that runs, too
+TWIN_S: Final = 0.5  # time in which a peer finds out whether the original of a copied folder runs
 
 SLACK_S: Final = 1.0  # a write waits this much longer than the fence: the event loop may be busy
 
@@ -52,8 +52,9 @@ SLACK_S: Final = 1.0  # a write waits this much longer than the fence: the event
 class FencePeers:
     """The peers that a fence asks.
 
-    wanted: the peers that the node wants. connected: the connections to them.
-    ask:    merges what a peer has at a path into the live value; returns why it could not.
+    wanted:    the peers that the node wants.
+    connected: the connections to them.
+    ask:       merges a peer's value at a path into the live value; returns why it could not.
     """
 
     wanted: Callable[[], Sequence[PeerInfo]]
@@ -193,7 +194,7 @@ class Fence:
         if error is not None:
             self._observer.count("identity-cloned")
             self.refuse(CLONED, error)
-            self._decide()  # no answer of a peer changes that, so no write waits for one
+            self._decide()  # no answer of a peer can change that, so writes fail at once
 
     async def close(self) -> None:
         """Stop asking; waiting writers go on, and get the error of a closed node."""
@@ -234,8 +235,8 @@ class Fence:
                     async with asyncio.timeout(None if is_late else self._left_s()):
                         await self._news.wait()
             if is_start and isinstance(self._history.doubt(), Unfenced) and not self.is_cloned:
-                # The answer of a peer is here before its word that the original of a copied folder
-                # runs: that takes a round trip to there.
+                # A peer answers before it reports that the original of a copied folder runs: it
+                # asks the original first.
                 await asyncio.sleep(TWIN_S)
         finally:
             for task in self._asks.values():

@@ -1,9 +1,8 @@
 """Grids: fetches the documents of `did:web` venues over HTTPS for a node.
 
 A merge never fetches: it checks signatures by the keys in `KnownKeys`. This module looks up the
-                       DIDs
-that have no keys there. When keys were found, the wanted peers are asked for their state again,
-which brings the values that were refused before.
+DIDs that have no keys there. When keys were found, the wanted peers are asked for their state
+again, which brings the values that were refused before.
 
 Source: docs/grid.md "Who may write"; W3C did:web.
 """

@@ -8,7 +8,7 @@ has them.
 A check reads the whole store to find damage that no read has met yet: on request, if the store was
 opened with damage, and at intervals if configured. It also decides whether a cell that no peer has
 is needed at all: a collection may have removed cells that a stranger sent and that were never
-                  merged.
+merged.
 
 Source: docs/node.md "Damage and healing".
 """
@@ -84,11 +84,6 @@ class Healer:
         with self._healing:
             return
 
-    @property
-    def wanted_count(self) -> int:
-        """Cells below the root known to be damaged or missing."""
-        return len(self._wanted)
-
     def make_writable(self) -> None:
         """Resume the store after a failed write, now.
 
@@ -98,7 +93,7 @@ class Healer:
             self._store.resume()
             self._lane.submit(self._resume)
 
-    # --- what is lost -------------------------------------------------------------------------
+    # --- damage and losses --------------------------------------------------------------------
 
     def _damaged(self, damage: Damage) -> None:
         # Damage without a hash: the file no longer tells which cell was there.

@@ -13,7 +13,6 @@ stays.
 
 Source: docs/node.md "Further replicas"; docs/protocol.md "Several streams".
 
-
 Length: the table and the streams of its replicas change together.
 """
 
@@ -42,7 +41,7 @@ from datalattice.wire import (
 
 PUBLISH_TIMEOUT_S: Final = 10.0  # for the last publication of a replica that is closed
 
-FAULTY_MAX: Final = 3  # replicas a peer may offend; each costs its stream, the third the connection
+FAULTY_MAX: Final = 3  # replicas whose rules a peer breaks: each ends a stream, the third the link
 
 OFFER_AGAIN_S: Final = 0.25  # a changed replica is offered to more peers at most this often
 
@@ -230,7 +229,7 @@ class PeerStreams:
     refused:  replicas whose stream the peer has reset; only the peer may open another.
     refusing: streams of the peer that this side is about to reset, with the names in their OPEN.
     unopened: replicas for which no more streams could be opened; offered again when one ends.
-    faulty:   how many replicas the peer offended.
+    faulty:   how many replicas have ended their stream because of what the peer sent.
     """
 
     connection: Connection
@@ -347,7 +346,7 @@ class Hosts:
         talk = self._talks[connection.id]
         host = talk.hosts.get(stream)
         size, partner = len(payload), _partner(connection.id, stream)
-        if host is None:  # the stream was reset here, and the peer does not know yet
+        if host is None:  # the stream was reset here, which the peer has not read yet
             connection.handled(size, stream)
             return
         wait_ms = 0
@@ -409,10 +408,10 @@ class Hosts:
         self._hang_up(host, talk)
         talk.refused.add(host)
 
-    # --- what replicas want -------------------------------------------------------------------
+    # --- effects of replicas ------------------------------------------------------------------
 
     def carry_out(self, host: Host[Replica], effects: Effects) -> None:
-        """Send what a replica says, and end the streams it wants ended."""
+        """Send the frames of a replica, and end the streams that it ends."""
         for partner, payload in effects.sends:
             if partner in self._streams:
                 talk, stream = self._streams[partner]
@@ -432,13 +431,14 @@ class Hosts:
             asyncio.get_running_loop().call_later(OFFER_AGAIN_S, self._offer_again, host)
 
     def _part(self, host: Host[Replica], talk: PeerStreams, reason: str) -> None:
-        """End the stream of a replica that the peer offended."""
+        """End the stream of a replica because of what the peer sent on it."""
         self._hang_up(host, talk)
         talk.refused.add(host)
         talk.faulty += 1
         # "At the third such stream it loses the connection": one fault may be the replica's own.
         if talk.faulty >= FAULTY_MAX:
-            talk.connection.close(f"it offended {FAULTY_MAX} replicas, the last one: {reason}")
+            text = f"{FAULTY_MAX} replicas have ended their streams with it, the last one: {reason}"
+            talk.connection.close(text)
 
     def _offer_again(self, host: Host[Replica]) -> None:
         self._offering.discard(host)

@@ -16,12 +16,10 @@ Strangers are peers that the operator did not name. Their messages have queues o
 lane and in the pool. A question of a few bytes may take long to answer, and there may be many
 strangers, so their actions wait for all others. But they make progress: each turn ends with at
 least one action of the lane's strangers, and a lane where only strangers wait gets one turn in
-four.
-Both rules stop while strangers are ahead: as long as others wait, all strangers together get no
-more time than the others (`_lead_ms` is how much they are ahead).
+four. Both rules stop while strangers are ahead: as long as others wait, all strangers together get
+no more time than the others (`_lead_ms` is how much they are ahead).
 
 Source: docs/protocol.md "Limits"; docs/design/identity.md.
-
 
 Length: the pool and its lanes are one state machine under one lock.
 """
@@ -44,10 +42,12 @@ from datalattice.cursors import collector_paused
 from datalattice.errors import DataLatticeError, StoreClosed, UsageError
 from datalattice.sync import Effects, Replicator
 
-LaneAction = Callable[
-    [Replicator, int], object
-]  # something to do to the replicator, at a time in ms
-Done = Callable[[], None]  # delivered with the effects of an action
+LaneAction = Callable[[Replicator, int], object]
+"""Changes the replicator; called with it and the time in ms."""
+
+Done = Callable[[], None]
+"""Called once the effects of an action were carried out."""
+
 LaneItem = tuple[LaneAction, "Done | None"]
 
 LANE_THREADS_MAX: Final = 4  # enough to wait for disks; the GIL limits computing
@@ -147,7 +147,7 @@ class LanePool:
             lane._is_begun = lane._is_ending = True
             self._settle(lane)
 
-    def _line_up(self, lane: Lane, task: LaneItem, *, stranger: bool) -> None:
+    def _submit(self, lane: Lane, task: LaneItem, *, stranger: bool) -> None:
         with self._lock:
             if not lane._is_ending:
                 (lane._strangers if stranger else lane._line).append(task)
@@ -190,10 +190,11 @@ class LanePool:
 
     def _settle(self, lane: Lane) -> None:
         """Put a lane that no thread holds into the right queue, and wake a thread for it."""
-        self._line_up_lane(lane)
+        self._requeue(lane)
         self._staff()
 
-    def _line_up_lane(self, lane: Lane) -> None:
+    def _requeue(self, lane: Lane) -> None:
+        """Put a lane that no thread holds into the right queue, or end it."""
         if lane._is_held or not lane._is_begun or (lane in self._ready and lane._line):
             return
         if lane._line or (lane._strangers and lane._is_ending):
@@ -242,7 +243,7 @@ class LanePool:
                 if now_ms is None or first_ms > now_ms:
                     return first_ms
                 lane._armed_ms = None
-                if not lane._is_held:  # else it looks itself at the end of its turn
+                if not lane._is_held:  # else the thread checks the deadline at the end of the turn
                     self._make_ready(lane, now_ms)
             # Superseded: its lane has another deadline by now, or none.
             heapq.heappop(heap)
@@ -310,7 +311,7 @@ class LanePool:
                     self._coming -= 1
                 else:
                     lane._is_held = False
-                    self._line_up_lane(lane)  # this thread is on its way to the next one
+                    self._requeue(lane)  # no thread is woken: this one takes the next lane
                 lane, now_ms = self._wait(bell)
             if lane is None:
                 return
@@ -404,7 +405,7 @@ class Lane:
         done:     delivered with the effects of the action.
         stranger: queue it behind the actions of all others.
         """
-        self._pool._line_up(self, (action, done), stranger=stranger)
+        self._pool._submit(self, (action, done), stranger=stranger)
 
     def publish(self, timeout_s: float | None = None) -> None:
         """Return when every local write made before the call is durable.

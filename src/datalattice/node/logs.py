@@ -3,9 +3,8 @@
     peer-lost address=10.0.0.7:18888 reason="closed by the peer"
 
 Names and fields of events are stable; docs/node.md lists them. An event is an ordinary record of
-the
-logger `datalattice.node`, so a program that embeds a node can handle it in its own way. If one peer
-repeats an event, the first few are logged, and later ones only counted.
+the logger `datalattice.node`, so a program that embeds a node can handle it in its own way. If one
+peer repeats an event, the first few are logged, and later ones only counted.
 
 Source: docs/node.md "Operations".
 """

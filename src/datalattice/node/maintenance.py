@@ -1,4 +1,4 @@
-"""Maintenance: what a node does as tasks: it heals, collects garbage, imports, rebuilds.
+"""Maintenance: the tasks of a node: healing, collecting garbage, importing, rebuilding.
 
 Source: docs/node.md "Control socket".
 """
@@ -52,7 +52,8 @@ class Maintenance:
     def start(self, request: StartTask, caller: str) -> NodeTask:
         """Begin the task of a request, or join an equal one.
 
-        Raises: UsageError: it names none, or it is wrong. Backpressure: too many run.
+        Raises: UsageError: it names no task or several, or lacks a path. Backpressure: too many
+                tasks have not ended.
         """
         asked = dict(_asked(request))
         if len(asked) != 1:

@@ -28,11 +28,10 @@ from datalattice.node.metrics import CONTENT_TYPE, exposition
 from datalattice.node.network import Network
 from datalattice.node.peers import ADDED, PeerInfo
 from datalattice.node.status import LaneStatus, NodeStatus, PeerReport, ProcessStatus
+from datalattice.node.transport import host_port
 
 ALONE_S: Final = 60.0  # without a connection to any wanted peer for this long: degraded
-REFUSED_MS: Final = (
-    300_000  # without a value of a wanted peer taken in full for this long: degraded
-)
+REFUSED_MS: Final = 300_000  # no value of a wanted peer taken in full for this long: degraded
 SUSPECTED_MS: Final = 600_000  # a wanted peer sent unsound cells within this time: degraded
 
 GUESTS_SHOWN_MAX: Final = 256  # connections of other than wanted peers in a status
@@ -77,7 +76,7 @@ class Monitor:
         self._http: HttpListener | None = None
         self._bind = ""
         self.is_draining = False
-        """Whether the node ends: it finishes what it has, and takes nothing new."""
+        """Whether the node is ending: it finishes open requests and takes no new ones."""
         self._observer.checks |= {
             "damage": self._damaged,
             "peers": self._alone,
@@ -106,10 +105,7 @@ class Monitor:
     @property
     def address(self) -> str | None:
         """`host:port` of /metrics and /health, None when they are not served."""
-        if self._http is None:
-            return None
-        host = f"[{self._bind}]" if ":" in self._bind else self._bind
-        return f"{host}:{self._http.port}"
+        return None if self._http is None else host_port(self._bind, self._http.port)
 
     def linked(self) -> None:
         """Note that a wanted peer was connected until now."""
@@ -150,7 +146,7 @@ class Monitor:
         first = found[0]
         more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
         since_s = (now_ms - (first.refused_since_ms or now_ms)) // 1_000
-        return f"nothing of {first.name} was taken in full for {since_s} s: {first.refusal}{more}"
+        return f"no value of {first.name} was taken in full for {since_s} s: {first.refusal}{more}"
 
     def _suspected(self) -> str | None:
         """Return which wanted peers sent unsound cells. Strangers that do are cut instead."""

@@ -1,8 +1,7 @@
 """Network: the connections that a node makes, and those that it accepts.
 
-It decides who may connect, how many connections there may be, how much all of them together may
-make
-the node hold, and how other nodes are discovered. It does not look into messages.
+It decides who may connect, how many connections there may be, how many bytes they may make the node
+hold together, and how other nodes are discovered. It does not look into messages.
 
 Source: docs/node.md "Peers", "Finding peers"; docs/protocol.md "Limits".
 """
@@ -468,6 +467,8 @@ class Network:
         while change > 0 and self.held_bytes > _HELD_BYTES_MAX:
             largest = max(self.connections.values(), key=lambda one: one.held_bytes)
             waiting = largest.held_bytes
-            if not largest.cut(f"{waiting} bytes of it wait here, and others need the room"):
+            if not largest.cut(
+                f"{waiting} bytes of its frames wait here, and others need the room"
+            ):
                 return  # the rest belongs to connections that are ending already
             self.observer.count("connections-cut")

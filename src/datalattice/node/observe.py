@@ -174,7 +174,7 @@ class Observer:
     # --- health -------------------------------------------------------------------------------
 
     def failed(self, error: Exception) -> None:
-        """Degrade the node for an error: if the store failed, until a write succeeds; else finally.
+        """Degrade the node for an error: of the store until a write succeeds, else until it ends.
 
         An error other than a DataLatticeError is a bug of this program, and is logged as a fault.
         """

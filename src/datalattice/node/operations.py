@@ -123,8 +123,8 @@ _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 # "The node keeps it while it runs, and stores it once there is room" (docs/node.md "Room").
 KEPT: Final = (
-    "the edit is not acknowledged: while it runs the node keeps it and stores it once it can, so "
-    "make room and do not make it again; if it stops before, it is lost"
+    "the edit is not acknowledged: the node keeps it while it runs and stores it once it can, so "
+    "make room and do not repeat the edit; if the node stops before, the edit is lost"
 )
 
 GIVE_WAY_S: Final = 1.0  # offers wait this long after a failed swap, so that its edit can be redone
@@ -224,7 +224,7 @@ class NodeOperations:
             raise Unavailable(f"a fault of the running node: {error!r}") from error
 
     def _unpacked(self, data: bytes) -> Value:
-        """Return a value whose other cells are in the store. Raises: BadFormat."""
+        """Return a value; cells that did not come with it are in the store. Raises: BadFormat."""
         return decode_parts(data, self._node.store)[0]
 
     # --- any section --------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class NodeOperations:
         if not is_public_key(request.owner):
             raise UsageError(f"owner is a public key, got {brief(request.owner)}")
         if request.partition is None:
-            raise UsageError("the partition of records to append is not nil")
+            raise UsageError("records are appended to a partition, got nil for its id")
         topics = Topics.at(self._node.cursor, request.owner, self._node.clock)
         queue = topics.partition(request.topic, request.partition)
         given = _vector(self._unpacked(request.packed), "records")
@@ -310,8 +310,7 @@ class NodeOperations:
             for column, name in ((given[1], "keys"), (given[2], "headers"))
         )
         await self._writable()
-        # A slot that moved makes an edit fail but never an offer, so offers wait a while for the
-        # edit.
+        # A slot that moved makes an edit fail but never an offer, so offers wait for a failed edit.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVE_WAY_S):
                 await self._is_clear.wait()

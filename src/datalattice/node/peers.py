@@ -14,7 +14,6 @@ Only the dialler ends a connection for this reason, so both are never ended at o
 
 Source: docs/node.md "Peers", "Finding peers".
 
-
 Length: wishes, claims, connections and dialling change one state of each peer.
 """
 
@@ -36,9 +35,7 @@ BACKOFF_MS_MIN: Final = 1_000
 BACKOFF_MS_MAX: Final = 30_000
 STABLE_S: Final = 5.0  # a connection that lived this long starts the back-off anew
 
-OWN_KEY_PAUSE_MS: Final = (
-    600_000  # pause at an address where this node itself, or its twin, answers
-)
+OWN_KEY_PAUSE_MS: Final = 600_000  # pause at an address where this node or its twin answers
 
 DISCOVERED_MAX: Final = 32  # discovered peers that are dialled
 EXPECTED_MAX: Final = 256  # and of those that a replica names as its peers
@@ -49,9 +46,7 @@ FORGOTTEN_MAX: Final = 1_024  # forgotten peers remembered, so that old claims d
 ADDED: Final = "added"
 INBOUND: Final = "inbound"
 
-OWN_KEY_ANSWERED: Final = (
-    "this node's own key answers there: of this node, or one on a copy of its folder"
-)
+OWN_KEY_ANSWERED: Final = "this node answers there, or a node on a copy of its folder: same key"
 THEIRS_STAYS: Final = "the connection that it made stays"
 
 
@@ -431,9 +426,8 @@ class Peers:
         reason = None if key is None else self._proved(peer, endpoint, key)
         if reason is not None:
             peer.info.reason = reason
-            if (
-                reason == OWN_KEY_ANSWERED
-            ):  # both report their starts, so that a copied folder shows
+            # Both report their starts, which shows whether the folder was copied.
+            if reason == OWN_KEY_ANSWERED:
                 await self._serve(OutboundLink(self._new_id(endpoint), endpoint, link))
             link.abort()
             return

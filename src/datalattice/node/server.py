@@ -57,7 +57,7 @@ from datalattice.node.network import Network
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.node.status import FORKS, LaneStatus, fork_trouble
-from datalattice.node.transport import NodeTransport, Transport
+from datalattice.node.transport import NodeTransport, Transport, host_port
 from datalattice.store import CellStore, CheckedCells, Fetch, Healing, Store
 from datalattice.sync import (
     Effects,
@@ -499,7 +499,7 @@ class NodeServer:
         self.observer.measure("publish", time.perf_counter() - began_s)
         return value
 
-    # --- peers --------------------------------------------------------------------------------
+    # --- addresses and connections ------------------------------------------------------------
 
     @property
     def port(self) -> int | None:
@@ -509,10 +509,7 @@ class NodeServer:
     @property
     def address(self) -> str | None:
         """`host:port` that others dial."""
-        if self.port is None:
-            return None
-        host = self.config.bind
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return None if self.port is None else host_port(self.config.bind, self.port)
 
     @property
     def ticket(self) -> str | None:
@@ -595,7 +592,7 @@ class NodeServer:
         self._hosts.remove(host)
         await host.close()
 
-    # --- peers --------------------------------------------------------------------------------
+    # --- wanted peers -------------------------------------------------------------------------
 
     def add_peer(self, address: str | None = None, *, public_key: bytes | None = None) -> None:
         """Stay connected to a node from now on: at an address or by a ticket, with a key, or both.

@@ -1,8 +1,8 @@
 """Serve: runs a node in a thread of this process, and opens its folder as a `Node`.
 
 with serve("north") as north, serve("south", peers=[north.address]) as south:
-north.queue("log").offer("cold")
-south.wait_equal()
+    north.queue("log").offer("cold")
+    south.wait_equal()
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class PeerReport:
     equal: bool | None = None
 
     def described(self) -> NodePeer:
-        """Return it as the service tells it."""
+        """Return it as the record that the service answers with."""
         return NodePeer(
             **asdict(self.info),
             joined=self.joined,

@@ -65,7 +65,7 @@ def take_socket(name: str, environment: Mapping[str, str] = os.environ) -> socke
         wrong = f"the socket {name} that was handed over does not listen"
     elif taken.family == socket.AF_UNIX:
         about = Path(taken.getsockname()).stat()
-        # Security: whoever opens it has all rights.
+        # Security: a caller on this socket has all rights of the owner.
         if about.st_mode & 0o077 or about.st_uid != os.getuid():
             wrong = f"others can open the socket {name}: set SocketMode=0600"
     if wrong:

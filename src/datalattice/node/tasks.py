@@ -45,7 +45,7 @@ _RESULTS: Final[dict[type[Message], str]] = {
 class NodeTask:
     """One long operation: its progress, and in the end its result or error.
 
-    request: the bytes of what was asked. caller: the DID of who did, "" for the folder's owner.
+    request: the bytes of the request. caller: the DID of its sender, "" for the folder's owner.
     """
 
     def __init__(self, id: int, kind: str, request: bytes, caller: str) -> None:
@@ -136,7 +136,7 @@ class NodeTasks:
         self._last_id += 1
         task = self._tasks[self._last_id] = NodeTask(self._last_id, kind, request, caller)
         task.ended = asyncio.ensure_future(self._run(task, work))
-        # Read here, so that asyncio does not log the error; who watches is told.
+        # Read here, so that asyncio does not log the error: `info` reports it.
         task.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return task
 

@@ -9,11 +9,10 @@ value is pinned. An intention stays in its log, so its pin stays too.
     ask       the peers of the lattice, again every two seconds
     pin       as `weaver-` and the hash; a value that is named twice has one pin
 
-    The position is stored with the log: all values of the records up to it are pinned. A restart
-    reads
-    the later records again, and finds their pinned values.
+The position is stored with the log: all values of the records up to it are pinned. A restart reads
+the later records again, and finds their pinned values.
 
-Source: docs/weaver.md "Values of the lattice"
+Source: docs/weaver.md "Values of the lattice".
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ MISSING_CELLS: Final = "weaver-cells"
 REFERENCES_MAX: Final = 1_024
 """Most values that one intention may name; further ones are left out."""
 
-VALUES_MAX: Final = 10_000
+FETCHED_MAX: Final = 10_000
 """Most values that are fetched at a time; when some are pinned, more records are read."""
 
 CELLS_MAX: Final = 1_000_000
@@ -175,7 +174,7 @@ class NamedCells:
             if view.last_seq() == log.seq:
                 return None
             for entry in view.entries(log.seq + 1, _RECORDS_AT_ONCE):
-                if len(self._values) >= VALUES_MAX:
+                if len(self._values) >= FETCHED_MAX:
                     break
                 signed = entry.signed
                 try:
@@ -262,7 +261,7 @@ class NamedCells:
         try:
             return self._store.get_encoding(hash)
         except Corruption:
-            return None  # reported by the store itself; the peers may have it
+            return None  # the store reports the damage itself; a peer may have the cell
 
     def _pin(self, value: _NamedValue, now_ms: int) -> None:
         """Pin a complete value."""

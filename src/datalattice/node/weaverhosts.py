@@ -61,11 +61,11 @@ WEAVER_WRITES: Final = "weaver-writes"
 """Health key: own writes of a store are refused, or forked, or made without asking a peer."""
 
 _LOOK_S: Final = 0.05
-"""How often the node looks whether another process has written to or created a store."""
+"""How often the node checks whether another process has written to a store or created one."""
 
 QUICK_LOOK_S: Final = 0.002
-"""How often it looks for `QUICK_S` after a commit, since further ones may follow. An idle node is
-not woken so often."""
+"""How often it checks for `QUICK_S` after a commit, since further ones may follow. An idle node
+checks less often."""
 
 QUICK_S: Final = 1.0
 
@@ -125,7 +125,7 @@ class WeaverHosts:
         self._looking = asyncio.create_task(self._look())
 
     async def _begin(self) -> None:
-        async with self._beginning:  # who asks meanwhile waits until all is there
+        async with self._beginning:  # later callers wait until all stores are replicated
             if not self._is_begun:
                 await self._begin_now()
                 self._is_begun = True
@@ -146,7 +146,7 @@ class WeaverHosts:
         ]
         for id, joined in origins.items():
             try:
-                self._call_on(joined.inviter, joined.addresses)
+                self._add_inviter(joined.inviter, joined.addresses)
             except UsageError as error:  # it was joined with a package that is gone
                 _warn(f"the inviter of {store_id_text(id)} is not dialled: {error}")
             if not joined.is_copied:
@@ -161,7 +161,7 @@ class WeaverHosts:
             root = parent
         self._events.add(NodeEvent(store_ready=StoreReady(root_id=root, store_id=store.id)))
 
-    def _call_on(self, inviter: bytes, addresses: tuple[str, ...]) -> None:
+    def _add_inviter(self, inviter: bytes, addresses: tuple[str, ...]) -> None:
         """Stay connected to an inviter, at its known addresses or where it is discovered.
 
         Raises: UsageError: no address, or none of a transport that this node has.
@@ -220,7 +220,7 @@ class WeaverHosts:
         host.lane.submit(_publish)  # what another thread wrote before these listened
 
     def _peers_of(self, store_id: bytes) -> Iterable[bytes]:
-        """Return who may connect; empty if that cannot be read."""
+        """Return the keys that may connect; none if they cannot be read."""
         try:
             return self.stores.peers.policy(store_id).authors()
         except DataLatticeError as error:
@@ -269,7 +269,7 @@ class WeaverHosts:
     async def _rest(self, took_s: float) -> None:
         """Return once a process has committed since the last look, or after `_LOOK_S`.
 
-        took_s: how long that look took; a view of each store, for each commit, would be much.
+        took_s: how long that look took: opening a view of each store for each commit takes long.
         """
         until_s = self._loop.time() + _LOOK_S
         await asyncio.sleep(min(_LOOK_S, LOOK_SHARE * took_s))
@@ -353,7 +353,7 @@ class WeaverHosts:
         # A copied folder with a new key joins the stores that it has again.
         if self.stores.get(token.store_id) is not None and self._is_peer(token.store_id):
             raise UsageError(f"the store {store_id_text(token.store_id)} is on this node already")
-        self._call_on(token.inviter, token.addresses)
+        self._add_inviter(token.inviter, token.addresses)
         kind = await self._apply(token, timeout_s)
         self._sources[token.store_id] = token.inviter
         return await asyncio.to_thread(self.stores.adopt, token.store_id, kind, None, token)

@@ -85,7 +85,7 @@ TABLE: list[tuple[str, str]] = [
     ("pin remove none", "there is no pin 'none'"),
     ("etch info {photos}", "photos: there is no such file"),
     ("etch info {file}", "file: not an Etch file"),
-    ("forks show zz", "no fork 'zz' is open here; `lattice forks list` has those that are"),
+    ("forks show zz", "no fork 'zz' is open here; `lattice forks list` lists the open ones"),
     # nodes
     ("node start --port 99999", "a port is a number up to 65535, got 99999"),
     ("node start --port abc", "'--port' / '-p': Input should be a valid integer"),

@@ -199,7 +199,7 @@ def test_the_node_refuses_what_is_no_offer(folder: Folder, tmp_path: Path) -> No
         ({"owner": other}, NoSigningKey, "no key here may sign for the owner"),
         ({"topic": None}, UsageError, "topic"),
         ({"topic": ""}, UsageError, "the topic's name is empty"),
-        ({"partition": None}, UsageError, "the partition of records to append is not nil"),
+        ({"partition": None}, UsageError, "records are appended to a partition, got nil"),
         ({"packed": b""}, BadFormat, "a value is cut off"),
         ({"packed": encode_message(7)}, UsageError, "records is a vector"),
         ({"packed": encode_message(to_cell([["v"]]))}, UsageError, "records are .values keys"),
@@ -257,7 +257,7 @@ def test_on_a_full_disk_one_offer_is_kept_and_later_ones_are_refused(
         assert editor.offer_many("t", 0, ["before"]) == range(1)
         with monkeypatch.context() as patch:
             patch.setattr(CellStore, "commit", full)
-            with pytest.raises(StoreFull, match="no room; the edit is not acknowledged: while it"):
+            with pytest.raises(StoreFull, match="no room; the edit is not acknowledged: the node"):
                 editor.offer_many("t", 0, ["kept"])
             for _ in range(3):
                 with pytest.raises(StoreFull, match=r"^no room$"):

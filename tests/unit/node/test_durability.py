@@ -285,7 +285,7 @@ def test_a_healed_cell_that_is_damaged_at_once_is_asked_for_again() -> None:
     healer = Healer(Worn(), cast("Lane", Asked()), observer, 0)
     healer.note([sha3_256(b"cell")])
     healer.settle(Effects(healed=[sha3_256(b"cell")]))
-    assert healer.wanted_count == 1
+    assert len(healer._wanted) == 1
     assert observer.health.startswith("degraded: ")
     healer._ask()
     assert len(asked) == 2

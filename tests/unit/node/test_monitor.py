@@ -209,7 +209,7 @@ def test_a_wanted_peer_of_which_nothing_is_taken_degrades_until_something_is() -
                 await node.wait_until(lambda node: node.observer.counters["value-refused"] > 1)
                 clock.now += 1
                 text = node.observer.reasons["refused"]
-                assert text.startswith(f"nothing of {other.address} was taken in full for 300 s: ")
+                assert text.startswith(f"no value of {other.address} was taken in full for 300 s: ")
                 assert "not a value of this lattice: Map" in text
                 (connection,) = node.connections
                 (info,) = node._network.peers.at(connection.id)

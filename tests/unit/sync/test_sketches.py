@@ -17,7 +17,6 @@ from datalattice.errors import BadFormat, ProtocolViolation
 from datalattice.sync.reconcile import (
     FIRST_CELLS_MIN,
     SKETCH_LIMITS,
-    ScannedHashes,
     SketchCells,
     SketchedSet,
     SketchEstimate,
@@ -29,6 +28,7 @@ from datalattice.sync.reconcile import (
     SketchResult,
     SketchSender,
     SketchStep,
+    SortedHashes,
     sketchset,
 )
 from datalattice.sync.reconcile.sketchcells import (
@@ -64,10 +64,10 @@ class Session:
         limits: SketchLimits = ANY_SIZE,
         lose: Callable[[SketchMessage], SketchMessage] = lambda message: message,
     ) -> None:
-        sender = SketchSender(ScannedHashes(a), NONCES[0], limits)
+        sender = SketchSender(SortedHashes(a), NONCES[0], limits)
         opening = sender.start().opening
         assert opening is not None
-        receiver = SketchReceiver(ScannedHashes(b), opening, NONCES[1], limits)
+        receiver = SketchReceiver(SortedHashes(b), opening, NONCES[1], limits)
         self.said = [sender.start(), receiver.start()]
         self.needs: list[set[bytes]] = [set(), set()]
         self.done = [False, False]
@@ -465,7 +465,7 @@ OWN = names(range(300))
 
 def receiver(limits: SketchLimits = ANY_SIZE, count: int = 300) -> SketchReceiver:
     opened = SketchOpening(NONCES[0], count, bytes(32))
-    side = SketchReceiver(ScannedHashes(OWN), opened, NONCES[1], limits)
+    side = SketchReceiver(SortedHashes(OWN), opened, NONCES[1], limits)
     side.start()
     return side
 
@@ -539,10 +539,10 @@ def test_messages_are_bounded(count: int) -> None:
 def at_result() -> tuple[SketchReceiver, list[bytes]]:
     """Return a receiver that has said its result, and the hashes it wants."""
     a = OWN | names(range(1_000, 1_004))
-    sender = SketchSender(ScannedHashes(a), NONCES[0], ANY_SIZE)
+    sender = SketchSender(SortedHashes(a), NONCES[0], ANY_SIZE)
     opened = sender.start().opening
     assert opened is not None
-    side = SketchReceiver(ScannedHashes(OWN), opened, NONCES[1], ANY_SIZE)
+    side = SketchReceiver(SortedHashes(OWN), opened, NONCES[1], ANY_SIZE)
     (cells,) = sender.receive(side.start()).say
     (said,) = side.receive(cells).say
     (hashes,) = sender.receive(said).say
@@ -611,7 +611,7 @@ def estimated(attempt: int = 0, sums: bytes = bytes(256)) -> SketchMessage:
 def test_an_answer_that_does_not_follow_ends_the_session(
     messages: list[SketchMessage], reason: str
 ) -> None:
-    side = SketchSender(ScannedHashes(OWN), NONCES[0], ANY_SIZE)
+    side = SketchSender(SortedHashes(OWN), NONCES[0], ANY_SIZE)
     for message in messages[:-1]:
         side.receive(message)
     with pytest.raises(ProtocolViolation, match=reason):
@@ -619,7 +619,7 @@ def test_an_answer_that_does_not_follow_ends_the_session(
 
 
 def test_a_result_has_at_most_as_many_ids_as_cells() -> None:
-    own = ScannedHashes(OWN)
+    own = SortedHashes(OWN)
     sums = sketchset.pack_integers(SketchedSet(KEY, sorted(OWN)).sums)
 
     def result(count: int) -> SketchStep:
@@ -637,7 +637,7 @@ def test_a_result_has_at_most_as_many_ids_as_cells() -> None:
 
 
 def test_more_cells_than_allowed_are_never_sent() -> None:
-    side = SketchSender(ScannedHashes(OWN), NONCES[0], ANY_SIZE._replace(windows=4))
+    side = SketchSender(SortedHashes(OWN), NONCES[0], ANY_SIZE._replace(windows=4))
     sums = sketchset.pack_integers(SketchedSet(KEY, sorted(OWN)).sums)
     windows = len(side.receive(estimated(sums=sums)).say)
     for _ in range(4):

@@ -7,6 +7,7 @@ from datalattice.node.transport.base import (
     Listener as Listener,
     OnRefused as OnRefused,
     Transport as Transport,
+    host_port as host_port,
 )
 from datalattice.node.transport.memory import MemoryTransport as MemoryTransport
 from datalattice.node.transport.schemes import NodeTransport as NodeTransport

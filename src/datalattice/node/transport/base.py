@@ -112,6 +112,11 @@ class Transport(Protocol):
         """Free the resources of the transport itself; its listeners and links have ended."""
 
 
+def host_port(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def listen_error(error: OSError, bind: str, port: int) -> UsageError:
     """Return the error that says why nothing can listen at `bind`:`port`."""
     if error.errno == errno.EADDRINUSE:

@@ -27,7 +27,14 @@ from datalattice.client import IROH, PeerAddress, parse_address, system_reason
 from datalattice.client.settings import split_listen
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.node.transport.base import Accept, Link, Listener, OnRefused, listen_error
+from datalattice.node.transport.base import (
+    Accept,
+    Link,
+    Listener,
+    OnRefused,
+    host_port,
+    listen_error,
+)
 from datalattice.node.transport.strangers import HANDSHAKE_TIMEOUT_S, Strangers
 from datalattice.wire import FRAME_READ_BYTES, MUX_PROTOCOL
 
@@ -40,8 +47,7 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 _LOOK_S: Final = 2.5
 SILENT_LOOKS: Final = 4
 """If nothing came from a peer between this many looks, it is gone: iroh sends something every 5 s.
-So a node that was killed and started again is dialled after 10 s; QUIC by itself would wait 30
-s."""
+So a node that was killed and started again is dialled after 10 s; QUIC itself would wait 30 s."""
 
 _WRITE_BYTES: Final = 262_144
 """Bytes that are handed to the library at a time; it copies them."""
@@ -138,7 +144,7 @@ class IrohTransport:
 
     key_pair: the key of the node; a key made for this run by default.
     is_relayed: whether nodes can be found by their key alone, and reached through relays if there
-    is no direct way. Without it, packets go only to the dialled addresses.
+                is no direct way. Without it, packets go only to the dialled addresses.
     """
 
     def __init__(
@@ -179,7 +185,7 @@ class IrohTransport:
                 where = iroh.EndpointAddr(
                     iroh.EndpointId.from_bytes(target.public_key),
                     None,
-                    [_text(*one) for one in found],
+                    [host_port(*one) for one in found],
                 )
                 return await self._open(endpoint, where, target)
         except TimeoutError as error:
@@ -199,7 +205,7 @@ class IrohTransport:
         except BaseException:
             connection.close(_ENDED, b"")
             raise
-        return self._link(connection, stream, _text(target.host, target.port))
+        return self._link(connection, stream, host_port(target.host, target.port))
 
     async def listen(
         self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
@@ -258,13 +264,13 @@ class IrohTransport:
         is_wildcard: bool = ipaddress.ip_address(host).is_unspecified
         other = "127.0.0.1" if ":" in host else "::1"
         try:
-            builder.bind_addr(_text(host, port))
+            builder.bind_addr(host_port(host, port))
             if not is_wildcard and _is_local(other):
-                builder.bind_addr(_text(other, 0))
+                builder.bind_addr(host_port(other, 0))
             endpoint = await builder.bind()
         except iroh.IrohError as error:
             raise UsageError(
-                f"cannot speak iroh at {_text(host, port)}: {_reason(error)}"
+                f"cannot speak iroh at {host_port(host, port)}: {_reason(error)}"
             ) from error
         self._bound.append((host, endpoint))
         return endpoint
@@ -378,10 +384,6 @@ def _is_local(host: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _text(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _remote(address: iroh.IncomingAddr) -> str:

@@ -1,8 +1,7 @@
 """Schemes: the transports of a node, each for the schemes of its addresses.
 
 TLS and plain TCP are always available. Iroh needs the extra `iroh`: then a node dials iroh
-addresses,
-and, if configured, listens at the UDP port with the number of its TCP port.
+addresses, and, if configured, listens at the UDP port with the number of its TCP port.
 
 Source: docs/node.md "Addresses", "Iroh".
 """

@@ -22,6 +22,7 @@ from datalattice.node.transport.base import (
     Link,
     Listener,
     OnRefused,
+    host_port,
     listen_error,
     reached_host,
 )
@@ -49,7 +50,7 @@ class TcpLink:
         self._unread = b""
         self._is_closed = False
         peer = writer.get_extra_info("peername")
-        self.remote = _address(peer) if peer else "unknown"
+        self.remote = host_port(*peer[:2]) if peer else "unknown"
         raw = writer.get_extra_info("socket")
         if raw is not None:
             tune(raw)
@@ -87,11 +88,6 @@ class TcpLink:
         """End the stream at once."""
         if not self._is_closed:
             self._writer.transport.abort()
-
-
-def _address(peer: tuple[str, int]) -> str:
-    host = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
-    return f"{host}:{peer[1]}"
 
 
 class Handshakes:

@@ -139,7 +139,7 @@ class AccessControl:
         # "There is no list of revoked keys, so a token must end soon" (docs/design/access.md).
         if not 0 < life_s <= TOKEN_LIFE_S_MAX:
             raise UsageError(f"life_s: 1 to {TOKEN_LIFE_S_MAX} s, got {life_s}")
-        # "Else a narrow token with `a admin` could make a wide one, or go on for ever"
+        # "Else a narrow token with `a admin` could make a wide one, or renew itself for ever"
         # (docs/design/access.md).
         issued_for.check_grants(parse_grants(list(scopes)))
         now_ms, ends_ms = self._clock.now_ms(), issued_for.expires_ms

@@ -120,8 +120,8 @@ class Charges:
             start = max(work.start, min(limits.credit, int(account.ticks)))
             return Work(_starting_with(work, start), earn_max=account.brought, pairs=self.pairs)
         # A tick for each byte, and no more: what it begins with is a part of what it may earn.
-        # "One that exceeds its account costs that credit for 10 minutes" (foreign-data.md,
-        # Charges).
+        # "A merge that exceeds its account costs its sender that credit for 10 minutes"
+        # (foreign-data.md, Charges).
         start = min(work.start, limits.exceeded_start, account.brought)
         made = _starting_with(work, start, 0)
         return Work(made, earn_max=account.brought - start, pairs=self.pairs)

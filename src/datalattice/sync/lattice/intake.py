@@ -117,7 +117,7 @@ class Intake:
 
     def _take_in(self, offer: Offer, outcome: Absorption) -> None:
         peer = outcome.sender
-        # "A disk that is full stops a store where it writes before it frees"
+        # "A collection writes before it frees, so a full disk would stop it"
         # (docs/design/foreign-data.md, Room): others' data is refused before that.
         if not self._has_disk():
             self._refuse_offer(offer, outcome)

@@ -18,7 +18,7 @@ Source: Weaver specification "Reconciliation", "Limits and hostile peers".
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from operator import xor
 from typing import Annotated, Final, NamedTuple, Protocol
@@ -79,15 +79,15 @@ class HashSet(Protocol):
 
     def count(self, start: bytes, end: bytes) -> int:
         """Return the number of hashes in the range."""
-        ...
 
     def fingerprint(self, start: bytes, end: bytes) -> bytes:
         """Return the 32-byte XOR of the hashes in the range; zeros for none."""
-        ...
 
     def hashes(self, start: bytes, end: bytes) -> Sequence[bytes]:
         """Return the hashes in the range, ascending."""
-        ...
+
+    def iter_hashes(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Yield the hashes in the range, ascending."""
 
 
 class SortedHashes:
@@ -113,6 +113,9 @@ class SortedHashes:
     def hashes(self, start: bytes, end: bytes) -> Sequence[bytes]:
         low, high = self._slice(start, end)
         return self._hashes[low:high]
+
+    def iter_hashes(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        return iter(self.hashes(start, end))
 
 
 class RangeLimits(NamedTuple):

@@ -29,14 +29,14 @@ docs/design/reconcile.md.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import ceil, log
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from datalattice.crypto import blake3
 from datalattice.limits import HASH_BYTES
-from datalattice.sync.reconcile.ranges import HASH_END, HASH_START, HashSet, SortedHashes
+from datalattice.sync.reconcile.ranges import HASH_END, HASH_START, HashSet
 from datalattice.sync.reconcile.sketchcells import SketchAborted, SketchDecoder
 from datalattice.sync.reconcile.sketchmessages import (
     SketchCells,
@@ -101,14 +101,6 @@ FIRST_CELLS_MIN: Final = 24
 """Cells of a first window beyond 1.4 for each difference."""
 
 
-class ScannedSet(HashSet, Protocol):
-    """A set of hashes that can be read from end to end."""
-
-    def iter_hashes(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Yield the hashes in the range, ascending."""
-        ...
-
-
 class SketchStep(NamedTuple):
     """What follows from a message.
 
@@ -143,7 +135,7 @@ class _Sides:
 class _SketchSession:
     """What both sides keep of a session."""
 
-    def __init__(self, own: ScannedSet, nonce: bytes, limits: SketchLimits) -> None:
+    def __init__(self, own: HashSet, nonce: bytes, limits: SketchLimits) -> None:
         self._is_done = False
         self._own = own
         self._nonce = nonce
@@ -190,7 +182,7 @@ class _SketchSession:
 class SketchSender(_SketchSession):
     """The side that opens and sends cells: `start`, then `receive`."""
 
-    def __init__(self, own: ScannedSet, nonce: bytes, limits: SketchLimits = SKETCH_LIMITS) -> None:
+    def __init__(self, own: HashSet, nonce: bytes, limits: SketchLimits = SKETCH_LIMITS) -> None:
         """nonce: 16 random bytes of this session."""
         super().__init__(own, nonce, limits)
         self._both: _Sides | None = None  # not known before the estimate
@@ -316,7 +308,7 @@ class SketchReceiver(_SketchSession):
 
     def __init__(
         self,
-        own: ScannedSet,
+        own: HashSet,
         opening: SketchOpening,
         nonce: bytes,
         limits: SketchLimits = SKETCH_LIMITS,
@@ -460,13 +452,6 @@ class SketchReceiver(_SketchSession):
             raise illegal("what is left of both sets is not equal")
         self._is_done = True
         return SketchStep(needs=hashes, is_done=True)
-
-
-class ScannedHashes(SortedHashes):
-    """A `ScannedSet` over hashes in memory."""
-
-    def iter_hashes(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        return iter(self.hashes(start, end))
 
 
 def _first_window(different: int) -> int:

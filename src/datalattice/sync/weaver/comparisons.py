@@ -18,9 +18,9 @@ from datalattice.sync.reconcile import (
     HASH_END,
     HASH_START,
     SKETCH_LIMITS,
+    HashSet,
     RangeMessage,
     RangeReconciliation,
-    ScannedSet,
     SketchLimits,
     SketchMessage,
     SketchOpening,
@@ -44,31 +44,26 @@ from datalattice.weaver import (
 )
 
 
-class LogView(ScannedSet, Protocol):
+class LogView(HashSet, Protocol):
     """The log of a store as it was at one moment."""
 
     def head(self) -> Head:
         """Return its end: sequence number, count, fingerprint."""
-        ...
 
     def get(self, hash: bytes) -> SignedIntention | None:
         """Return an intention, witnessed or floating, or None."""
-        ...
 
     def chain(self, target: bytes, since: bytes, limit: int) -> list[SignedIntention]:
         """Return an author's chain from `target` back to just after `since`, newest first.
 
         Raises: NotInChain, LimitExceeded: it does not lie here, or is longer.
         """
-        ...
 
     def in_log_order(self, hashes: Sequence[bytes]) -> list[bytes]:
         """Return those of `hashes` that are witnessed, dependencies first."""
-        ...
 
     def entries(self, start_seq: int, limit: int | None = None) -> Iterator[WitnessEntry]:
         """Yield the witness log from a sequence number on."""
-        ...
 
 
 class ReplicatedStore(Protocol):
@@ -77,28 +72,22 @@ class ReplicatedStore(Protocol):
     @property
     def id(self) -> bytes:
         """Its id."""
-        ...
 
     @property
     def author(self) -> bytes:
         """The key that this node writes under."""
-        ...
 
     def suspect(self, doubt: Doubt) -> None:
         """Refuse own writes until a peer was asked for what this node lacks."""
-        ...
 
     def settle(self, *, asked: bool) -> None:
         """Note that a peer was asked, and that all it has is here."""
-        ...
 
     def take(self, signed: Sequence[SignedIntention], *, bounded: bool = True) -> Ingested:
         """Take in verified intentions; durable on return."""
-        ...
 
     def read(self) -> AbstractContextManager[LogView]:
         """Open a view of the log as it is now."""
-        ...
 
 
 LOT_RECORDS: Final = 4_000

@@ -43,14 +43,12 @@ class JoinPolicy(Protocol):
     @property
     def node(self) -> bytes:
         """The public key of this node."""
-        ...
 
     def admit(self, store_id: bytes, peer: bytes, secret: bytes) -> str | None:
         """Make a peer with a valid secret a peer of the store, durably.
 
         Returns: the kind of the store; None: it is refused.
         """
-        ...
 
 
 @dataclass(eq=False, slots=True)
