@@ -41,7 +41,7 @@ CHUNKS_AT_ONCE: Final = 128
 
 
 class Chunked(Cell):
-    """What blob and text trees share."""
+    """Base of blob and text trees."""
 
     __slots__ = ("_length",)
 

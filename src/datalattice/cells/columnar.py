@@ -89,7 +89,7 @@ def _read_leaf(
         # A row that is embedded in the leaf is read from its bytes, without an object for it.
         if data[at] == TAG_VECTOR:
             count, inside = read_vlq(data, at + 1, len(data))
-            # Such a row is one leaf, so its fields stand in this encoding, one after the other.
+            # Such a row is one leaf, so this encoding has its fields, one after the other.
             if width <= count <= 16:
                 at = _read_row(data, inside, count, loader, fields, out)
                 continue

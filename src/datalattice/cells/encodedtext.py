@@ -1,8 +1,8 @@
 """Bytes, messages and JSON of values, read from their encodings without building the values.
 
 For readers of millions of small values, such as the records of a queue: building objects would take
-most of the time. Each cell was validated on its way into the store. This module checks what
-concerns several cells, such as a node of a tree that has the wrong type.
+most of the time. Each cell was validated alone on its way into the store. This module checks cells
+against each other, such as the type and size of a node that its parent requires.
 
 Source: CAD003; docs/cells.md "JSON mapping", "Blob and String", "Map and Set", "Embedding".
 """

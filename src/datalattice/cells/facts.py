@@ -1,4 +1,4 @@
-"""Facts: what the check of a cell needs to know about its children, and their source.
+"""Facts: the properties of children that the check of a cell needs, and where they come from.
 
 Source: docs/design/foreign-data.md "Structure".
 """
@@ -30,7 +30,7 @@ _REF: Final = 0x20
 
 
 class Fact:
-    """What the check of a cell needs to know about a sound child.
+    """The properties of a sound child that the check of a cell needs.
 
     kind:  its tag.
     count: its entries, elements or bytes; -1 for types without a count.

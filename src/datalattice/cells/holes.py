@@ -96,9 +96,9 @@ class Holes:
                     stack.extend(kid._children())
         return False
 
-    def loader(self, behind: Loader) -> Loader:
-        """Return a loader of the value: holes, the cells above them, and the rest from `behind`."""
-        return _AroundHoles(self, behind) if self.bad else behind
+    def loader(self, others: Loader) -> Loader:
+        """Return a loader of the value: holes, the cells above them, and all others by `others`."""
+        return _AroundHoles(self, others) if self.bad else others
 
     def reason(self) -> str:
         """Return the reason of the first unsound cell."""
@@ -114,9 +114,9 @@ class Holes:
 class _AroundHoles:
     """Loads the cells of a value that has holes."""
 
-    def __init__(self, holes: Holes, behind: Loader) -> None:
+    def __init__(self, holes: Holes, others: Loader) -> None:
         self._holes: Final = holes
-        self._behind: Final = behind
+        self._others: Final = others
 
     def load(self, hash: bytes) -> Value:
         encoding = self._holes.tainted.get(hash)
@@ -125,7 +125,7 @@ class _AroundHoles:
         # "An unsound cell reads as a hole: a value that no lattice takes"
         # (docs/design/foreign-data.md "Holes").
         reason = self._holes.bad.get(hash)
-        return self._behind.load(hash) if reason is None else Hole(hash, reason)
+        return self._others.load(hash) if reason is None else Hole(hash, reason)
 
 
 NO_HOLES: Final = Holes()

@@ -319,7 +319,7 @@ class Index(Cell):
         return sample
 
     def _slot(self, digit: i64) -> i64:
-        # Key and value of the own entry stand before the children.
+        # Key and value of the own entry come before the children.
         first: i64 = 2 if self._has_entry else 0
         return first + bit_count(self._mask & ((1 << digit) - 1))
 

@@ -83,7 +83,7 @@ class Map(Trie):
         return made
 
     def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
-        """Return this map with all of `entries` put in turn."""
+        """Return this map with all of `entries` put one by one; the last of equal keys wins."""
         made = self
         # An empty map is built in bulk, each node once.
         if not self._count:
@@ -266,8 +266,7 @@ def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> M
         row = known.get(name)
         if row is None:
             encoding = encode(name)
-            # A longer name stands in the leaf as a reference, so its encoding cannot be copied
-            # there.
+            # The leaf has a reference to a longer name, so its encoding cannot be copied there.
             if len(encoding) > EMBEDDED_BYTES_MAX:
                 return _map_of(entries)
             row = sha3_256(encoding) + encoding

@@ -64,7 +64,7 @@ TOGETHER_BYTES: Final = 1 << 17
 
 
 class MessageCells(UncachedLoader):
-    """The cells of a message by hash; other cells come from the loader behind."""
+    """Loads the cells of a message, and all others from another loader."""
 
     def __init__(self, loader: Loader | None) -> None:
         self._encodings: dict[bytes, bytes] = {}
@@ -77,7 +77,7 @@ class MessageCells(UncachedLoader):
     def load(self, hash: bytes) -> Value:
         """Return the cell with this hash.
 
-        Raises: MissingData: neither the message nor the loader behind it has the cell.
+        Raises: MissingData: neither the message nor the other loader has the cell.
         """
         encoding = self._encodings.get(hash)
         if encoding is None:

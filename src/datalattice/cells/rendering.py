@@ -64,7 +64,7 @@ class _Rendering:
         """Return the text of a kid. Raises: WorkExceeded: no more cells may be loaded."""
         if not isinstance(kid, Ref):
             return self.value(kid, depth)
-        # Only loading costs: what is in memory is shown freely.
+        # Only loading costs: cells in memory are shown freely.
         if not kid.present:
             self.work.spend(1)
         try:
@@ -114,7 +114,7 @@ class _Rendering:
         return f"<{type(value).__name__} {shown[:_LEAF_MAX]}... of {size:,} bytes>"
 
     def container(self, value: Value, depth: int) -> str:
-        """Return a container as a call, or what fits of it."""
+        """Return a container as the call that makes it, cut to the room left."""
         head, tail = _brackets(value)
         assert isinstance(value, _CONTAINERS)
         total, shown = len(value), 0

@@ -1,7 +1,7 @@
 """Find the leaves of a Vector in the encodings of its tree, without building it.
 
-Each cell was validated on its way into the store. This module checks what concerns several cells: a
-node must be as large as its parent says.
+Each cell was validated alone on its way into the store. This module checks cells against each
+other: a node must be as large as its parent says.
 
 Source: CAD003; docs/cells.md "Vector and List".
 """
@@ -96,7 +96,7 @@ def _children(
         size = min(block, count - start)
         if start + size > first:
             found.append((data, at, size, max(first - start, 0), min(stop - start, size)))
-        at = skip_kid(data, at)  # behind the child, whatever its length
+        at = skip_kid(data, at)  # after the child, inside the range or not
     return found
 
 

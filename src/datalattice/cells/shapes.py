@@ -188,7 +188,7 @@ class StringColumn(Column):
             out.write(as_kid(whole, cells))
             return
         tag: i64 = _TAG_TEXT if self._is_text else _TAG_BLOB
-        # The tag and a VLQ of at most two bytes stand before the bytes.
+        # A tag and a VLQ of at most two bytes come before the bytes.
         if size + 3 <= EMBEDDED_BYTES_MAX:
             out.append(u8(tag))
             put_vlq(out, size)
@@ -272,7 +272,7 @@ def _part(node: Map) -> _MapPart:
     out.append(u8(TAG_MAP))
     put_vlq(out, node._count)
     kids = node._open()
-    # A leaf has keys and values in turn, a node one child for each digit.
+    # In a leaf keys and values alternate; a node has one child for each digit.
     if node._count <= MAP_LEAF_MAX:
         keys = [encode(kids[i]) for i in range(0, len(kids), 2)]
         places = [kids[i] for i in range(1, len(kids), 2)]

@@ -400,7 +400,7 @@ class _Range:
             self._total += count
         if low is not None:
             self._check_key(low, digit, what)
-            # Children stand in the order of their digits, and so do the keys below them.
+            # Children are in the order of their digits, and so are the keys below them.
             if self._last is not None and low <= self._last:
                 raise broken(f"the keys of {what} are not in order")
             self._last = low
@@ -428,7 +428,7 @@ class _Range:
         last = self._last
         if first is None or last is None:
             return
-        # All keys lie between the first and the last, so they share what these two share.
+        # All keys lie between the first and the last, so they share the digits that these share.
         half: i64 = self._position >> 1
         if first[:half] != last[:half] or (
             self._position & 1

@@ -218,7 +218,7 @@ def _made(opening: str, items: list[Value]) -> Value:
         if not isinstance(meta, Map):
             raise BadFormat("metadata is a map")
         return Syntax(value, meta)
-    # Keys and values stand in turn.
+    # Keys and values alternate.
     if len(items) % 2:
         raise BadFormat("a map needs a value for each key")
     entries = list(zip(items[::2], items[1::2], strict=True))

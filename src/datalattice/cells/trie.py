@@ -221,7 +221,7 @@ class PutRun:
 
 
 class Trie(Cell):
-    """What Map and Set share."""
+    """Base of Map and Set."""
 
     __slots__ = ("_count", "_hashes", "_mask", "_run", "_sample", "_shift", "_tag")
 
@@ -432,7 +432,7 @@ class Trie(Cell):
 
     def _slot(self, digit: i64) -> i64:
         """Return the position of the child for `digit`, or of its insertion."""
-        # Children stand in the order of their digits, so the smaller digits that occur are counted.
+        # Children are in the order of their digits, so the smaller digits in the mask are counted.
         return bit_count(self._mask & ((1 << digit) - 1))
 
     def _find(self, digest: bytes) -> tuple[Trie | None, i64]:
@@ -526,7 +526,7 @@ def trie_of(kid: object, tag: i64, above: i64, shift: i64) -> Trie:
 
 def entry_offset(data: bytes, start: i64, entry: i64, width: i64) -> i64:
     """Return the position of entry `entry` of the leaf whose encoding starts at `start`."""
-    at: i64 = start + 2  # behind the tag and a count below 128
+    at: i64 = start + 2  # after the tag and a count below 128
     for _ in range(entry * width):
         at = skip_kid(data, at)
     return at
@@ -657,7 +657,7 @@ def _range(like: Trie, entries: Entries, low: i64, high: i64, known: i64) -> Tri
         return _leaf_of(like, entries, low, high)
     hashes = entries.hashes
     first = key_at(hashes, low)
-    # They are in order, so what the first and the last share is shared by all.
+    # The hashes are in order, so digits that the first and the last share are shared by all.
     shift: i64 = common_digits(first, key_at(hashes, high - 1), known)
     if high - low <= PACKED_MAX and not entries.kids:
         packed = _packed(like, entries, low, high, shift)

@@ -62,7 +62,7 @@ def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[Entr
         a_kid, b_kid, path = stack.pop()
         if surely_same(a_kid, b_kid):
             continue
-        # The path so far is what all keys below share, so a child must fork behind it.
+        # All keys below share the digits of the path, so a child must fork after them.
         a = own if a_kid is own else _node_at(a_kid, own._tag, len(path))
         b = other if b_kid is other else _node_at(b_kid, own._tag, len(path))
         if work is not None:

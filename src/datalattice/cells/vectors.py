@@ -162,7 +162,7 @@ class Vector(Cell):
         if isinstance(prefix, Ref):
             prefix.loader = loader
         elif isinstance(prefix, Cell):
-            # A branch is loaded again by its hash; an embedded prefix stands in this encoding.
+            # A branch is loaded again by its hash; an embedded prefix is a part of this encoding.
             if len(prefix.encoding) > EMBEDDED_BYTES_MAX:
                 self._prefix = Ref(prefix.hash, loader)
             else:
@@ -774,7 +774,7 @@ def _top_of(levels: list[list[object]]) -> Vector:
     top: object = None
     count: i64 = 0
     span: i64 = 16
-    # From the leaves up: what is left over on a level stands behind the levels above.
+    # From the leaves up: the blocks left on a level come after those of the levels above.
     for row in levels:
         count += span * len(row)
         group = row if top is None else [*row, top]

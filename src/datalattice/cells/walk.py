@@ -83,7 +83,7 @@ def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
             continue
         known: bytes | None = None
         if isinstance(kid, Ref):
-            # What `home` loads is stored, and so is everything below it.
+            # A cell that `home` loads is stored, with everything below it.
             if home is not None and kid.loader is home:
                 continue
             # "Children come before parents, each cell once": a cell may be shared by many.

@@ -62,7 +62,7 @@ class SlotPairs:
         _remember(self._forked, _pair(own, other), 1, self._max)
 
     def clear(self) -> None:
-        """Forget all pairs, because what they depend on has changed."""
+        """Forget all pairs: the keys or verifiers that they depend on have changed."""
         self._failed.clear()
         self._forked.clear()
 
@@ -97,7 +97,7 @@ class Work:
         self.limits: Final = limits
         self.pairs: Final = SlotPairs(0) if pairs is None else pairs
         self._room: i64 = earn_max
-        self._made_room: i64 = 0  # what cells made by this merge may still earn
+        self._made_room: i64 = 0  # ticks that cells made by this merge may still earn
         self._left: i64 = limits.start
         self._spent: i64 = 0
         self._node: Final[i64] = limits.node

@@ -170,7 +170,7 @@ class _WriteCheck:
         child = lattice.child(key)
         if child is not None:
             yield from self._below(lattice, key).parts(child, before, after, path)
-        # Unknown names are ignored by merges, so what stood there would never be replicated.
+        # Merges ignore unknown names, so a value there would never be replicated.
         elif isinstance(lattice, _NAMED):
             text = f"{self._at(path)} may not be written: {lattice!r} has no such part"
             if isinstance(lattice, KeyedLattice):

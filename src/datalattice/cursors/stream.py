@@ -73,7 +73,7 @@ class Listeners(Generic[P]):
 
 
 class Source(Protocol):
-    """What a stream waits for: most often a cursor."""
+    """Reports the changes that a stream waits for; most often a cursor."""
 
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after every change from now on; return a function that ends this."""
@@ -113,7 +113,7 @@ class Stream(ABC, Generic[T]):
         return False
 
     def _flush(self) -> None:
-        """Do what may block: `__anext__` calls it in another thread."""
+        """Do the work of the stream that may block: `__anext__` calls it in another thread."""
 
     def poll(self) -> list[T]:
         """Return the next items without waiting, a few thousand at most."""

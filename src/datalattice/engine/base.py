@@ -23,7 +23,7 @@ from typing import Final, Protocol, Self, runtime_checkable
 from datalattice.errors import UsageError
 
 TABLE_KEY_BYTES_MAX: Final = 65_536 + 1_024
-"""Longest key of a table: 64 KiB for an application, and the prefixes it is stored behind. The
+"""Longest key of a table: 64 KiB for an application, after the prefixes of its sections. The
 shortest key is empty. Keys of 1 to 510 bytes are the fast ones."""
 
 VALUE_BYTES_MAX: Final = 256 * 1024 * 1024

@@ -308,7 +308,7 @@ class GroupCommit:
     def _commit(self, pieces: list[_Piece]) -> None:
         """Run the pieces in one transaction; a failed commit is the error of all that it held.
 
-        Without pieces it takes the queue, and what comes in before the commit: `pieces` grows.
+        Without pieces it takes the queue, and all that comes in before the commit: `pieces` grows.
         """
         takes_queue = not pieces
         if takes_queue:

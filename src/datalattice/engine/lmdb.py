@@ -315,7 +315,7 @@ class LmdbEngine:
 
 
 class _Transaction:
-    """What read and write transactions share."""
+    """Base of read and write transactions."""
 
     __slots__ = ("_engine", "_raw")
 
@@ -413,7 +413,7 @@ class LmdbSnapshot(_Transaction):
     def _steps(
         self, cursor: Any, long: LongKeys | None, start: bytes, end: bytes | None, reverse: bool
     ) -> Iterator[KeyValue]:
-        # The empty key sorts first; LMDB cannot hold it, so it stands beside.
+        # The empty key sorts first; LMDB cannot hold it, so `LongKeys` does.
         empty = None if long is None or start or end == b"" else long.get(b"")
         if reverse:
             found = seek_before(cursor, end)

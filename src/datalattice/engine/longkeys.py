@@ -1,12 +1,12 @@
 """Long keys: how LMDB, whose keys have 1 to 511 bytes, holds the empty key and longer ones.
 
-Keys of 1 to 510 bytes stand in their table as they are. All longer keys that share their first 510
-bytes P form a group. Its entry in the table is P and a zero byte: 511 bytes, so no short key looks
-like it, and it sorts where the keys of the group belong, since every other key that begins with P
-is P itself. Its value is the number of the group, 8 bytes big-endian, from 1.
+Keys of 1 to 510 bytes are stored in their table as they are. All longer keys that share their first
+510 bytes P form a group. Its entry in the table is P and a zero byte: 511 bytes, so no short key
+looks like it, and it sorts where the keys of the group belong, since every other key that begins
+with P is P itself. Its value is the number of the group, 8 bytes big-endian, from 1.
 
-The rest of each key stands behind that number in one more table, `long.keys`, which serves all
-tables and holds longer rests in the same way. There, behind the number 0, `e` and the name of a
+The rest of each key is stored after that number in one more table, `long.keys`, which serves all
+tables and holds longer rests in the same way. There, after the number 0, `e` and the name of a
 table lead to the value of its empty key, and `n` and the name to a signed number: how many keys
 the table has more than its entries on disk.
 """

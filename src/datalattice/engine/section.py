@@ -29,7 +29,7 @@ def section(txn: ReadTxn, prefix: bytes) -> ReadTxn:
 
 
 class _ReadSection:
-    """The keys of a read transaction behind a prefix."""
+    """The keys with a prefix, in a read transaction."""
 
     __slots__ = ("_end", "_prefix", "_reader")
 
@@ -59,7 +59,7 @@ class _ReadSection:
 
 
 class _WriteSection(_ReadSection):
-    """The keys of a write transaction behind a prefix."""
+    """The keys with a prefix, in a write transaction."""
 
     __slots__ = ("_writer",)
 

@@ -36,7 +36,7 @@ OTHER: Final = "other"
 
 OWNER_BRANCH: Final = "owner"
 LOG_BRANCH: Final = "log"
-"""What a fork of an owner's slot leaves out: an unmerged value, or records of a log."""
+"""The part that a fork of an owner's slot leaves out: an unmerged value, or records of a log."""
 
 ValuePath = tuple[Value, ...]
 Verifier = Callable[[Value, bytes], bool]

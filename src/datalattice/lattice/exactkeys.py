@@ -99,7 +99,7 @@ def _is_marked(raw: bytes) -> bool:
 
 def _unmade(raw: bytes) -> bytes | None:
     """Return the name in a marked key, None if the key is not the made key of that name."""
-    # The name stands around the mark and the hash, which are bytes 8 to 31.
+    # The name is before and after the mark and the hash, which are bytes 8 to 31.
     name = raw[:HEAD_BYTES] + raw[INDEX_KEY_BYTES:]
     # One key for each name: a made key of a name that needs none would be a second one.
     needs_one = len(name) > INDEX_KEY_BYTES or _is_marked(name)
@@ -385,7 +385,7 @@ def parts(
     if stop is None:
         return [index_between(part, low, None) for part in found]
     raw = text_bytes(stop)
-    # A name of an earlier version stands under its first 32 bytes, which `stop` may share.
+    # A name of an earlier version has the position of its first 32 bytes, which `stop` may share.
     high = raw if len(raw) <= INDEX_KEY_BYTES else raw[:INDEX_KEY_BYTES] + b"\0"
     return [
         one for part in found for one in _with_longer(part, index_between(part, low, high), raw)
@@ -397,7 +397,7 @@ def _with_longer(index: Index, near: Index, limit: bytes) -> list[Index]:
     # Made keys begin with eight bytes of the name, so a short limit holds for them, too.
     if len(limit) <= HEAD_BYTES:
         return [near]
-    # Longer names stand behind the mark, in the order of their hashes.
+    # Made keys have the mark after these bytes, and come in the order of their hashes.
     return [near, index.under(limit[:HEAD_BYTES] + _MARK)]
 
 

@@ -172,7 +172,7 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
         return container.put(key, new)
     if isinstance(container, Vector):
         at = _position(key, len(container) + 1)
-        # A Vector grows at its end, so the position behind the last element is allowed.
+        # A Vector grows at its end, so the position after the last element is allowed.
         return container.append(new) if at == len(container) else container.set(at, new)
     if isinstance(container, List):
         # A List is rebuilt, since it has no operation that replaces one element.

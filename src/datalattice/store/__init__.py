@@ -1,6 +1,6 @@
 """Store: cells by hash and one root; in memory, or in a folder with one writer and many readers.
 
-Its packages export what only a few modules need. `store.log`: packs, segments and the index.
+Its packages export names that only a few modules need. `store.log`: packs, segments and the index.
 `store.kept`: pins, leases and former roots. `store.gc`: garbage collection by many processes.
 `store.etch`: the reference implementation's file format.
 """

@@ -1,4 +1,4 @@
-"""Base: the interface of every store of cells, and what stores share: loading through a cache.
+"""Base: the interface of every store of cells, and loading through a cache, which all share.
 
 Length: everything that a store of any kind can do, in one object.
 """

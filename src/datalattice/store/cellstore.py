@@ -215,7 +215,7 @@ class CellStore(StoreReader):
                 StoreLocked: another writer has it open; the text names the process.
                 StoreVersion: a newer version made it. Corruption: acknowledged commits are lost.
                 StoreFailed: a reader finds an index that a writer must make again first.
-        Cost:   reads what was written since the index was last brought up to date.
+        Cost:   reads the packs written since the index was last flushed.
         """
         # `repair` commits a root after the lost packs.
         if read_only and repair:

@@ -184,7 +184,7 @@ class RealFile:
         while done < len(data):
             done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
         if len(data) >= AHEAD_BYTES and _write_ahead is not None:
-            # Only a hint: a sync reports what could not be written (man 2 sync_file_range).
+            # Only a hint: errors of this writing are reported by the sync (man 2 sync_file_range).
             _write_ahead(self._fd, offset, len(data), _BEGIN_TO_WRITE)
 
     def sync(self) -> None:

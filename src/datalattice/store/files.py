@@ -58,7 +58,7 @@ def checked(body: bytes) -> bytes:
 
 
 def unchecked(data: bytes) -> bytes | None:
-    """Return the body of what `checked` made, None when the bytes differ from what was written."""
+    """Return the body of a file that `checked` made, None when the bytes differ from it."""
     body = data.partition(b"\n")[2]
     # The checksum covers all bytes after it, so a cut file fails too.
     return body if checked(body) == data else None

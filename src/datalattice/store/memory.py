@@ -28,7 +28,7 @@ from datalattice.store.cache import CACHE_BYTES_MAX, TRIAL_BYTES, CellCache
 from datalattice.store.records import GRACE_MS, Collected, CollectProgress, check_hash
 
 PROGRESS_CELLS: Final = 1_024
-"""Progress is reported after so many cells."""
+"""Progress is reported after this many cells."""
 
 
 class MemoryStore(Store):

@@ -156,8 +156,8 @@ class StoreReader(Store):
         wanted = [check_hash(hash) for hash in hashes]
         if not verify or len(wanted) < SIBLINGS_MIN or self._index.hides_cells:
             return self._read_many(wanted, verify=verify)
-        # Siblings are written together, so what lies between two of them are the others: their
-        # hashes prove it for less than it costs to look up each.
+        # Siblings are written together, so the bytes between two of them are probably the others.
+        # To hash these bytes costs less than to look up each cell, and proves it.
         first, last = self._index.find_many([wanted[0], wanted[-1]])
         found = self._segments.read_between(first, last, wanted)
         left = [i for i, data in enumerate(found) if data is None]

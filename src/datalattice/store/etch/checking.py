@@ -191,7 +191,7 @@ class _Checker:
             self.report.add(slot.offset, "the record's key does not belong in this block", key)
             return
         digit = digit_of(key, slot.level)
-        # A record outside of a chain stands in the slot of its own digit.
+        # A record outside of a chain has the slot of its own digit.
         if slot.kind != NEXT:
             if digit != slot.number:
                 self.report.add(slot.offset, "the record's key does not belong in this slot", key)

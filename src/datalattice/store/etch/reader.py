@@ -47,7 +47,7 @@ READ_AHEAD: Final = 512
 """Bytes read at once for a record; most records are shorter."""
 
 Complaint = Callable[[int, str], None]
-"""Called with an offset and what is wrong there."""
+"""Called with an offset and the fault there."""
 
 
 class EtchSlot(NamedTuple):

@@ -71,7 +71,7 @@ class EtchWriter(EtchFile):
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path, write=True)
-        self._written = self.length  # what the file has; the tail goes after it
+        self._written = self.length  # data bytes in the file; `_tail` goes after them
         self._tail = bytearray()
         self._slots: dict[int, bytes] = {}
         self._labels: dict[int, bytes] = {}

@@ -148,7 +148,7 @@ class CollectionRun:
         self._work = _Work(numbers[-1] + 1 if numbers else 1)
 
     def dry_run(self) -> Collected:
-        """Return what a collection would do, and change nothing.
+        """Return the figures of a collection, and change nothing.
 
         Raises: as `run`.
         """
@@ -251,7 +251,7 @@ class CollectionRun:
         return location >> 42 < self._work.begin and not self._marker.marks.has(location)
 
     def sweep(self, committer: Committer) -> None:
-        """Record what is removed, take it out of the index, delete the files of dropped segments.
+        """Record the removed cells, remove their entries, delete the files of dropped segments.
 
         Raises: StoreFull, StoreFailed: it cannot be written. Removed cells still count as removed
                 then, and this has to be called again.
@@ -391,7 +391,7 @@ class CollectionRun:
             yield late[first : first + COPY_CELLS_MAX]
 
     def _finish_marks(self, committer: Committer) -> None:
-        """Mark and copy what was written since `catch_up`; the caller holds the lock."""
+        """Mark and copy the cells written since `catch_up`; the caller holds the lock."""
         committer.flush_durable()
         self._marker.follow_tops()
         self._marker.follow_packs()

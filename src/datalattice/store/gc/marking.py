@@ -52,7 +52,7 @@ class MarkRoots:
     kept: Callable[[], Iterable[bytes]]
     """Hashes of roots that are pinned or leased: a missing one is an error."""
     tops: Callable[[], Iterable[bytes]]
-    """Hashes of former roots, and of values put a moment ago. A missing one is skipped."""
+    """Hashes of former roots, and of values put within the grace. A missing one is skipped."""
     start: LogPosition
     """All packs after this are within the grace."""
     root: bytes | None
@@ -236,7 +236,7 @@ class StoreMarker(CellMarker):
         self._report(self.cells, self.cells)
 
     def follow_tops(self) -> None:
-        """Follow the present pins, leases and former roots, and the values put lately.
+        """Follow the present pins, leases and former roots, and values put within the grace.
 
         Raises: StoreFailed: a pinned or leased root is missing, or as `follow`.
         """

@@ -331,7 +331,7 @@ class StorePartitionReader:
 
 
 def _with_span(gap: Gap, behind: int, follower: Pack | Gap | None) -> Gap:
-    """Return a gap with its span, from the end of the last good pack, `behind`, to `follower`."""
+    """Return a gap with its span, from `behind`, the end of the last good pack, to `follower`."""
     end = upper_bits(gap.segment + 1, 0)
     if isinstance(follower, Gap) and follower.segment == gap.segment:
         end = upper_bits(gap.segment, follower.offset)

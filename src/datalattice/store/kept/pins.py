@@ -95,7 +95,7 @@ class Lease:
         self._name = name
         self._is_released = False
         self.root_hash = root_hash
-        """What stays, with all below it."""
+        """The root that stays, with all cells below it."""
         self.expires_ms = expires_ms
         """Its end in Unix milliseconds."""
 
@@ -389,7 +389,7 @@ def write_pins(folder: StoreFolder, pins: Iterable[Pin]) -> None:
 
     Raises: StoreFull, StoreFailed: it cannot be written.
     """
-    # JSON has no bytes: a hash stands in hex.
+    # JSON has no bytes: a hash is written in hex.
     rows = [asdict(pin) | {"root_hash": pin.root_hash.hex()} for pin in pins]
     # Sorted, so that the same pins give the same bytes.
     body = "".join(json.dumps(row) + "\n" for row in sorted(rows, key=lambda row: row["name"]))
@@ -399,7 +399,7 @@ def write_pins(folder: StoreFolder, pins: Iterable[Pin]) -> None:
 def parse_pins(data: bytes, path: str) -> list[Pin]:
     """Return the pins in the bytes of a file.
 
-    Raises: Corruption: they are not what was written.
+    Raises: Corruption: they differ from those that were written.
     """
     # The checksum covers everything after the first line end.
     body = unchecked(data)

@@ -288,7 +288,7 @@ class Committer:
         writer.append(pack)
         self._sequence = sequence
         self._trailer = trailer_of(pack)
-        # After this pack: where a reader that knows it goes on.
+        # The end of this pack: a reader that knows it continues here.
         end = LogPosition(sequence, writer.segment, writer.offset, self._trailer)
         own_root = root if flags & FLAG_ROOT else None
         count = len(staged.hashes)

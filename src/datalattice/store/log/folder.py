@@ -47,7 +47,7 @@ END_FILE: Final = "end"
 LOSS_FILE: Final = "loss"
 
 FOLDER_VERSION: Final = 6
-"""What this package writes: the log may have packs with spans."""
+"""The version that this package writes: the log may have packs with spans."""
 
 FOLDER_VERSION_MIN: Final = 5
 """The oldest that it reads: a log without spans. Lower numbers were never released."""
@@ -101,7 +101,7 @@ def make_store(folder: StoreFolder, entropy: Entropy) -> None:
 
 
 def raise_version(folder: StoreFolder, store_id: bytes) -> None:
-    """Give a store of an earlier version ours: its log may have what this package writes.
+    """Raise the version of an older store to ours, before this package writes to its log.
 
     Raises: StoreFull, StoreFailed: the description cannot be written.
     """

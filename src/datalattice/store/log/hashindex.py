@@ -223,7 +223,7 @@ class HashIndex:
                 if location < 0:
                     location = int.from_bytes(packed, "big")
                 yield hash, self._as_announced(location)
-        # What is not on disk yet follows, in no order.
+        # The entries that are not on disk yet follow, in no order.
         for hash, location in recent.items():
             if location >= 0:
                 yield hash, self._as_announced(location)
@@ -392,7 +392,7 @@ class HashIndex:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the tables turned out not to be what was written."""
+        """Whether a reading found bytes in the tables that differ from those written."""
         return self._engine.is_damaged
 
     def is_readable(self) -> bool:
@@ -420,7 +420,7 @@ class HashIndex:
         self._read_spans()
 
     def sync(self) -> None:
-        """Return when what was flushed is durable."""
+        """Return when all flushed entries are durable."""
         self._engine.sync()
 
     def close(self) -> None:

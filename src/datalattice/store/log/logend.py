@@ -75,7 +75,7 @@ class Loss:
     root: bytes | None
     """The root that the last lost pack committed; None: not known."""
     reason: str
-    """What the log has at `offset` instead of the pack."""
+    """Why the pack cannot be read: what is at `offset` instead."""
     is_given_up: bool = False
     """Whether the log continues without the lost packs; False: they may still be healed."""
     is_certain: bool = True
@@ -168,7 +168,7 @@ class EndRecord:
 
 
 def read_end(folder: StoreFolder, store_id: bytes) -> LogEnd | None:
-    """Return what was acknowledged, as a reader sees it; None: nothing, or it is not known.
+    """Return the acknowledged end of the log, as a reader sees it; None: there is none, or unknown.
 
     Raises: StoreVersion: a newer version wrote it.
     """
@@ -212,7 +212,7 @@ def unknown_loss(folder: StoreFolder) -> Loss | None:
 
 
 def loss_of_reader(folder: StoreFolder, here: LogPosition, end: LogEnd | None) -> Loss | None:
-    """Return what a reader that reads up to `here` lacks of what was acknowledged before.
+    """Return the acknowledged packs that a reader which reads up to `here` lacks, as a loss.
 
     Raises: Corruption: the record of a loss is damaged.
     """

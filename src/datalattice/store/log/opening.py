@@ -69,7 +69,7 @@ _REMEDY: Final = (
 
 
 class OpenSettings(NamedTuple):
-    """What a writer needs to open a store, and to open it again after it released its lock."""
+    """The settings with which a writer opens a store, and again after it released its lock."""
 
     folder: StoreFolder
     entropy: Entropy
@@ -149,7 +149,7 @@ def open_reader(folder: StoreFolder) -> OpenLog:
 def open_writer(
     settings: OpenSettings, *, repair: bool, keep_root: bool = False, wait_s: float = 0.0
 ) -> OpenLog:
-    """Open a store for writing: make it if needed, lock it, read its tail, cut what was torn.
+    """Open a store for writing: make it if needed, lock it, read its tail, cut torn packs.
 
     Raises: UsageError: something else is in the folder. StoreLocked: another writer has it.
             StoreVersion: a newer version made it. Corruption: acknowledged commits are lost;
@@ -244,7 +244,7 @@ def made_of(opened: OpenLog, folder: StoreFolder, make: Callable[[OpenLog], T]) 
 
 
 def with_readable_index(folder: StoreFolder, attempt: Callable[[], T]) -> T:
-    """Return what `attempt`, which opens a store for writing, returns.
+    """Return the result of `attempt`, which opens a store for writing.
 
     If it finds the index damaged, a second attempt makes the index again.
     """
@@ -306,7 +306,7 @@ def recover(
     """
     state, index = opened.state, opened.index
     known = None if opened.end is None else opened.end.found
-    # Two witnesses of what was acknowledged: the index and the file `end`.
+    # Two records say up to which pack the log was acknowledged: the index and the file `end`.
     last = max(state.position.sequence, 0 if known is None else known.position.sequence)
     _check_id(folder, opened.store_id, state.position.segment)
     reason = why_unreached(folder, state.position)
@@ -327,7 +327,7 @@ def recover(
     state.move_to(recovery.end)
     # "The damage is reported with file and offset, and the bytes stay where they are."
     opened.damage = recovery.damage
-    # A third witness: later packs say in their headers what was durable.
+    # A third record: the headers of later packs say up to which pack the log was durable.
     last = max(last, log.proven)
     if recovery.lost is not None:
         reason = recovery.lost.reason

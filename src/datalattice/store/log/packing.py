@@ -71,7 +71,7 @@ _CRC: Final = struct.Struct(">I")
 
 
 class LogSpan(NamedTuple):
-    """A part of a segment in which every cell belongs to what is announced."""
+    """A part of a segment in which every cell is announced."""
 
     begin: int
     """Its first byte, as the upper bits of a location: segment and offset."""
@@ -294,7 +294,7 @@ def pack_spans(spans: list[LogSpan]) -> bytes:
 
 
 def read_spans(data: bytes, start: int, count: int) -> list[LogSpan]:
-    """Return the spans that stand in `data` from `start` on."""
+    """Return the spans whose bytes are in `data` from `start` on."""
     found: list[LogSpan] = []
     for at in range(start, start + SPAN_BYTES * count, SPAN_BYTES):
         begin, length, cells = _SPAN.unpack_from(data, at)

@@ -78,7 +78,7 @@ def open_again(settings: OpenSettings, known: OpenLog, lock: LockFile) -> OpenLo
         try:
             opened = _read_appended(settings, known)
         except Corruption:
-            # Opening the store anew says what is lost, or makes the index again.
+            # Opening the store anew reports the loss, or makes the index again.
             opened = None
         # In doubt about what happened meanwhile, everything is read as an opening does.
         if opened is None:

@@ -79,7 +79,7 @@ def segment_size(folder: StoreFolder, segment: int) -> int:
 
 
 def segment_head(folder: StoreFolder, segment: int) -> tuple[int, bytes, int, int] | None:
-    """Return what `read_segment_header` returns of a segment; None: damaged, or no such file."""
+    """Return the header of a segment (`read_segment_header`); None: damaged, or no such file."""
     data = folder.read(f"{FOLDER}/{segment:08d}{_SUFFIX}", SEGMENT_HEADER_BYTES)
     return None if data is None else read_segment_header(data)
 
@@ -162,9 +162,9 @@ class SegmentWriter:
             self._file = None
 
     def rewind(self, segment: int, offset: int, before: bytes) -> None:
-        """Cut what this writer wrote after an offset, and continue in a new segment.
+        """Cut all that this writer wrote after an offset, and continue in a new segment.
 
-        before: the bytes that must stand before the offset.
+        before: the bytes that must be before the offset.
         After a failed sync the content after the offset is unknown, and the kernel may believe that
         it is on the disk.
         Raises: OSError: the disk refuses. Corruption: what was durable is not there.
@@ -293,7 +293,7 @@ class SegmentReader:
         begin: i64 = (low >> 15) & 0x7FFFFFF
         end: i64 = ((high >> 15) & 0x7FFFFFF) + ((high >> 1) & 0x3FFF)
         longer: i64 = max((low >> 1) & 0x3FFF, (high >> 1) & 0x3FFF)
-        # Siblings are about as long as one another; what lies further apart has others in between.
+        # Siblings have about the same length: over a longer range there are other cells between.
         if low < 0 or low >> 42 != high >> 42 or end - begin > 2 * longer * len(hashes):
             return [None] * len(hashes)
         data = self._read_run(low >> 42, begin, end)
