@@ -74,45 +74,14 @@ class KVEntryLattice(Lattice):
         return merge_entries(own, other, context)
 
 
-class KVStoreLattice(Lattice):
-    """A store: an Index of entries by key."""
+class KVStoreLattice(ExactIndexLattice):
+    """A store: an Index of entries by key; a key on both sides gets the merge of its entries."""
 
     def __init__(self) -> None:
-        self._entries: Final = ExactIndexLattice(KVEntryLattice())
+        super().__init__(KVEntryLattice())
 
-    def zero(self) -> Value:
-        """Return the empty Index."""
-        return self._entries.zero()
-
-    def has_order(self) -> bool:
-        """Return True."""
-        return True
-
-    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the newest write of each store that the other lacks.
-
-        Cost:   proportional to the entries that differ.
-        """
-        return self._entries.latest(own, other, walk)
-
-    def check_foreign(self, value: Value) -> bool:
-        """Return whether `value` is an Index."""
-        return self._entries.check_foreign(value)
-
-    def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of an entry."""
-        return self._entries.child(key)
-
-    def canonical_key(self, key: Value) -> Value:
-        """Return the Index key of a name."""
-        return self._entries.canonical_key(key)
-
-    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the union of the keys; a key on both sides gets the merge of its entries.
-
-        Cost:   proportional to the entries that differ; equal subtrees are skipped.
-        """
-        return self._entries.merge(own, other, context)
+    def _arguments(self) -> tuple[object, ...]:
+        return ()
 
 
 def kv_section() -> Lattice:

@@ -23,7 +23,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from datalattice.apps.kv import KVStoreLattice
 from datalattice.cells import (
     Index,
     Map,
@@ -395,7 +394,7 @@ def _is_cut(lattice: Lattice | None) -> bool:
         return False
     child = lattice.inner.child("any")
     # Other lattices join more than the entries of one key, so ranges would change the result.
-    return isinstance(child, (KVStoreLattice, IndexLattice))
+    return isinstance(child, IndexLattice)
 
 
 def _name(*keys: Value) -> bytes:
