@@ -62,6 +62,7 @@ PAYLOAD = b"x" * 100
 AUTHORS = 50
 TOGETHER = 64
 SQLITE_LOG_PAGES = 1_200  # SQLite begins its log anew at 1,000
+LEAST_FILE_BYTES = 1 << 20
 SLOW_SYNC_S = 0.002  # what a sync takes on many disks
 HISTORY_KEYS = 10_000
 HISTORY_SEED = 15
@@ -132,17 +133,24 @@ def _submit(turns: int, count: int) -> Iterator[Row]:
     with _folder() as folder, _stores(folder / "weaver") as (stores, _):
         store = stores.create("core:nullstore")
         sqlite_put, lmdb_put = _sqlite_commits(folder), _lmdb_commits(folder / "lmdb")
+        signed_put = _signed_writes(folder)
         one: list[float] = []
         many: list[float] = []
         sqlite: list[float] = []
         lmdb: list[float] = []
+        least: list[float] = []
         for _ in range(turns):  # in turns, so that a slow moment of the disk meets all of them
             one.append(_rate(count, lambda _: store.submit(PAYLOAD)))
             sqlite.append(_rate(count, sqlite_put))
             lmdb.append(_rate(count, lmdb_put))
+            least.append(_rate(count, signed_put))
             many.append(_rate_together(8 * count, TOGETHER, lambda _: store.submit(PAYLOAD)))
-        rates = [statistics.median(each) for each in (one, sqlite, lmdb, many)]
-    peers = {"SQLite, a row each, log written over": rates[1], "LMDB, a row each": rates[2]}
+        rates = [statistics.median(each) for each in (one, sqlite, lmdb, many, least)]
+    peers = {
+        "SQLite, a row each, log written over": rates[1],
+        "LMDB, a row each": rates[2],
+        "a signature, a write and its sync": rates[4],
+    }
     yield row("weaver-submit-durable", rates[0], "ops/s", peers)
     yield row(f"weaver-submit-{TOGETHER}-threads", rates[3], "ops/s", {"one thread": rates[0]})
     yield _submit_slowly(turns, count)
@@ -202,6 +210,20 @@ def _lmdb_commits(folder: Path) -> Callable[[int], object]:
     def put(i: int) -> None:
         with engine.write() as txn:
             txn.put("ops", i.to_bytes(8, "big"), PAYLOAD)
+
+    return put
+
+
+def _signed_writes(folder: Path) -> Callable[[int], object]:
+    """Return what no durable log of signed operations can leave out, and nothing else."""
+    file = os.open(folder / "writes", os.O_RDWR | os.O_CREAT)
+    os.pwrite(file, bytes(LEAST_FILE_BYTES), 0)
+    os.fsync(file)
+
+    def put(i: int) -> None:
+        record = KEY.sign(i.to_bytes(32, "big")) + PAYLOAD
+        os.pwrite(file, record, i * len(record) % LEAST_FILE_BYTES)
+        os.fdatasync(file)
 
     return put
 
