@@ -8,15 +8,15 @@ shows which answers have changed.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-import sys
 from pathlib import Path
 
 from datalattice.cells import Value, encode_message, value_hash
 from datalattice.conformance.forks import ANSWERS, FORK_KIND, FORK_LATTICES
 from datalattice.lattice import Walk, verdict
-from datalattice.testing.branches import BRANCH_WRITES, bad, branches
+from datalattice.testing.branches import BRANCH_WRITES, bad, diverged_states
 
 PAIRS = 12
 
@@ -31,9 +31,9 @@ def vectors() -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for name, write in BRANCH_WRITES.items():
         lattice = FORK_LATTICES[name]
-        pairs = [branches(lattice, write, random.Random(seed)) for seed in range(PAIRS)]
+        pairs = [diverged_states(lattice, write, random.Random(seed)) for seed in range(PAIRS)]
         pairs += [(own, bad(other)) for own, other in pairs[:2]]
-        pairs.append((pairs[0][0], pairs[0][0]))
+        pairs.append((pairs[0][0], pairs[0][0]))  # equal values: neither is the greater
         for own, other in pairs:
             found.append(
                 {
@@ -49,12 +49,15 @@ def vectors() -> list[dict[str, object]]:
     return found
 
 
-def main(path: str) -> None:
+def main() -> None:
     """Write the file."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("path", type=Path)
+    options = parser.parse_args()
     lines = ",\n".join(json.dumps(one) for one in vectors())
     head = '{"format": "forks-1", "group": "lattice-forks", "vectors": [\n'
-    Path(path).write_text(f"{head}{lines}\n]}}\n")
+    options.path.write_text(f"{head}{lines}\n]}}\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -22,7 +22,7 @@ from datalattice.testing.sim import (
     Simulation,
     line,
     mesh,
-    replay,
+    rerun,
     scenario,
 )
 from datalattice.testing.sim.counting import counters_kind, counters_of
@@ -37,14 +37,14 @@ SEEDS = 8
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_seed_holds_with_counters(seed: int) -> None:
     outcome = scenario(seed, kinds=ALONE).run()
-    assert outcome.violation is None, replay(seed, ALONE)
+    assert outcome.violation is None, rerun(seed, ALONE)
     assert outcome.events > 1_000
 
 
 @pytest.mark.parametrize("seed", [2, 3])
 def test_every_seed_holds_with_counters_beside_the_lattice(seed: int) -> None:
     outcome = scenario(seed, kinds=BESIDE).run()
-    assert outcome.violation is None, replay(seed, BESIDE)
+    assert outcome.violation is None, rerun(seed, BESIDE)
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

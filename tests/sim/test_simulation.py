@@ -31,7 +31,7 @@ from datalattice.testing.sim import (
     hostile,
     line,
     node,
-    replay,
+    rerun,
     run_campaign,
     scenario,
     timeline,
@@ -56,7 +56,7 @@ def chunks() -> list[range]:
 def test_every_seed_holds(seeds: range) -> None:
     for seed in seeds:
         outcome = scenario(seed).run()
-        assert outcome.violation is None, replay(seed)
+        assert outcome.violation is None, rerun(seed)
         assert outcome.events > 1_000
 
 

@@ -7,7 +7,7 @@ import pytest
 from datalattice.sync import Regard, Step
 from datalattice.sync.reconcile import RangeMessage
 from datalattice.sync.weaver import RangeComparison, WeaverReplica
-from datalattice.testing.sim import Faults, Simulation, replay, scenario, weaverattacks
+from datalattice.testing.sim import Faults, Simulation, rerun, scenario, weaverattacks
 from datalattice.testing.sim.weaving import CHILD, TEAM, weaver_kinds
 from datalattice.weaver import Ingested, WeaverStore
 
@@ -20,13 +20,13 @@ BESIDE = ("lattice", "weaver")
 @pytest.mark.parametrize("seed", range(4))
 def test_every_seed_holds_with_weaver_stores(seed: int) -> None:
     outcome = scenario(seed, kinds=ALONE).run()
-    assert outcome.violation is None, replay(seed, ALONE)
+    assert outcome.violation is None, rerun(seed, ALONE)
     assert outcome.events > 1_000
 
 
 def test_a_seed_holds_with_weaver_stores_beside_the_lattice() -> None:
     outcome = scenario(2, kinds=BESIDE).run()
-    assert outcome.violation is None, replay(2, BESIDE)
+    assert outcome.violation is None, rerun(2, BESIDE)
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -91,7 +91,7 @@ BRANCH_WRITES: Final[dict[str, BranchWrite]] = {
 }
 
 
-def branches(lattice: Lattice, write: BranchWrite, chance: Chance) -> tuple[Value, Value]:
+def diverged_states(lattice: Lattice, write: BranchWrite, chance: Chance) -> tuple[Value, Value]:
     """Return the states of two devices that diverged from one state."""
     clock = StoppedClock(1_000)
     made: list[Value] = []

@@ -34,7 +34,7 @@ def token_of(key: KeyPair = ALICE, **settings: Any) -> str:
     return make_token(key, settings.pop("audience", NODE_DID), NOW_MS, **settings)
 
 
-def forged(
+def chosen_token(
     claims: dict[str, Any] | None = None,
     header: dict[str, Any] | None = None,
     *,
@@ -67,7 +67,7 @@ def raw_token(header: str, claims: str, key: KeyPair = ALICE) -> str:
     return f"{text}.{encode_part(key.sign(text.encode()))}"
 
 
-def signed(
+def signed_call(
     key: KeyPair = ALICE,
     *,
     method: str = "GET",

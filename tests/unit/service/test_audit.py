@@ -32,8 +32,8 @@ from datalattice.testing.callers import (
     URL,
     authenticator,
     bearer,
-    forged,
-    signed,
+    chosen_token,
+    signed_call,
     token_of,
 )
 
@@ -160,14 +160,20 @@ def test_no_part_of_a_credential_is_in_an_error_a_repr_or_a_record() -> None:
         Credentials(headers={"authorization": f"Basic {CANARY}"}),
         Credentials(headers={"authorization": f"Bearer {good}, Bearer {CANARY}"}),
         Credentials("GET", f"{URL}/x?access_token={CANARY}"),
-        *[bearer(forged({name: CANARY})) for name in ("iss", "sub", "aud", "iat", "exp", "scopes")],
-        bearer(forged({"scopes": [f"r {CANARY}"]})),
-        *[bearer(forged(None, {name: CANARY})) for name in ("alg", "typ", "kid", "crit")],
         *[
-            replace(signed(), headers={**signed().headers, name: f'sig=("{CANARY}");x="{CANARY}"'})
+            bearer(chosen_token({name: CANARY}))
+            for name in ("iss", "sub", "aud", "iat", "exp", "scopes")
+        ],
+        bearer(chosen_token({"scopes": [f"r {CANARY}"]})),
+        *[bearer(chosen_token(None, {name: CANARY})) for name in ("alg", "typ", "kid", "crit")],
+        *[
+            replace(
+                signed_call(),
+                headers={**signed_call().headers, name: f'sig=("{CANARY}");x="{CANARY}"'},
+            )
             for name in ("signature", "signature-input")
         ],
-        replace(signed(), url=f"{URL}/y?q={CANARY}"),
+        replace(signed_call(), url=f"{URL}/y?q={CANARY}"),
     ]
     shown = []
     for one in asked:

@@ -55,7 +55,7 @@ from datalattice.testing.callers import (
     NOW_S,
     authenticator,
     bearer,
-    forged,
+    chosen_token,
     token_of,
 )
 from datalattice.testing.clocks import StoppedClock
@@ -66,8 +66,8 @@ pytest.importorskip("grpc_reflection")
 MANY = Allowance(10_000, 10_000)
 
 INVALID = {
-    "wrong": forged(key=BOB),
-    "expired": forged({"iat": NOW_S - 1_000, "exp": NOW_S - 400}),
+    "wrong": chosen_token(key=BOB),
+    "expired": chosen_token({"iat": NOW_S - 1_000, "exp": NOW_S - 400}),
     "foreign": token_of(audience="https://elsewhere.example"),
     "no token": "x",
 }

@@ -45,7 +45,7 @@ from datalattice.testing.callers import (
     NOW_MS,
     NOW_S,
     authenticator,
-    signed,
+    signed_call,
     signed_token,
     token_of,
 )
@@ -150,7 +150,7 @@ def test_the_token_of_the_caller_narrows_what_was_given_to_it() -> None:
 
 
 def test_a_signed_request_may_show_delegations() -> None:
-    request = signed(BOB)
+    request = signed_call(BOB)
     request = Credentials("GET", CALL_TARGET, {**request.headers, DELEGATIONS: from_alice()})
     assert is_allowed(authenticator().authenticate(request, NOW_MS), "w", SHOP)
 

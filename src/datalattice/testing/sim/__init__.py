@@ -8,7 +8,7 @@ See docs/simulation.md.
 
 from datalattice.testing.dice import Dice as Dice
 from datalattice.testing.sim.campaign import (
-    replay as replay,
+    rerun as rerun,
     run_campaign as run_campaign,
     scenario as scenario,
 )

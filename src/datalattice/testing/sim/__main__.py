@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from datalattice.testing.sim.campaign import LATTICE_KIND, REPLICA_KINDS, replay, run_campaign
+from datalattice.testing.sim.campaign import LATTICE_KIND, REPLICA_KINDS, rerun, run_campaign
 
 COMMAND = "python -m datalattice.testing.sim"
 
@@ -42,7 +42,7 @@ def main() -> int:
     )
     given = parser.parse_args()
     if given.replay is not None:
-        outcome = replay(given.replay, given.kinds)
+        outcome = rerun(given.replay, given.kinds)
         sys.stdout.write(f"{outcome}\n")
         return 0 if outcome.violation is None else 1
     seeds = range(given.first, given.first + given.seeds)

@@ -93,7 +93,7 @@ class Verdict:
     fault: str
 
 
-def judge(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> Verdict:
+def run_seed(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> Verdict:
     """Run a seed."""
     outcome = scenario(seed, kinds=kinds).run()
     fault = "" if outcome.violation is None else str(outcome.violation)
@@ -104,19 +104,19 @@ def judge(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> Verdict:
     return Verdict(seed, outcome.events, fault)
 
 
-def judge_all(seeds: range, jobs: int, kinds: Sequence[str]) -> Iterator[Verdict]:
+def run_seeds(seeds: range, jobs: int, kinds: Sequence[str]) -> Iterator[Verdict]:
     """Run seeds in several processes; yield verdicts as they come."""
-    judge_one = partial(judge, kinds=kinds)
+    run_one = partial(run_seed, kinds=kinds)
     if jobs == 1:
-        yield from map(judge_one, seeds)
+        yield from map(run_one, seeds)
         return
     # Spawned: a forked process would share the parent's threads.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         # In chunks: sending a seed costs more than a short run.
-        yield from pool.imap_unordered(judge_one, seeds, chunksize=CHUNK_SEEDS)
+        yield from pool.imap_unordered(run_one, seeds, chunksize=CHUNK_SEEDS)
 
 
-def replay(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> SimOutcome:
+def rerun(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> SimOutcome:
     """Run a seed and keep its last events."""
     return scenario(seed, keep=TRACE_LINES, kinds=kinds).run()
 
@@ -138,7 +138,7 @@ def run_campaign(
     done = events = 0
     fewest = 0
     failed: list[Verdict] = []
-    for verdict in judge_all(seeds, jobs, kinds):
+    for verdict in run_seeds(seeds, jobs, kinds):
         done += 1
         events += verdict.events
         fewest = min(fewest, verdict.events) if fewest else verdict.events
@@ -158,5 +158,5 @@ def run_campaign(
         f"violations: {len(failed)}\n"
     )
     for verdict in sorted(failed, key=lambda one: one.seed)[:1]:  # one is enough to begin with
-        out.write(f"\nthe end of seed {verdict.seed}:\n{replay(verdict.seed, kinds)}\n")
+        out.write(f"\nthe end of seed {verdict.seed}:\n{rerun(verdict.seed, kinds)}\n")
     return len(failed)
