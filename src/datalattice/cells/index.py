@@ -188,6 +188,7 @@ class Index(Cell):
         copied: i64 = at
         fresh: i64 = 0
         rest: i64 = edit.digits
+        # Digit by digit of the edit: the bytes of the base up to there, then the new child.
         while rest:
             bit: i64 = rest & -rest
             rest &= rest - 1
@@ -678,8 +679,11 @@ def _with_kids(node: Index, digits: i64, fresh: list[object], count: i64) -> Ind
 def _overlaid(
     kids: list[object], mask: i64, start: i64, digits: i64, fresh: list[object]
 ) -> list[object]:
-    """Return `kids`, from `start` on children by `mask`, with those of `digits` put or replaced."""
-    if not digits & (digits - 1):
+    """Return `kids` with `fresh`, the children under `digits`, put in or replacing others.
+
+    kids: from `start` on the children under `mask`.
+    """
+    if not digits & (digits - 1):  # a single digit, as in nearly all writes
         made = kids[:]
         at: i64 = start + bit_count(mask & (digits - 1))
         if mask & digits:
@@ -728,12 +732,14 @@ def _find_all(
     while at < high:
         raw = raws[at]
         at += 1
+        # The key ends here or before, so only the own entry can have it.
         if node._count == 1 or 2 * len(raw) <= depth:
             if node._has_entry and raw == own:
                 found[raw] = node._held()
             continue
         digit: i64 = digit_at(raw, depth)
         begin: i64 = at - 1
+        # Sorted, so the keys below one child follow one another, and the child is read once.
         while at < high and 2 * len(raws[at]) > depth and digit_at(raws[at], depth) == digit:
             at += 1
         if node._mask & (1 << digit):

@@ -32,9 +32,9 @@ Front = dict[bytes, tuple[object, bytes]]
 
 
 def encode_levels(top: Value) -> None:
-    """Encode and hash the cells that are new below `top`, all of one depth together.
+    """Encode and hash the new cells at and below `top`, those of one depth together.
 
-    Those inside other types than Index, Map and Signed are encoded with their parents.
+    Only Index, Map and Signed cells are entered; new cells below other types are encoded with them.
     """
     levels: list[list[Cell]] = []
     level = [top] if isinstance(top, Cell) and top._encoding is None else []

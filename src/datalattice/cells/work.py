@@ -61,11 +61,6 @@ class SlotPairs:
         """Remember that two values fork, and that own stays."""
         _remember(self._forked, _pair(own, other), 1, self._max)
 
-    def clear(self) -> None:
-        """Forget all pairs: the keys or verifiers that they depend on have changed."""
-        self._failed.clear()
-        self._forked.clear()
-
 
 def _pair(own: bytes, other: bytes) -> bytes:
     # Half of each hash: 128 bits of both suffice against collisions, and the key is short.

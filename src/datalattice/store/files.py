@@ -37,7 +37,7 @@ def replace_file(disk: Disk, path: str, chunks: Iterable[bytes]) -> None:
         raise write_error(error, path) from error
 
 
-def read_file(disk: Disk, path: str, count: int | None = None) -> bytes | None:
+def file_content(disk: Disk, path: str, count: int | None = None) -> bytes | None:
     """Return a file, or up to `count` bytes of its beginning; None when it does not exist."""
     try:
         file = disk.open(path)
@@ -92,7 +92,7 @@ class StoreFolder:
 
     def read(self, name: str, count: int | None = None) -> bytes | None:
         """Return a file, or up to `count` bytes; None when it does not exist. Raises: OSError."""
-        return read_file(self.disk, f"{self.path}/{name}", count)
+        return file_content(self.disk, f"{self.path}/{name}", count)
 
     def read_text(self, name: str) -> str | None:
         """Return the text of a small file, None when it does not exist. Raises: OSError."""
