@@ -42,6 +42,8 @@ def encode_levels(top: Value) -> None:
         levels.append(level)
         level = [kid for cell in level for kid in _new_kids(cell)]
     for level in reversed(levels):
+        if len(level) == 1:
+            continue  # encoded with its parent
         encodings = [cell._encode(0) for cell in level]
         long = [
             place

@@ -220,6 +220,8 @@ class ExactKeys:
 
     def get_many(self, index: Index, names: Sequence[str]) -> list[Value]:
         """Return the values stored under exactly these names, None for each that has none."""
+        if len(names) == 1:
+            return [self.get(index, names[0])]
         keys = [key_of(name) for name in names]
         found = index.get_many(keys)
         for place, name in enumerate(names):

@@ -24,7 +24,7 @@ PACKED_MIN: Final = 32  # below this, one object for each record is cheaper
 
 _ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
 _NIL: Final = b"\x00"
-_PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None)})
+_PLAIN: Final = frozenset({int, float, bool, type(None)})
 
 
 def is_entry(value: Value) -> bool:
@@ -95,7 +95,7 @@ def row_argument(name: str, column: Iterable[object] | None, count: int) -> list
 def _packed(values: list[object], stamp_ms: int, keys: list[object] | None) -> list[bytes] | None:
     """Return the encodings of the records; None if a record is too large or not scalar."""
     tail: bytes = encode(stamp_ms) + _NIL
-    key: bytes = _NIL
+    head: bytes = _ENTRY_HEAD + _NIL
     rows: list[bytes] = []
     for position in range(len(values)):
         value = values[position]
@@ -105,8 +105,8 @@ def _packed(values: list[object], stamp_ms: int, keys: list[object] | None) -> l
             given = keys[position]
             if given is not None and not _is_small(given):
                 return None
-            key = encode(given)
-        row: bytes = _ENTRY_HEAD + key + encode(value) + tail
+            head = _ENTRY_HEAD + encode(given)
+        row: bytes = head + encode(value) + tail
         # A record of more than EMBEDDED_BYTES_MAX is a separate cell, which only `_entries` makes.
         if len(row) > EMBEDDED_BYTES_MAX:
             return None
@@ -119,9 +119,10 @@ def _is_small(value: object) -> bool:
 
     The encoding of a long blob or string is short, but refers to chunks in other cells.
     """
-    if type(value) not in _PLAIN:
-        return False
-    return not isinstance(value, (bytes, str)) or len(value) <= EMBEDDED_BYTES_MAX
+    kind = type(value)
+    if isinstance(value, (bytes, str)):
+        return (kind is bytes or kind is str) and len(value) <= EMBEDDED_BYTES_MAX
+    return kind in _PLAIN
 
 
 def _entries(
