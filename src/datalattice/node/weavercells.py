@@ -164,7 +164,7 @@ class NamedCells:
     def _read(self, store: WeaverStore, now_ms: int) -> str | None:
         """Note what new records name; return why that failed."""
         log = self._logs.get(store.id)
-        position = store.position(_CONSUMER) if log is None else None
+        position = store.consumed(_CONSUMER) if log is None else None
         with store.read() as view:
             if log is None:
                 # A folder that was set back may lack the stored record: then read from the
@@ -206,7 +206,7 @@ class NamedCells:
         if done > log.done and (len(log.waiting) < had or done - log.done >= _RECORDS_AT_ONCE):
             with store.read() as view:
                 (entry,) = view.entries(done, 1)
-            store.set_position(_CONSUMER, entry.signed.hash)
+            store.set_consumed(_CONSUMER, entry.signed.hash)
             log.done = done
 
     # --- values ---------------------------------------------------------------------------------

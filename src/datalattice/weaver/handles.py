@@ -231,7 +231,7 @@ class StoreHandle:
         return self._source.sync(timeout)
 
     def seen(self) -> SeenMatrix:
-        """Return how many contents of each author the newest intention of each other has seen."""
+        """Return how many contents of each author each author has acknowledged."""
         with self._source.store().read() as view:
             return view.seen()
 

@@ -224,7 +224,7 @@ class LogConsumer(_Follow[T], Generic[T]):
         self._every_s = commit_every
         self._stored_s = time.monotonic()
         try:
-            self._committed = store.position(name)
+            self._committed = store.consumed(name)
             # Where a new name begins is stored as well, so that "end" means the same next time.
             begin = self._hash_at(start) if self._committed is None else self._committed
             self._done = self._delivered = begin
@@ -329,7 +329,7 @@ class LogConsumer(_Follow[T], Generic[T]):
         with self._flush_lock:
             # By hash, so that the position means the same record after the log was rebuilt.
             if self._done != self._committed:
-                self._source.store().set_position(self.name, self._done)
+                self._source.store().set_consumed(self.name, self._done)
                 self._committed = self._done
             self._stored_s = time.monotonic()
 

@@ -312,7 +312,7 @@ class StoreView:
         return self._log.scan(self._txn, start_seq, limit)
 
     def seen(self) -> SeenMatrix:
-        """Return how many contents of each author every author has acknowledged.
+        """Return how many contents of each author each author has acknowledged.
 
         Cost: a row for each pair of authors.
         """
@@ -533,13 +533,13 @@ class WeaverStore:
             return None
         return self.acknowledge()
 
-    def position(self, consumer: str) -> bytes | None:
+    def consumed(self, consumer: str) -> bytes | None:
         """Return the hash of the last record that a consumer is done with, None for a new one."""
         self._check_open()
         with self._commits.read() as snapshot:
             return section(snapshot, self._prefix).get(CONSUMERS_TABLE, consumer.encode())
 
-    def set_position(self, consumer: str, hash: bytes) -> None:
+    def set_consumed(self, consumer: str, hash: bytes) -> None:
         """Store the last record that a consumer is done with. It is local, and never sent."""
         self._run(lambda txn: self._section(txn).put(CONSUMERS_TABLE, consumer.encode(), hash))
 
