@@ -60,6 +60,7 @@ class PutPolicy(ActionRequest[AccessRule], name="datalattice.v1.PutPolicyRequest
     if_match: Annotated[str | None, Field(3)] = None
 
 
+# EFFECT: a repeated call finds no rule and answers NoSuchPath; nothing else changes.
 @action("policy.delete", ActionKind.EFFECT, "a", _RULE, DELETE("/access/{scope...}"))
 class DeletePolicy(ActionRequest[Empty], name="datalattice.v1.DeletePolicyRequest"):
     """Remove the rule of a scope: the scopes above decide again. Raises: NoSuchPath; Conflict."""
@@ -95,6 +96,7 @@ class IssueToken(ActionRequest[IssuedToken], name="datalattice.v1.IssueTokenRequ
     life_s: Annotated[int, Field(3, "uint32")] = 600
 
 
+# EFFECT: a revoked token stays revoked.
 @action("tokens.revoke", ActionKind.EFFECT, "a", "admin", DELETE("/tokens/{token_id}"))
 class RevokeToken(ActionRequest[Empty], name="datalattice.v1.RevokeTokenRequest"):
     """Refuse the token with this id (`jti`) from now on. issuer: its `iss`; "" for this node."""

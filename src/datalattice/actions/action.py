@@ -190,6 +190,7 @@ def action(
     """
 
     def declare(request: _Q) -> _Q:
+        # `ActionRequest[Result]` names the result once, for type checkers and for doors.
         result = typing.get_args(request.__orig_bases__[0])[0]  # type: ignore[attr-defined]
         group = name.partition(".")[0]
         made = Action(

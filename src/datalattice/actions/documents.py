@@ -275,6 +275,7 @@ def _truth(document: Any, where: str) -> bool:
 
 
 def _text(document: Any, where: str) -> str:
+    # JSON has no kind for bytes or enums: those fields have readers of their own.
     if type(document) is not str:
         raise UsageError(f"{where} is a text, got {_kind_of(document)}")
     return document
@@ -284,6 +285,7 @@ def _read(reader: _FieldReader, document: object, where: str) -> Any:
     _, read, repeated, presence = reader
     if not repeated:
         return None if document is None and presence else read(document, where)
+    # A single item is not accepted for a list of one: each request has one form.
     if not isinstance(document, list):
         raise UsageError(f"{where} is an array, got {_kind_of(document)}")
     return tuple([read(item, f"{where}[{at}]") for at, item in enumerate(document)])

@@ -56,6 +56,7 @@ class ForkList(Message, name="datalattice.v1.ForkList"):
     forks: Annotated[tuple[ForkInfo, ...], Field(1)] = ()
 
 
+# For admins: a fork shows data of owners whatever the rules on their scopes are.
 @action("forks.list", ActionKind.QUERY, "r", "admin", GET("/forks"))
 class ListForks(ActionRequest[ForkList], name="datalattice.v1.ListForksRequest"):
     """List the kept branches: signed values that the value in their slot does not contain."""
@@ -89,6 +90,7 @@ class ForkDetails(Message, name="datalattice.v1.ForkDetails"):
     records: Annotated[tuple[ForkedRecord, ...], Field(3)] = ()
 
 
+# Pages by number: a kept branch never changes.
 @action("forks.show", ActionKind.QUERY, "r", "admin", GET("/forks/{id}"))
 class ShowFork(ActionRequest[ForkDetails], name="datalattice.v1.ShowForkRequest"):
     """Return a fork, and `count` entries or records of its branch after the first `skip`.

@@ -76,6 +76,7 @@ class HexFormat:
 
     def encode(self, value: Any) -> bytes:
         """Return the bytes. Raises: TypeError, UsageError: of another length."""
+        # Through a memoryview, which refuses an int: `bytes(5)` is five zeros.
         return self._checked(bytes(memoryview(value)), UsageError)
 
     def decode(self, data: bytes) -> bytes:

@@ -45,6 +45,7 @@ class HostingInfo(Message, name="datalattice.v1.HostingInfo"):
     usage: Annotated[tuple[OwnerUsage, ...], Field(5)] = ()
 
 
+# For admins: it names owners, whose keys others need not learn here.
 @action("hosting.get", ActionKind.QUERY, "r", "admin", GET("/hosting"))
 class GetHosting(ActionRequest[HostingInfo], name="datalattice.v1.GetHostingRequest"):
     """Return whose data the node takes, and how much each owner uses."""
@@ -100,6 +101,7 @@ class ForgottenRoots(Message, name="datalattice.v1.ForgottenRoots"):
     count: Annotated[int, Field(1, "uint64")] = 0
 
 
+# As `owners.forget`: the answer has a body. EFFECT: roots that are gone stay gone.
 @action("history.forget", ActionKind.EFFECT, "a", "admin", Route("DELETE", "/history"))
 class ForgetRoots(ActionRequest[ForgottenRoots], name="datalattice.v1.ForgetRootsRequest"):
     """Forget the roots that were replaced before a time in Unix milliseconds.

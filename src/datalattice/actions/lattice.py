@@ -55,6 +55,7 @@ class MissingCells(Message, name="datalattice.v1.MissingCells"):
     missing: Annotated[tuple[bytes, ...], Field(1, codec=HASH_FORMAT)] = ()
 
 
+# "As many as one request of the node protocol names": a client fetches them with one request.
 @action("values.missing", ActionKind.QUERY, "r", "values", GET("/values/{hash}/missing"))
 class FindMissing(ActionRequest[MissingCells], name="datalattice.v1.FindMissingRequest"):
     """Return the hashes of the cells below a value that the store lacks."""
@@ -198,6 +199,7 @@ class ListPins(ActionRequest[PinList], name="datalattice.v1.ListPinsRequest"):
     """List the pins of the caller: labels of kept values, with their hashes."""
 
 
+# EFFECT: to pin the same hash under the same label again changes nothing.
 @action("pins.put", ActionKind.EFFECT, "p", "pins/{caller}", PUT("/pins/{label}", 201))
 class PutPin(ActionRequest[PinInfo], name="datalattice.v1.PutPinRequest"):
     """Keep a stored value and all below it until the pin is deleted.

@@ -180,6 +180,7 @@ class WaitForRoot(ActionRequest[NodeRoot], name="datalattice.v1.WaitForRootReque
     timeout_ms: Annotated[int, Field(2, "uint32")] = 0
 
 
+# EFFECT: a node that is stopping already answers in the same way.
 @action("node.stop", ActionKind.EFFECT, "a", "admin", DELETE("/node"))
 class StopNode(ActionRequest[Empty], name="datalattice.v1.StopNodeRequest"):
     """Stop the running node: it finishes requests in flight within seconds and stores all writes.
@@ -209,6 +210,7 @@ class ReloadedSettings(Message, name="datalattice.v1.ReloadedSettings"):
     waiting: Annotated[tuple[str, ...], Field(1)] = ()
 
 
+# EFFECT: to read unchanged settings again changes nothing.
 @action("node.reload", ActionKind.EFFECT, "a", "admin", POST("/reload"))
 class ReloadSettings(ActionRequest[ReloadedSettings], name="datalattice.v1.ReloadSettingsRequest"):
     """Make the running node read its settings, rules and certificates again.
@@ -217,6 +219,7 @@ class ReloadSettings(ActionRequest[ReloadedSettings], name="datalattice.v1.Reloa
     """
 
 
+# `r` on `admin` shows peers; to change them takes `a`.
 @action("peers.list", ActionKind.QUERY, "r", "admin", GET("/peers"))
 class ListPeers(ActionRequest[NodePeers], name="datalattice.v1.ListNodePeersRequest"):
     """Return the peers of the running node. Raises: PeerUnavailable: none runs."""

@@ -109,6 +109,7 @@ class RecordPage(Message, name="datalattice.v1.RecordPage"):
     end: Annotated[int, Field(3, "uint64")] = 0
 
 
+# Pages by offset: offsets are never used twice, so no cursor has to be kept for a caller.
 @action("queue.range", ActionKind.QUERY, "r", _TOPIC, GET("/queues/{topic}/records"), is_tool=True)
 class ReadRecords(ActionRequest[RecordPage], name="datalattice.v1.ReadRecordsRequest"):
     """Return records of one partition in order, `count` at most, from the offset `start` on.

@@ -225,6 +225,7 @@ class GetTask(ActionRequest[TaskInfo], name="datalattice.v1.GetTaskRequest"):
     id: Annotated[int, Field(1, "uint64")] = 0
 
 
+# No `resume`: the first item is the present state, so a reader that was cut off asks anew.
 @action("tasks.watch", ActionKind.STREAM, "r", "admin", GET("/tasks/{id}/events"))
 class WatchTask(ActionRequest[TaskInfo], name="datalattice.v1.WatchTaskRequest"):
     """Return the progress of a task twice a second, and its result, which ends the stream."""
@@ -232,6 +233,7 @@ class WatchTask(ActionRequest[TaskInfo], name="datalattice.v1.WatchTaskRequest")
     id: Annotated[int, Field(1, "uint64")] = 0
 
 
+# EFFECT: to cancel a task that has ended changes nothing.
 @action("tasks.cancel", ActionKind.EFFECT, "a", "admin", DELETE("/tasks/{id}"))
 class CancelTask(ActionRequest[Empty], name="datalattice.v1.CancelTaskRequest"):
     """End a task at its next step; for a task that has ended, do nothing.

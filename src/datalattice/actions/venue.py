@@ -44,6 +44,7 @@ class OperationList(Message, name="datalattice.v1.OperationList"):
     operations: Annotated[tuple[OfferedOperation, ...], Field(1)] = ()
 
 
+# The answer is the list itself, as other implementations of venues have it.
 @action("venue.operations", ActionKind.QUERY, "r", _OPERATIONS, GET("/operations", "operations"))
 class ListOperations(ActionRequest[OperationList], name="datalattice.v1.ListOperationsRequest"):
     """List the operations that the venue of this node offers, in the order of their paths.
@@ -122,6 +123,7 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
+# ONCE: each call without an id starts a further job.
 @action("venue.invoke", ActionKind.ONCE, "x", _JOBS, Route("POST", "/invoke", 201, query=("wait",)))
 class InvokeOperation(ActionRequest[JobRecord], name="datalattice.v1.InvokeOperationRequest"):
     """Run an operation as a job, which is durable when it returns.
@@ -145,6 +147,7 @@ class JobList(Message, name="datalattice.v1.JobList"):
     jobs: Annotated[tuple[bytes, ...], Field(1, codec=JOB_ID)] = ()
 
 
+# "A job belongs to its caller": the scope has the DID of the caller.
 @action("venue.jobs", ActionKind.QUERY, "r", _JOBS, GET("/jobs", "jobs"), is_tool=True)
 class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"):
     """List the caller's jobs, newest first; an administrator sees all.
@@ -182,6 +185,7 @@ class WatchJob(ActionRequest[JobRecord], name="datalattice.v1.WatchJobRequest"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
+# EFFECT: a job that has ended stays unchanged, so a repeated call is harmless.
 @action("venue.cancel", ActionKind.EFFECT, "x", _JOBS, PUT("/jobs/{id}/cancel"), is_tool=True)
 class CancelJob(ActionRequest[JobRecord], name="datalattice.v1.CancelJobRequest"):
     """End a job as CANCELLED; a job that has ended stays unchanged."""
@@ -251,6 +255,7 @@ class WaitingCall(Message, name="datalattice.v1.WaitingCall"):
     job: Annotated[bytes, Field(5, codec=JOB_ID)] = b""
 
 
+# ONCE: each call without an id makes a further scheduled call.
 @action("venue.schedule", ActionKind.ONCE, "x", _JOBS, POST("/schedule", 201))
 class ScheduleOperation(ActionRequest[WaitingCall], name="datalattice.v1.ScheduleOperationRequest"):
     """Schedule an operation: a job starts at a time, at most once.
@@ -283,6 +288,7 @@ class ListScheduled(ActionRequest[WaitingCalls], name="datalattice.v1.ListSchedu
     count: Annotated[int, Field(2, "uint32")] = PAGE
 
 
+# EFFECT: a handle names one call, which can be cancelled once.
 @action("venue.unschedule", ActionKind.EFFECT, "x", _JOBS, DELETE("/schedule/{handle}"))
 class UnscheduleCall(ActionRequest[Empty], name="datalattice.v1.UnscheduleCallRequest"):
     """Cancel a scheduled call. Raises: NoSuchPath: no call of the caller has this handle."""

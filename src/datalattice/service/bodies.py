@@ -61,6 +61,7 @@ class FilePieces(Stream[FilePiece]):
             self._at = stop
             if not self._stop:
                 break
+        # The last piece ends the stream; its reader learns the end without a further read.
         if self._at >= self._stop:
             self.close()
         return found

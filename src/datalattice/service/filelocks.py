@@ -145,6 +145,7 @@ class FileLocks:
             # "A caller has at most 1,000" (docs/webdav.md), so that others find room.
             if sum(one.holder == holder for one in self._locks.values()) >= LOCKS_MAX:
                 raise Backpressure(f"a caller has at most {LOCKS_MAX} locks")
+            # Many callers together must not fill the memory of the node.
             if len(self._locks) >= LOCKS_IN_ALL_MAX:
                 raise Backpressure(f"a node has at most {LOCKS_IN_ALL_MAX} locks")
             self._locks[made.token] = made
@@ -204,6 +205,7 @@ class FileLocks:
         with self._changed:
             for one in self._live():
                 names = one.place.names
+                # A lock ends with its file (RFC 4918, 9.6).
                 if one.place[:2] == place[:2] and names[: len(place.names)] == place.names:
                     del self._locks[one.token]
 
@@ -220,6 +222,7 @@ class FileLocks:
 
     def _live(self) -> list[HeldLock]:
         now_ms = self._clock.now_ms()
+        # Expired locks are removed when locks are read: no timer, and a bound on their number.
         for token in [one.token for one in self._locks.values() if one.expires_ms <= now_ms]:
             del self._locks[token]
         return list(self._locks.values())

@@ -149,6 +149,7 @@ class FolderService:
         def principal(caller: JobCaller) -> Principal:
             """Return the principal whose rights a job has."""
             who = Principal(caller.did, "token")
+            # The owner of the folder calls without a credential; its jobs have the node's DID.
             if caller.did == did:
                 who = OPERATOR
             elif caller.did == f"{did}:public":

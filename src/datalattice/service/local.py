@@ -44,6 +44,7 @@ class LocalClient(Client):
     def upload(self, request: ActionRequest[R], body: Iterable[bytes] | IO[bytes]) -> R:
         """Do an action with a long body; as `Client.upload`."""
         with self._service.upload(request, self._caller) as upload:
+            # The bytes of the field `data` come before those of the body.
             upload.write(request.data)  # type: ignore[attr-defined]
             for piece in body_pieces(body):
                 upload.write(piece)

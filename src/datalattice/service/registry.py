@@ -247,6 +247,7 @@ def handles(request: type[ActionRequest[Any]]) -> Callable[[_H], _H]:
     """Register the decorated function as the handler of a request."""
 
     def register(handler: _H) -> _H:
+        # Two handlers of one action would make the order of imports decide.
         assert request not in HANDLERS, request
         HANDLERS[request] = handler
         return handler

@@ -69,6 +69,7 @@ class _States(Generic[M]):
         if self._news:
             return [self._news.popleft()]
         error, self._error = self._error, None
+        # Raised once, where the items are taken; then the stream is at its end.
         if error is not None:
             raise error
         return []

@@ -69,6 +69,7 @@ def mark_of(request: ActionRequest[Any], caller: Principal, id: str) -> RequestM
 
 
 def _short(text: str) -> bytes:
+    # 16 bytes: keys of one size in tables, and no caller can aim at another's row.
     return hashlib.sha256(text.encode()).digest()[:16]
 
 
@@ -182,6 +183,7 @@ class RequestTable:
         if len(last) < self._limits.principals:
             return
         idle = [who for who, time_ms in last.items() if self._is_over(time_ms)]
+        # The principal breaks ties, so that simulations repeat.
         for who in idle or [min(last, key=lambda one: (last[one], one))]:
             self._rows.drop(who)
 

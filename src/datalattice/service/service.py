@@ -197,6 +197,7 @@ class Service:
             policy = access.policy()
             access.check_rate(action, caller)
         scope, is_whole = self._scope(action, request, caller, unread)
+        # Open to all, or the first segment is in the body: the complete call decides.
         if not scope:
             return
         decision = decide(policy, caller, action.right, scope)
@@ -221,6 +222,7 @@ class Service:
         """Return the call for the handler, counted and audited. Raises: as `call`: no right."""
         access, decision = self._access, None
         policy = NO_POLICY if access is None else access.policy()
+        # An action without a scope is open to all: it is counted, and no right is checked.
         if action.scope:
             scope, _ = self._scope(action, request, caller)
             decision = decide(policy, caller, action.right, scope)

@@ -190,6 +190,7 @@ def status_of(error: BaseException, right: str = "r", *, if_match: bool = False)
     # A write is incomplete without these cells; a read or a pin names a value that is absent.
     if isinstance(error, MissingData) and right == "w":
         return _MISSING_FOR_WRITE
+    # "A subclass without a row has the row of its nearest base."
     found = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     if isinstance(error, RateLimited):
         return found._replace(retry_s=error.retry_s)

@@ -266,6 +266,7 @@ class Authenticator:
             raise BadCredential("subject")
         self._check_audience(claims.get("aud"))
         issued_ms, ends_ms = time_ms(claims, "iat"), time_ms(claims, "exp")
+        # "There is no list of revoked keys, so a token must end soon" (docs/design/access.md).
         if not 0 < ends_ms - issued_ms <= TOKEN_LIFE_S_MAX * 1_000:
             raise BadCredential("life")
         begins_ms = max(issued_ms, time_ms(claims, "nbf")) if "nbf" in claims else issued_ms
@@ -281,6 +282,7 @@ class Authenticator:
 
     def _check_audience(self, audience: object) -> None:
         named = audience if isinstance(audience, list) else [audience]
+        # "aud": a token for another service must not open this one.
         if len(named) > AUDIENCES_MAX or not all(isinstance(one, str) for one in named):
             raise BadCredential("audience")
         if self._audiences.isdisjoint(named):

@@ -173,6 +173,7 @@ class Policies:
             raise UsageError(
                 f"the rules of a folder have at most {POLICY_BYTES_MAX} bytes, got {len(data)}"
             )
+        # Written new, synced and renamed: a crash leaves the old rules or the new ones.
         replace_file(self._disk, self._path, [data])
         self._policy = self._with(rules)  # only durable rules decide
 

@@ -246,6 +246,7 @@ def move_file(call: ServiceCall, request: actions.MoveFile) -> actions.Empty:
         _check_ends(drive, request)
         _clear(drive, request)
         drive.move(request.path, request.target, overwrite=request.overwrite)
+    # Locks do not move with a file (RFC 4918, 7.7).
     if source != target:
         _unlock_removed(call, request, source)
     return actions.Empty()
@@ -258,6 +259,7 @@ def copy_file(call: ServiceCall, request: actions.CopyFile) -> actions.Empty:
         found = drive.stat(request.path)
         _check_ends(drive, request)
         _clear(drive, request)
+        # "Depth: 0" (RFC 4918, 9.8.3): the directory and its properties without its members.
         if found.is_dir and request.is_shallow:
             drive.mkdir(request.target)
             drive.set_properties(request.target, dict(found.properties))

@@ -33,6 +33,7 @@ def put_value(call: ServiceCall, request: actions.PutValue) -> actions.Stored:
     """Store a value and pin it."""
     hash = value_hash(request.value)
     is_new = not call.node.has_value(hash)
+    # A name from the hash: the same value stored again keeps its one pin.
     name = request.label or f"value-{hash.hex()[:16]}"
     call.node.keep(name, request.value, owner=call.caller)
     return actions.Stored(hash=hash, is_new=is_new)
@@ -97,6 +98,7 @@ def get_path(call: ServiceCall, request: actions.GetPath) -> actions.PathValue:
 def merge_path(call: ServiceCall, request: actions.MergePath) -> actions.Merged:
     """Merge a value into the value at a path."""
     keys = canonical_path(_keys(request.path))
+    # A caller has no connection over which cells could be fetched, as from a peer.
     lacking = missing(request.value, _HASHES_MAX)
     if lacking:
         raise MissingData(lacking)

@@ -54,6 +54,7 @@ def get_status(call: ServiceCall, request: GetNodeStatus) -> NodeInfo:
     try:
         owner = node.owner_key("own")
     except NoSigningKey:
+        # A folder without a key has a status, too: reading needs none.
         owner = None
     running = node.running
     identity = None if running is None else running.public_key

@@ -65,6 +65,7 @@ def _one(field: FieldInfo, item: Any, change: Callable[[Any, str], Any]) -> Any:
 def _hex(item: Any, where: str) -> Any:
     if isinstance(item, str):
         return item.encode().hex()
+    # The mark of a blob holds hex already, which the reader of bytes takes.
     if isinstance(item, dict) and list(item) == [_BLOB]:
         return item[_BLOB]
     if item is None:

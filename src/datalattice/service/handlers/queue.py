@@ -80,6 +80,7 @@ def read_records(call: ServiceCall, request: actions.ReadRecords) -> actions.Rec
     """Return records of one partition."""
     queue = _held(call, request.topic, request.partition, request.owner)
     state = queue.state()
+    # A negative start before the first record begins at the first one.
     start = request.start if request.start >= 0 else max(state.start, state.end + request.start)
     stop = start + page(request.count, actions.PAGE_MAX)
     return actions.RecordPage(
@@ -170,6 +171,7 @@ def _marks(position: Value) -> dict[Value, Bookmark]:
     for one in position:
         parts = list(one) if isinstance(one, Vector) and len(one) == 3 else [None, None, None]
         partition, offset, before = parts
+        # `type`: True is an int to Python. A token is a caller's text: every part is checked.
         if type(offset) is not int or offset < 0 or not isinstance(before, bytes | None):
             raise not_a_position(position)
         found[partition] = Bookmark(offset, before)

@@ -109,6 +109,7 @@ def create_store(call: ServiceCall, request: actions.CreateStore) -> actions.Sto
 @handles(actions.ListStores)
 def list_stores(call: ServiceCall, request: actions.ListStores) -> actions.StoreList:
     """List stores."""
+    # Listing must not make the engine of a folder without stores.
     if not call.node.stores() and request.parent_id is None:
         return actions.StoreList()
     if request.parent_id is not None:
@@ -299,6 +300,7 @@ def read_history(call: ServiceCall, request: actions.ReadHistory) -> actions.Int
     with _view(call, request.id) as view:
         entries = list(view.entries(max(1, request.start_seq), limit))
         last = view.last_seq()
+    # Without entries the start was behind the log: there is no next page.
     end = entries[-1].seq if entries else last
     return actions.IntentionPage(
         items=tuple(_intention(entry.signed, machine) for entry in entries),
@@ -334,6 +336,7 @@ def list_peers(call: ServiceCall, request: actions.ListStorePeers) -> actions.St
             actions.StorePeerInfo(
                 public_key=peer.public_key,
                 status=peer.status.name.lower(),
+                # "This node among them": it is online to itself.
                 online=seen is not None or peer.public_key == own,
                 name=peer.name or "",
                 last_seen_ms=round((seen.compared_s or 0.0) * 1_000) if seen else 0,

@@ -53,6 +53,7 @@ class VenueHost:
     def _end(self) -> None:
         self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
+        # The thread ends before its loop is closed: a running loop cannot be closed.
         self._thread.join()
         self._loop.close()
 

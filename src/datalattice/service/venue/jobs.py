@@ -235,6 +235,7 @@ class JobRun:
         if isinstance(known, bytes):
             child = known
         else:
+            # Bounds on the jobs that one call can cause: children of a job, and depth.
             if len(self.job.private.children) >= CHILDREN_MAX:
                 raise LimitExceeded(f"a job invokes at most {CHILDREN_MAX} others")
             if self.job.private.depth >= _DEPTH_MAX:

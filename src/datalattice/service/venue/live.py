@@ -203,6 +203,7 @@ class LiveJobs:
         children = parent.private.children.put(key, id)
         parent.private = replace(parent.private, children=children)
         batch.private[parent.id] = parent.private.cell()
+        # A new child and the entry in its parent are one commit, so neither exists alone.
         if batch.records and job is not None:
             await self.accept(job, batch)
         else:
@@ -363,6 +364,7 @@ class LiveJobs:
     ) -> asyncio.Future[None]:
         """As `change`, without waiting. private: the new private part, in the same commit."""
         after = step(job.record, event, present_ms(self._clock), members)
+        # The table refuses: nothing was changed.
         if isinstance(after, TransitionRefused):
             raise Conflict(f"job {job.id.hex()}: {event.value} is refused: {after.reason}")
         job.record = after

@@ -76,6 +76,7 @@ class JobPages:
     def _follow(self) -> None:
         """Update the lists with the changes of the records since the last call."""
         jobs = self._storage.jobs()
+        # Peers may bring records of this venue, so the lists follow the grid and not the commits.
         for id, _had, before, _has, after in self._seen.differences(jobs):
             if not isinstance(id, bytes):
                 continue

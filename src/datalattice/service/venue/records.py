@@ -73,9 +73,8 @@ def json_cell(value: object, name: str) -> Value:
         if size > JSON_BYTES_MAX:
             raise LimitExceeded(f"{name}: at most {JSON_BYTES_MAX} bytes of JSON, got {size}")
         return from_json(text)
+    # RecursionError: `json.dumps` of a value that is nested too deeply.
     except (TypeError, ValueError, RecursionError, BadFormat) as error:
-        if isinstance(error, LimitExceeded):
-            raise
         raise UsageError(f"{name} is not JSON: {error}") from error
 
 

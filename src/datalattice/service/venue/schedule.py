@@ -121,6 +121,7 @@ class Schedule:
             raise Backpressure(
                 f"{self._most_of_one} calls of {call.owner} wait for their time; cancel some"
             )
+        # A past time becomes the present: handles sort by it, so the call comes after earlier ones.
         call = replace(call, time_ms=max(call.time_ms, present_ms(self._clock)))
         if len(self._calls) >= self._most:
             raise Backpressure(f"{self._most} calls wait for their time; cancel some")

@@ -100,6 +100,7 @@ class InputSchemas:
 
 
 def _keep(kept: dict[bytes, Any], asset: bytes, value: object) -> None:
+    # The oldest goes: a dict keeps the order of insertion.
     if len(kept) >= COMPILED_MAX:
         del kept[next(iter(kept))]
     kept[asset] = value

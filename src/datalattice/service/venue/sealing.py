@@ -39,6 +39,7 @@ class PartSealer:
             return part
         # "A secret input is sealed with a key derived from the venue key".
         text = encode_message(part, limit=_BYTES_MAX)
+        # Random nonces of 24 bytes (XChaCha20-Poly1305) need no counter on disk.
         nonce = self._entropy.bytes(Aead.NONCE_SIZE)
         return Map.of({SEALED: bytes(self._box.encrypt(text, self._did + entry, nonce))})
 

@@ -144,6 +144,7 @@ def step(
     if before is None:
         return TransitionRefused(str(job_status(record)), event, "its status is unknown")
     after = before if rule.to is None else rule.to
+    # "Its record never changes": no event, and no late result, replaces an end.
     if before.is_terminal:
         return TransitionRefused(before, event, f"it has ended: {before}")
     if not is_allowed(before, after) or (rule.only is not None and before not in rule.only):

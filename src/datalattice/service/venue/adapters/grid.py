@@ -302,6 +302,7 @@ class GridAdapter(PlainAdapter):
         """Request a job until the venue answers; the effect key makes it one job."""
         left_ms = None
         if job.deadline_ms is not None:
+            # The job there ends with the job here; 0 would mean no deadline.
             left_ms = max(1, job.deadline_ms - self._clock.now_ms())
         request = InvokeOperation(
             operation=call.operation,

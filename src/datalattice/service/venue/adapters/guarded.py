@@ -141,6 +141,7 @@ async def fetch(
     """
     url = httpcore.URL(scheme=to.scheme, host=to.host, port=to.port, target=to.target)
     limits: dict[str, Any] = {"timeout": dict.fromkeys(("connect", "read", "write", "pool"), None)}
+    # Only connecting has a limit here: the caller limits the whole request.
     limits["timeout"]["connect"] = CONNECT_S
     # A connection of its own: bytes left on a shared one could reach another caller.
     pool = httpcore.AsyncConnectionPool(tls, max_connections=1, network_backend=network)

@@ -151,6 +151,7 @@ class HttpAdapter(PlainAdapter):
                 PeerUnavailable: the host does not answer.
         """
         method, to, fields, body = self._request(meta, input)
+        # The effect key is equal in every attempt: "a service that knows this field does it once".
         fields += [("idempotency-key", job.effect_key().hex()), ("accept-encoding", "identity")]
         try:
             async with asyncio.timeout(self._limits.time_s):
@@ -213,6 +214,7 @@ class HttpAdapter(PlainAdapter):
             after = self._target(urllib.parse.urljoin(base, place))
         except (UsageError, ValueError):
             raise OperationFailed(f"{to} redirects to a text that is not an http URL") from None
+        # A redirect must not send the request, or its answer, over an unencrypted connection.
         if to.scheme == "https" and after.scheme != "https":
             raise OperationFailed(f"{to} redirects to {after}, which is not encrypted")
         return after

@@ -110,6 +110,7 @@ class PythonAdapter(PlainAdapter):
                 return await call_in_process(
                     registered.function, arguments, self._limits, self._path
                 )
+        # A coroutine can be cancelled with its job; a thread cannot.
         if inspect.iscoroutinefunction(registered.function):
             return checked_result(await registered.function(*arguments))
         loop = asyncio.get_running_loop()

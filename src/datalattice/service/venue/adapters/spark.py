@@ -151,6 +151,7 @@ class SparkAdapter(PlainAdapter):
             try:
                 return checked_result(await asyncio.shield(call))
             finally:
+                # A thread cannot be cancelled: interrupt the work on Spark until its call returns.
                 while not call.done():
                     await asyncio.to_thread(run.interrupt)
                     await asyncio.wait([call], timeout=_INTERRUPT_S)

@@ -252,11 +252,13 @@ class _Query:
     def answer(self) -> Json:
         """Run the query; return its result."""
         connection = self._connection
+        # After the tables are loaded and before the query runs: it cannot change a setting.
         connection.execute("SET lock_configuration=true")
         if self._stopped:
             raise OperationFailed("the query was stopped")
         try:
             connection.execute(self.request.query, self.request.parameters)
+            # One row more than returned, to know whether the result is truncated.
             found = connection.fetchmany(self.request.rows + 1)
         except self._duckdb.PermissionException:  # its text has paths of this machine
             raise OperationFailed(

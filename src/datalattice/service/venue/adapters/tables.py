@@ -63,6 +63,7 @@ class LatticeTables:
     def open(self, caller: JobCaller, source: Json) -> TableRows:
         """Return the records of a topic in all partitions, or the live keys of a database."""
         request = _request(source)
+        # Checked when the table is opened, not when the job was made: rules may have changed.
         self._may(caller, request)
         owner = self._node.owner_key(request.owner)
         if isinstance(request, ReadRecords):

@@ -255,6 +255,7 @@ class RemoteVenues:
         verb, target, body, fields = written_request(request, partial(self._token, door), more)
         answer = await self._ask(door, verb, target, fields, body or b"", ANSWER_MAX)
         kind: type[R] = request.action.result  # type: ignore[assignment]
+        # Parsing a long answer would hold up the event loop.
         if len(answer.body) < _IN_THREAD:
             return _result(kind, door, answer)
         return await asyncio.to_thread(_result, kind, door, answer)
