@@ -165,6 +165,7 @@ def append_flights(north: Place, data: DataSet) -> int:
     if len(queue) > data.count:
         raise UsageError(f"--flights is at least {len(queue)}, the flights of an earlier run")
     missing = list(rows_of(data))[len(queue) :]
+    # Each batch is one signed update, so an interrupted run continues after the last whole batch.
     for at in range(0, len(missing), BATCH):
         some = missing[at : at + BATCH]
         queue.offer_many(
@@ -189,6 +190,7 @@ def publish_result(north: Place, job: JobRecord) -> bytes:
         "additionalInformation": {"operation": job.op, "venue": north.did},
     }
     venue = north.node.venue()
+    # In one root: no reader sees the asset without its content.
     with north.node.batch():
         asset = venue.register(canonical(metadata))
         venue.put_content(asset, content)
@@ -218,6 +220,7 @@ def run_at(north: Place, south: Place, operation: bytes) -> JobRecord:
         job = venue.invoke("v/ops/grid/run", {"operation": operation.hex(), "venue": "north"})
         shown: set[str] = set()
         while job.status not in TERMINAL:
+            # Returns at the next change of the job, or after LOOK_S.
             job = venue.wait(job.id, LOOK_S)
             for line in progress_of(replica, job):
                 if line not in shown:
@@ -292,6 +295,7 @@ def run(folder: Path, count: int) -> bool:
         north = ending.enter_context(daemon(folder / "north", SETTINGS["north"]))
         settings = SETTINGS["south"].format(north=north.url)
         south = ending.enter_context(daemon(folder / "south", settings))
+        # One direction is enough: data flows both ways over a connection.
         ticket = north.node.ticket
         assert ticket is not None
         south.node.add_peer(ticket)
@@ -303,6 +307,8 @@ def run(folder: Path, count: int) -> bool:
         job = run_at(north, south, operation)
         asset = publish_result(north, job)
         say(f"north publishes the result as asset {asset.hex()}; south verifies its copy")
+        # The checks read south's own store, so they wait until replication has brought everything
+        # there.
         south.node.wait_equal(PATIENCE_S)
         failures = verify(south, north, job, asset, data)
         output: Any = to_python(job.output)

@@ -138,6 +138,7 @@ async def bring(folder: Path, keys: KeyPair, topic: str, records: list[Record], 
         for origin, some in sorted(by_origin.items()):
             mine.partition(origin).offer_many(some)
         await node.sync()
+    # Opened again, now with a peer: a site is online only for this exchange.
     async with open_node(folder, key_pair=keys, port=-1, peers=[hq.address]) as node:
         await same_root(node, hq)
 
@@ -200,6 +201,7 @@ def delays(spark: SparkSession, folder: Path) -> DataFrame:
             stream=True,
         )
         parsed = rows.select(f.from_json("value", fields).alias("row")).select("row.*")
+        # The watermark decides when Spark closes a day: later records are left out.
         return parsed.withWatermark("time_hour", PATIENCE)
 
     flights = stream("flights", "origin STRING, time_hour TIMESTAMP, dep_delay STRING")

@@ -79,9 +79,11 @@ def pack(archive: Path, *, whole: bool = False) -> list[str]:
     for name, distribution in found.items():
         if name != NAME:
             files |= dict(distribution_files(distribution))
+    # A worker must never unpack half an archive.
     draft = archive.with_name(f".{archive.name}.draft")
     try:
         with _written(draft, compressed=not archive.name.endswith(".tar")) as tar:
+            # Sorted, so that the order of files does not depend on the file system.
             for name in sorted(files):
                 tar.add(files[name], name, recursive=False)
         draft.replace(archive)

@@ -106,6 +106,7 @@ def _parse(path: Path, text: str, *, whole: bool) -> DataSet:
     by_site: dict[str, list[Flight]] = {site: [] for site in SITES}
     for line in lines[1:]:
         fields = line.split(",")
+        # No field of this file contains a comma or quotes, so a line is split at commas.
         if len(fields) != len(columns) or fields[origin] not in by_site:
             raise UsageError(
                 f"{path} has a line that is not a flight of {', '.join(SITES)}: {line}"
@@ -115,6 +116,7 @@ def _parse(path: Path, text: str, *, whole: bool) -> DataSet:
         except ValueError as error:
             raise UsageError(f"{path} has a line without a minute: {line}") from error
         by_site[fields[origin]].append(Flight(line, fields[origin], fields[carrier], order))
+    # The file has another order; a queue gets its flights by scheduled time.
     for flights in by_site.values():
         flights.sort(key=lambda flight: flight.order)
     return DataSet(columns, by_site, text, whole)

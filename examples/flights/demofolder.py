@@ -131,6 +131,7 @@ class DemoFolder:
             except BlockingIOError as error:
                 raise UsageError(f"another demo is running in {self.path}") from error
             waiting = threading.Thread(target=fcntl.flock, args=(nodes, fcntl.LOCK_EX), daemon=True)
+            # In a thread, because `flock` has no time limit.
             waiting.start()
             waiting.join(END_TIMEOUT_S)
             if waiting.is_alive():
@@ -140,6 +141,7 @@ class DemoFolder:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
+    # Not inherited by other programs: only the nodes that get the handle hold the lock.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield handle

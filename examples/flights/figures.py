@@ -75,6 +75,7 @@ Figures = Mapping[str, Figure]
 
 def figure_key(group: str, member: str | int) -> str:
     """Return the key of a figure's record."""
+    # Two digits, so that hours sort as text.
     return f"{group}:{member:02}" if isinstance(member, int) else f"{group}:{member}"
 
 

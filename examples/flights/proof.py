@@ -160,11 +160,13 @@ def _missing(store: CellStore) -> int:
     gaps = 0
     while level:
         below: dict[bytes, None] = {}
+        # `get_encodings` compares each cell with its hash.
         for encoding in store.get_encodings(level):
             if encoding is None:
                 gaps += 1
             else:
                 below.update(dict.fromkeys(branch_hashes(encoding)))
+        # Level by level, so that neighbouring cells are read together.
         level = [hash for hash in below if hash not in seen]
         seen.update(level)
     return gaps

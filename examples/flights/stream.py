@@ -83,6 +83,8 @@ def serve() -> None:
     def receive(groups: Groups) -> None:
         rows = [[carrier, hour, asdict(figure)] for carrier, hour, figure in groups]
         _tell(groups=rows)
+        # The micro-batch ends only when the figures are written, so a checkpoint is never ahead of
+        # them.
         answers.get()
 
     try:
@@ -142,6 +144,7 @@ def _figures(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return the query: each record is a line of the file, parsed and summed by Spark."""
     numbers = {DELAY: "INT", HOUR: "INT"}
     schema = ", ".join(f"`{name}` {numbers.get(name, 'STRING')}" for name in columns)
+    # FAILFAST: a line that does not parse fails the query instead of being counted as NULLs.
     flight = f"from_csv(value, '{schema}', map('nullValue', '{MISSING}', 'mode', 'FAILFAST'))"
     flights = rows.selectExpr(f"{flight} AS flight").selectExpr("flight.*")
     return flights.sparkSession.sql(FIGURES, {"late": LATE_MINUTES}, flights=flights)

@@ -19,7 +19,6 @@ from datalattice.cells import (
     IntegerColumn,
     KidColumn,
     Map,
-    Shape,
     StringColumn,
     TruthColumn,
     Value,
@@ -76,9 +75,7 @@ def maps_of(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]
     return shape.encodings(columns, rows.num_rows, cells, drop_nils=dropped)
 
 
-@lru_cache(_SHAPES)
-def _shape(names: tuple[str, ...]) -> Shape | None:
-    return shape_of(names)
+_shape: Final = lru_cache(_SHAPES)(shape_of)
 
 
 def _one_by_one(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]:

@@ -39,6 +39,7 @@ class Option:
 
     name: str
     parse: Callable[[str], object]
+    default: object
     exact: bool
     """Whether blanks around the value belong to it."""
 
@@ -51,7 +52,7 @@ def option(name: str, parse: Callable[[str], _T], default: _T, *, exact: bool = 
     `documents` and `option_rows` the documentation.
     """
     # `dataclass` makes a field of it. For the type checker it has the type of the default.
-    made: Any = field(default=default, metadata={_DECLARED: Option(name, parse, exact)})
+    made: Any = field(default=default, metadata={_DECLARED: Option(name, parse, default, exact)})
     return cast("_T", made)
 
 
@@ -140,14 +141,10 @@ def parse_option_record(kind: type[_K], options: Given, **more: object) -> _K:
     Raises: UsageError: a value is not accepted.
     """
     values = {
-        name: options.get(one.name, one.parse, _default(kind, name), exact=one.exact)
+        name: options.get(one.name, one.parse, one.default, exact=one.exact)
         for name, one in declared(kind).items()
     }
     return kind(**values, **more)
-
-
-def _default(kind: type, name: str) -> object:
-    return next(one.default for one in fields(kind) if one.name == name)
 
 
 def folder_option(options: Given) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
+import datalattice.apps.queue.concurrent as concurrent_module
 from datalattice.apps.queue import ConcurrentTopic, Topic, Topics, partition_of
 from datalattice.cells import Value
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import NoSigningKey, UsageError
+from datalattice.errors import NoSigningKey, Timeout, UsageError
 from datalattice.lattice import MergeContext, root_lattice
 
 KEYS = KeyPair(bytes(range(32)))
@@ -130,4 +132,47 @@ def test_a_failed_worker_tells_its_producers() -> None:
     with pytest.raises(NoSigningKey):
         concurrent.offer("y", key="k")
     with pytest.raises(NoSigningKey):
+        concurrent.close()
+
+
+def test_a_close_that_ran_out_of_time_is_finished_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, may_go_on = threading.Event(), threading.Event()
+    commit = concurrent_module._Worker._commit
+
+    def slow(worker: Any, batch: Any) -> None:
+        began.set()
+        assert may_go_on.wait(10)
+        commit(worker, batch)
+
+    monkeypatch.setattr(concurrent_module._Worker, "_commit", slow)
+    topic = Topic.create()
+    concurrent = ConcurrentTopic(topic, 1).start()
+    concurrent.offer("first", partition=0)
+    assert began.wait(10)
+    concurrent.offer("second", partition=0)
+    monkeypatch.setattr(concurrent_module, "JOIN_S", 0.01)
+    with pytest.raises(Timeout, match="1 queue worker did not stop within"):
+        concurrent.close()
+    with pytest.raises(UsageError, match="closed"):
+        concurrent.offer("third", partition=0)
+    may_go_on.set()
+    monkeypatch.setattr(concurrent_module, "JOIN_S", 5.0)
+    concurrent.close()
+    assert list(topic.partition(0)) == ["first", "second"]
+
+
+def test_any_error_of_a_worker_reaches_its_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_topic: Topic) -> None:
+        raise OSError("no disk")
+
+    monkeypatch.setattr(Topic, "sync", fails)
+    concurrent = ConcurrentTopic(Topic.create(), 1).start()
+    concurrent.offer("x", partition=0)
+    with pytest.raises(OSError, match="no disk"):
+        concurrent.flush()
+    with pytest.raises(OSError, match="no disk"):
+        concurrent.offer("y", partition=0)
+    with pytest.raises(OSError, match="no disk"):
         concurrent.close()

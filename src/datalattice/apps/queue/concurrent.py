@@ -19,8 +19,8 @@ from typing import Final, Self
 
 from datalattice.apps.queue.entries import checked_headers
 from datalattice.apps.queue.topic import Topic, checked_count, partition_of
-from datalattice.cells import Value, to_cell
-from datalattice.errors import DataLatticeError, Timeout, UsageError
+from datalattice.cells import Value, counted, to_cell
+from datalattice.errors import Timeout, UsageError
 
 INBOX_CAPACITY: Final = 4_096  # "inbox capacity = 4096"
 """Records in the inbox of one worker; producers wait while it is full."""
@@ -52,7 +52,7 @@ class _Worker:
 
     def __init__(self, topic: Topic, partition: int, capacity: int, batch_max: int) -> None:
         self.inbox: queue.Queue[_Item | _Flush] = queue.Queue(capacity)
-        self.failure: DataLatticeError | None = None
+        self.failure: Exception | None = None
         self._topic = topic
         self._fork: Topic | None = None
         self._partition = partition
@@ -119,7 +119,7 @@ class _Worker:
                 headers=[item.headers for item in items],
             )
             self._fork.sync()  # "one fork.sync per batch"
-        except DataLatticeError as error:
+        except Exception as error:  # noqa: BLE001 - no error of a thread may stay unseen
             # Producers get this error from `offer` and `flush`. The worker stops here, because
             # appending later records could lose or reorder records.
             self.failure = error
@@ -148,6 +148,7 @@ class ConcurrentTopic:
         ]
         self._started = False
         self._closed = False
+        self._drained = False
 
     @property
     def topic(self) -> Topic:
@@ -232,11 +233,12 @@ class ConcurrentTopic:
             return
 
     def close(self) -> None:
-        """Commit all offered records and stop the workers; a second call does nothing.
+        """Commit all offered records and stop the workers; once that is done, a call does nothing.
 
-        Raises: Timeout: a worker did not stop in time. Also the error of a failed worker.
+        Raises: Timeout: a worker did not stop in time, so records may be uncommitted; call it
+                again. Also the error of a failed worker.
         """
-        if self._closed:
+        if self._drained:
             return
         self._closed = True  # first: producers that wait see it and stop
         if self._started:
@@ -247,10 +249,14 @@ class ConcurrentTopic:
                     break
         stuck = [worker for worker in self._workers if worker.alive()]
         if stuck:
-            raise Timeout(f"{len(stuck)} queue workers did not stop within {JOIN_S:.0f} s each")
+            raise Timeout(
+                f"{counted(len(stuck), 'queue worker')} did not stop within {JOIN_S:.0f} s each; "
+                "call close again to commit the remaining records"
+            )
         # "drain leftovers": records offered before `close` are committed.
         for worker in self._workers:
             worker.drain()
+        self._drained = True
         for worker in self._workers:  # after all are drained, so that one failure stops no other
             self._check(worker)
 

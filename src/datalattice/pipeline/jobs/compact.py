@@ -33,7 +33,6 @@ from datalattice.pipeline.read_targets import open_target
 from datalattice.pipeline.spark.progress import OnStep, watching_tasks
 
 if TYPE_CHECKING:
-    from pyspark import StorageLevel
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -96,6 +95,8 @@ def compact(
     Raises: UsageError: an argument is malformed, the topic does not exist, the target topic is not
             empty, or a partition's id is not a number.
     """
+    from pyspark import StorageLevel
+
     keyless = _keyless(keyless)
     if (into_topic is None) == (into_database is None):
         raise UsageError("give either a topic or a database to compact into")
@@ -117,7 +118,7 @@ def compact(
     )
     reader = reader.option("keyFormat", "cell" if into_database is None else "string")
     # Persisted, because the counts and the write both read it, and only one shuffle is needed.
-    latest = latest_records(reader.load(), keyless).persist(_disk_only())
+    latest = latest_records(reader.load(), keyless).persist(StorageLevel.DISK_ONLY)
     try:
         with watching_tasks(spark, "latest records", progress):
             keys, deleted, kept = _counts(latest)
@@ -134,12 +135,6 @@ def _keyless(given: Keyless | str) -> Keyless:
         return Keyless(given)
     except ValueError:
         raise bad_option("keyless", given, "drop or keep") from None
-
-
-def _disk_only() -> StorageLevel:
-    from pyspark import StorageLevel
-
-    return StorageLevel.DISK_ONLY
 
 
 def _has_records(folder: Folder, key_pair: KeyPair, topic: str) -> bool:

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from datalattice.cells import (
     Cell,
-    Signed,
     Value,
     branch_hashes,
     decode,
@@ -142,7 +141,9 @@ class Inspector:
                 continue  # without a key, the signer depends on the position in a root
             self.signed += 1
             if not signed.verify():
-                yield self._found(CellFault.SIGNATURE, hash, location, _forged(signed, value))
+                where = "" if signed is value else " inside it"
+                text = f"the signature{where} is not one of the key 0x{signed.public_key.hex()}"
+                yield self._found(CellFault.SIGNATURE, hash, location, text)
 
     def finish(self) -> Iterator[FoundFault]:
         """Yield the missing references of the cells since the last call."""
@@ -178,8 +179,3 @@ class Inspector:
         self.faults += 1
         segment, offset, _ = locate(location)
         return FoundFault(kind, hash, self._reader.path(segment), offset, detail)
-
-
-def _forged(signed: Signed, value: Value) -> str:
-    where = "" if signed is value else " inside it"
-    return f"the signature{where} is not one of the key 0x{signed.public_key.hex()}"

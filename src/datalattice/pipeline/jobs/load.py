@@ -281,7 +281,8 @@ def _lines(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object
         if made is None:
             continue
         if plan.drop_nulls:
-            made = _without_nils(made)
+            # Only the columns themselves: a nil inside a value is data.
+            made = Map.of({name: item for name, item in made.entries() if item is not None})
         value = encode_message(made)
         yield value, None if plan.key is None else _key(plan, made.get(plan.key), value)
 
@@ -299,11 +300,6 @@ def _line(row: dict[str, Any]) -> Map | None:
     if not isinstance(made, Map):
         raise UsageError(f"a line of JSON is an object, got {line[:200]!r}")
     return made
-
-
-def _without_nils(row: Map) -> Map:
-    # Only the columns themselves: a nil inside a value is data.
-    return Map.of({name: item for name, item in row.entries() if item is not None})
 
 
 def _key(plan: LoadPlan, found: Value, row: bytes) -> object:

@@ -192,8 +192,7 @@ class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAva
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return the offsets where a new stream begins."""
-        begin = self._settled(lambda seen: self.start(seen.view))
-        return write_offsets(begin)
+        return write_offsets(self._settled(lambda seen: self.start(seen.view)))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Remember the present ends; the stream stops there."""

@@ -173,7 +173,10 @@ class RecordStager:
                 topic = rows.topics[row]
             # "Required without the option `topic`" (docs/spark-writing.md, Columns).
             if not topic:
-                raise _no_topic()
+                raise UsageError(
+                    "a row has no topic: give the column topic a value in every row, or the option "
+                    "topic"
+                )
             given = None if rows.partitions is None else rows.partitions[row]
             # "If it is NULL or absent, the key decides" (docs/spark-writing.md, Columns).
             if given is None:
@@ -202,9 +205,3 @@ class RecordStager:
         # "Rows without a key go to partition t mod n, where t is the number of their task"
         # (docs/spark-writing.md, Columns): keyless rows spread without a shuffle.
         return self._stage.task % count if key is None else partition_of(key, count)
-
-
-def _no_topic() -> UsageError:
-    return UsageError(
-        "a row has no topic: give the column topic a value in every row, or the option topic"
-    )

@@ -130,8 +130,7 @@ class _WeaverReader:
         """Yield the rows of a task. Runs in the task's process."""
         if isinstance(partition, RecordsPartition):  # otherwise Spark's own empty partition
             freeze_objects()
-            made = rows(partition.task, self._options)
-            yield from row_batches(made, arrow_schema(self._schema))
+            yield from row_batches(rows(partition.task, self._options), arrow_schema(self._schema))
 
 
 class WeaverReader(_WeaverReader, DataSourceReader):

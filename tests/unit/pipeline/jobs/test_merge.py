@@ -18,6 +18,8 @@ from datalattice.cells import (
     Map,
     Signed,
     Value,
+    decode_message,
+    encode_message,
     same,
     value_hash,
 )
@@ -223,7 +225,8 @@ def test_a_node_takes_the_result_and_signs_its_own(
     if not is_empty:
         own = set_local(SampleRoot().set(ALICE, {"mine": 1}).root, ALICE, "private")
         with CellStore.open(folder.store_path) as store:
-            store.commit(own)
+            # A copy, because committed cells load from the store, which is closed below.
+            store.commit(decode_message(encode_message(own)))
     report = run(saved(replicas, tmp_path), into=str(folder.path), fan_in=2)
     wanted = merged([one.root for one in replicas], ALICE, own)
     assert report.root == value_hash(wanted).hex() == hash_of(folder.store_path)
