@@ -18,6 +18,7 @@ import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from datalattice.node.bounds import AddressQuota, Bucket, source_of_remote
@@ -198,7 +199,7 @@ class Admission:
             return
         # "A stranger takes the place of another that was of no use for 120 s": a flood of new
         # strangers must not push out working connections.
-        least = min(strangers, key=_used_s, default=None)
+        least = min(strangers, key=attrgetter("used_s"), default=None)
         if least is None or not (is_wanted or now_s - least.used_s >= USELESS_S):
             raise NotAdmitted("connections-refused", "all connections for strangers are taken")
         self._evict(least, CROWDED)
@@ -208,7 +209,7 @@ class Admission:
         # "The next one ends the one that was of use longest ago": a device that reconnects replaces
         # its dead connection.
         if len(same) >= (WANTED_CONNECTIONS_MAX if is_wanted else KEY_CONNECTIONS_MAX):
-            self._evict(min(same, key=_used_s), SHARED)
+            self._evict(min(same, key=attrgetter("used_s")), SHARED)
 
     def _end_idle(self, now_s: float) -> None:
         # "When more than half are taken, strangers of no use for 10 minutes end." Only an admission
@@ -228,7 +229,3 @@ class Admission:
     def _evict(self, guest: InboundPeer, reason: str) -> None:
         self.release(guest)
         guest.end(reason)
-
-
-def _used_s(guest: InboundPeer) -> float:
-    return guest.used_s

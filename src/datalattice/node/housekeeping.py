@@ -136,15 +136,12 @@ class Housekeeper:
         is_low = self._look_at_disk()
         # Usage is saved in the lane, which alone changes it.
         await self.ask(lambda _replica: self.save())
-        store = self._store
-        if await asyncio.to_thread(self.is_due, store, is_low):
+        if await asyncio.to_thread(self.is_due, is_low):
             grace_ms = LOW_GRACE_MS if is_low else GRACE_MS
             try:
-                done = await asyncio.to_thread(self._collect, store, grace_ms)
-            except StoreClosed:
-                return
-            except UsageError:
-                return  # another collection is in progress
+                done = await asyncio.to_thread(self._collect, grace_ms)
+            except (StoreClosed, UsageError):
+                return  # the node is closing, or another collection is in progress
             self._observer.count("collections")
             freed = done.bytes_before - done.bytes_after
             log_event(logging.INFO, "collected", freed_bytes=freed, seconds=round(done.seconds, 3))
@@ -153,8 +150,7 @@ class Housekeeper:
 
     def _look_at_disk(self) -> bool:
         """Return whether the disk is short of room, and degrade the node if so."""
-        store = self._store
-        free = store.free_bytes(ask=True)
+        free = self._store.free_bytes(ask=True)
         reserve = self._config.hosting.reserve_bytes
         # "Values of others are refused (`disk-low`), and the node is degraded for that; own writes
         # and collections go on."
@@ -169,11 +165,11 @@ class Housekeeper:
 
     # --- collecting -----------------------------------------------------------------------------
 
-    def is_due(self, store: Store, is_low: bool) -> bool:
+    def is_due(self, is_low: bool) -> bool:
         """Return whether a collection is due."""
         after = self._config.collect_after_bytes
         last = self._last_bytes()
-        grown = store.size_bytes() - last
+        grown = self._store.size_bytes() - last
         # "As soon as 8 MB were written since the last time", whatever the setting says.
         if is_low:
             return grown >= LOW_GROWTH_BYTES
@@ -189,9 +185,9 @@ class Housekeeper:
         size: Value = value[0] if isinstance(value, Vector) and len(value) == 1 else 0
         return size if type(size) is int else 0
 
-    def _collect(self, store: Store, grace_ms: int) -> Collected:
+    def _collect(self, grace_ms: int) -> Collected:
         with self._collecting:
-            return store.collect(grace_ms=grace_ms, progress=self._go_on)
+            return self._store.collect(grace_ms=grace_ms, progress=self._go_on)
 
     def _go_on(self, _what: str, _done: int, _total: int) -> None:
         if self._closed.is_set():

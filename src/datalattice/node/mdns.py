@@ -12,16 +12,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from datalattice.client import TLS, PeerAddress, parse_key
 from datalattice.clock import Clock
 from datalattice.errors import UsageError
 from datalattice.node.directory import FoundNode, is_near, is_usable
 from datalattice.version import VERSION
-
-if TYPE_CHECKING:
-    from zeroconf.asyncio import AsyncServiceInfo
 
 MDNS_SOURCE: Final = "mdns"
 SERVICE: Final = "_lattice._tcp.local."
@@ -94,7 +91,7 @@ class Mdns:
                 parsed_addresses=addresses,
             )
             # Not awaited: probing for the name takes about a second (RFC 6762, 8.1).
-            self._run(self._register(own))
+            self._run(self._zeroconf.async_register_service(own, allow_name_change=True))
         self._browser = AsyncServiceBrowser(
             self._zeroconf.zeroconf, SERVICE, handlers=[self._heard]
         )
@@ -120,9 +117,6 @@ class Mdns:
 
         found = (ip.ip for adapter in ifaddr.get_adapters() for ip in adapter.ips if ip.is_IPv4)
         return [one for one in found if isinstance(one, str) and not is_near(one)]
-
-    async def _register(self, own: AsyncServiceInfo) -> None:
-        await self._zeroconf.async_register_service(own, allow_name_change=True)
 
     def _heard(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
         # A removal is ignored: it can be forged, and dialling shows whether the node is there.

@@ -214,10 +214,12 @@ class WeaverHosts:
         )
         self._hosts[store.id] = host
         self._ends += [
-            store.on_change(lambda _seq: host.lane.submit(_publish)),
+            store.on_change(lambda _seq: host.lane.submit(Replicator.publish)),
             store.on_system(lambda _event: self._call(self._ask_again)),
         ]
-        host.lane.submit(_publish)  # what another thread wrote before these listened
+        host.lane.submit(
+            Replicator.publish
+        )  # another thread may have written before these listened
 
     def _peers_of(self, store_id: bytes) -> Iterable[bytes]:
         """Return the keys that may connect; none if they cannot be read."""
@@ -422,10 +424,6 @@ class _JoinPolicy:
             log_event(logging.WARNING, "join-refused", peer=peer.hex(), reason=str(error))
             return None
         return store.kind
-
-
-def _publish(replicator: Replicator, now_ms: int) -> None:
-    replicator.publish(now_ms)
 
 
 def _readmit(replica: WeaverReplica, replicator: Replicator, now_ms: int) -> None:

@@ -248,19 +248,19 @@ def test_garbage_is_collected_when_the_store_has_doubled_and_grown_enough(
         async with node_of(transport, store, OWN) as own:
             house = own.housekeeper
             house._config = NodeConfig(collect_after_bytes=store.stats().bytes + excess)
-            assert house.is_due(store, False) is is_due
+            assert house.is_due(False) is is_due
             house._config = NodeConfig(collect_after_bytes=0)
-            assert not house.is_due(store, False)
+            assert not house.is_due(False)
             house._config = NodeConfig(collect_after_bytes=1)
             await house.collected(store.collect(grace_ms=0))
             last = store.stats().bytes
             number = 1_000
             while store.stats().bytes < 2 * last:
-                assert not house.is_due(store, False), "it has not doubled yet"
+                assert not house.is_due(False), "it has not doubled yet"
                 store.put(Map.of({n: text(n) for n in range(number, number + 50)}))
                 store.sync()
                 number += 50
-            assert house.is_due(store, False)
+            assert house.is_due(False)
             assert grown
         store.close()
 

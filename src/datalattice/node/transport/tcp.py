@@ -162,11 +162,14 @@ class TcpTransport:
 
     def endpoint(self, address: str) -> PeerAddress:
         """Return the endpoint of an address of TCP or TLS."""
-        return _target(address)
+        target = parse_address(address)
+        if target.scheme == IROH:
+            raise UsageError(f"an address of TCP or TLS is host:port, got {address!r}")
+        return target
 
     async def dial(self, address: str) -> Link:
         """Return a link to a node; over TLS, it proves the key that the address names, if any."""
-        target = _target(address)
+        target = self.endpoint(address)
         link: TcpLink | None = None
         try:
             async with asyncio.timeout(_DIAL_TIMEOUT_S):
@@ -206,13 +209,6 @@ class TcpTransport:
 
     async def close(self) -> None:
         """Do nothing: it holds nothing between calls."""
-
-
-def _target(address: str) -> PeerAddress:
-    target = parse_address(address)
-    if target.scheme == IROH:
-        raise UsageError(f"an address of TCP or TLS is host:port, got {address!r}")
-    return target
 
 
 async def _connected(target: PeerAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

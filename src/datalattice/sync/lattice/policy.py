@@ -132,6 +132,9 @@ class Decision:
         return not self.allowed and self.limit is None and not self.refused
 
 
+_UNDECIDED: Final = Decision("")
+
+
 class HostingTable:
     """The decisions of one store, kept durably as JSON in a note."""
 
@@ -160,18 +163,16 @@ class HostingTable:
 
     def is_allowed(self, owner: str) -> bool:
         """Return whether an owner has no limits."""
-        found = self._decisions.get(owner)
-        return found is not None and found.allowed
+        return self._decisions.get(owner, _UNDECIDED).allowed
 
     def limit(self, owner: str) -> int | None:
         """Return the bytes that an owner may have, None when nothing was decided."""
-        found = self._decisions.get(owner)
-        return None if found is None else found.limit
+        return self._decisions.get(owner, _UNDECIDED).limit
 
     def is_forgotten(self, section: str, owner: str) -> bool:
         """Return whether the data of an owner in a section is refused."""
-        found = self._decisions.get(owner)
-        return found is not None and ("*" in found.refused or section in found.refused)
+        refused = self._decisions.get(owner, _UNDECIDED).refused
+        return "*" in refused or section in refused
 
     def allow(self, owner: str) -> None:
         """Take an owner's data without limits, even if it was refused; durable on return."""

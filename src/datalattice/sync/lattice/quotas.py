@@ -105,8 +105,6 @@ class Quotas:
 
     def is_over(self, slot: OwnerSlot) -> bool:
         """Return whether a slot had no room for a value less than a minute ago."""
-        if not self.over:
-            return False
         since_ms = self.over.get(slot.key)
         if since_ms is None:
             return False
