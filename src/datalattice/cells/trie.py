@@ -293,7 +293,7 @@ class Trie(Cell):
         """Take over the content of another trie of this type."""
         self._count, self._shift, self._mask = built._count, built._shift, built._mask
         self._hashes, self._sample = built._hashes, built._sample
-        self._encoding = built._encoding  # all that a node has which is closed from the start
+        self._encoding = built._encoding  # the only content of a node closed from the start
         self._kids = built._kids
         self._run = None
 
@@ -368,7 +368,7 @@ class Trie(Cell):
             if self._kids is None:
                 data = self._encoding
                 assert data is not None
-                # Behind the tag and the count, which is below 128 in a leaf.
+                # After the tag and the count, which is below 128 in a leaf.
                 at: i64 = 2
                 for _ in range(self._count):
                     after: i64 = skip_kid(data, at)
@@ -828,7 +828,7 @@ def put_entry(node: Trie, digest: bytes, key: object, value: object, known: i64)
     # The digits between were never compared with this key.
     if shift > known:
         fork: i64 = common_digits(digest, node._any(), known)
-        # The new key leaves before this node's digit: a node of two children goes above it.
+        # The new key differs before this node's digit: a node of two children goes above it.
         if fork < shift:
             fresh = new_leaf(node, digest, _entry(node, key, value))
             own: i64 = digit_at(node._any(), fork)

@@ -297,7 +297,7 @@ class Vector(Cell):
         # new element.
         if len(kids) == tail:
             kids.append(value)
-        if kids[tail] is not value:  # another vector grew the shared list first: copy our part
+        if kids[tail] is not value:  # another vector grew the shared list first: copy the own part
             kids = kids[:tail]
             kids.append(value)
         # Still a tail, or the first leaf, which needs no tree above it.

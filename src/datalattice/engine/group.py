@@ -312,7 +312,7 @@ class GroupCommit:
         """
         takes_queue = not pieces
         if takes_queue:
-            # Before the transaction begins: if it cannot, that is the error of those who wait.
+            # The queue first: if the transaction cannot begin, all who wait get the error.
             pieces.extend(self._take())
         while True:
             try:

@@ -145,7 +145,7 @@ class _Recent:
         self.count = number  # last: what a snapshot counts is complete
 
     def find(self, table: str, key: bytes, count: int) -> tuple[int, bytes | None] | None:
-        """Return (record number, value) of the newest of the first `count` records with a key."""
+        """Return (record number, value) of the newest of `count` records with a key, or None."""
         values = self.values.get(table)
         versions = None if values is None else values.get(key)
         if versions is not None:
@@ -490,14 +490,14 @@ class JournaledEngine:
         self._full_bytes = full_bytes
         self._lock = threading.RLock()
         self._recent = _Recent(_NO_GENERATION)
-        self._records = 0  # as the header says, for the next one
+        self._records = 0  # number of records so far, by the header
         self._has_looked = False  # whether a writer has looked for records after the header's end
         self._is_damaged = False
         self._closed = False
         if base.read_only:
             return  # the files are opened once they are there
         try:
-            with base.write() as raw:  # alone: files are filled with zeros
+            with base.write() as raw:  # as the only writer: new files are filled with zeros
                 self._open_files()
                 self._move_header()
                 # Records of a killed writer are adopted now or never, since a caller reads before
@@ -666,7 +666,7 @@ class JournaledEngine:
             file = self._end_file
             if file is None:
                 return _NO_HEADER
-        for _ in range(_HEADER_LOOKS):  # one that is being written does not check yet
+        for _ in range(_HEADER_LOOKS):  # while it is being written its checksum is wrong
             data = self._read(file, 0, _HEADER_BYTES)
             if _LENGTH.pack(zlib.crc32(data[: _HEADER.size])) == data[_HEADER.size :]:
                 boot, generation, end, records = _HEADER.unpack_from(data)
@@ -690,9 +690,9 @@ class JournaledEngine:
             raise _failure(error) from error
 
     def _follow(self, view: ReadTxn, *, is_writer: bool = False) -> tuple[_Recent, bool]:
-        """Return (the records in front of the tables as `view` shows them, whether they are valid).
+        """Return (the records in front of the tables as `view` shows them, whether it is certain).
 
-        Not surely valid are records that another writer may have overwritten during the reading.
+        It is not if a writer may have overwritten records while they were read.
         """
         generation = view.get(JOURNAL_TABLE, _KEY) or _NO_GENERATION
         recent = self._recent

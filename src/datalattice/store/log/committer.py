@@ -215,7 +215,7 @@ class Committer:
 
         promoted: hashes of staged cells that it announces. spans: parts of the log whose cells it
         announces.
-        Raises: StoreFull, StoreFailed: the disk refused; the committer does too from now on.
+        Raises: StoreFull, StoreFailed: the disk refused; every later write is refused, too.
         """
         self.check()
         fresh.check()

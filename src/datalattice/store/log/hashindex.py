@@ -75,7 +75,7 @@ BEGINNING: Final = Watermark(LogPosition(0, 0, 0, 0), 0, None)
 def read_watermark(data: bytes | None) -> Watermark:
     """Return the watermark from the bytes in the table.
 
-    Raises: Corruption: they are not one.
+    Raises: Corruption: the bytes are not a watermark.
     """
     if data is None:
         return BEGINNING
@@ -241,7 +241,7 @@ class HashIndex:
             return self._view.count("places") + len(self._recent)
 
     def discard(self, hashes: Iterable[bytes]) -> None:
-        """Remove entries for good, also from the tables on disk.
+        """Remove entries permanently, also from the tables on disk.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
@@ -291,7 +291,7 @@ class HashIndex:
                     count += 1
         return count
 
-    # --- rows of others, which share the fate of the index ---
+    # --- rows of other modules, which may be lost with the index ---
 
     def rows(self) -> dict[bytes, bytes]:
         """Return all rows by key."""

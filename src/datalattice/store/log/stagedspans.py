@@ -21,7 +21,7 @@ LARGE_BYTES = STAGED_BYTES  # not Final: tests have smaller values
 """Least length of a value whose spans are known."""
 
 SPAN_CELLS_MIN = 4_096  # not Final, as above
-"""Spans with fewer cells are not announced: the index keeps each span for good."""
+"""Spans with fewer cells are not announced: the index keeps each span until its segment is gone."""
 
 KNOWN_VALUES_MAX: Final = 65_536
 """Most values whose spans are known; of a large file each part of 1, 16, 256, ... MiB is a value
