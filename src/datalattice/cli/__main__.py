@@ -1,4 +1,4 @@
-"""Runs the command as `python -m datalattice.cli`: how examples start nodes."""
+"""Runs the command as `python -m datalattice.cli`, as examples do to start nodes."""
 
 from datalattice.cli import start
 

@@ -1,10 +1,10 @@
-"""Command: the one decorator that makes a function a command, and the call that it receives.
+"""Command: the decorator that makes a function a command, and the `Call` that it receives.
 
     @command(app, "get", READS)
     def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult: ...
 
-The decorator adds the options that commands share, opens what the command asks `call` for, prints
-what it returns, and closes everything.
+The decorator adds the shared options, prints the result, and closes everything that the command
+opened through `call`.
 
 Source: docs/cli.md "Options of every command"
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -75,8 +76,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound="Message")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-SHORT_KEY: Final = 16  # 64 bits: no two keys begin alike by accident
-"""Hex digits of a public key that a table or a sentence shows."""
+SHORT_KEY: Final = 16  # 64 bits: two keys share them only by intent
+"""Hex digits of a public key in tables and sentences."""
 
 NODE_START: Final = "start one with `lattice node start`"
 
@@ -93,7 +94,6 @@ WRITES: Final = ("dir", "wait", "offline")
 """A command that writes for the folder's owner."""
 
 SPARK: Final = ("master", "memory", "package")
-# The session is started by the command, which knows its size.
 """A command that runs a job on Spark."""
 
 
@@ -108,12 +108,12 @@ def _option(kind: Any, *names: str, help: str, **settings: Any) -> Any:
 
 _HOME: Final = f"The folder: key, store and settings. Default: {DEFAULT_FOLDER}"
 _WHOSE: Final = (
-    "Whose: a key in hex, 4 or more of its first digits, a local name, or a DID. Default: your "
-    "own, else the only one there is."
+    "The owner: a key in hex, 4 or more of its first digits, a local name, or a DID. Default: "
+    "yourself, else the only owner with such data."
 )
 _REF: Final = "Read a former root: HEAD~2, a pin, a hash, or a time."
-_PATIENCE: Final = "How long to wait for another process that writes. Default: 10s."
-_OFFLINE: Final = "Without a node: write without having asked the peers in node.toml."
+_PATIENCE: Final = "Longest wait for another process that writes. Default: 10s."
+_OFFLINE: Final = "If no node runs: write without first asking the peers in node.toml."
 _MASTER: Final = (
     "Where Spark runs: local[N], spark://HOST:PORT, or sc://HOST:PORT (Spark Connect). Default: "
     "local, on all cores."
@@ -123,7 +123,7 @@ _PACKAGE: Final = (
     "Archive of this package for the workers of a cluster, as examples/cluster/pack.py makes it; "
     "with --master spark://..."
 )
-_SHAPE: Final = "How results are printed; lines: one JSON document a line."
+_SHAPE: Final = "Form of the results; lines: one JSON document on each line."
 _SHAPES: Final = "text|table|json|lines"
 
 _OPTIONS: Final[Mapping[str, Any]] = {
@@ -138,7 +138,7 @@ _OPTIONS: Final[Mapping[str, Any]] = {
     "output_form": _option(str | None, "--as", help=_SHAPE, metavar=_SHAPES),
     "json": _option(bool, "--json", help="The same as --as json."),
     "quiet": _option(bool, "--quiet", help="No notices and no progress; errors only."),
-    "debug": _option(bool, "--debug", help="Print where an error came from."),
+    "debug": _option(bool, "--debug", help="Print the traceback of an error."),
 }
 """The options that commands share; `output_form` to `debug` belong to every command."""
 
@@ -156,13 +156,13 @@ SHARED_VALUES: Final = frozenset({"--dir", "-d", "--owner", "-o", "--as-of", "--
 def command(
     app: typer.Typer | None, name: str, options: tuple[str, ...] = (), **settings: Any
 ) -> Callable[[Function], Function]:
-    """Make a function a command: of a group, or (app None) one that `main.COMMANDS` names.
+    """Make a function a command of a group, or (app None) one that `main.COMMANDS` names.
 
-    options: which of the shared ones it takes beside those of output: `READS` and so on.
+    options: the shared options that it takes besides those of output: `READS` and so on.
     """
 
     def mark(function: Function) -> Function:
-        # Kept on the function: the parameters are made when it runs.
+        # Kept on the function: `prepared` makes the parameters when the command runs.
         function.__dict__["shared_options"] = options
         if app is not None:
             app.command(name, **settings)(function)
@@ -172,11 +172,11 @@ def command(
 
 
 def prepared(function: Callable[..., Any]) -> Callable[..., int]:
-    """Return what typer runs for a command: its own parameters and the shared options.
+    """Return a command as a function for typer, with its own parameters and the shared options.
 
-    Start-up stays cheap because this is done for the one command that runs.
+    Only the command that runs is prepared, because preparing all would slow every start.
     """
-    signature = inspect.signature(function, eval_str=True)  # the annotations are texts until here
+    signature = inspect.signature(function, eval_str=True)  # evaluates the annotations
     _, *own = signature.parameters.values()
     names = (*function.__dict__["shared_options"], *_ALWAYS)
     shared = [
@@ -191,13 +191,13 @@ def prepared(function: Callable[..., Any]) -> Callable[..., int]:
 
     def run(**given: Any) -> int:
         chosen = {name: given.pop(name) for name in names}
-        # First of all, so that the notices of the command obey --quiet and --json.
+        # First, so that the notices of the command obey --quiet and --json.
         use_form(chosen.pop("output_form"), json=chosen.pop("json"), quiet=chosen.pop("quiet"))
-        del chosen["debug"]  # read from the arguments, since an error may come before parsing
-        # Closed behind the printing: records are read from the store while they are printed.
+        del chosen["debug"]  # `_Failed` reads it, because an error may come before parsing
+        # Closed after printing: records are read from the store while they are printed.
         with ExitStack() as resources:
             call = Call(resources, **chosen)
-            # For this command only: a program may run several in one process.
+            # Contexts end with this command: a program may run several in one process.
             resources.enter_context(offline(call.offline))
             if call.wait is not None:
                 resources.enter_context(waiting(duration_s(call.wait)))
@@ -207,7 +207,9 @@ def prepared(function: Callable[..., Any]) -> Callable[..., int]:
     # Typer reads parameters from the signature.
     run.__dict__["__signature__"] = signature.replace(parameters=parameters)
     run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__doc__, run.__name__ = function.__doc__, function.__name__
+    # One line a paragraph: typer keeps line ends, and breaks lines where the terminal ends.
+    run.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
+    run.__name__ = function.__name__
     return run
 
 
@@ -234,18 +236,15 @@ class Call:
 
     @property
     def filled(self) -> Folder:
-        """The folder, which has a store, weaver stores or both.
-
-        Raises: UsageError: it has neither.
-        """
+        """The folder, if it has a store or weaver stores. Raises: UsageError: it has neither."""
         folder = self.folder
         return folder if (folder.path / "weaver").is_dir() else self.existing
 
     @property
     def existing(self) -> Folder:
-        """The folder, which has a store. Raises: UsageError: it has none."""
+        """The folder, if it has a store. Raises: UsageError: it has none."""
         folder = self.folder
-        # A reading command makes nothing: a misspelled `--dir` must not become a folder.
+        # A reading command makes no folder, so that a misspelled `--dir` is an error.
         if not folder.store_path.is_dir():
             raise UsageError(
                 f"{folder.path} is not a node's folder: it has no store; name another with --dir, "
@@ -255,32 +254,32 @@ class Call:
         return folder
 
     def enter(self, resource: AbstractContextManager[T]) -> T:
-        """Open something until the command has ended."""
+        """Enter a context that is left when the command ends."""
         return self.resources.enter_context(resource)
 
     def bar(self, label: str, total: int | None = None) -> ProgressBar:
-        """Show a progress bar until the command has ended; on a terminal only."""
+        """Show a progress bar until the command ends; on a terminal only."""
         return self.enter(progress_bars(transient=True)).add(label, total)
 
     # --- reading ----------------------------------------------------------------------------
 
     def store(self) -> CellStore:
-        """Return the folder's store, open for reading; damage of its history is a notice."""
+        """Return the folder's store, open for reading; print notices of damage in its history."""
         store = self.enter(open_reader(self.existing))
-        for damage in store.history.damage:  # the rest of the history is sound, so reading goes on
+        for damage in store.history.damage:  # the rest of the history can be read
             print_notice(f"{damage}; the history goes on without it")
         return store
 
     def named(self, store: CellStore, *refs: str) -> list[bytes]:
-        """Return the hashes of the roots that texts name; explain cells that are gone below them.
+        """Return the hashes of the roots that texts name; later explain missing cells below them.
 
-        Raises: UsageError: a text names none.
+        Raises: UsageError: a text names no root.
         """
         self.enter(explaining_gaps(store, *refs))
         return [root_named(store, reference(ref)) for ref in refs]
 
     def root(self) -> Value:
-        """Return the root that is read: the present one, or that of `--as-of`."""
+        """Return the root to read: the newest, or that of `--as-of`."""
         # "`--as-of REF` on every reading command"
         if self.as_of is None:
             return self.enter(reading(self.existing))
@@ -289,7 +288,7 @@ class Call:
         return store.load(hash)
 
     def cursor(self) -> RootLattice:
-        """Return a cursor on the root that is read."""
+        """Return a cursor on the root to read."""
         from datalattice.cursors import RootLattice
         from datalattice.lattice import root_lattice
 
@@ -300,33 +299,32 @@ class Call:
     # --- owners -----------------------------------------------------------------------------
 
     def owners(self, section: Keyword) -> list[bytes]:
-        """Return the owners that have a part of a section in the root that is read, in order."""
+        """Return the owners with data in a section of the root to read, in order."""
         return section_owners(self.cursor().get(), section)
 
     def own(self) -> bytes | None:
-        """Return the public key that the folder writes under, None without one."""
+        """Return the public key of the folder's default owner; None: the folder has no key."""
         path = self.folder.key_path
         return read_key(path).public_key if path.exists() else None
 
     def owner_named(self, text: str, known: Iterable[Value] = ()) -> bytes:
         """Return the public key that a text means: hex, a prefix, a local name, a DID or `own`.
 
-        Raises: UsageError: none, or a prefix of several.
+        Raises: UsageError: it means no owner, or is a prefix of several.
         """
         found = resolve_owner(text, own=self.own(), names=self._local_names(), owners=known)
-        if not isinstance(found, bytes):  # data is filed under keys
+        if not isinstance(found, bytes):  # sections have entries by public key
             raise UsageError(f"{text} is a DID without a public key; name an owner by its key")
         return found
 
     def holder(self, holders: list[bytes], what: str, listing: str) -> bytes:
         """Return the owner whose data is read: the named one, else our own, else the only one.
 
-        holders: owners that have `what`. listing: the command that shows which there are.
+        holders: owners that have `what`. listing: the command that lists `what`.
         Raises: NoSuchPath: the named owner has none, or no owner has. UsageError: several have.
         """
         if self.owner is not None:
             wanted = self.owner_named(self.owner, holders)
-            # The named owner alone counts, even where only another one has it.
             if wanted not in holders:
                 raise NoSuchPath(f"owner {wanted.hex()} has no {what} here")
             return wanted
@@ -339,14 +337,13 @@ class Call:
             raise NoSuchPath(f"there is no {what} here; `{listing}` lists them")
         if len(holders) > 1:
             names = ", ".join(map(self.short_owner, holders))
-            raise UsageError(f"{len(holders)} owners have a {what} ({names}); use --owner")
+            raise UsageError(f"{len(holders)} owners have a {what} ({names}); choose with --owner")
         # "and say so on standard error: a person sees it, a program must not guess"
         print_notice(f"this is the {what} of {self.short_owner(holders[0])}")
         return holders[0]
 
     def chosen_owners(self, owners: list[bytes]) -> list[bytes]:
         """Return the owners that a list shows: all, or the one of `--owner`."""
-        # "all" is also how a reader says it does not mind.
         # "`all` where several can be read": lists show all owners unless one is named.
         if self.owner in (None, "all"):
             return owners
@@ -355,11 +352,10 @@ class Call:
         return [one for one in owners if one == wanted]
 
     def short_owner(self, owner: bytes | str) -> str:
-        """Return an owner (key, or its hex) for people: the local name, else a few digits."""
+        """Return an owner (key, or its hex) for people: the local name, else `SHORT_KEY` digits."""
         if isinstance(owner, str):
             owner = bytes.fromhex(owner)
         named = (name for name, key in self._local_names().items() if key == owner)
-        # A local name first: digits mean little to people.
         return next(named, owner.hex()[:SHORT_KEY])
 
     def _local_names(self) -> dict[str, bytes]:
@@ -372,29 +368,28 @@ class Call:
     def writable(self) -> Folder:
         """Return the folder for a write; a key is made if it has none and no node runs in it."""
         folder = self.folder
-        # "(makes folder and key)": the first write needs no `key new`. A node that runs without a
-        # key cannot take one up: the error of the write says that it has to start again.
-        # "first write needs no `key new`"
+        # "(makes folder and key)": "first write needs no `key new`". A node that runs without a
+        # key would not read a new one: the error of the write says that it must be restarted.
         if not folder.key_path.exists() and running(folder.path) is None:
             key_pair = KeyPair.generate()
-            with contextlib.suppress(AlreadyExists):  # another first write was faster
+            with contextlib.suppress(AlreadyExists):  # another first write made one meanwhile
                 write_key(folder.identity_path, key_pair)
                 print_notice(f"made the key {key_pair.public_key.hex()} in {folder.path}")
         return folder
 
     def edit(self, change: Change[T]) -> T:
-        """Make one change of our own data; return what it returned, when it is on disk."""
+        """Make one change of our own data; return what it returned, once it is on disk."""
         return edit(self.writable(), change)
 
     def node_handle(self) -> Node:
-        """Return the folder's node as a program opens it, until the command has ended."""
+        """Open the folder as a program does, until the command ends; return the node."""
         from datalattice.client import open as open_node
 
         wait_s = 10.0 if self.wait is None else duration_s(self.wait)
         return self.enter(open_node(self.writable().path, wait=wait_s))
 
     def editing(self) -> AbstractContextManager[Editor]:
-        """Give an editor of our own data."""
+        """Return a context with an editor of our own data."""
         return editing(self.writable())
 
     # --- the running node -------------------------------------------------------------------
@@ -403,7 +398,7 @@ class Call:
         """Return a client of the node that runs in the folder.
 
         Raises: PeerUnavailable: none does; the text ends with `remedy`.
-        """  # each command asks anew: a node may have started meanwhile
+        """
         client = connect(self.folder.path)
         if client is None:
             raise PeerUnavailable(f"no node runs in {self.folder.path}; {remedy}")
@@ -416,9 +411,9 @@ class Call:
         *,
         fenced: bool = False,
     ) -> M:
-        """Have the running node do an action, or do it on the store when none runs.
+        """Perform an action in the running node; without one call `alone` with the replica.
 
-        fenced: it writes for owners, so peers are asked first.
+        fenced: whether it writes for owners, so that peers are asked first.
         """
         from datalattice.client import replica_of
 
@@ -433,30 +428,28 @@ class Call:
     def finish(
         self, task: StartTask, alone: Callable[[Progress], Message], title: str
     ) -> dict[str, Any]:
-        """Have the running node run a task, or run it here; return its result as JSON has it.
+        """Run a task in the running node, or without one here; return its result as JSON values.
 
-        alone: runs it in this process and reports how many parts are done, and of how many.
-        title: what the progress bar says.
-        Raises: what the task raises.
+        alone: runs it in this process, and reports its progress. title: of the progress bar.
+        Raises: as the task.
         """
-        # A task of the node reports its progress here, as one of this process does.
         bar = self.bar(title)
         client = connect(self.folder.path)
         if client is None:
-            return whole_document(alone(bar.to))  # nothing runs: this process is the writer
+            return whole_document(alone(bar.to))  # no node runs: this process is the writer
         with client:
             return whole_document(finish(client, task, bar.to))
 
 
 @contextlib.contextmanager
 def explaining_gaps(store: CellStore, *names: str) -> Any:
-    """Explain cells that are missing below a former root."""
+    """Within the context, turn MissingData below a former root into Corruption with a remedy."""
     try:
         yield
-    except MissingData as error:  # the cell's hash would tell a user nothing
+    except MissingData as error:
         raise Corruption(
-            f"{store.path}: not all of {' or '.join(names)} is here ({error}); it may have been "
-            "collected, or be damaged: `lattice disk check` says which"
+            f"{store.path}: {' or '.join(names)} is incomplete ({error}); it was collected or is "
+            "damaged: `lattice disk check` says which"
         ) from error
 
 

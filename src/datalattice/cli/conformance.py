@@ -1,4 +1,4 @@
-"""Command `lattice conformance`: run golden vector files against this installation."""
+"""Command `lattice conformance`: runs golden vector files against this installation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from datalattice.cli.render import EXIT_FAILED, CommandResult, is_json, print_li
 if TYPE_CHECKING:
     from datalattice.conformance import Failure, FileReport
 
-FAILURES_SHOWN_MAX: Final = 20  # enough to see a pattern; a broken port fails thousands
-"""Failing vectors of one file that are listed; `--json` lists all."""
+FAILURES_SHOWN_MAX: Final = 20  # a broken port fails thousands
+"""Most failing vectors of one file that are listed; `--json` lists all."""
 
 
 PathsArgument = Annotated[
@@ -25,11 +25,11 @@ PathsArgument = Annotated[
 
 @command(None, "conformance")
 def conformance(call: Call, paths: PathsArgument) -> CommandResult:
-    """Run golden vector files: a check of this installation, or of a port of the format.
+    """Run golden vector files, to check this installation or a port of the format.
 
     Prints a line for each file, then the totals; failing vectors are listed on standard error.
-    Exit code 1 when anything failed. A vector of unknown kind, an unreadable file and a file
-    or folder without vectors are failures.
+    Exit code 1 if anything failed. A vector of unknown kind, an unreadable file, and a file or
+    folder without vectors are failures.
     """
     from datalattice.conformance import list_files, run_file
 
@@ -39,7 +39,7 @@ def conformance(call: Call, paths: PathsArgument) -> CommandResult:
     for file in files:
         report = run_file(file)
         reports.append(report)
-        if not is_json():  # with JSON one document at the end, nothing in between
+        if not is_json():  # JSON is one document at the end
             _print_report(report)
         bar.advance()
     totals = {
@@ -60,7 +60,7 @@ def _print_report(report: FileReport) -> None:
     print_lines([line])
     if report.failed > 1:
         shown = report.failures[:FAILURES_SHOWN_MAX]
-        sys.stdout.flush()  # the line of the report stands above its failures
+        sys.stdout.flush()  # the file's line comes before its failures
         for failure in shown:
             sys.stderr.write(f"  {_one_line(failure)}\n")
         if report.failed > len(shown):
@@ -68,7 +68,7 @@ def _print_report(report: FileReport) -> None:
 
 
 def _one_line(failure: Failure) -> str:
-    reason = " ".join(failure.reason.split())  # a reason may hold line ends of a value
+    reason = " ".join(failure.reason.split())  # a reason may quote a value with line ends
     return f"{failure.id}: {reason}" if failure.id else reason
 
 

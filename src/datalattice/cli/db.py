@@ -29,29 +29,29 @@ app = typer.Typer(
 )
 
 NUMBERS: Final = {"ignore_unknown_options": True}
-"""For commands with numbers below 0, which look like options."""
+"""For commands with negative numbers, which look like options."""
 
-WATCH_S: Final = 0.25  # a person sees no delay, an idle watch costs four looks a second
-"""How often `watch` looks whether the store has a new root."""
+WATCH_S: Final = 0.25  # a person sees no delay, and an idle watch costs little
+"""Pause between two looks of `watch` for a new root."""
 
 _LISTING: Final = "lattice db list"
 
 DbArgument = Annotated[str, typer.Argument(metavar="DB", help="The database's name.")]
 KeyArgument = Annotated[str, typer.Argument(help="The key.")]
 MembersArgument = Annotated[list[str], typer.Argument(help="The members.")]
-LeftOption = Annotated[bool, typer.Option("--left", help="At the front of the list.")]
+LeftOption = Annotated[bool, typer.Option("--left", help="Use the front of the list.")]
 PrefixArgument = Annotated[str, typer.Argument(help="Only keys that begin with this.")]
 
 
 def databases_of(root: Value) -> list[tuple[bytes, str]]:
-    """Return (owner, name) of the databases in a root value; owners are public keys here.
+    """Return (public key of the owner, name) of the databases in a root value.
 
-    A foreign owner may have filed values under names that no database has; these are left out.
+    A foreign owner may have stored values under invalid names, which are left out.
     """
     section = root.get(KV_SECTION) if isinstance(root, Index) else None
     found: list[tuple[bytes, str]] = []
     for owner, cell in section.entries() if isinstance(section, Map) else ():
-        stores = cell.value if isinstance(cell, Signed) else None  # unsigned there: no owner's data
+        stores = cell.value if isinstance(cell, Signed) else None  # owners' data is always signed
         if isinstance(owner, bytes) and isinstance(stores, Map):
             found += [(owner, name) for name in stores if isinstance(name, str) and name]
     return sorted(found)
@@ -67,12 +67,12 @@ def _read(call: Call, name: str, cursor: RootLattice | None = None) -> Database:
 
 def _edit(call: Call, name: str, change: Callable[[Database], T]) -> T:
     """Make one change of a database of our own."""
-    # A write goes to the folder's own owner: only an owner signs for itself.
+    # Only the folder's own owner, whose key is here to sign.
     return call.edit(lambda cursor, keys: change(Database.at(cursor, keys.public_key, name)))
 
 
 def _said(key: str, name: str, result: object) -> CommandResult:
-    """Return what a write returned."""
+    """Return the result of a write for printing."""
     text = str(result).lower() if isinstance(result, bool) else str(result)
     return CommandResult({"key": key, name: result}, [text])
 
@@ -82,13 +82,13 @@ def _said(key: str, name: str, result: object) -> CommandResult:
 
 @command(app, "list", READS)
 def list_(call: Call) -> CommandResult:
-    """List databases: those of all owners that are here, or one owner's."""
+    """List the databases of all owners here, or of one."""
     cursor = call.cursor()
     held = databases_of(cursor.get())
     owners = call.chosen_owners(sorted({owner for owner, _ in held}))
     rows = [
         {"owner": owner.hex(), "database": name, "keys": len(Database.at(cursor, owner, name))}
-        for owner, name in held  # an owner that was not chosen
+        for owner, name in held
         if owner in owners
     ]
     return listed(rows, ("owner", "database", "keys"), owner=call.short_owner)
@@ -106,7 +106,7 @@ def keys(
     rows: list[dict[str, Any]] = [
         {"key": key, "type": entry.type_name, "ttl_ms": _left(database.ttl(key))}
         for key, entry in database.scan(prefix)
-    ]  # a snapshot: the store may change while it is listed
+    ]
     if not long:
         return CommandResult(rows, [row["key"] for row in rows])
     shown = [(row["key"], row["type"], _ttl_text(row["ttl_ms"])) for row in rows]
@@ -132,7 +132,7 @@ def _ttl_text(ttl_ms: int | None) -> str:
 def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
     """Print the value of a key, or its fields, members, members with scores, elements or total.
 
-    Exit code 1 when there is no such key.
+    Exit code 1 if there is no such key.
     """
     database = _read(call, db)
     kind = _live_type(database, db, key)
@@ -144,7 +144,7 @@ def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
 def _live_type(database: Database, name: str, key: str) -> str:
     """Return the type of a key. Raises: NoSuchPath: there is no such key."""
     kind = database.type(key)
-    # "Or absent: a key, a record, a path" (docs/cli.md "Exit codes").
+    # Exit code 1: "or absent: a key, a record, a path" (docs/cli.md "Exit codes").
     if kind is None:
         raise NoSuchPath(f"database {name} has no key {key!r}; `lattice db keys {name}` lists them")
     return kind
@@ -155,7 +155,6 @@ def _held(database: Database, key: str, kind: str) -> tuple[object, list[str | L
     if kind == "hash":
         pairs = [(value_text(name), value) for name, value in database.hgetall(key).entries()]
         document: object = {name: value_json(value) for name, value in pairs}
-        # Field order is that of the bytes.
         rows = [(name, value_text(value)) for name, value in pairs]
         return document, [Listing(("field", "value"), rows)]
     if kind == "zset":
@@ -178,7 +177,6 @@ def _held(database: Database, key: str, kind: str) -> tuple[object, list[str | L
 
 def _score_json(score: float) -> object:
     """Return a score for JSON, which has no infinite numbers."""
-    # JSON has no infinite numbers.
     return score if math.isfinite(score) else ("Infinity" if score > 0 else "-Infinity")
 
 
@@ -191,7 +189,7 @@ def type_(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
 
 @command(app, "ttl", READS)
 def ttl(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
-    """Print how long until a key expires, or never. Exit code 1 when there is no such key."""
+    """Print the time until a key expires, or never. Exit code 1 if there is no such key."""
     database = _read(call, db)
     _live_type(database, db, key)
     left = _left(database.ttl(key))
@@ -205,9 +203,8 @@ def hget(
     key: KeyArgument,
     field: Annotated[str, typer.Argument(help="The field.")],
 ) -> CommandResult:
-    """Print one field of a hash. Exit code 1 when there is no such field."""
+    """Print one field of a hash. Exit code 1 if there is no such field."""
     value = _read(call, db).hget(key, field)
-    # An absent field is exit code 1, as an absent key is.
     if value is None:
         raise NoSuchPath(f"key {key!r} has no field {field!r}")
     document = {"key": key, "field": field, "value": value_json(value)}
@@ -220,22 +217,22 @@ def watch(
     db: DbArgument,
     prefix: PrefixArgument = "",
     count: Annotated[
-        int | None, typer.Option("--count", help="End after so many changes.", show_default=False)
+        int | None, typer.Option("--count", help="End after this many changes.", show_default=False)
     ] = None,
     span: Annotated[
-        str | None, typer.Option("--for", help="End after so long: 90s, 2h.", show_default=False)
+        str | None, typer.Option("--for", help="End after this time: 90s, 2h.", show_default=False)
     ] = None,
 ) -> Records:
-    """Wait for changes, by any writer, and print them as they come, until Ctrl-C."""
+    """Print changes by any writer as they happen, until Ctrl-C."""
     if count is not None and count < 1:  # 0 would wait for ever
-        raise UsageError("--count is 1 or more")
+        raise UsageError(f"--count is 1 or more, got {count}")
     seconds = None if span is None else duration_s(span)
-    # The store, not the node: watching works beside any writer.
+    # Reads the store, so that it works with or without a node.
     store = call.enter(open_reader(call.existing))
     cursor = RootLattice(root_lattice(), store.root())
     changes = call.enter(_read(call, db, cursor).watch(prefix))
 
-    def told() -> Iterator[KeyChange]:
+    def seen_changes() -> Iterator[KeyChange]:
         give_up_s = None if seconds is None else time.monotonic() + seconds
         seen = 0
         while True:
@@ -244,14 +241,14 @@ def watch(
             for change in changes.poll():
                 yield change
                 seen += 1
-                if seen == count:  # asked for no more than wanted: the next change may never come
+                if seen == count:  # checked before the next poll, which may wait for ever
                     return
             left_s = WATCH_S if give_up_s is None else give_up_s - time.monotonic()
             if left_s <= 0:
                 return
-            time.sleep(min(left_s, WATCH_S))  # never beyond the end of the time
+            time.sleep(min(left_s, WATCH_S))
 
-    return Records(told(), _change_document, _change_text, is_live=True)
+    return Records(seen_changes(), _change_document, _change_text, is_live=True)
 
 
 def _change_document(change: KeyChange) -> dict[str, object]:
@@ -276,12 +273,12 @@ def set_(
     value: Annotated[str, typer.Argument(help="The value.")],
     ttl: Annotated[
         str | None,
-        typer.Option("--ttl", help="How long until the key expires: 90s, 2h.", show_default=False),
+        typer.Option("--ttl", help="Time until the key expires: 90s, 2h.", show_default=False),
     ] = None,
     form: InOption = "text",
 ) -> CommandResult:
-    """Set a value; it replaces anything under the key. The first write makes the database."""
-    cell = parse_value(value, form)  # before the store is opened: a wrong value changes nothing
+    """Set the value of a key, replacing any value. The first write makes the database."""
+    cell = parse_value(value, form)  # first: a malformed value must not make a folder and a key
     ttl_s = None if ttl is None else _ttl_s(ttl)
     _edit(call, db, lambda database: database.set(key, cell, ttl_s))
     return CommandResult({"key": key, "value": value_json(cell)}, [])
@@ -293,10 +290,10 @@ def del_(
     db: DbArgument,
     names: Annotated[list[str], typer.Argument(metavar="KEYS", help="The keys.")],
 ) -> CommandResult:
-    """Delete keys; print how many there were."""
+    """Delete keys; print how many existed."""
 
     def change(database: Database) -> int:
-        with database.batch() as batch:  # one commit: all keys or none
+        with database.batch() as batch:  # all keys or none
             return sum([batch.delete(key) for key in names])
 
     gone = _edit(call, db, change)
@@ -308,16 +305,16 @@ def expire(
     call: Call,
     db: DbArgument,
     key: KeyArgument,
-    span: Annotated[str, typer.Argument(metavar="IN", help="How long until then: 90s, 2h, 1d.")],
+    span: Annotated[str, typer.Argument(metavar="IN", help="Time until then: 90s, 2h, 1d.")],
 ) -> CommandResult:
-    """Let a key expire; print whether there is one."""
+    """Let a key expire; print whether the key exists."""
     ttl_s = _ttl_s(span)
     return _said(key, "done", _edit(call, db, lambda database: database.expire(key, ttl_s)))
 
 
 @command(app, "persist", WRITES)
 def persist(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
-    """Take the expiry from a key; print whether there was one."""
+    """Remove the expiry of a key; print whether it had one."""
     return _said(key, "done", _edit(call, db, lambda database: database.persist(key)))
 
 
@@ -330,8 +327,8 @@ def hset(
     form: InOption = "text",
 ) -> CommandResult:
     """Set fields of a hash; print how many are new."""
-    if len(pairs) % 2:  # an odd number would shift fields and values
-        raise UsageError("hset takes a value after each field")
+    if len(pairs) % 2:
+        raise UsageError(f"hset takes a value after each field; {pairs[-1]!r} has none")
     fields = {
         name: parse_value(value, form) for name, value in zip(pairs[::2], pairs[1::2], strict=True)
     }
@@ -345,12 +342,12 @@ def hdel(
     key: KeyArgument,
     fields: Annotated[list[str], typer.Argument(help="The fields.")],
 ) -> CommandResult:
-    """Remove fields of a hash; print how many there were."""
+    """Remove fields of a hash; print how many existed."""
     return _said(key, "removed", _edit(call, db, lambda database: database.hdel(key, *fields)))
 
 
-def _member_command(name: str, told: str, change: Callable[..., int], help: str) -> None:
-    """Make a command that changes the members of a key; `told` is what it counts, in its output."""
+def _member_command(name: str, counted: str, change: Callable[..., int], help: str) -> None:
+    """Make a command that changes the members of a key. counted: names its result in JSON."""
 
     def run(
         call: Call,
@@ -360,18 +357,18 @@ def _member_command(name: str, told: str, change: Callable[..., int], help: str)
         form: InOption = "text",
     ) -> CommandResult:
         cells = [parse_value(one, form) for one in members]
-        return _said(key, told, _edit(call, db, lambda database: change(database, key, *cells)))
+        return _said(key, counted, _edit(call, db, lambda database: change(database, key, *cells)))
 
-    run.__doc__ = help  # the help of the command
+    run.__doc__ = help
     command(app, name, WRITES)(run)
 
 
 _member_command("sadd", "new", Database.sadd, "Add members to a set; print how many are new.")
 _member_command(
-    "srem", "removed", Database.srem, "Remove members from a set; print how many there were."
+    "srem", "removed", Database.srem, "Remove members from a set; print how many existed."
 )
 _member_command(
-    "zrem", "removed", Database.zrem, "Remove members from a sorted set; print how many there were."
+    "zrem", "removed", Database.zrem, "Remove members from a sorted set; print how many existed."
 )
 
 
@@ -384,7 +381,7 @@ def zadd(
     member: Annotated[str, typer.Argument(help="The member.")],
     form: InOption = "text",
 ) -> CommandResult:
-    """Add a member to a sorted set, or give it another score; print 1 when it is new."""
+    """Add a member to a sorted set, or change its score; print 1 if it is new, else 0."""
     cell = parse_value(member, form)
     return _said(key, "new", _edit(call, db, lambda database: database.zadd(key, score, cell)))
 
@@ -398,7 +395,7 @@ def push(
     left: LeftOption = False,
     form: InOption = "text",
 ) -> CommandResult:
-    """Append values to a list; print its length. With --left they are put before it, one by one."""
+    """Append values to a list; print its length. --left prepends them, one by one."""
     cells = [parse_value(one, form) for one in values]
 
     def change(database: Database) -> int:
@@ -409,11 +406,10 @@ def push(
 
 @command(app, "pop", WRITES)
 def pop(call: Call, db: DbArgument, key: KeyArgument, left: LeftOption = False) -> CommandResult:
-    """Take the last element from a list and print it; exit code 1 when the list has none."""
+    """Remove the last element of a list and print it. Exit code 1 if the list is empty."""
 
     def change(database: Database) -> CommandResult:
-        # "pop": read and removed by one writer.
-        # Looked at and taken in one edit: no other writer takes the same element.
+        # Read and removed in one edit, so that no other writer takes the same element.
         if database.llen(key) == 0:
             raise NoSuchPath(f"the list {key!r} has no elements")
         value = database.lpop(key) if left else database.rpop(key)
@@ -427,9 +423,9 @@ def incr(
     call: Call,
     db: DbArgument,
     key: KeyArgument,
-    amount: Annotated[int, typer.Argument(help="How much; below 0 counts down.")] = 1,
+    amount: Annotated[int, typer.Argument(help="The amount; negative numbers subtract.")] = 1,
 ) -> CommandResult:
-    """Count; print the total of all replicas."""
+    """Add to a counter; print the total of all replicas."""
     return _said(key, "total", _edit(call, db, lambda database: database.incr(key, amount)))
 
 
@@ -438,11 +434,10 @@ def gc(
     call: Call,
     db: DbArgument,
     min_age: Annotated[
-        str, typer.Option("--min-age", help="Remove only what is at least this old: 90s, 2h, 1d.")
-        # Spelled in hours: the default must parse like any other.
+        str, typer.Option("--min-age", help="Remove only entries at least this old: 90s, 2h, 1d.")
     ] = f"{GC_AGE // timedelta(hours=1)}h",
 ) -> CommandResult:
-    """Forget tombstones and expired keys; print how many. Only when all replicas have synced."""
+    """Forget tombstones and expired keys; print how many. First let all replicas sync."""
     age_s = duration_s(min_age)
     gone = _edit(call, db, lambda database: database.gc(age_s))
     return CommandResult({"database": db, "forgotten": gone}, [str(gone)])

@@ -1,4 +1,4 @@
-"""Commands `lattice etch ...`: the reference's store files, read, checked, written and copied."""
+"""Commands `lattice etch ...`: read, check, write and copy store files of the reference."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ app = typer.Typer(help="Read, check, write and copy Etch files, the reference's 
 
 HASH_DIGITS: Final = 64
 
-FAULTS_SHOWN: Final = 20  # one broken index block makes thousands
-"""Faults that are printed; --json has up to 1,000."""
+FAULTS_SHOWN: Final = 20  # one damaged index block has thousands
+"""Most faults that are printed by default; --json has up to 1,000."""
 
 FileArgument = Annotated[Path, typer.Argument(help="The Etch file.")]
 EtchOutputOption = Annotated[
@@ -54,24 +54,24 @@ EtchOutputOption = Annotated[
 ]
 CellsOption = Annotated[
     Path | None,
-    typer.Option("--cells", help="A file of the cells of one value, in place of the folder."),
+    typer.Option("--cells", help="A file with the cells of one value, instead of the folder."),
 ]
 
 
 @contextmanager
 def _redirected(path: Path | None) -> Iterator[None]:
-    """Send the output to a file."""
+    """Send standard output to a file in a `with` block, if a path is given."""
     if path is None:
         yield
         return
-    # Surrogateescape: names and values of any bytes.
+    # Values may have bytes that are not UTF-8, kept as surrogates.
     with path.open("w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         before: TextIO = sys.stdout
         sys.stdout = file
         try:
             yield
         finally:
-            sys.stdout = before  # also after an error
+            sys.stdout = before
 
 
 def _hash(text: str) -> bytes:
@@ -79,14 +79,14 @@ def _hash(text: str) -> bytes:
         hash = bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
         hash = b""
-    if len(hash) * 2 != HASH_DIGITS:  # another length would be another hash
+    if len(hash) * 2 != HASH_DIGITS:
         raise UsageError(f"a hash is {HASH_DIGITS} hex digits, got {text!r}")
     return hash
 
 
 def _open(path: Path) -> EtchStore:
     _need_file(path)
-    # Read only: a file of the reference may be in use there.
+    # Read only, because the reference may have the file open.
     return EtchStore.open(path, read_only=True)
 
 
@@ -108,8 +108,7 @@ def _info(store: EtchStore) -> dict[str, Any]:
     root_hash = store.root_hash()
     if root_hash is None:
         return {**document, "root": "never set"}
-    if not store.has(root_hash):
-        # A reference that was damaged, or written in part.
+    if not store.has(root_hash):  # the file was damaged, or written in part
         return {**document, "root": "root data missing"}
     root = store.root()
     record = store.file.get(root_hash)
@@ -123,7 +122,7 @@ def _info(store: EtchStore) -> dict[str, Any]:
 def dump(
     call: Call,
     file: FileArgument,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Records at most.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most records.")] = None,
     output: EtchOutputOption = None,
 ) -> Records:
     """Print every record in the order of the index, as CSV: hash, kind, memory size, encoding."""
@@ -135,7 +134,6 @@ def dump(
 def _csv_line(row: dict[str, Any]) -> str:
     line = io.StringIO()
     fields = (row["hash"], row["kind"], row["memory_size"], row["encoding"])
-    # Commas and quotes in an encoding's printed form.
     csv.writer(line, lineterminator="").writerow(fields)
     return line.getvalue()
 
@@ -161,18 +159,17 @@ def read(
     file: FileArgument,
     hash: Annotated[list[str], typer.Argument(help="Hashes of values, 64 hex digits each.")],
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Characters of each value at most.")
+        int | None, typer.Option("--limit", min=1, help="Most characters of each value.")
     ] = None,
     output: EtchOutputOption = None,
 ) -> Records:
-    """Print values in their printed form, one a line; an empty line for one that is not here."""
+    """Print values in their printed form, one on each line; an empty line for a missing one."""
     wanted = [_hash(text) for text in hash]
     store = call.enter(_open(file))
     call.enter(_redirected(output))
     documents = (
         {
             "hash": one.hex(),
-            # Cut behind the printing: the value may be huge.
             "value": to_text(store.load(one))[:limit] if store.has(one) else None,
         }
         for one in wanted
@@ -186,16 +183,16 @@ def write(
     file: FileArgument,
     text: Annotated[
         str | None,
-        typer.Option("--text", "--cvx", help="The value in its printed form; else read JSON."),
+        typer.Option("--text", "--cvx", help="The value in its printed form."),
     ] = None,
     source: Annotated[
         Path | None, typer.Option("--from", help="A file of JSON (marks as in `lattice put`).")
     ] = None,
     root: Annotated[bool, typer.Option("--root", help="Make it the root.")] = False,
 ) -> CommandResult:
-    """Store a value and all below it, and print its hash. The file is made when needed."""
-    if (text is None) == (source is None):  # two values would leave open which one counts
-        raise UsageError("give the value with --text, or a file of JSON with --from")
+    """Store a value with all its cells, and print its hash. A missing file is made."""
+    if (text is None) == (source is None):
+        raise UsageError("give either the value with --text, or a file of JSON with --from")
     with EtchStore.open(file) as store:
         if text is not None:
             try:
@@ -205,7 +202,7 @@ def write(
         else:
             assert source is not None
             with source.open("rb") as stream:
-                # Staged: a document may be larger than memory.
+                # Staged while it is read, because a document may be larger than memory.
                 value = read_json(stream, stage=store.put)
         hash = store.commit(value).root_hash if root else store.persist(value)
     return CommandResult({"hash": hash.hex()}, [hash.hex()])
@@ -216,11 +213,11 @@ def validate(
     call: Call,
     file: FileArgument,
     limit: Annotated[
-        int, typer.Option("--max", "-m", min=1, help="Faults printed at most.")
+        int, typer.Option("--max", "-m", min=1, help="Most faults that are printed.")
     ] = FAULTS_SHOWN,
     output: EtchOutputOption = None,
 ) -> CommandResult:
-    """Check every byte of the data; exit code 1 when something is wrong."""
+    """Check every byte of the data. Exit code 1 if anything is damaged."""
     report = check_etch(file, progress=call.bar(f"check {file}").to)
     document: dict[str, Any] = {
         "clean": report.is_clean,
@@ -239,7 +236,7 @@ def validate(
         "statuses": dict(report.statuses),
     }
     lines = [str(fault) for fault in report.faults[:limit]]
-    if report.fault_count > limit:  # all of them only as JSON
+    if report.fault_count > limit:
         lines.append(f"... and {report.fault_count - limit} more faults")
     shown = {name: document[name] for name in list(document)[2:-1]}
     lines += pair_lines({**shown, **{f"cells {k}": v for k, v in report.statuses.items()}})
@@ -250,9 +247,9 @@ def validate(
 
 @command(app, "clear")
 def clear(call: Call, file: FileArgument) -> CommandResult:
-    """Set the root to nil. Nothing is given back until `lattice etch gc`."""
-    _need_file(file)
-    with EtchStore.open(file) as store:  # a missing file would be made by opening
+    """Set the root to nil. `lattice etch gc` frees the space afterwards."""
+    _need_file(file)  # opening would make a missing file
+    with EtchStore.open(file) as store:
         store.commit(None)
     return CommandResult({"root": None}, ["the root is nil"])
 
@@ -267,10 +264,10 @@ def gc(
     call: Call,
     file: FileArgument,
     pin: Annotated[
-        list[str] | None, typer.Option("--pin", help="A cell to keep beside the root, by hash.")
+        list[str] | None, typer.Option("--pin", help="A cell to keep besides the root, by hash.")
     ] = None,
 ) -> CommandResult:
-    """Copy the cells that the root and the pins reach to a new file, which replaces the old one."""
+    """Replace the file by a new one with only the cells that the root and the pins reach."""
     pins = [_hash(text) for text in pin or []]
     before, after = collect_etch(file, pins, progress=call.bar(f"collect {file}").to)
     document = {"before": before, "after": after, "freed": before - after}
@@ -289,17 +286,17 @@ def import_(
         typer.Option("--pin", help="Keep the root under this name; do not merge it."),
     ] = None,
 ) -> CommandResult:
-    """Take the root of an Etch file, and all below it, into the node's folder.
+    """Import the root of an Etch file, with all its cells, into the node's folder.
 
-    It is merged into the root like the state of a peer. Exit code 1 when parts are left out:
-    as `lattice disk import --merge`. No node may run.
+    It is merged into the root like a value from a peer, as `lattice disk import --merge`. Exit
+    code 1 if parts are left out. Stop the node first.
     """
     with _open(file) as etch:
         hash = etch.root_hash()
         if hash is None:
             raise UsageError(f"{file}: no root was ever set")
         if cells is not None:
-            # For another program, without touching the folder.
+            # For another program; the folder is not used.
             cells.write_bytes(encode_message(etch.root()))
             return CommandResult({"hash": hash.hex(), "cells": str(cells)})
         return imported(_into_folder(etch, pin, call.folder, call.bar(f"import {file}").to))
@@ -311,15 +308,15 @@ def _into_folder(etch: EtchStore, pin: str | None, folder: Folder, progress: Any
     # Only an Index of sections can be merged with the root of a node.
     if pin is None and not isinstance(etch.root(), Index):
         raise UsageError(
-            f"the root of {etch.path} is a {kind_of(etch.root())}, and that of a node is an index "
-            "of sections; keep it under a name with --pin NAME"
+            f"the root of {etch.path} is a {kind_of(etch.root())}; only an index of sections can "
+            "be merged; pin it with --pin NAME"
         )
     with CellStore.open(folder.store_path) as store:
         made = import_into(
             store,
             etch,
             pin=pin or "",
-            merge=pin is None,  # "--pin keeps it; do not merge it"
+            merge=pin is None,
             taking=taking(folder, store),
             progress=progress,
         )
@@ -338,18 +335,18 @@ def export(
     file: FileArgument,
     cells: CellsOption = None,
     ref: Annotated[
-        str, typer.Option("--ref", help="Which root: HEAD, HEAD~2, a pin, a hash, or a time.")
+        str, typer.Option("--ref", help="The root: HEAD, HEAD~2, a pin, a hash, or a time.")
     ] = "HEAD",
     with_local: WithLocalOption = False,
 ) -> CommandResult:
-    """Write the root of the node's folder, and all below it, to a new Etch file."""
-    if file.exists():  # an export never writes over a store
-        raise UsageError(f"{file} is there already; name a new file")
+    """Write the root of the node's folder, with all its cells, to a new Etch file."""
+    if file.exists():  # an existing store is never overwritten
+        raise UsageError(f"{file} exists already; name a new file")
     if cells is not None:
         value = decode_message(cells.read_bytes(), limit=sys.maxsize)
         with EtchStore.open(file) as etch:
             return CommandResult({"hash": etch.commit(value).root_hash.hex()})
-    store = call.store()  # the folder's store is read only here
+    store = call.store()
     (top,) = call.named(store, ref)
     hash, made = leaving(store, top, with_local=with_local)
     bar = call.bar(f"export {file}")
@@ -358,7 +355,7 @@ def export(
     def fetch(hash: bytes) -> bytes:
         nonlocal done
         found = made.get(hash) or store.get_encoding(hash)
-        if found is None:  # a cell below the root is gone
+        if found is None:
             raise MissingData([hash])
         done += 1
         if done % 1_000 == 0:
@@ -368,9 +365,9 @@ def export(
     try:
         with EtchStore.open(file) as etch:
             new = etch.set_root(hash, fetch)
-    # Half a file would pass for the export.
+    # A partial file would look like a complete export.
     except DataLatticeError:
         file.unlink(missing_ok=True)
-        print_notice(f"{file} was not written")  # said before the error, which names the cause
+        print_notice(f"{file} was not written")
         raise
     return CommandResult({"hash": hash.hex(), "new_cells": new, "bytes": file.stat().st_size})

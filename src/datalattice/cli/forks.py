@@ -1,4 +1,4 @@
-"""Commands `lattice forks ...`: the kept branches of forked values: list, resolve, prove."""
+"""Commands `lattice forks ...`: list, resolve and prove the kept branches of forked values."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ from datalattice.store import time_text
 from datalattice.sync import CHAIN, FORK, INVALID, check_proof, owner_text
 
 app = typer.Typer(
-    help="Two devices signed different values with one owner's key: the branch that was not chosen."
+    help="Forks: two devices signed different values with one owner's key. Lists the branches that "
+    "were not chosen."
 )
 
 ID_SHOWN: Final = 8
 _OWNER_SHOWN: Final = 12
 
-_VERDICT_CODES: Final = {FORK: 0, CHAIN: 1, INVALID: 2}  # "exit code 0 … 1 … 2": for scripts
+_VERDICT_CODES: Final = {FORK: 0, CHAIN: 1, INVALID: 2}
 EXIT_UNREADABLE: Final = 3
 
 IdArgument = Annotated[
-    str, typer.Argument(help="The fork's id, or how it begins, as `lattice forks list` has it.")
+    str, typer.Argument(help="The fork's id or its first digits, from `lattice forks list`.")
 ]
 
 
@@ -92,16 +93,17 @@ def resolve(
         bool, typer.Option("--drop", help="Forget the branch here; it does not come back.")
     ] = False,
 ) -> CommandResult | Records:
-    """Put the records of a lost branch back, print them, or let the branch go.
+    """Append the records of a branch to the log, print them, or forget the branch.
 
-    Works through the running node, or without one. To append takes a key of the owner.
+    Works through the running node, or without one. --append needs the owner's key.
     """
     from datalattice.node import resolve_fork
 
     chosen = [name for name, on in (("append", append), ("export", export), ("drop", drop)) if on]
-    # The three exclude each other: `--drop` forgets what `--export` would print.
     if len(chosen) != 1:
-        raise UsageError("choose one of --append, --export and --drop")
+        raise UsageError(
+            f"choose one of --append, --export and --drop, got {len(chosen) or 'none'} of them"
+        )
     forks = _forks(call)
     if export:
         return Records(map(whole_document, forks.parts(id)), dict, json_text, is_live=True)
@@ -109,7 +111,7 @@ def resolve(
     done = call.on_replica(
         request,
         lambda replica: resolve_fork(replica, request, SystemClock()),
-        fenced=append,  # to append is a write of the owner: "peers are asked first"
+        fenced=append,  # appending is a write for the owner: "peers are asked first"
     )
     document = whole_document(done)
     return CommandResult(document, _resolved_lines(document))
@@ -119,9 +121,9 @@ def resolve(
 def export_proof(
     call: Call, id: IdArgument, file: Annotated[Path, typer.Argument(help="The new file.")]
 ) -> CommandResult:
-    """Write a proof that the owner signed both: for anyone, without a store or a network."""
-    if file.exists():  # a proof is never replaced
-        raise UsageError(f"{file} is there already; name a new file")
+    """Write a proof that the owner signed both values, which anyone can check without a store."""
+    if file.exists():  # a proof may be the only copy
+        raise UsageError(f"{file} exists already; name a new file")
     proof = _forks(call).proof(id)
     file.write_bytes(proof.data)
     return CommandResult({"id": proof.id, "file": str(file), "bytes": len(proof.data)})
@@ -132,17 +134,17 @@ def verify(
     call: Call,
     file: Annotated[Path, typer.Argument(help="A proof that `lattice forks export` wrote.")],
 ) -> CommandResult:
-    """Check a proof by itself: FORK (exit code 0), CHAIN (1), which proves nothing, INVALID (2).
+    """Check a proof: FORK (exit code 0), CHAIN (1), which proves no fork, or INVALID (2).
 
-    Exit code 3: there is no such file, or it cannot be read.
+    Exit code 3: the file cannot be read.
     """
     try:
         with file.open("rb") as source:
-            # One byte more than allowed shows that it is too long.
+            # One byte more than allowed shows `check_proof` that it is too long.
             data = source.read(MESSAGE_BYTES_MAX + 1)
     except OSError as error:
         print_error(f"{file}: {error.strerror or error}", "system", is_json())
-        # 3: for a script, not the same as an invalid proof.
+        # Not 2, which scripts read as an invalid proof.
         raise typer.Exit(EXIT_UNREADABLE) from None
     found = check_proof(data)
     document = {
@@ -175,7 +177,7 @@ def _document(fork: ForkInfo) -> dict[str, Any]:
 
 
 def _next(fork: ForkInfo) -> str:
-    if not fork.kept:  # there is nothing to append or export
+    if not fork.kept:
         return "resolve --drop: the branch was too large to be kept"
     if fork.kind == LOG_BRANCH and fork.mine:
         return "resolve --append, --export or --drop"
@@ -200,7 +202,7 @@ def _list_row(row: dict[str, Any]) -> tuple[object, ...]:
 
 def _lost_text(row: dict[str, Any]) -> str:
     if row["kind"] != LOG_BRANCH:
-        more = "+" if row["entries"] == FORK_ENTRIES_MAX else ""  # counted up to the bound only
+        more = "+" if row["entries"] == FORK_ENTRIES_MAX else ""  # counting ends there
         return f"{row['entries']}{more} entries differ"
     return ", ".join(
         f"{_name(log)}: {count_text(log['records'], 'record')} from {log['first']}"

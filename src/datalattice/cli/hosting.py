@@ -1,4 +1,4 @@
-"""Commands `lattice hosting`, `forget` and `host`: whose data a node takes, and how much."""
+"""Commands `lattice hosting`, `forget` and `host`: whose data a node stores, and how much."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from datalattice.client import owners_in
 if TYPE_CHECKING:
     from datalattice.sync import LatticeReplica
 
-app = typer.Typer(help="Whose data this node takes, and how much of it: show and change.")
+app = typer.Typer(help="Show and change whose data this node stores, and how much of it.")
 
 SETTINGS: Final = (
     "sections",
@@ -47,14 +47,14 @@ OwnerArgument = Annotated[
 KEY_DIGITS: Final = 64
 """Hex digits of a public key."""
 
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="The reason, stored with it.")]
 
 
 @command(app, "show", ANY)
 def hosting(call: Call) -> CommandResult:
     """Show the policy, the decisions about owners, and their usage.
 
-    The policy is the table `[hosting]` of node.toml; decisions are kept with the store and take
+    The policy is the table `[hosting]` of node.toml. Decisions are stored with the data and take
     effect at once. Works through the running node, or without one.
     """
     from datalattice.node import hosting_info
@@ -65,7 +65,7 @@ def hosting(call: Call) -> CommandResult:
 
 @command(app, "allow", ANY)
 def allow(call: Call, owner: OwnerArgument) -> CommandResult:
-    """Take the data of an owner without limits."""
+    """Store the data of an owner without limits."""
     return _decide(call, "allow", owner)
 
 
@@ -87,18 +87,16 @@ def limit(
         ),
     ],
 ) -> CommandResult:
-    """Let an owner have so much room here, over all sections."""
+    """Limit the space of an owner here, over all sections."""
     from datalattice.client.settings import parse_size
 
-    # A number is bytes; `parse_size` takes it as a number, and a text with its unit.
-    number = int(size) if size.isdecimal() else size
-    # "default" takes the limit away.
+    number = int(size) if size.isdecimal() else size  # digits alone are bytes
     return _decide(call, "limit", owner, limit=None if size == "default" else parse_size(number))
 
 
 @command(None, "host", ANY)
 def host(call: Call, owner: OwnerArgument) -> CommandResult:
-    """Take the data of an owner again that was forgotten or refused; peers bring it back."""
+    """Store the data of a forgotten or refused owner again; peers bring it back."""
     return _decide(call, "host", owner)
 
 
@@ -109,18 +107,17 @@ def forget(
     section: Annotated[
         str | None, typer.Option("--section", help="Only this section, such as queue.")
     ] = None,
-    own: Annotated[
-        bool, typer.Option("--own", help="Also when it is this node's own key.")
-    ] = False,
+    own: Annotated[bool, typer.Option("--own", help="Allow this for the node's own key.")] = False,
     now: Annotated[
-        bool, typer.Option("--now", help="Collect garbage at once; else the next collection frees.")
+        bool, typer.Option("--now", help="Collect garbage now, not at the next collection.")
     ] = False,
     reason: ReasonOption = "",
 ) -> CommandResult:
-    """Remove the data of an owner from this node, and take no more of it.
+    """Remove the data of an owner from this node, and accept no more of it.
 
-    Peers keep theirs. `lattice host OWNER` ends it, and the data comes back. Pins, leases and
-    former roots that still hold it are named. Works through the running node, or without one.
+    Peers keep their copies. `lattice host OWNER` reverses it, and the data comes back. Pins, leases
+    and former roots that still have the data are listed. Works through the running node, or without
+    one.
     """
     from datalattice.node import refuse_for_good  # imported here: most commands need no server
 
@@ -128,22 +125,21 @@ def forget(
 
     def alone(replica: LatticeReplica) -> ForgottenOwner:
         gone = refuse_for_good(replica, request)
-        replica.state.drop_refused()  # data over a limit leaves at once, too
+        replica.state.drop_refused()
         return gone
 
     document = whole_document(call.on_replica(request, alone))
-    # The data leaves the root at once; the disk has it until a collection.
+    # The root lacks the data at once; the disk has it until garbage collection.
     if now:
         document["collected"] = collected(call)
     return CommandResult(document, pair_lines(_forgotten(document)))
 
 
 def _owner_text(call: Call, owner: str) -> str:
-    """Return an owner as the node takes it: a key in hex, or a DID as it is."""
+    """Return an owner in the form of requests: a key in hex, or an unchanged DID."""
     if owner.startswith("did:"):
         return owner
-    # 4 digits may name any owner that is known.
-    # A full key needs no store: an owner can be refused before any of its data is here.
+    # A full key needs no store, so that an owner can be refused before any of its data is here.
     known = owners_in(call.root()) if len(owner) < KEY_DIGITS else []
     return call.owner_named(owner, known).hex()
 
@@ -161,7 +157,7 @@ def _hosting_lines(document: dict[str, Any]) -> Iterator[str | Listing]:
     unsigned = policy.pop("unsigned")
     for name in ("allow", "refuse"):  # an empty list reads as "none", not as a gap
         policy[name] = ", ".join(policy[name]) or "none"
-    # No list of sections hosts all of them.
+    # Without a list, all sections are hosted.
     policy["sections"] = ", ".join(policy["sections"] or ()) or "all"
     pairs = {
         name: size_text(policy[name]) if name.endswith("_bytes") else policy[name]
@@ -207,7 +203,7 @@ def _forgotten(document: dict[str, Any]) -> dict[str, object]:
         "forgotten": document["owner"],
         "sections": ", ".join(document["sections"]) or "nothing was here",
     }
-    if document["pins"]:  # pins and leases keep data that the root no longer has
+    if document["pins"]:
         pairs["still pinned"] = ", ".join(document["pins"])
     if document["leases"]:
         pairs["still leased"] = document["leases"]
@@ -218,5 +214,5 @@ def _forgotten(document: dict[str, Any]) -> dict[str, object]:
     collected = document.get("collected")
     if collected is not None:
         freed = collected["bytes_before"] - collected["bytes_after"]
-        pairs["given back"] = size_text(freed)
+        pairs["freed"] = size_text(freed)
     return pairs

@@ -31,23 +31,23 @@ from datalattice.errors import UsageError
 from datalattice.lattice import did_of
 
 app = typer.Typer(help="Make and show key pairs. A public key names an owner in the lattice.")
-identity_app = typer.Typer(help="The key that proves this node to others, and tells it apart.")
+identity_app = typer.Typer(help="The key that proves this node to peers and identifies it.")
 app.add_typer(identity_app, name="identity", no_args_is_help=True)
 
-NAME_MAX: Final = 64  # names are file names, in lists, and typed
+NAME_MAX: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 NameArgument = Annotated[
     str | None,
     typer.Argument(
-        help="The name of an owner's key. Without it: the key that commands write under.",
+        help="The name of an owner's key. Default: the key that commands write under.",
         show_default=False,
     ),
 ]
 
 
 def _key_file(folder: Folder, name: str) -> Path:
-    if len(name) > NAME_MAX or not _NAME.fullmatch(name):  # nothing that could leave the folder
+    if len(name) > NAME_MAX or not _NAME.fullmatch(name):  # no `/` or `..`: it is a file name
         raise UsageError(
             f"a key's name is up to {NAME_MAX} letters, digits, dots, dashes and underscores, "
             f"beginning with a letter or digit; got {name!r}"
@@ -61,17 +61,17 @@ def _describe(path: Path, name: str, key_pair: KeyPair) -> dict[str, object]:
 
 @command(app, "new", ANY)
 def new(call: Call, name: NameArgument = None) -> CommandResult:
-    """Make a key pair. A key that is there already is never replaced.
+    """Make a key pair. An existing key is never replaced.
 
-    Without a name it proves the node and owns its data; one with a name joins the keys of owners
-    that the node writes for. Commands write under the one named `owner` as soon as there is one.
+    Without a name it proves the node and owns its data. With a name it is a further owner that the
+    node writes for. Commands write under the key named `owner` once there is one.
     """
     path = call.folder.identity_path if name is None else _key_file(call.folder, name)
     key_pair = KeyPair.generate()
-    write_key(path, key_pair)  # fails if the file exists: "never replaced"
+    write_key(path, key_pair)
     made = _describe(path, name or "", key_pair)
     text = [f"public key  {made['public_key']}", f"file        {path}"]
-    is_owner = name is not None and path == call.folder.key_path  # named `owner`
+    is_owner = name is not None and path == call.folder.key_path
     notices = ["commands in this folder write under this key from now on"] if is_owner else ()
     return CommandResult(made, text, notices=notices)
 
@@ -89,7 +89,6 @@ def list_keys(call: Call) -> CommandResult:
     folder = call.folder
     paths = {"": folder.identity_path} if folder.identity_path.exists() else {}
     paths.update((path.stem, path) for path in folder.named_key_paths())
-    # Read, to show the public part; the private part stays there.
     found = [_describe(path, name, read_key(path)) for name, path in paths.items()]
     if not found:
         return CommandResult([], [f"no keys in {folder.path}; make one with `lattice key new`"])
@@ -109,13 +108,12 @@ def name_key(
 ) -> CommandResult:
     """Give an owner a local name, which `--owner` and lists use. Peers never see it."""
     if remove == (key is not None):
-        raise UsageError("give the owner's key, or --remove")
+        raise UsageError("give either the owner's key or --remove")
     if key is None:
         if not forget_name(call.folder, name):
             raise UsageError(f"there is no name {name!r}; `lattice key names` lists them")
         return CommandResult({"removed": name}, [f"removed {name}"])
-    # "A unique prefix of 4 or more" digits is one of the owners that are known here.
-    # A folder without a store knows no owners.
+    # "A unique prefix of 4 or more" digits is compared with the owners here.
     known = owners_in(call.root()) if call.folder.store_path.is_dir() else []
     owner = call.owner_named(key, known)
     name_owner(call.folder, name, owner)
@@ -133,17 +131,17 @@ def names(call: Call) -> CommandResult:
 @command(app, "token", ANY)
 def token(
     call: Call,
-    service: Annotated[str, typer.Argument(help="Whom it is for: the DID of a node, or the URL.")],
+    service: Annotated[str, typer.Argument(help="The service: the DID of a node, or its URL.")],
     name: NameArgument = None,
     grant: Annotated[
         list[str] | None,
-        typer.Option("--grant", help="Narrow it: rights and a scope, 'rw lattice/kv'. Repeatable."),
+        typer.Option("--grant", help="Limit it to rights on a scope: 'rw lattice/kv'. Repeatable."),
     ] = None,
     life: Annotated[str, typer.Option("--for", help="How long it is valid, 1h at most.")] = "10m",
 ) -> CommandResult:
-    """Print a token with which the owner of a key calls the service of a node.
+    """Print a token by which the owner of a key calls the service of a node.
 
-    Send it as `Authorization: Bearer TOKEN`. It is a secret until it ends.
+    Send it as `Authorization: Bearer TOKEN`. Keep it secret until it expires.
     """
     pair = read_key(call.folder.key_path if name is None else _key_file(call.folder, name))
     text = make_token(
@@ -159,39 +157,37 @@ def token(
 @command(app, "delegate", ANY)
 def delegate(
     call: Call,
-    audience: Annotated[str, typer.Argument(help="To whom: a DID.", metavar="DID")],
+    audience: Annotated[str, typer.Argument(help="The DID that gets the rights.", metavar="DID")],
     given: Annotated[
         list[str],
         typer.Argument(
-            help="What: a path and an ability, such as kv/shop=crud or fs/photos=crud/read; '*' "
-            "before the = is all of the owner's data. The path may begin with another owner's DID, "
-            "whose delegation is a proof then.",
+            help="The rights: a path and an ability, such as kv/shop=crud or fs/photos=crud/read; "
+            "'*' as the path is all of the owner's data. A path may begin with another owner's "
+            "DID; then --proof gives that owner's delegation.",
             metavar="PATH=ABILITY...",
         ),
     ],
     name: Annotated[str | None, typer.Option("--key", help="The name of the owner's key.")] = None,
     proof: Annotated[
         list[str] | None,
-        typer.Option(
-            "--proof", help="A delegation to the owner whose rights are passed on. Repeatable."
-        ),
+        typer.Option("--proof", help="A delegation of the rights that are passed on. Repeatable."),
     ] = None,
-    life: Annotated[str, typer.Option("--for", help="How long it holds, 30d at most.")] = "1d",
+    life: Annotated[str, typer.Option("--for", help="How long it is valid, 30d at most.")] = "1d",
 ) -> CommandResult:
-    """Let another use a part of an owner's data; print the text that it shows with its requests.
+    """Let another DID use part of an owner's data; print the delegation that it sends along.
 
-    Send it as `Ucans: TEXT`, beside the caller's own token.
+    It is sent as `Ucans: TEXT`, with the caller's own token.
     """
     pair = read_key(call.folder.key_path if name is None else _key_file(call.folder, name))
     owner = did_of(pair.public_key)
     resources: dict[str, str] = {}
     for text in given:
-        # At the last `=`: a path may have one, an ability has none.
+        # Split at the last `=`: a path may have one, an ability has none.
         path, equals, ability = text.rpartition("=")
         if not equals or not path:
             raise UsageError(
-                f"a path and an ability, such as kv/shop=crud, got {text!r}; abilities are "
-                f"{', '.join(ABILITIES)}"
+                f"expected a path and an ability, such as kv/shop=crud, got {text!r}; abilities "
+                f"are {', '.join(ABILITIES)}"
             )
         named = owner if path == "*" else path if path.startswith("did:") else f"{owner}/{path}"
         resources[named] = ability
@@ -208,7 +204,7 @@ def delegate(
 
 @command(identity_app, "show", ANY)
 def show_identity(call: Call) -> CommandResult:
-    """Print the public key that this node proves to others, which they list in `allow`."""
+    """Print the public key that this node proves to peers, which they list in `allow`."""
     return _public(call.folder.identity_path, "")
 
 
@@ -216,8 +212,8 @@ def show_identity(call: Call) -> CommandResult:
 def new_identity(call: Call) -> CommandResult:
     """Make this folder another node, which writes for the same owners as before.
 
-    For a copy of a folder whose original goes on running. The node's own data is signed anew;
-    a key that was identity and owner's key stays as `keys/owner.key`.
+    For a copy of a folder whose original stays in use. The node's own data is signed anew. A key
+    that was both identity and owner's key stays as `keys/owner.key`.
     """
     return _both(renew_identity(call.folder))
 
@@ -229,16 +225,16 @@ def init(
     owner_key: Annotated[
         Path | None,
         typer.Option(
-            help="Key file of the owner to write for: a further device of theirs.",
+            help="Key file of an existing owner, for a further device of theirs.",
             show_default=False,
         ),
     ] = None,
 ) -> CommandResult:
     """Make the keys of a new folder.
 
-    Without an owner's key one key does both: it proves the node, and owns its data.
+    Without --owner-key, one key both proves the node and owns its data.
     """
-    owner = None if owner_key is None else read_key(owner_key)  # read before the folder is made
+    owner = None if owner_key is None else read_key(owner_key)
     return _both(begin_folder(folder_of(directory), owner))
 
 

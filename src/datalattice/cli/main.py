@@ -1,9 +1,9 @@
-"""Main: the command `lattice`, its groups, and the one place where errors become exit codes.
+"""Main: the command `lattice`, its groups, and the conversion of errors to exit codes.
 
-Exit codes: 0 done; 1 failed, absent (`db get` of no key), or a check that does not hold; 2 the call
-was wrong (an option, a key, a folder); 70 a fault of this program; 75 not now, the same command may
-succeed later (the store is locked, a peer is away); 77 not allowed; 130 interrupted (Ctrl-C);
-141 closed pipe, silent; 143 ended by SIGTERM.
+Exit codes: 0 done; 1 failed, absent (`db get` of a missing key), or a check failed; 2 the call was
+wrong (an option, a key, a folder); 70 a fault of this program; 75 not now, the same command may
+succeed later (the store is locked, a peer is unreachable); 77 not allowed; 130 interrupted
+(Ctrl-C); 141 closed pipe, silent; 143 ended by SIGTERM.
 
 Source: docs/cli.md "Exit codes"
 """
@@ -42,16 +42,16 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
 EXIT_TERMINATED: Final = 143
 
-INTEGER_DIGITS_MAX: Final = 10_000  # printing is quadratic, so there must be a bound
-"""Digits of an integer that is read or printed; the largest integer cell has 9,865."""
+INTEGER_DIGITS_MAX: Final = 10_000  # printing takes quadratic time, so there must be a limit
+"""Most digits of an integer that is read or printed; the largest integer cell has 9,865."""
 
 DEBUG_VARIABLE: Final = "DATALATTICE_DEBUG"
 
 _EPILOG: Final = (
     "Exit codes: 0 done, 1 failed, 2 the call was wrong, 70 a fault of this program, 75 not now, "
     "try again, 77 not allowed, 130 interrupted, 141 closed pipe, 143 terminated. The shared "
-    "options (--dir, --owner, --as-of, --as, --json, --wait, --quiet, --debug) stand before or "
-    f"after the command. --debug or {DEBUG_VARIABLE}=1 print where an error came from."
+    "options (--dir, --owner, --as-of, --as, --json, --wait, --quiet, --debug) may come before or "
+    f"after the command. --debug or {DEBUG_VARIABLE}=1 print the traceback of an error."
 )
 
 app = typer.Typer(
@@ -62,7 +62,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# Imported when it is called: most commands need one module.
+# Only the module of the command that runs is imported.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("key", "init"),
     "key": ("key", "app"),
@@ -96,15 +96,14 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "spark": ("spark", "app"),
     "conformance": ("conformance", "conformance"),
 }
-"""Each command or group: the module of this package that has it, and its name there."""
+"""The module of each command or group in this package, and its name there."""
 
-# The command that people mean by the group alone.
 DEFAULTS: Final[Mapping[tuple[str, ...], str]] = {
     ("hosting",): "show",
     ("node", "peers"): "list",
     ("forks",): "list",
 }
-"""Help text of a group without a command."""
+"""The command that runs if a group is given without one."""
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -116,7 +115,7 @@ class _Commands(MutableMapping[str, Any]):
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:  # once: help and completion ask for the same command again
+        if name not in self._made:
             if name not in self._names:
                 raise KeyError(name)
             self._made[name] = self._make(name)
@@ -136,21 +135,20 @@ class _Commands(MutableMapping[str, Any]):
 
 
 def _load(name: str) -> Any:
-    """Import the module that has a command or group, and return that as typer runs it."""
+    """Import the module of a command or group; return it in typer's form."""
     module, attribute = COMMANDS[name]
     return _as_command(name, getattr(import_module(f"datalattice.cli.{module}"), attribute))
 
 
 def _as_command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
-    """Return a group or function as typer runs it."""
+    """Return a group or function in typer's form."""
     parent = typer.Typer()
-    # An import of all groups would double the start.
-    # Only the command that runs is made: to make all of them takes longer than most commands.
+    # Only the command that runs is made: making all takes longer than most commands run.
     if not isinstance(found, typer.Typer):
         return _made(name, CommandInfo(name), found)
     empty = copy(found)
     infos = {_name_of(info): info for info in found.registered_commands}
-    empty.registered_commands = []  # a copy: a program may build the command twice
+    empty.registered_commands = []
     parent.add_typer(empty, name=name, no_args_is_help=True)
     group = get_group(parent).commands[name]
     assert isinstance(group, TyperGroup)
@@ -169,21 +167,22 @@ def _as_command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
 
 
 def _made(name: str, info: CommandInfo, function: Callable[..., Any]) -> Any:
-    """Return a function as the command that typer runs."""
+    """Return a function as a command in typer's form."""
     settings = copy(info)
     settings.callback = prepared(function)
     made = typer.Typer()
     made.registered_commands = [settings]
     made.callback()(_nothing)
-    command = get_group(made).commands[name]  # the tree of typer is made once, for this one command
+    command = get_group(made).commands[name]
     _convert_plainly(command)
     return command
 
 
 def _convert_plainly(command: Any) -> None:
-    """Have a command take texts and paths without typer, which imports pydantic to convert them.
+    """Let a command convert texts and paths itself: typer would import pydantic for that.
 
-    That is a third of a short command's start. Where typer has other names, it converts as ever.
+    That import is a third of a short command's start. If a version of typer has other names, typer
+    converts as usual.
     """
     named = command.get_params
 
@@ -191,7 +190,7 @@ def _convert_plainly(command: Any) -> None:
         found: list[Any] = named(context)
         for parameter in found:
             kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
-            # Once: a parameter may be asked for twice.
+            # Wrapped once, because typer may ask for the parameters twice.
             if kind is not None and "process_value" not in vars(parameter):
                 convert = parameter.process_value
                 parameter.process_value = partial(_processed, parameter, kind, convert)
@@ -203,8 +202,7 @@ def _convert_plainly(command: Any) -> None:
 def _processed(
     parameter: Any, kind: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any
 ) -> Any:
-    """Return the value of a parameter: `convert` is called where there is anything to convert."""
-    # A plain str, int or Path needs no conversion, and pydantic takes a third of the start.
+    """Return the value of a parameter; call typer's `convert` only if it needs conversion."""
     if kind is Path and type(value) is str:
         value = Path(value)
     if kind == list[str] and isinstance(value, (list, tuple)) and value:
@@ -214,12 +212,12 @@ def _processed(
     else:
         is_plain = isinstance(kind, type) and isinstance(value, kind)
     if not is_plain:
-        return convert(context, value)  # lists, enums and checked numbers: typer's own way
+        return convert(context, value)  # lists, enums and numbers with limits
     return value if parameter.callback is None else parameter.callback(context, parameter, value)
 
 
 def _nothing() -> None:
-    """Keep typer from taking the only command of a group for the group."""
+    """Do nothing: with a callback, typer keeps a group with one command a group."""
 
 
 def _name_of(info: CommandInfo) -> str:
@@ -254,12 +252,12 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Define the options of `lattice` itself."""
 
 
-@cache  # a test suite runs thousands of commands
+@cache
 def built() -> TyperGroup:
-    """Return the command `lattice` as typer runs it; a process that runs many builds it once."""
+    """Return the command `lattice` in typer's form, built once for a process."""
     group = get_command(app)  # with completion, which a group alone does not have
     assert isinstance(group, TyperGroup)
     group.commands = _Commands(COMMANDS, _load)
@@ -268,17 +266,16 @@ def built() -> TyperGroup:
 
 
 def arranged(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with the shared options behind the command, where typer takes them.
+    """Return arguments with leading shared options moved behind the command, as typer needs them.
 
-    So they may stand before it. A group without a command gets its default one.
+    A group without a command gets its default command.
     """
-    # "Options before or after the command": each keeps its value, up to the first other word.
+    # "Options before or after the command": words are read up to the first that is neither.
     rest, early, path = list(arguments), [], []
     here: Any = built()
     while isinstance(here, TyperGroup):
         word = rest[0] if rest else ""
-        # A flag stands alone; an option with a value takes the next word, or has it behind `=`.
-        # `--dir=x` is one word.
+        # A flag is one word, as is `--dir=x`; other options take the next word as their value.
         if word in SHARED_FLAGS or (word.partition("=")[0] in SHARED_VALUES and "=" in word):
             early.append(rest.pop(0))
         elif word in SHARED_VALUES and len(rest) > 1:
@@ -307,32 +304,31 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
         return EXIT_INTERRUPTED  # "Ctrl-C": silent
     except _Terminated:
         return EXIT_TERMINATED
-    # "130, 141 (closed pipe, silent), 143": a reader that has enough is no error.
+    # "141 (closed pipe, silent)": the reader has read enough, as in `lattice ... | head`.
     except BrokenPipeError:
-        return EXIT_PIPE_CLOSED  # the reader went away (`lattice ... | head`): nothing to say
+        return EXIT_PIPE_CLOSED
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):
             return EXIT_PIPE_CLOSED
         raise
     except TyperException as error:
         text = error.format_message()
-        # "2 wrong call": a group alone does nothing.
-        if not text:  # no command given: the help is printed, and says all there is to say
+        if not text:  # a group without a command: typer has printed its help
             return EXIT_WRONG_CALL
         return failed(text + _option_hint(text), "usage", EXIT_WRONG_CALL)
-    except Exception as error:  # noqa: BLE001 - the last door: no error leaves as a traceback
+    except Exception as error:  # noqa: BLE001 - every error becomes one line
         return failed(*explained(error))
     return code if isinstance(code, int) else EXIT_DONE
 
 
 def explained(error: Exception) -> tuple[str, str, int]:
-    """Return the text, short word and exit code of an error."""
-    from datalattice.service import status_of  # only here: a command that succeeds needs no table
+    """Return the text, the code for JSON and the exit code of an error."""
+    from datalattice.service import status_of  # imported only for an error
 
     code = status_of(error, "w").exit_code
     if isinstance(error, DataLatticeError):
         return str(error), error.code, code
-    if isinstance(error, OSError):  # the system's text names the file
+    if isinstance(error, OSError):
         return _os_text(error), "system", EXIT_FAILED
     if isinstance(error, ModuleNotFoundError) and (text := missing_package(error)) is not None:
         return text, "missing-package", EXIT_FAILED
@@ -341,13 +337,11 @@ def explained(error: Exception) -> tuple[str, str, int]:
 
 
 def _option_hint(text: str) -> str:
-    """Return what to do about an unknown option: a value such as -5, or the owner of a write."""
-    if (
-        re.match(r"No such option: -[0-9.]", text) is not None
-    ):  # values such as -5 look like options
+    """Return the remedy for an unknown option: for a value such as -5, or the owner of a write."""
+    if re.match(r"No such option: -[0-9.]", text) is not None:
         return "; a value that begins with - comes last, after --"
     if re.match(r"No such option: (-o|--owner)\b", text) is not None:
-        return "; it is for commands that read an owner's data: writes take the folder's own key"
+        return "; only reading commands take it: writes use the folder's own key"
     return ""
 
 
@@ -361,26 +355,26 @@ class _Failed:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         pairs = set(pairwise(arguments))
-        # Before parsing: an option itself may be wrong.
+        # Read from the arguments, because parsing itself may fail.
         self._is_json = "--json" in arguments or bool({("--as", "json"), ("--as", "lines")} & pairs)
         self._debug = "--debug" in arguments or os.environ.get(DEBUG_VARIABLE) == "1"
 
     def __call__(self, message: str, code: str, exit_code: int) -> int:
         if self._debug:
-            traceback.print_exc()  # only when it is asked for: a traceback helps no user
+            traceback.print_exc()
         print_error(message, code, self._is_json)
         return exit_code
 
 
 class _Notices(logging.Handler):
-    """Prints warnings of packages as notices of the command."""
+    """Prints logged warnings as notices of the command."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print_notice(record.getMessage())
 
 
 class _Terminated(BaseException):
-    """SIGTERM came: everything is closed on the way out, as with Ctrl-C."""
+    """SIGTERM arrived. As with Ctrl-C, everything open is closed on the way out."""
 
 
 def _terminate(_number: int, _frame: object) -> None:
@@ -391,10 +385,10 @@ _AGAIN_S: Final = 0.01
 
 
 def _deliver_again(lost: Any) -> None:
-    """Raise Ctrl-C and SIGTERM once more, a moment after the finalizer in which they came.
+    """Raise KeyboardInterrupt or `_Terminated` again if Python dropped it in a finalizer.
 
-    Python raises a signal between two of its instructions. If the next ones belong to a `__del__`
-    or a weak reference, as after a commit in the compiled kernel, the exception is dropped there.
+    Python raises a signal between two instructions. If these belong to a `__del__` or the callback
+    of a weak reference, as after a commit in the compiled kernel, the exception is dropped.
     """
     if not isinstance(lost.exc_value, (KeyboardInterrupt, _Terminated)):
         sys.__unraisablehook__(lost)
@@ -404,7 +398,7 @@ def _deliver_again(lost: Any) -> None:
     def interrupt(_number: int, _frame: object) -> None:
         raise kind
 
-    signal.signal(signal.SIGALRM, interrupt)  # a timer: outside of any finalizer
+    signal.signal(signal.SIGALRM, interrupt)  # the timer ends after the finalizer
     signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
 
@@ -413,12 +407,10 @@ def main(command: Any = None, name: str = "lattice") -> None:
     _prepare_streams()
     # Cells hold integers of any length; printing one must not fail at Python's default limit.
     sys.set_int_max_str_digits(INTEGER_DIGITS_MAX)
-    # As for Ctrl-C, what is open is closed on the way out: a lock or a half-written file would
-    # stay.
+    # The default action of SIGTERM would leave locks and partial files behind.
     signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _deliver_again
-    # Warnings of the library reach the user once.
-    logging.lastResort = _Notices(logging.WARNING)  # a node has a log of its own
+    logging.lastResort = _Notices(logging.WARNING)  # a node process sets up its own logging
     code = run(sys.argv[1:], command, name)
     try:
         sys.stdout.flush()
@@ -433,9 +425,9 @@ def main(command: Any = None, name: str = "lattice") -> None:
 
 
 def _prepare_streams() -> None:
-    """Make the standard streams take any text; one that the caller closed is empty."""
+    """Make the standard streams accept any text; replace a closed one by an empty one."""
     nothing = Path(os.devnull)
-    if sys.stdin is None:  # a closed stream is None, and print would fail
+    if sys.stdin is None:  # Python's value for a stream that the caller closed
         sys.stdin = nothing.open(encoding="utf-8")
     if sys.stdout is None:
         sys.stdout = nothing.open("w", encoding="utf-8")
@@ -443,6 +435,6 @@ def _prepare_streams() -> None:
         sys.stderr = nothing.open("w", encoding="utf-8")
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Arguments that are not UTF-8 reach us as surrogates and leave as the same bytes.
+            # Arguments that are not UTF-8 arrive as surrogates, and are printed as the same bytes.
             utf_8 = stream.encoding.lower().replace("_", "-") == "utf-8"
             stream.reconfigure(errors="surrogateescape" if utf_8 else "backslashreplace")

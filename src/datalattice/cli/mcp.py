@@ -1,4 +1,4 @@
-"""Command `lattice mcp`: the folder as tools of a language model, through a pipe."""
+"""Command `lattice mcp`: tools of a language model for a folder, through a pipe."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def mcp(
 ) -> None:
     """Give a language model tools for the folder, over standard input and output.
 
-    A program that has a model starts this; a node may be running. It ends with its input.
+    A program with a model starts this command; a node may be running. It ends with its input.
     """
     if tools not in ("read", "all"):
         raise UsageError(f"--tools is read or all, got {tools!r:.80}")
-    # A model gets a folder that has data: a misspelled `--dir` must not become a folder.
+    # `filled`, so that a misspelled `--dir` is an error and does not become a folder.
     folder = call.filled
     try:
         from datalattice.api.mcp import McpTools, serve_stdio

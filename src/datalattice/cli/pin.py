@@ -1,4 +1,4 @@
-"""Commands `lattice pin ...`: roots that are kept under a name."""
+"""Commands `lattice pin ...`: roots that garbage collection keeps under a name."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from datalattice.errors import UsageError
 from datalattice.store import time_text
 from datalattice.store.kept import Pin
 
-app = typer.Typer(help="Roots that are kept under a name: garbage collection spares them.")
+app = typer.Typer(help="Pins: named roots that garbage collection keeps.")
 
 
 @command(app, "add", ANY)
 def add(
     call: Call,
-    name: Annotated[str, typer.Argument(help="The name; `lattice show NAME` and others take it.")],
+    name: Annotated[str, typer.Argument(help="The name, for `lattice show NAME` and others.")],
     ref: Annotated[
         str, typer.Argument(help="HEAD, HEAD~2, another pin, a hash, or a time.")
     ] = "HEAD",
-    by: Annotated[str, typer.Option("--by", help="Who asks for the pin.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Who wants the pin, as a note.")] = "",
     label: Annotated[str, typer.Option("--label", help="Purpose of the pin.")] = "",
     expires: Annotated[
         str | None, typer.Option("--expires", help="Expiry: a time, or a duration from now: 30d.")
     ] = None,
     move: Annotated[
-        bool, typer.Option("--move", help="Take the name from the root that has it.")
+        bool, typer.Option("--move", help="Move the name from the root that has it.")
     ] = False,
 ) -> CommandResult:
-    """Keep a root under a name: garbage collection spares it and all below it.
+    """Pin a root under a name: garbage collection keeps it with all its cells.
 
-    Works beside a running node.
+    A node may be running.
     """
     store = call.store()
     (hash,) = call.named(store, ref)
-    # The store's clock decides when it ends.
     ends_ms = None if expires is None else _expiry(expires, store.clock.now_ms())
     return CommandResult(_document(store.pins.pin(hash, name, by, label, ends_ms, move=move)))
 
 
 def _expiry(text: str, now_ms: int) -> int:
-    """Return when a pin ends: a duration counts from now on."""
+    """Return the end of a pin: a time, or a duration from now."""
     try:
-        # A plain number is a time here: Unix milliseconds or a date. Elsewhere it is seconds.
+        # Digits alone are Unix milliseconds here, although elsewhere they are seconds.
         return now_ms + duration_ms(text) if not text.isdecimal() else time_ms(text, now_ms)
-    except UsageError:  # a date, or Unix milliseconds
+    except UsageError:  # not a duration: a time
         return time_ms(text, now_ms)
 
 
@@ -58,15 +57,15 @@ def remove(
     call: Call,
     name: Annotated[str | None, typer.Argument(help="The name of the pin.")] = None,
     all: Annotated[
-        bool, typer.Option("--all", help="Remove every pin, also where the file is damaged.")
+        bool, typer.Option("--all", help="Remove every pin, even if their file is damaged.")
     ] = False,
 ) -> CommandResult:
-    """Remove a pin; what only it kept may be collected from then on."""
-    if (name is None) != all:  # exactly one of them
-        raise UsageError("name one pin, or give --all")
+    """Remove a pin; cells that only it kept can be collected from then on."""
+    if (name is None) != all:
+        raise UsageError("give either the name of one pin or --all")
     store = call.store()
     if name is None:
-        store.pins.clear()  # "also where the file is damaged"
+        store.pins.clear()
         return CommandResult({"removed": "all"}, ["all pins removed"])
     document = _document(store.pins.unpin(name))
     return CommandResult(document, [f"removed  {name}", f"hash     {document['hash']}"])

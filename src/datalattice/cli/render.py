@@ -1,8 +1,8 @@
-"""Render: what commands print. Results go to standard output, everything else to standard error.
+"""Render: prints results to standard output, and notices, errors and progress to standard error.
 
 A command returns a `CommandResult`, or `Records` that are printed as they are read. `show` prints
-it in the form that was asked for: `text` (a list is a table on a terminal, tab-separated in a
-pipe), `table`, `json` (one document), or `lines` (one JSON document a line).
+it in the chosen form: `text` (a list is a table on a terminal, tab-separated in a pipe), `table`,
+`json` (one document), or `lines` (one JSON document on each line).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-WIDTH_MAX: Final = 1_000  # a table that is cut cannot be read by a program
-"""Columns of tables that go to a file or pipe: enough for any row."""
+WIDTH_MAX: Final = 1_000  # programs cannot read rows that are broken or cut
+"""Width of tables that go to a file or pipe: enough for any row."""
 
 _VISIBLE: Final = {
-    # Tabs and line ends are layout, everything else could move the cursor.
+    # All control characters except tab and line end could move the cursor.
     code: f"\\x{code:02x}"
     for code in (*range(0x20), *range(0x7F, 0xA0))
     if chr(code) not in "\t\n"
 }
 
 Jsonable = object
-"""What `json.dumps` takes."""
+"""A value that `json.dumps` accepts."""
 
 EXIT_FAILED: Final = 1
 """Exit code of a command that ran and found a fault, or failed."""
@@ -46,17 +46,15 @@ class ProgressBar(Protocol):
         ...
 
     def to(self, completed: int, total: int | None = None) -> None:
-        """Put the bar at `completed`, of `total` where that is known by now."""
+        """Put the bar at `completed`, and its end at `total`, if known."""
         ...
 
 
 def results() -> Console:
-    """Return the console for results: standard output, only as narrow as a terminal makes it."""
+    """Return the console for results: standard output, as wide as the terminal."""
     from rich.console import Console
 
-    # In a pipe no row may be broken: programs read it line by line.
     width = None if sys.stdout.isatty() else WIDTH_MAX
-    # No highlighting: values are shown as they are.
     return Console(file=sys.stdout, width=width, highlight=False)
 
 
@@ -73,14 +71,14 @@ def print_json(document: Jsonable) -> None:
 
 
 def print_json_line(document: Jsonable) -> None:
-    """Print one JSON document on one line, at once: whoever reads it waits for the line."""
+    """Print one JSON document on one line, and flush it for a waiting reader."""
     sys.stdout.write(json_text(document) + "\n")
-    sys.stdout.flush()  # "at once": a pipe would hold it back
+    sys.stdout.flush()
 
 
 def print_json_list(documents: Iterable[Jsonable]) -> None:
-    """Print one JSON document, a list, member by member: it may be longer than memory holds."""
-    separator = "["  # the same document as a list in memory would give
+    """Print one JSON list member by member, because it may be larger than memory."""
+    separator = "["
     for document in documents:
         member = json_text(document, 2).replace("\n", "\n  ")
         sys.stdout.write(f"{separator}\n  {member}")
@@ -89,10 +87,9 @@ def print_json_list(documents: Iterable[Jsonable]) -> None:
 
 
 def json_text(document: Jsonable, indent: int | None = None) -> str:
-    """Return JSON text that is valid UTF-8 and fits standard output, escaped where it must be."""
-    # Readable first, ASCII where it must be.
+    """Return JSON text that standard output can encode; characters are escaped only if needed."""
     text = json.dumps(document, ensure_ascii=False, indent=indent)
-    # Lone surrogates, and characters that the output cannot encode, become four hex digits.
+    # Lone surrogates, and characters that the output cannot encode, need escapes.
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8", "strict")
     except UnicodeEncodeError:
@@ -101,25 +98,22 @@ def json_text(document: Jsonable, indent: int | None = None) -> str:
 
 
 def visible(text: str) -> str:
-    """Return text whose control characters are shown and not obeyed."""
-    # Values come from any owner: an escape sequence must not reach the terminal.
+    """Return text with its control characters escaped."""
+    # Values come from any owner, and their escape sequences must not reach the terminal.
     return text.translate(_VISIBLE)
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines as they are: no markup, no wrapping.
-
-    On a terminal control characters are shown and not obeyed: values come from any owner.
-    """
+    """Print lines without markup and wrapping; on a terminal control characters are escaped."""
     on_terminal = sys.stdout.isatty()
     for line in lines:
-        # In a pipe the bytes stay as they are.
+        # Unescaped in a pipe, so that programs get the same bytes.
         sys.stdout.write((visible(line) if on_terminal else line) + "\n")
 
 
 def pair_lines(pairs: Mapping[str, object]) -> list[str]:
     """Return names and values as aligned lines."""
-    width = max((len(name) for name in pairs), default=0)  # aligned by the longest name
+    width = max((len(name) for name in pairs), default=0)
     return [f"{name:<{width}}  {cell_text(value)}" for name, value in pairs.items()]
 
 
@@ -128,7 +122,7 @@ def pair_lines(pairs: Mapping[str, object]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows for people: a table on a terminal, tab-separated in a pipe."""
+    """Rows for people: a table on a terminal, tab-separated lines in a pipe."""
 
     columns: Sequence[str]
     rows: Iterable[Sequence[object]]
@@ -137,9 +131,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Items that are printed one by one as they are read, more than memory may hold.
+    """Items that are printed one by one as they are read; they may not fit in memory together.
 
-    is_live: the items come as they happen, so each is printed at once, and a document a line.
+    is_live: whether items arrive over time: each is printed at once, as JSON one on each line.
     row:     the columns of a table; None: the fields of the document.
     """
 
@@ -154,7 +148,7 @@ class Records:
 class CommandResult:
     """The result of a command.
 
-    document: what JSON has.
+    document: for JSON.
     text:     lines and listings for people; None: the names and values of the document.
     code:     the exit code; notices: lines on standard error, after the result.
     """
@@ -170,7 +164,7 @@ def listed(
 ) -> CommandResult:
     """Return rows with all their fields for JSON, and the named columns for people.
 
-    shown: for a column, what people see of its value.
+    shown: by column, the function that makes the value for people.
     """
 
     def cells(row: Mapping[str, Any]) -> list[object]:
@@ -187,15 +181,14 @@ class _OutputForm:
 
 _FORMS: Final = ("text", "table", "json", "lines")
 _form: Final = _OutputForm()
-"""How the command that runs in this process prints; `use_form` sets it."""
+"""The output form of the command that runs in this process; `use_form` sets it."""
 
 
 def use_form(name: str | None, *, json: bool = False, quiet: bool = False) -> None:
-    """Set how results are printed from now on. Raises: UsageError: there is no such form."""
-    # "How results are printed" (docs/cli.md): `--as` is about output alone, `--in` about input.
+    """Set the output form from now on. Raises: UsageError: there is no such form."""
     if name is not None and name not in _FORMS:
         raise UsageError(f"--as is text, table, json or lines, got {name!r}")
-    _form.name = "json" if json else name  # `--json` wins: scripts add it to any command
+    _form.name = "json" if json else name
     _form.is_quiet = quiet
 
 
@@ -205,7 +198,7 @@ def is_json() -> bool:
 
 
 def show(result: object) -> int:
-    """Print the result of a command, None for nothing; return its exit code."""
+    """Print the result of a command; return its exit code. None: the command printed itself."""
     if result is None:
         return 0
     if isinstance(result, Records):
@@ -223,7 +216,7 @@ def show(result: object) -> int:
             print_json_line(one)
     else:
         _show_text(result)
-    for notice in result.notices:  # after the result: a notice must not come between rows
+    for notice in result.notices:
         print_notice(notice)
     return result.code
 
@@ -242,7 +235,6 @@ def _show_records(records: Records) -> None:
     else:
         for item in records.items:
             print_lines([records.text(item)])
-            # Whoever waits for a line must not wait until a buffer is full.
             if records.is_live:
                 sys.stdout.flush()
 
@@ -257,7 +249,7 @@ def _show_text(result: CommandResult) -> None:
         parts = [Listing(columns, [[row[name] for name in columns] for row in document])]
     else:
         assert isinstance(document, dict)
-        # Empty fields say nothing to people.
+        # People need no empty fields.
         parts = pair_lines({name: one for name, one in document.items() if one not in (None, "")})
     for part in parts:
         if isinstance(part, str):
@@ -273,13 +265,13 @@ _TABBED: Final = {**_VISIBLE, ord("\t"): "\\t", ord("\n"): "\\n"}
 
 
 def _tabbed(cell: object) -> str:
-    """Return a cell of a tab-separated line: numbers as they are, tabs and line ends escaped."""
+    """Return a cell of a tab-separated line: plain numbers, control characters escaped."""
     text = str(cell).lower() if isinstance(cell, bool) else "" if cell is None else str(cell)
     return text.translate(_TABBED)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> Table:
-    """Return a table; numbers stand to the right."""
+    """Return a table; columns of numbers are aligned to the right."""
     from rich.table import Table
     from rich.text import Text
 
@@ -287,17 +279,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     made = Table(title=title or None, title_justify="left", title_style="bold")
     for position, column in enumerate(columns):
         cells = [row[position] for row in rows]
-        # Decided by the column: mixed cells stay to the left.
         numeric = bool(cells) and all(isinstance(cell, (int, float)) for cell in cells)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        # Markup in a value must not be obeyed.
+        # `Text`, so that rich does not read a value as markup.
         made.add_row(*(Text(visible(cell_text(cell))) for cell in row))
     return made
 
 
 def cell_text(cell: object) -> str:
-    """Return a table cell as text: thousands separated, decimals rounded to two, JSON for more."""
+    """Return a table cell as text: grouped digits, two decimals, JSON for lists and objects."""
     if isinstance(cell, (dict, list)):
         return json_text(cell)
     if isinstance(cell, bool) or cell is None:
@@ -341,17 +332,16 @@ class Bars:
         self._progress = progress
 
     def add(self, label: str, total: int | None = None) -> ProgressBar:
-        """Add a bar; without a total it only shows that something goes on."""
+        """Add a bar; without a total it shows only activity."""
         return _Silent() if self._progress is None else _Bar(self._progress, label, total)
 
 
 @contextmanager
 def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars]:
-    """Show progress bars while the block runs; none when `quiet`, with JSON, or in a pipe.
+    """Yield progress bars; they show nothing if `quiet`, with JSON, or in a pipe.
 
-    `transient` bars are gone when the block ends.
+    transient: whether the bars are removed at the end.
     """
-    # Bars are for a person who waits.
     if quiet or _form.is_quiet or is_json() or not sys.stderr.isatty():
         yield Bars(None)
         return
@@ -375,7 +365,7 @@ def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars
         *columns,
         console=notices(),
         transient=transient,
-        # Lines on the same terminal go above the bars; those to a file or pipe go as they are.
+        # On a terminal, printed lines are placed above the bars.
         redirect_stdout=sys.stdout.isatty(),
     )
     with progress:
@@ -383,16 +373,15 @@ def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars
 
 
 def print_notice(message: str) -> None:
-    """Print something worth knowing as one line on standard error; with `--quiet` nothing."""
+    """Print a notice as one line on standard error; with `--quiet` nothing."""
     if _form.is_quiet:
         return
-    # One line: logs and scripts count lines.
     sys.stderr.write(f"lattice: {' '.join(message.split())}\n")
 
 
 def print_error(message: str, code: str, as_json: bool) -> None:
-    """Print a user's mistake, or what failed, as one line on standard error."""
-    line = " ".join(message.split())  # a text of several lines would hide the next error
+    """Print an error as one line on standard error."""
+    line = " ".join(message.split())
     if as_json:
         sys.stderr.write(json_text({"error": code, "message": line}) + "\n")
     else:

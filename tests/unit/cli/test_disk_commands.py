@@ -208,7 +208,7 @@ def test_wrong_calls(lattice: Any, tmp_path: Path) -> None:
     ran = lattice("disk", "heal", "--from-store", tmp_path)
     assert (ran.code, ran.line()) == (
         2,
-        f"{tmp_path}: no store here; name a node's folder or a store's",
+        f"{tmp_path} has no store; name a node's folder or a store's",
     )
     assert lattice("disk", "heal", "--from", "nowhere").code == 2
     (tmp_path / "home" / "store" / "STORE").write_text("datalattice")
@@ -266,7 +266,7 @@ def test_a_repair_leaves_malformed_parts_out_and_pins_the_root_as_it_was(
         assert pin is not None
         assert pin.root_hash == before
     assert "record 0 " in lattice("queue", "range", "log").out
-    assert "only earlier or pinned roots have it" in lattice("disk", "check").err
+    assert "only former or pinned roots contain it" in lattice("disk", "check").err
     again = lattice("disk", "repair", "--apply")
     assert (again.code, again.out.strip()) == (0, "nothing malformed below the root")
 

@@ -169,7 +169,7 @@ def test_a_folder_that_cannot_be_made_is_said(
         ("node.bind = 1", "node.bind is a text"),
         ("node.strict_paths = 1", "node.strict_paths is true or false, got 1"),
         ('log.level = "loud"', "log_level is debug, info, warning or error, got 'loud'"),
-        ("#" * 64_001, "is longer than 64000 bytes"),
+        ("#" * 64_001, "is longer than a settings file's 64000 bytes"),
         ("\xff", "is not UTF-8"),
     ],
 )

@@ -204,7 +204,7 @@ def test_a_proof_is_written_and_checked_without_a_folder(
     [row] = lattice("forks", "list", "--json").document
     file = tmp_path / "proof"
     assert lattice("forks", "export", row["id"][:8], file, "--json").document["bytes"] > 100
-    assert "there already" in lattice("forks", "export", row["id"][:8], file).line()
+    assert "exists already" in lattice("forks", "export", row["id"][:8], file).line()
     monkeypatch.setenv("DATALATTICE_HOME", str(tmp_path / "nowhere"))
     found = lattice("forks", "verify", file, "--json")
     assert (found.code, found.document["verdict"]) == (0, "FORK")

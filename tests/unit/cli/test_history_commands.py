@@ -141,4 +141,4 @@ def test_a_root_whose_cells_are_gone_is_told_as_that(lattice: Any, tmp_path: Pat
         store.discard([bytes.fromhex(rows[1]["changed"][0]["hash"])])
     ran = lattice("show", "HEAD~1", "--full")
     assert ran.code == 1
-    assert "not all of HEAD~1 is here" in ran.line()
+    assert "HEAD~1 is incomplete" in ran.line()

@@ -100,7 +100,7 @@ def test_each_bad_part_of_a_file_costs_that_part_and_is_told(
         assert fork["owner"] == ANN.public_key.hex()
         again = lattice(*command, source)
         assert again.code == 1
-        assert "not taken: 2 parts" in again.err
+        assert "left out: 2 parts" in again.err
     mine = bytes.fromhex(owner)
     assert owners(home) == {ANN.public_key, BEN.public_key, mine}
     assert lattice("disk", "check").code == 0

@@ -54,6 +54,15 @@ def test_every_command_has_help_and_json(lattice: Any, command: list[str]) -> No
     assert "--json" in ran.out or command == ["node", "peers"]
 
 
+def test_help_breaks_its_lines_at_the_width_of_the_terminal_only(lattice: Any) -> None:
+    shown = lattice("daemon", "--help").out.split("Options")[0]
+    [text] = [part for part in shown.split("\n \n") if "Other users" in part] or [shown]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    at = next(number for number, line in enumerate(lines) if line.startswith("Other users"))
+    for line, after in zip(lines[at:], lines[at + 1 : -1], strict=False):
+        assert len(line) + len(after.split()[0]) > 76, f"{line!r} ends early"
+
+
 def test_the_command_offers_completion(lattice: Any) -> None:
     assert "--install-completion" in lattice("--help").out
 

@@ -66,7 +66,7 @@ def test_a_node_that_serves_has_full_passes_of_the_collector_seldom(
 def test_another_file_of_settings_can_be_named(lattice: Any, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     absent = lattice("node", "config", "--config", other)
-    assert (absent.code, absent.line()) == (2, f"there is no file {other}")
+    assert (absent.code, absent.line()) == (2, f"there is no settings file {other}")
     other.write_text("node.bind = '::1'")
     found = lattice("node", "config", "--config", other, "--json").document
     assert found["node.bind"] == {"value": "::1", "source": f"{other} line 1"}

@@ -143,7 +143,11 @@ def test_bytes_are_given_and_shown_as_hex(lattice: Any) -> None:
     assert lattice("kv", "put", "notes", "raw", "ff00", "--in", "hex").code == 0
     assert lattice("kv", "get", "notes", "raw").out == "0xff00\n"
     assert lattice("kv", "get", "notes", "raw", "--json").document["hex"] == "ff00"
-    assert lattice("kv", "put", "notes", "raw", "xyz", "--in", "hex").code == 2
+    for command in (["kv", "put", "new", "raw"], ["log", "append", "lines", "aa"]):
+        wrong = lattice(*command, "xyz", "--in", "hex")
+        assert (wrong.code, wrong.line()) == (2, "a hex value is pairs of hex digits, got 'xyz'")
+    made = [row["name"] for row in lattice("store", "list", "--json").document]
+    assert made == ["notes"], "a value that cannot be read makes no store"
     assert lattice("kv", "put", "notes", "raw", "1", "--in", "json").code == 2
 
 

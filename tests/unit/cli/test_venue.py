@@ -166,7 +166,7 @@ def test_a_beginning_that_fits_several_ids_is_refused(
     ids = [one.hex() for one in edit(tmp_path, change)] + [asset]
     letter = next(one[0] for one in ids if sum(other[0] == one[0] for other in ids) > 1)
     ran = lattice("venue", "show", letter)
-    assert (ran.code, "write more of it" in ran.line()) == (2, True)
+    assert (ran.code, "write more digits" in ran.line()) == (2, True)
 
 
 @pytest.mark.parametrize("over", [-1, 0, 1])
@@ -176,7 +176,7 @@ def test_files_are_read_up_to_the_limit(
     monkeypatch.setattr(commands, "CONTENT_BYTES_MAX", 10)
     (tmp_path / "file").write_bytes(b"x" * (10 + over))
     if over > 0:
-        with pytest.raises(LimitExceeded, match="more than 10 bytes"):
+        with pytest.raises(LimitExceeded, match="more than the limit of 10 bytes"):
             commands._read(str(tmp_path / "file"), "it")
     else:
         assert len(commands._read(str(tmp_path / "file"), "it")) == 10 + over

@@ -181,9 +181,9 @@ def test_contents_in_memory_are_the_daemons(lattice: Lattice, tmp_path: Path) ->
     digest = hashlib.sha256(CONTENT).hexdigest()
     (tmp_path / "metadata").write_text(json.dumps({"content": {"sha256": digest}}))
     with_content = ("venue", "register", tmp_path / "metadata", "--content", tmp_path / "content")
-    assert "the running daemon alone" in lattice(*with_content).line()
+    assert "only a running daemon keeps contents" in lattice(*with_content).line()
     asset = lattice("venue", "register", tmp_path / "metadata").out.strip()
     ran = lattice("venue", "upload", asset, tmp_path / "content")
-    assert (ran.code, "the running daemon alone" in ran.line()) == (2, True)
+    assert (ran.code, "only a running daemon keeps contents" in ran.line()) == (2, True)
     assert lattice("venue", "assets", "--json").document[0]["content"] is False
     assert lattice("venue", "verify", asset, "--json").document["content"] == "absent"

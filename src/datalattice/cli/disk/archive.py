@@ -1,4 +1,4 @@
-"""Commands `lattice disk export` and `import`: a root with all below it in one file."""
+"""Commands `lattice disk export`, `backup` and `import`: copies of roots and folders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app = typer.Typer()
 
 _PIPE: Final = Path("-")
 EXIT_INCOMPLETE: Final = 1
-"""Exit code of an import that left something out."""
+"""Exit code of an import that left parts out."""
 
 
 @command(app, "export", ANY)
@@ -36,15 +36,15 @@ def export(
     call: Call,
     ref: Annotated[str, typer.Argument(help="HEAD, HEAD~2, a pin, a hash, or a time.")],
     file: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     with_local: WithLocalOption = False,
 ) -> CommandResult | None:
-    """Write a root with all below it to one file, with checksums; works beside a running node."""
+    """Write a root with all its cells to one file, with checksums. A node may be running."""
     from datalattice.store import export_cells
 
     store = call.store()
     (top,) = call.named(store, ref)
-    # The lease keeps a collection from taking cells that are still to be written.
+    # The lease keeps garbage collection from removing cells that are not written yet.
     with store.lease(top, HOLD_SECONDS):
         hash, made = leaving(store, top, with_local=with_local)
         bar = call.bar(f"export {short(hash)}")
@@ -69,9 +69,9 @@ def backup(
 ) -> CommandResult:
     """Bring a copy of the folder up to date: data, weaver stores, settings and keys.
 
-    Works beside a running node and programs that write. The copy is a folder like any other: to
-    restore it, copy it where it is needed. A copy that has data which this folder lacks stays as it
-    is, and the command fails.
+    A node and programs may write meanwhile. The copy is a folder like any other: to restore it,
+    copy it to its new path. If the copy has data that this folder lacks, it is left unchanged and
+    the command fails.
     """
     from datalattice.client.backups import back_up
 
@@ -88,18 +88,18 @@ def import_(
     source: Annotated[
         Path, typer.Argument(help="An exported file (- for standard input), or a node's folder.")
     ],
-    name: Annotated[str | None, typer.Option("--pin", help="Keep it under this name.")] = None,
+    name: Annotated[str | None, typer.Option("--pin", help="Pin it under this name.")] = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="Merge it into the data here, as from a peer.")
     ] = False,
 ) -> CommandResult:
     """Read an exported file: verify every cell, then pin the root or merge it.
 
-    Nothing is visible until all of it is here. A merged value passes the same gate as one from a
-    peer: a part that is malformed, not signed, not hosted or over a quota is left out and named,
-    and exit code 1 says so. Works through the running node, or without one.
+    Nothing is visible until the import is complete. A merged value is checked like one from a peer:
+    a part that is malformed, unsigned, not hosted or over a quota is left out and reported, and the
+    exit code is 1. Works through the running node, or without one.
     """
-    if not name and not merge:  # an import without either would be collected
+    if not name and not merge:  # the cells would be garbage at once
         raise UsageError("choose --pin NAME, --merge, or both")
     folder, pin = call.folder, name or ""
     with _opened(source) as path:
@@ -111,14 +111,14 @@ def import_(
                     store, path, pin=pin, merge=merge, taking=gate, progress=progress
                 )
 
-        # Absolute: the node has another working folder.
+        # Absolute, because the node has another working directory.
         wanted = ImportRoot(path=str(Path(path).absolute()), merge=merge, pin=pin)
         task = StartTask(import_root=wanted)
         return imported(call.finish(task, alone, f"import {source}"))
 
 
 def imported(document: dict[str, Any]) -> CommandResult:
-    """Return what `import_into` did; the exit code is 1 when it left something out."""
+    """Return the report of `import_into` for printing; exit code 1 if it left parts out."""
     shown = {name: one for name, one in document.items() if one not in (None, "")}
     del shown["reports"]
     lines = pair_lines(shown)
@@ -128,40 +128,39 @@ def imported(document: dict[str, Any]) -> CommandResult:
     notices = []
     if document["forked"]:
         notices.append(
-            f"{count_text(document['forked'], 'slot')} forked: one of two branches stands; "
-            "`lattice forks list` has the others that are kept"
+            f"{count_text(document['forked'], 'slot')} forked: one of two branches was chosen; "
+            "`lattice forks list` lists the others"
         )
     if document["dropped"]:
-        notices.append(f"not taken: {count_text(document['dropped'], 'part')}; the rest is merged")
-    # Exit code 1: a script must notice.
+        notices.append(f"left out: {count_text(document['dropped'], 'part')}; the rest is merged")
     return CommandResult(document, lines, EXIT_INCOMPLETE if document["dropped"] else 0, notices)
 
 
 @contextmanager
 def _written(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """Give a file to write; it has its name, durably, only when the block ended well."""
+    """Yield a file to write; it gets its name, durably, only if the block ends without an error."""
     if path == _PIPE:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if path.exists() and not force:  # an archive is often the only copy
-        raise UsageError(f"{path} is there already; --force replaces it")
+    if path.exists() and not force:  # an archive may be the only copy of its data
+        raise UsageError(f"{path} exists already; --force replaces it")
     unfinished = path.with_name(path.name + ".part")
     try:
         with unfinished.open("wb", buffering=io.DEFAULT_BUFFER_SIZE) as out:
             yield out
             out.flush()
-            os.fsync(out.fileno())  # before it gets its name: a crash leaves no half archive
+            os.fsync(out.fileno())  # before the rename, so that a crash leaves no partial archive
         unfinished.replace(path)
-    finally:  # a broken-off archive leaves no part behind
+    finally:
         unfinished.unlink(missing_ok=True)
 
 
 @contextmanager
 def _opened(source: Path) -> Iterator[str]:
-    """Give the path to import from; what standard input brings is put into a file first.
+    """Yield the path to import from; standard input is written to a temporary file first.
 
-    Raises: BadFormat: with the path, where what is read there is malformed.
+    Raises: BadFormat: the file is malformed; the text names it.
     """
     if source != _PIPE:
         try:
@@ -171,5 +170,5 @@ def _opened(source: Path) -> Iterator[str]:
         return
     with tempfile.NamedTemporaryFile(prefix="lattice-", suffix=".archive") as spool:
         shutil.copyfileobj(sys.stdin.buffer, spool)
-        spool.flush()  # read twice: once checked, once taken
+        spool.flush()
         yield spool.name

@@ -22,16 +22,16 @@ app = typer.Typer()
 
 
 LINES_MAX: Final = 20
-"""Damaged places and missing cells that are printed of each kind; --json has all."""
+"""Most lines that are printed of each kind of finding; --json has all."""
 
 
 @command(app, "check", ANY)
 def check(call: Call) -> CommandResult:
-    """Verify every byte of the store: checksums, encodings, hashes, index, and that all is here.
+    """Verify every byte of the store: checksums, encodings, hashes, index and completeness.
 
     Also the log of each weaver store: links, hashes and signatures.
 
-    Works beside a running node. Exit code 1 when anything is damaged, missing or lost.
+    A node may be running. Exit code 1 if anything is damaged, missing or lost.
     """
     from datalattice.client.backups import weaver_figures
     from datalattice.client.network import store_check
@@ -42,20 +42,20 @@ def check(call: Call) -> CommandResult:
         code = EXIT_FAILED if found else 0
         return CommandResult({"weaver": weaver}, list(_weaver_lines(weaver)), code, found)
     store = call.enter(open_reader(call.existing))
-    report = store.check(call.bar(f"check {store.path}").to)  # "every byte": reads all packs
+    report = store.check(call.bar(f"check {store.path}").to)
     document = _check_document(whole_document(store_check(report)))
     unsound = {hash for hash, _ in report.unsound}
-    # Only where there is something to look for.
+    # The search walks all cells below the root, so only if there is something to find.
     document["malformed"] = malformed_parts(store, unsound) if unsound else []
     document["lost"] = _loss_of(store)
     document["weaver"] = weaver
     advice = ""
-    if not document["clean"]:  # damage first: the rest may follow from it
+    if not document["clean"]:  # first, because damage may cause the other findings
         advice = "the store is damaged; `lattice disk heal` repairs it from peers"
     elif document["malformed"]:
         advice = f"{_MALFORMED}; `lattice disk repair` leaves these parts out"
     elif document["unsound"]:
-        advice = f"{_MALFORMED}; only earlier or pinned roots have it, until they are collected"
+        advice = f"{_MALFORMED}; only former or pinned roots contain it"
     elif document["lost"]:
         advice = f"{document['lost']}; to go on without it: lattice disk heal --accept-loss"
     elif weaver["faults"]:
@@ -65,18 +65,18 @@ def check(call: Call) -> CommandResult:
 
 
 _WEAVER_DAMAGED: Final = (
-    "the log of a weaver store is damaged; stop the node and put the folder weaver/ of a backup in "
-    "its place: what is newer comes back from peers"
+    "the log of a weaver store is damaged; stop the node and replace the folder weaver/ by that of "
+    "a backup: newer intentions come back from peers"
 )
 _MALFORMED: Final = "the store holds malformed data, accepted by an earlier version"
 
 
 def _loss_of(store: CellStore) -> str:
-    """Describe a known loss that was not accepted."""
+    """Return a text about commits that were lost and not accepted, "" without any."""
     try:
         loss = store.loss
     except Corruption as error:
-        return str(error)  # no record of a loss
+        return str(error)  # the record of the loss is damaged
     return "" if loss is None else str(loss)
 
 
@@ -95,19 +95,19 @@ def heal(
         bool,
         typer.Option(
             "--accept-loss",
-            help="Go on without acknowledged commits that are gone and could not be had.",
+            help="Go on without acknowledged commits that are gone and no source has.",
         ),
     ] = False,
 ) -> CommandResult:
-    """Repair the store: from its own intact bytes, another store, and nodes that have the cells.
+    """Repair the store from its own intact bytes, another store, and nodes that have the cells.
 
-    Works through the running node, which asks its peers first, or without one. Exit code 1 when
-    something could not be had. With --accept-loss the store goes on at its last good root: let its
-    node meet its peers before you write, as new records take the offsets of lost ones.
+    Works through the running node, which asks its peers first, or without one. Exit code 1 if cells
+    are still missing. With --accept-loss the store goes on at its last good root: let its node meet
+    its peers before you write, because new records take the offsets of lost ones.
     """
     folder = call.existing
     other = None if store is None else str(_store_in(store))
-    # The node would go on with the damaged data in its memory.
+    # A running node would go on with the damaged data in its memory.
     if accept_loss and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before a loss is accepted")
 
@@ -143,19 +143,18 @@ def repair(
         ),
     ] = False,
 ) -> CommandResult:
-    """Leave the malformed parts out of the root, each with its reason; the others stay as they are.
+    """Leave the malformed parts out of the root, each with its reason; other parts stay unchanged.
 
-    The root as it was is pinned as before-repair-TIME, so nothing of it is collected before you
-    remove the pin. Sound copies come back from peers. Stop the node first. Exit code 1 when there
-    are malformed parts and --apply is not given.
+    The former root is pinned as before-repair-TIME, so its cells stay until you remove the pin.
+    Intact copies come back from peers. Stop the node first. Exit code 1 if there are malformed
+    parts and --apply is not given.
     """
     folder = call.existing
     if apply and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before the root is repaired")
-    # Read only unless it is applied.
     store = call.enter(CellStore.open(folder.store_path) if apply else open_reader(folder))
     report = store.check(call.bar(f"check {folder.store_path}").to)
-    # Damaged cells can be fetched again, so they are not left out.
+    # Healing may bring damaged cells back, so nothing is left out before it.
     if not report.is_clean:
         raise StoreFailed("the store is damaged; `lattice disk heal` comes before a repair")
     found = without_malformed(store, dict(report.unsound))
@@ -163,51 +162,49 @@ def repair(
         {"part": " ".join(to_text(key) for key in one.path), "reason": one.reason}
         for one in found.left_out
     ]
-    # Nothing is committed without parts to leave out.
     pin = _commit_repair(store, found.root) if apply and parts else ""
     document = {"left_out": parts, "applied": bool(pin), "pin": pin}
     lines = _some("left out", [f"{one['part']}: {one['reason']}" for one in parts])
     if not parts:
         return CommandResult(document, ["nothing malformed below the root"])
     if pin:
-        return CommandResult(document, [*lines, f"the root as it was is pinned: {pin}"])
+        return CommandResult(document, [*lines, f"the former root is pinned: {pin}"])
     advice = "nothing was changed; `lattice disk repair --apply` commits this"
     return CommandResult(document, lines, EXIT_FAILED, [advice])
 
 
 def _commit_repair(store: CellStore, root: Value) -> str:
-    """Commit a root that lacks parts of the present one, which is pinned; return the pin's name."""
+    """Pin the present root, and commit one that lacks parts of it; return the name of the pin."""
     before = store.root_hash()
     assert before is not None
     now_ms = store.clock.now_ms()
-    # A colon would not be a name on every system.
+    # File systems of some machines allow no colon in a name.
     name = f"before-repair-{time_text(now_ms).replace(':', '')}"
-    # Before the commit: nothing is collected in between.
     store.pins.pin(before, name, label="the root before malformed parts were left out")
-    # The new root lacks parts on purpose; the pin keeps them until the user removes it.
+    # `contains=False`: the new root lacks parts of the old one on purpose.
     store.commit(root, contains=False)
     return name
 
 
 def _store_in(path: Path) -> Path:
-    """Return the store that a folder is, or has; a copy's index is made again first.
+    """Return the store in a folder, or the folder if it is one; rebuild the index of a copy.
 
-    Raises: UsageError: there is none. StoreError: it cannot be read.
+    Raises: UsageError: there is no store. StoreError: it cannot be read.
     """
     from datalattice.store import store_in
 
     found = store_in(path)
     if found is None:
-        raise UsageError(f"{path}: no store here; name a node's folder or a store's")
+        raise UsageError(f"{path} has no store; name a node's folder or a store's")
     try:
         CellStore.open(found, read_only=True).close()
     except StoreFailed:
-        CellStore.open(found).close()  # a copied store without its index
+        CellStore.open(found).close()  # a writer rebuilds the index of a copied store
     return found.absolute()
 
 
 def _check_document(check: dict[str, Any]) -> dict[str, Any]:
-    """Return what a check found under the names that this command gives them."""
+    """Return the findings of a check, with this command's name for the size."""
     return {"bytes" if name == "size_bytes" else name: one for name, one in check.items()}
 
 
@@ -219,19 +216,19 @@ def _heal_alone(
     *,
     accept_loss: bool,
 ) -> tuple[HealedStore, str]:
-    """Return what was done, and what is still lost."""
+    """Heal a store in which no node runs; return the healing, and a text about a loss, or ""."""
     from datalattice.client.network import HealingSources, healed_store
     from datalattice.store import CellFetcher, heal_store, open_damaged
 
     keys = read_keys_or_none(folder)
-    identity = None if keys is None else keys.identity  # without a key: only public peers answer
+    identity = None if keys is None else keys.identity
     with (
         HealingSources(addresses, other, identity) as sources,
         open_damaged(folder.store_path) as store,
     ):
         healing = heal_store(store, CellFetcher(store, sources), progress)
-        loss = store.loss  # read before it is closed
-        store.close()  # closed, so that it can be opened for writing
+        loss = store.loss
+        store.close()  # the lock must be free for the second opening
     if loss is not None and accept_loss:
         with (
             HealingSources(addresses, other, identity) as sources,
@@ -239,7 +236,7 @@ def _heal_alone(
         ):
             healing = heal_store(store, CellFetcher(store, sources), progress)
             if keys is not None:
-                ask_first(folder, store, keys)  # "asked first": a peer may have what is lost here
+                ask_first(folder, store, keys)  # before the loss is accepted: a peer may have it
             store.accept_loss()
     elif loss is not None:
         print_notice(f"{loss}; if no peer and no backup has it, go on without it: --accept-loss")
@@ -262,7 +259,7 @@ def _report_lines(
     yield from _some("unsound", [f"{one['hash']}: {one['reason']}" for one in document["unsound"]])
     yield from _some("malformed", document.get("malformed", []))
     yield from _some("scar", [_location(one) for one in document["scars"]])
-    # The worst finding is the verdict, and the last line, which scripts read.
+    # The last line is the verdict, which scripts read: the worst finding.
     verdict = "malformed" if document["unsound"] else verdict
     verdict = verdict if document["clean"] else "damaged"
     weaver = document.get("weaver", {"stores": 0})
@@ -280,7 +277,7 @@ def _weaver_lines(figures: dict[str, Any]) -> Iterator[str]:
 
 
 def malformed_parts(store: CellStore, unsound: set[bytes]) -> list[str]:
-    """Return the paths of the root's owners and entries that have one of these cells below them."""
+    """Return the paths of the root's entries that contain one of these cells."""
     found: list[str] = []
     root = store.root()
     if not isinstance(root, Index):
@@ -289,7 +286,7 @@ def malformed_parts(store: CellStore, unsound: set[bytes]) -> list[str]:
         try:
             parts = list(owners.entries()) if isinstance(owners, (Map, Index)) else []
         except BadFormat:
-            found.append(to_text(section))  # an entry that cannot be read is malformed as a whole
+            found.append(to_text(section))  # the section itself cannot be read
             continue
         found += [
             f"{to_text(section)} {to_text(key)}"
@@ -300,8 +297,8 @@ def malformed_parts(store: CellStore, unsound: set[bytes]) -> list[str]:
 
 
 def _has_below(store: CellStore, value: Value, wanted: set[bytes]) -> bool:
-    """Return whether one of these cells is a value's own, or below it."""
-    seen = {value_hash(value)}  # each cell once, whatever the sharing
+    """Return whether a value contains one of these cells, or is one."""
+    seen = {value_hash(value)}  # shared cells are read once
     front = references(encode(value))
     while front and seen.isdisjoint(wanted):
         hash = front.pop()
@@ -313,7 +310,7 @@ def _has_below(store: CellStore, value: Value, wanted: set[bytes]) -> bool:
 
 
 def _some(name: str, lines: list[str]) -> list[str]:
-    shown = [f"{name}: {line}" for line in lines[:LINES_MAX]]  # one broken pack has thousands
+    shown = [f"{name}: {line}" for line in lines[:LINES_MAX]]  # one damaged pack has thousands
     if len(lines) > LINES_MAX:
         shown.append(f"{name}: {len(lines) - LINES_MAX} more; --json lists all")
     return shown

@@ -18,7 +18,7 @@ from datalattice.store import CellStore, time_text
 
 app = typer.Typer()
 
-GRACE: Final = "1h"  # a pause in which a writer may still refer to older cells
+GRACE: Final = "1h"  # a writer may refer to cells that it stored within this time
 GraceOption = Annotated[
     str, typer.Option("--grace", help="Keep younger cells: 30s, 10m, 1h, 2d; 0 keeps none.")
 ]
@@ -35,7 +35,7 @@ def stats(
     ] = False,
     grace: GraceOption = GRACE,
 ) -> CommandResult:
-    """Report how much the store holds, and what keeps it. Works beside a running node.
+    """Report the size of the store, and what keeps its cells. A node may be running.
 
     The last figures are those of the weaver stores, which share one file.
 
@@ -70,11 +70,11 @@ def stats(
 
 @command(app, "gc", ANY)
 def gc(call: Call, grace: GraceOption = GRACE, dry_run: DryRunOption = False) -> CommandResult:
-    """Give back the room of what nothing reaches: no root, pin, lease, or remembered root.
+    """Free the space of cells that no root, pin, lease or recorded root reaches.
 
     Works through the running node, which goes on meanwhile, or without one.
     """
-    return _told(collected(call, grace_ms=duration_ms(grace), dry_run=dry_run))
+    return _collected_result(collected(call, grace_ms=duration_ms(grace), dry_run=dry_run))
 
 
 @command(app, "sweep", ANY)
@@ -85,12 +85,12 @@ def sweep(
     ],
     dry_run: DryRunOption = False,
 ) -> CommandResult:
-    """Free the cells of a sweep list, which nothing reaches, as `disk gc` does.
+    """Free the cells of a sweep list, as `disk gc` does without one.
 
-    Cells that are needed again since stay. A list of another store, or from before another
-    collection, is refused. Works through the running node, which goes on meanwhile, or without one.
+    Cells that are in use again stay. A list of another store, or from before another collection, is
+    refused. Works through the running node, which goes on meanwhile, or without one.
     """
-    return _told(collected(call, plan=str(plan.absolute()), dry_run=dry_run))
+    return _collected_result(collected(call, plan=str(plan.absolute()), dry_run=dry_run))
 
 
 @command(app, "forget", ANY)
@@ -100,12 +100,11 @@ def forget(
         str, typer.Argument(help="A time: ISO 8601 in UTC, or how long ago: 7d, 1h.")
     ],
 ) -> CommandResult:
-    """Forget the roots that were replaced before a time, so that their room can be collected.
+    """Forget the roots that were replaced before a time, so that their space can be collected.
 
     Pins and the present root stay. Works through the running node, or without one.
     """
     folder = call.existing
-    # This machine's clock: "how long ago" is the user's.
     before_ms = time_ms(before, SystemClock().now_ms())
     client = connect(folder.path)
     if client is None:
@@ -120,7 +119,7 @@ def forget(
 def collected(
     call: Call, *, grace_ms: int = 0, plan: str | None = None, dry_run: bool = False
 ) -> dict[str, Any]:
-    """Collect the garbage of a folder's store, or sweep by a list; return what was done."""
+    """Collect the garbage of a folder's store, or sweep by a list; return the figures."""
     folder = call.existing
 
     def alone(progress: Progress) -> CollectedGarbage:
@@ -139,17 +138,16 @@ def _stats_lines(document: dict[str, Any]) -> list[str]:
         if name in pairs:
             pairs[name] = size_text(pairs[name])
     if "collected ms" not in pairs:
-        return pair_lines(pairs)  # weaver stores alone
+        return pair_lines(pairs)  # the folder has only weaver stores
     last = pairs.pop("collected ms")
     left = pairs.pop("dead left")
-    # A collection that left much says so.
     pairs["last gc"] = "never" if last is None else time_text(last)
     if left:
         pairs["last gc"] += f", left {left} dead cells in segments that are mostly alive"
     return pair_lines(pairs)
 
 
-def _told(document: dict[str, Any]) -> CommandResult:
+def _collected_result(document: dict[str, Any]) -> CommandResult:
     name = "would be dropped" if document["is_dry"] else "segments dropped"
     pairs = {
         "cells live": document["cells_live"],

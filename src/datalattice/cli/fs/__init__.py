@@ -1,1 +1,1 @@
-"""Commands `lattice fs ...`: the files of drives."""
+"""Commands `lattice fs ...`: drives and their files."""

@@ -1,4 +1,4 @@
-"""Commands `lattice fs ...`: the files of drives, and their way from and to local folders.
+"""Commands `lattice fs ...`: the files of drives, and copies from and to local folders.
 
 A path in a drive is DRIVE:PATH; a path without a colon before its first slash is local.
 """
@@ -52,7 +52,7 @@ T = TypeVar("T")
 app = typer.Typer(help="The files of drives. A path is DRIVE:PATH; every write is on disk.")
 
 RecursiveOption = Annotated[
-    bool, typer.Option("--recursive", "-r", help="Directories with all that is in them.")
+    bool, typer.Option("--recursive", "-r", help="Include directories with their contents.")
 ]
 DrivePathArgument = Annotated[str, typer.Argument(help="DRIVE:PATH.")]
 DrivePathsArgument = Annotated[list[str], typer.Argument(help="DRIVE:PATH each.")]
@@ -74,11 +74,11 @@ def _document(stat: Stat) -> dict[str, object]:
 
 @command(app, "drives", READS)
 def drives(call: Call) -> CommandResult:
-    """List drives: those of all owners that are here, or one owner's."""
+    """List the drives of all owners here, or of one."""
     cursor, rows = call.cursor(), []
     for owner in call.chosen_owners(call.owners(FS_SECTION)):
         for name in drive_names(cursor, owner):
-            usage = Drive.at(cursor, owner, name).du("/")  # counted for each: drives share no sizes
+            usage = Drive.at(cursor, owner, name).du("/")
             row = {"owner": owner.hex(), "drive": name}
             rows.append({**row, "files": usage.files, "bytes": usage.bytes})
     return listed(rows, ("owner", "drive", "files", "bytes"), owner=call.short_owner)
@@ -88,11 +88,10 @@ def drives(call: Call) -> CommandResult:
 def ls(
     call: Call,
     path: DrivePathArgument,
-    long: Annotated[bool, typer.Option("--long", "-l", help="Size and time, too.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Size and time too.")] = False,
 ) -> CommandResult:
-    """List a directory, or name a file."""
+    """List a directory, or one file."""
     drive, at = drive_at(call, parse_drive_path(path))
-    # `ls` of a file names it, as the system's does.
     found = drive.entries(at) if drive.is_dir(at) else [drive.stat(at)]
     documents = [_document(one) for one in found]
     names = [visible(one.name) + ("/" if one.is_dir else "") for one in found]
@@ -109,7 +108,7 @@ def ls(
 def cat(call: Call, paths: DrivePathsArgument) -> None:
     """Write the bytes of files to standard output."""
     for one in [parse_drive_path(path) for path in paths]:
-        drive, path = drive_at(call, one)  # all arguments are parsed before the first byte goes out
+        drive, path = drive_at(call, one)
         for piece in pieces_of(drive.content(path)):
             sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
@@ -120,7 +119,7 @@ def tree(call: Call, path: DrivePathArgument) -> CommandResult:
     """Show a directory and everything below it."""
     drive, at = drive_at(call, parse_drive_path(path))
     documents = []
-    if is_json():  # only JSON needs them: the tree is printed from the walk
+    if is_json():
         documents = [
             _document(one) for above, _, _ in drive.walk(at) for one in drive.entries(above)
         ]
@@ -172,7 +171,7 @@ def mkdir(
     call: Call,
     paths: Annotated[list[str], typer.Argument(help="DRIVE:PATH each; DRIVE: makes a drive.")],
     parents: Annotated[
-        bool, typer.Option("--parents", "-p", help="Make missing parent directories, too.")
+        bool, typer.Option("--parents", "-p", help="Make missing parent directories too.")
     ] = False,
 ) -> CommandResult:
     """Make directories, or drives."""
@@ -193,11 +192,11 @@ def mkdir(
 
 @command(app, "rm", WRITES)
 def rm(call: Call, paths: DrivePathsArgument, recursive: RecursiveOption = False) -> CommandResult:
-    """Delete files, and empty directories, or full ones with --recursive; all or nothing."""
+    """Delete files and empty directories; --recursive: full ones too. All or nothing."""
     targets = [parse_drive_path(one) for one in paths]
 
     def change(drive_of: DriveOf) -> None:
-        for one in targets:  # all in one change: "all or nothing"
+        for one in targets:
             drive = _drive(drive_of, one)
             if recursive:
                 drive.remove_tree(one.path)
@@ -222,7 +221,6 @@ def mv(
         drive = _drive(drive_of, goal)
         moved = []
         for one in olds:
-            # A directory that is there takes the sources in.
             to = goal_of(one, goal, drive.is_dir(goal.path), several=len(olds) > 1)
             old = _drive(drive_of, one)
             # Within a drive a move keeps the entry; between drives it is a copy and a deletion.
@@ -244,15 +242,15 @@ def cp(
     target: Annotated[str, typer.Argument(help="A local path, or DRIVE:PATH.")],
     recursive: RecursiveOption = False,
 ) -> CommandResult:
-    """Copy files: from or to a drive, or from drive to drive. Files are replaced."""
+    """Copy files to a drive, from a drive, or from drive to drive. Existing files are replaced."""
     paths, goal = [parse_path(one) for one in sources], parse_path(target)
     local = [one.drive is None for one in paths]
-    # A local path on both sides is the business of `cp` of the system.
-    # One owner's drive is written in one commit.
     if any(local) != all(local) or (goal.drive is None and any(local)):
-        raise UsageError("copy from local paths to a drive, or from drives; not local to local")
+        raise UsageError(
+            "sources are all local or all in drives, and one side is a drive, written DRIVE:PATH"
+        )
     if goal.drive is None:
-        return get_files(call, paths, goal, recursive)  # each file complete or not at all
+        return get_files(call, paths, goal, recursive)
     return (put_files if all(local) else copy_files)(call, paths, goal, recursive)
 
 
@@ -263,7 +261,7 @@ def put(
     target: DrivePathArgument,
     recursive: RecursiveOption = False,
 ) -> CommandResult:
-    """Copy local files into a drive of your own, as one change. A missing drive is made."""
+    """Copy local files to a drive of your own, in one commit. A missing drive is made."""
     paths = [DrivePath(None, one) for one in sources]
     return put_files(call, paths, parse_drive_path(target), recursive)
 
@@ -275,15 +273,15 @@ def get(
         list[str],
         typer.Argument(
             metavar="DRIVE:PATH... [LOCAL]",
-            help="Sources, then a local path as target; default: this folder.",
+            help="Sources, then a local path as target. Default: the working directory.",
         ),
     ],
     recursive: RecursiveOption = False,
 ) -> CommandResult:
-    """Copy files of a drive to local ones, each complete or not at all."""
+    """Copy files of a drive to local ones, each completely or not at all."""
     goal = parse_path(paths[-1])
     sources = [parse_drive_path(one) for one in paths[:-1]]
-    if goal.drive is not None or not sources:  # without a local path: the present folder
+    if goal.drive is not None or not sources:  # no local path is given
         sources.append(parse_drive_path(paths[-1]))
         goal = DrivePath(None, ".")
     return get_files(call, sources, goal, recursive)
@@ -295,21 +293,21 @@ def sync(
     local: Annotated[Path, typer.Argument(help="A local folder.")],
     path: Annotated[str, typer.Argument(help="DRIVE:PATH, a directory.")],
     direction: Annotated[
-        Direction, typer.Option("--direction", help="Which side may change.")
+        Direction, typer.Option("--direction", help="Side that may change.")
     ] = Direction.BOTH,
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete on one side what was deleted on the other.")
     ] = False,
     prefer: Annotated[
-        Side, typer.Option("--prefer", help="Whose file counts where both changed.")
+        Side, typer.Option("--prefer", help="Side that wins if both changed a file.")
     ] = Side.NONE,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only report what would be done.")
     ] = False,
 ) -> CommandResult:
-    """Make a local folder and a directory of a drive alike; only what changed is read.
+    """Make a local folder and a directory of a drive equal; only changed files are read.
 
-    A file that both sides changed is left alone and named, and the exit code is 1.
+    A file that both sides changed is left unchanged and reported, and the exit code is 1.
     """
     target = parse_drive_path(path)
     assert target.drive is not None
@@ -327,9 +325,9 @@ def sync(
             prefer=prefer,
             dry_run=dry_run,
             on_bytes=call.bar("bytes").advance,
-        ).run()  # the bytes of the folder's own files
-    for text in outcome.passed_over:  # named one by one: sync goes on without them
-        print_notice(f"passed over {text}")
+        ).run()
+    for text in outcome.passed_over:
+        print_notice(f"skipped {text}")
     done = asdict(outcome)
     del done["read_bytes"]  # a cost, not a result
     return CommandResult(done, _report(outcome), 0 if outcome.is_complete else 1)

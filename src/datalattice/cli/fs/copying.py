@@ -1,4 +1,4 @@
-"""Copying between local folders and drives, for the commands of `lattice fs`."""
+"""Copying: copies files between local folders and drives, for the commands of `lattice fs`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from datalattice.client.drives import DriveOf, Drives, copy_tree, pieces, walk_l
 from datalattice.errors import IsADirectory, NoSuchPath
 
 EXIT_SKIPPED = 1
-"""Exit code where names were passed over."""
+"""Exit code if names were skipped."""
 
 
 def drive_owner(call: Call) -> bytes | None:
@@ -27,10 +27,9 @@ def drive_owner(call: Call) -> bytes | None:
 
 
 def drive_at(call: Call, target: DrivePath) -> tuple[Drive, str]:
-    """Return the drive that is read, and the path inside it."""
+    """Return the drive to read, and the path inside it."""
     cursor, name = call.cursor(), target.drive
     assert name is not None
-    # Owners that have a drive of this name.
     holders = [one for one in call.owners(FS_SECTION) if name in drive_names(cursor, one)]
     owner = call.holder(holders, f"drive {name!r}", "lattice fs drives")
     return Drive.at(cursor, owner, name), target.path
@@ -39,7 +38,7 @@ def drive_at(call: Call, target: DrivePath) -> tuple[Drive, str]:
 @dataclass(frozen=True, slots=True)
 class _Upload:
     source: Path
-    names: tuple[str, ...]  # below the path that its argument goes to
+    names: tuple[str, ...]  # the path below the target of its argument
     argument: DrivePath
     is_dir: bool
     size: int
@@ -51,22 +50,21 @@ def _uploads(sources: list[DrivePath], recursive: bool) -> Iterator[_Upload]:
         if not path.is_dir():
             if not path.is_file():
                 why = "is neither a file nor a directory" if path.exists() else "does not exist"
-                raise NoSuchPath(f"{path} {why}")  # pipes and devices have no end
+                raise NoSuchPath(f"{path} {why}")
             yield _Upload(path, (), source, False, path.stat().st_size)
             continue
         if not recursive:
-            # A tree by mistake may be large.
             raise IsADirectory(f"{path} is a directory; copy it with --recursive")
         yield _Upload(path, (), source, True, 0)
-        for item in walk_local(path, lambda text: print_notice(f"passed over {text}")):
+        for item in walk_local(path, lambda text: print_notice(f"skipped {text}")):
             yield _Upload(item.path, item.names, source, item.is_dir, item.size)
 
 
 def put_files(
     call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool
 ) -> CommandResult:
-    """Copy local files to a drive, as one change."""
-    uploads = list(_uploads(sources, recursive))  # all found before the first is stored
+    """Copy local files to a drive, in one commit."""
+    uploads = list(_uploads(sources, recursive))  # a missing file is an error before any is stored
     total = sum(one.size for one in uploads)
     contents: list[FileContent | None] = []
     bar = call.bar("bytes", total)
@@ -76,7 +74,7 @@ def put_files(
                 contents.append(None)
                 continue
             with one.source.open("rb") as file:
-                # Stored as it is read; the files appear with the commit.
+                # Stored while it is read; the files appear with the commit.
                 contents.append(writer.content(pieces(file, bar.advance)))
         write = partial(_written, sources, goal, list(zip(uploads, contents, strict=True)))
         # "Each command writes one commit" (docs/dlfs.md "Command line"), after all contents are
@@ -97,14 +95,14 @@ def _written(
     uploads: list[tuple[_Upload, FileContent | None]],
     drive_of: DriveOf,
 ) -> list[str]:
-    """Give files of a drive their contents; return where they went."""
+    """Write files with their contents to a drive; return the target of each source."""
     assert goal.drive is not None
     drive = drive_of(goal.drive)
     drive.ensure()
     several, is_directory = len(sources) > 1, drive.is_dir(goal.path)
     goals = {
         source: goal_of(
-            # `.` has a name of its own.
+            # Resolved, because `.` and `..` are not names for the copy.
             DrivePath(None, os.path.realpath(source.path)),
             goal,
             is_directory,
@@ -124,7 +122,7 @@ def _written(
 def copy_files(
     call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool
 ) -> CommandResult:
-    """Copy files from drive to drive, as one change."""
+    """Copy files from drive to drive, in one commit."""
     owner = drive_owner(call)
 
     def change(drive_of: DriveOf) -> list[str]:
@@ -134,11 +132,11 @@ def copy_files(
         copied = []
         for one in sources:
             assert one.drive is not None
-            source = drive_of(one.drive, owner)  # another owner's drive is read only
+            source = drive_of(one.drive, owner)
             if source.stat(one.path).is_dir and not recursive:
                 raise IsADirectory(f"{one} is a directory; copy it with --recursive")
             to = goal_of(one, goal, drive.is_dir(goal.path), several=len(sources) > 1)
-            if owner is None and one.drive == goal.drive:  # one drive: the content is shared
+            if owner is None and one.drive == goal.drive:
                 drive.copy(one.path, to.path)
             else:
                 copy_tree(source, one.path, drive, to.path)
@@ -157,7 +155,7 @@ def get_files(
     files = size = 0
     went = []
     skipped: list[str] = []
-    # Looked at once: each source would else see the last one.
+    # Decided before the first copy, which may itself make the directory.
     is_directory = Path(goal.path).is_dir()
     bar = call.bar("bytes", sum(_size(call, one) for one in sources))
     for one in sources:
@@ -172,8 +170,7 @@ def get_files(
     lines = [f"{_counts(files, size)} to {', '.join(went)}"]
     if not skipped:
         return CommandResult(done, lines)
-    notice = f"{count_text(len(skipped), 'name')} passed over: no local file can have them"
-    # Exit code 1: not everything was copied.
+    notice = f"{count_text(len(skipped), 'name')} skipped: no local file can have them"
     return CommandResult(done, lines, EXIT_SKIPPED, [notice])
 
 
@@ -183,7 +180,7 @@ def _size(call: Call, source: DrivePath) -> int:
 
 
 class _Download:
-    """Writes a file or a tree of a drive to local ones, and passes over names that cannot be."""
+    """Writes a file or a tree of a drive to local ones, and skips names that cannot be local."""
 
     def __init__(self, drive: Drive, bar: ProgressBar, skipped: list[str]) -> None:
         self._drive = drive
@@ -191,19 +188,19 @@ class _Download:
         self._skipped = skipped
 
     def files(self, path: str, target: Path) -> Iterator[Stat]:
-        """Write the files at a path; yield the facts of each."""
+        """Write the files at and below a path; yield the state of each."""
         drive = self._drive
         stat = drive.stat(path)
         if not stat.is_dir:
             write_local(drive.content(path), target, stat.modified_ms, self._bar.advance)
             yield stat
             return
-        target.mkdir(exist_ok=True)  # an existing directory is filled
+        target.mkdir(exist_ok=True)
         for name in drive.unreachable(path):  # "names that no path can express"
             self._skip(path, name, "no path leads to this name")
         made: dict[tuple[int, int], str] = {}
         for one in drive.entries(path):
-            # Before it is written: it would replace another file.
+            # Checked before it is written, because it could replace another file.
             why = _impossible(one.name) or _clash(target / one.name, made)
             if why is not None:
                 self._skip(path, one.name, why)
@@ -216,30 +213,30 @@ class _Download:
                     raise
                 self._skip(path, one.name, f"the local file system refuses it ({error.strerror})")
                 continue
-            # As the file system sees it: case or form may be folded.
+            # By inode, because a file system may ignore case or Unicode form in names.
             there = (target / one.name).stat()
             made[there.st_dev, there.st_ino] = one.name
 
     def _skip(self, path: str, name: str, why: str) -> None:
         self._skipped.append(f"{path.rstrip('/')}/{name}")
-        print_notice(f"passed over {name!r} in {path}: {why}")
+        print_notice(f"skipped {name!r} in {path}: {why}")
 
 
 _IMPOSSIBLE = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
-"""How file systems refuse a name."""
+"""Error numbers with which file systems refuse a name."""
 
 
 def _impossible(name: str) -> str | None:
-    if "\0" in name:  # names in a drive may have characters that file systems refuse
-        return "a local name has no NUL"
-    return f"a local name has no {os.sep}" if os.sep in name else None
+    if "\0" in name:
+        return "a local name cannot have NUL"
+    return f"a local name cannot have {os.sep}" if os.sep in name else None
 
 
 def _clash(target: Path, made: dict[tuple[int, int], str]) -> str | None:
-    """Return why a name cannot be, which the file system takes for one that was just written."""
+    """Return why a name cannot be written: the file system takes it for one just written."""
     try:
         there = target.stat()
     except OSError:
-        return None  # not there, or refused when it is written
+        return None  # it does not exist, or the write will be refused
     held = made.get((there.st_dev, there.st_ino))
     return None if held is None else f"locally it is the same as {held!r}"

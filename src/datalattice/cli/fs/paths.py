@@ -11,7 +11,7 @@ from datalattice.errors import NotADirectory, UsageError
 
 @dataclass(frozen=True, slots=True)
 class DrivePath:
-    """Where a command's argument points: into a drive, or, without one, to a local path."""
+    """The path that an argument names: in a drive, or (drive None) a local one."""
 
     drive: str | None
     path: str
@@ -25,7 +25,7 @@ class DrivePath:
         return self.path.rstrip("/").rpartition("/")[2]
 
     def below(self, *names: str) -> DrivePath:
-        """Return the path of something in the directory that is there."""
+        """Return the path with these names below it."""
         if self.drive is None:
             return DrivePath(None, str(Path(self.path, *names)))
         return DrivePath(self.drive, inside(self.path, *names))
@@ -34,8 +34,8 @@ class DrivePath:
 def parse_path(text: str) -> DrivePath:
     """Return the path that an argument of `cp` names."""
     drive, colon, path = text.partition(":")
-    if colon and drive and "/" not in drive:  # a slash before the colon: a local path such as ./a:b
-        return DrivePath(drive, "/" + path.lstrip("/"))  # a drive's paths begin at its root
+    if colon and drive and "/" not in drive:  # `./a:b` is a local path
+        return DrivePath(drive, "/" + path.lstrip("/"))
     return DrivePath(None, text)
 
 
@@ -50,14 +50,15 @@ def parse_drive_path(text: str) -> DrivePath:
 def goal_of(
     source: DrivePath, target: DrivePath, is_directory: bool, *, several: bool
 ) -> DrivePath:
-    """Return where a source goes: into a directory that is there or is meant, else to the target.
+    """Return the target of one source: inside `target` if it is a directory, else `target`.
 
-    Raises: NotADirectory: several sources, and no directory.
+    Raises: NotADirectory: there are several sources, or `target` ends with a slash, and it is not a
+            directory. UsageError: the source has no name to use there.
     """
     if is_directory:
         if not source.name:  # the root of a drive has no name
-            raise UsageError(f"{source} has no name to have in {target}; name a new directory")
+            raise UsageError(f"{source} has no name to use in {target}; name a new directory")
         return target.below(source.name)
-    if several or target.path.endswith("/"):  # "a directory that is meant": the trailing slash
+    if several or target.path.endswith("/"):
         raise NotADirectory(f"{target} is not a directory")
     return target

@@ -1,4 +1,4 @@
-"""Commands `lattice node ...`: run a node in a folder, ask how it is, take over what peers have.
+"""Commands `lattice node ...`: run a node in a folder, show its state, pull peers' data.
 
 Length: one function for each command, and the options that they share.
 """
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from datalattice.node import Beside, NodeServer
     from datalattice.service import FolderService
 
-app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
+app = typer.Typer(help="Run a node in a folder, show its state, and pull its peers' data.")
 
 app.add_typer(peers_commands.app, name="peers")
 command(app, "watch", ANY)(watch_node)
@@ -68,20 +68,20 @@ command(app, "ticket", ANY)(peers_commands.ticket)
 STANDARD_INPUT: Final = 0
 
 STATUS_FIRST: Final = ("running", "health", "address", "root_hash", "public_key", "connections")
-"""Fields that come first in a status; the others follow by name."""
+"""First fields of a status; the others follow by name."""
 
 LOCK_NAME: Final = "lock"
-"""The file of a store that its writer holds."""
+"""The file of a store that its writer locks."""
 
 COLLECTOR_STEPS: Final = (2_000, 20, 20)
-"""New objects before Python looks for cycles among them, and how many passes make a greater one: a
-full pass stops all callers, and comes after 800,000 new objects at the earliest."""
+"""Thresholds of Python's cyclic collector: a full pass, which stops all callers, comes after
+800,000 new objects at the earliest."""
 
 _WRITER_WAIT_S: Final = 10.0  # longer than any single commit takes
-"""How long a node that starts waits for a command that writes to its folder."""
+"""Longest wait of a starting node for a command that writes to its folder."""
 
 STOP_WAIT: Final = "30s"  # a large store takes seconds to close
-"""How long `node stop` waits for the node's end."""
+"""Default wait of `node stop` for the node's end."""
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CONNECT_POLL_S: Final = 0.02
@@ -109,7 +109,7 @@ IrohOption = Annotated[
 ]
 HttpPortOption = Annotated[
     int | None,
-    typer.Option("--http-port", help="Serve /metrics and /health there; 0: any free port."),
+    typer.Option("--http-port", help="Port for /metrics and /health; 0: any free port."),
 ]
 LogLevelOption = Annotated[
     str | None,
@@ -122,7 +122,7 @@ UnfencedOption = Annotated[
     bool | None,
     typer.Option(
         "--accept-unfenced",
-        help="Write in a copied or restored folder without asking peers for later writes.",
+        help="Write to a copied or restored folder without asking peers for later writes.",
         show_default=False,
     ),
 ]
@@ -130,7 +130,7 @@ AttachedOption = Annotated[
     bool,
     typer.Option(
         "--attached",
-        help="End when standard input ends: for a program that must not leave its node behind.",
+        help="End when standard input ends, for a program that starts the node and may crash.",
     ),
 ]
 PeerOption = Annotated[
@@ -144,13 +144,13 @@ def settings_of(
 ) -> Settings:
     """Return the settings in effect for the node of a folder.
 
-    Raises: UsageError: one of them is wrong, or the named file is not there.
+    Raises: UsageError: a setting is wrong, or `file` does not exist.
     """
     from datalattice.client.settings import load_settings
 
-    # A named file that is missing is a typing error, the default one is optional.
+    # Only the default file is optional.
     if file is not None and not file.is_file():
-        raise UsageError(f"there is no file {file}")
+        raise UsageError(f"there is no settings file {file}")
     return load_settings(file or folder.settings_path, os.environ, given or {})
 
 
@@ -170,9 +170,9 @@ def start(
 ) -> None:
     """Run a node in the foreground until Ctrl-C or SIGTERM.
 
-    Options that are not given come from the environment (LATTICE_NODE_PORT and so on), then
-    from `node.toml` in the folder; `lattice node config` shows all settings.
-    Makes a key in a folder that has none. Prints where it listens once it serves.
+    Settings without an option come from the environment (LATTICE_NODE_PORT and so on), then from
+    `node.toml` in the folder; `lattice node config` shows all settings. Makes a key if the folder
+    has none. Prints its addresses once it serves.
     """
     given = {
         "port": port,
@@ -195,7 +195,7 @@ def run_node(
     attached: bool,
     doors: Callable[[Path, NodeConfig, KeyPair, FolderService], Beside] | None = None,
 ) -> None:
-    """Run a node until a signal ends it. doors: makes what it serves besides its peers."""
+    """Run a node until a signal ends it. doors: makes the doors for its users."""
     from datalattice.client import check_format, running
     from datalattice.node import Daemon
     from datalattice.service import FolderService
@@ -203,28 +203,28 @@ def run_node(
     folder = call.folder
     other = running(folder.path)
     if other is not None:
-        raise UsageError(  # two nodes of one folder: the second could not write
+        raise UsageError(
             f"a node runs in {folder.path} already: process {other.pid} at {other.address}"
         )
 
     def load() -> NodeConfig:
         return settings_of(folder, config, given).config
 
-    check_format(folder.path)  # a newer folder gets not even a key
-    settings = load()  # wrong settings end the command before anything is made
-    _wait_for_writer(folder)  # a command that is just writing holds the lock for a moment
+    check_format(folder.path)  # first: nothing is added to a folder of a newer format
+    settings = load()  # wrong settings are an error before anything is made
+    _wait_for_writer(folder)
     is_new = _make_key(folder)
     keys = read_keys(folder)
     opening = ExitStack()
     service = FolderService(folder.path, keys.identity, settings)
 
     def ready(running: Running, node: NodeServer) -> None:
-        opening.close()  # the bar is gone before the line is printed
+        opening.close()  # removes the progress bar before the lines are printed
         collect_seldom()
         if is_new:
             print_notice(f"made the key {keys.identity.public_key.hex()} in {folder.path}")
         show(_ready(running, node))
-        sys.stdout.flush()  # the process that started this one waits for the line
+        sys.stdout.flush()  # a program that started this process waits for the lines
 
     daemon = Daemon(
         folder.path,
@@ -234,13 +234,13 @@ def run_node(
         ready=ready,
         reload=load,
         service=service,
-        # A terminal that is closed sends SIGHUP, too, and then the node is to end.
+        # SIGHUP reloads the settings; but a closing terminal sends it too, to end the node.
         hangup=not sys.stdin.isatty(),
         beside=None if doors is None else doors(folder.path, settings, keys.identity, service),
     )
     if attached:
         work = functools.partial(_end_with_input, daemon.stop)
-        # Daemon: it must not keep the process alive.
+        # A daemon thread, so that it does not keep the process alive.
         threading.Thread(target=work, name="attached", daemon=True).start()
     with opening:
         bars = opening.enter_context(progress_bars(transient=True))
@@ -250,7 +250,7 @@ def run_node(
 
 def collect_seldom() -> None:
     """Exclude objects of a started node from Python's garbage collections, and make these rarer."""
-    gc.collect()  # freeze() would keep present garbage for good
+    gc.collect()  # `freeze` would keep present garbage for ever
     gc.freeze()
     gc.set_threshold(*COLLECTOR_STEPS)
 
@@ -263,22 +263,21 @@ def init(
     peer: PeerOption = None,
     http_port: HttpPortOption = None,
 ) -> CommandResult:
-    """Write `node.toml` with the given settings and all defaults, and make a key if there is none.
+    """Write `node.toml` with the given settings and all defaults; make a key if there is none.
 
-    A file that exists is never replaced.
+    An existing file is never replaced.
     """
     from datalattice.client.settings import settings_text
 
     folder = call.folder
     path = folder.settings_path
     given = {"port": port, "bind": bind, "peers": peer or None, "http_port": http_port}
-    text = settings_text(given)  # checked settings: a wrong one is never written down
-    # It may hold the operator's own settings.
+    text = settings_text(given)  # raises for a wrong setting
     if path.exists():
         raise AlreadyExists(f"{path} exists; edit it, or delete it first")
     RealDisk().create_folder(str(folder.path))
     _make_key(folder)
-    with path.open("x", encoding="utf-8") as file:  # "x": never replaced, also not in a race
+    with path.open("x", encoding="utf-8") as file:  # "x": refuses a file made meanwhile
         file.write(text)
     document = {
         "settings": str(path),
@@ -289,9 +288,9 @@ def init(
 
 @command(app, "reload", ANY)
 def reload(call: Call) -> CommandResult:
-    """Have the running node read its settings, rules of access and door certificates again.
+    """Make the running node read its settings, access rules and door certificates again.
 
-    Prints the changed settings that wait for the next start. A wrong one changes nothing.
+    Prints the changed settings that take effect at the next start. If one is wrong, none changes.
     """
     waiting = list(call.node().call(ReloadSettings()).waiting)
     lines = [f"{name} changes with the next start" for name in waiting] or ["all are in force"]
@@ -301,14 +300,14 @@ def reload(call: Call) -> CommandResult:
 @command(app, "stop", ANY)
 def stop(
     call: Call,
-    wait: Annotated[str, typer.Option("--wait", help="How long to wait for its end.")] = STOP_WAIT,
+    wait: Annotated[str, typer.Option("--wait", help="Longest wait for its end.")] = STOP_WAIT,
 ) -> CommandResult:
-    """End the running node of the folder in order; its store is closed when this returns."""
+    """End the running node of the folder; its store is closed when this returns."""
     folder, wait_s = call.folder, duration_s(wait)
     client = call.node("there is nothing to stop")
-    found = status_of(client)  # what it had is read before it ends
+    found = status_of(client)
     client.call(StopNode())
-    # A node holds the lock of its store to its end: who gets the lock knows that the node is gone.
+    # A node keeps its store's lock to its end, so taking the lock proves that the node has ended.
     take_turn(str(folder.store_path / LOCK_NAME), wait_s, "stopping node").release()
     document = {"pid": found["pid"], "root_hash": found["root_hash"]}
     return CommandResult(document, [f"process {found['pid']} has ended"])
@@ -316,9 +315,10 @@ def stop(
 
 @command(app, "drain", ANY)
 def drain(call: Call) -> CommandResult:
-    """Close the doors of the running daemon in order; the node stays connected to its peers.
+    """Close the doors of the running daemon; the node stays connected to its peers.
 
-    Requests in flight have `limits.drain_s`, and health says draining until `lattice node stop`.
+    Running requests get `limits.drain_s` to finish. The health is draining until
+    `lattice node stop`.
     """
     client = call.node("there is nothing to drain")
     client.call(DrainNode())
@@ -327,25 +327,25 @@ def drain(call: Call) -> CommandResult:
 
 def _make_key(folder: Folder) -> bool:
     """Make the key of a folder that has none; return whether this process made it."""
-    # A node cannot take up a key while it runs: it would refuse the first own write.
+    # Made before the start, because a running node reads no new key.
     if read_keys_or_none(folder) is None:
-        with contextlib.suppress(AlreadyExists):  # another first start was faster
+        with contextlib.suppress(AlreadyExists):  # another first start made one meanwhile
             write_key(folder.identity_path, KeyPair.generate())
             return True
     return False
 
 
 def _wait_for_writer(folder: Folder) -> None:
-    """Wait for a command that is just writing to the store; whoever stays is named by the node."""
+    """Wait for a command that is writing to the store."""
     lock = folder.store_path / LOCK_NAME
     if lock.exists():
-        with contextlib.suppress(StoreLocked):  # the node names the process that still holds it
+        with contextlib.suppress(StoreLocked):  # opening the store raises it, and names the process
             take_turn(str(lock), _WRITER_WAIT_S, "writer").release()
 
 
 def _ready(running: Running, node: NodeServer) -> CommandResult:
-    """Return where a node listens, once it serves."""
-    for damage in node.damage:  # damage of the past is known, and the node runs on
+    """Return the addresses of a node that serves, for printing."""
+    for damage in node.damage:
         print_notice(f"{damage}; its cells are missing")
     document = {
         "address": running.address,
@@ -363,21 +363,21 @@ def _ready(running: Running, node: NodeServer) -> CommandResult:
 
 
 def _end_with_input(stop: Callable[[], bool]) -> None:
-    """End this process in order when its standard input ends."""
-    # One that was never open has ended, too.
-    with contextlib.suppress(OSError):
-        while os.read(STANDARD_INPUT, 1_024):  # content of the input does not matter, its end does
+    """Stop the node of this process when standard input ends."""
+    with contextlib.suppress(OSError):  # standard input was never open: it counts as ended
+        while os.read(STANDARD_INPUT, 1_024):
             pass
     if not stop():
-        os.kill(os.getpid(), signal.SIGTERM)  # not serving yet: SIGTERM ends the start as well
+        os.kill(os.getpid(), signal.SIGTERM)  # the node does not serve yet: end its start
 
 
 @command(app, "config", ANY)
 def config(call: Call, config: ConfigOption = None) -> CommandResult:
-    """Print the settings of the node, and where each comes from.
+    """Print the settings of the node, and the source of each.
 
-    The command line of `node start` comes first, then the environment, then the file, then the
-    default. The variable of node.port is LATTICE_NODE_PORT; lists there have commas.
+    The options of `node start` win over the environment, the environment over the file, and the
+    file over the default. The variable of node.port is LATTICE_NODE_PORT; lists in variables are
+    separated by commas.
     """
     found = settings_of(call.folder, config).document()
     rows = [(name, _setting_text(one["value"]), one["source"]) for name, one in found.items()]
@@ -402,9 +402,8 @@ def status(
         ),
     ] = None,
 ) -> CommandResult:
-    """Print how a node is: the one of this folder, or any one by its address."""
+    """Print the state of the node of this folder, or of any node by its address."""
     if address is not None:
-        # Imported here: only this way needs the network.
         from datalattice.client.network import probe
 
         report = probe(address)
@@ -415,7 +414,7 @@ def status(
             "reply": value_json(report.reply),
         }
         return CommandResult(document)
-    found = _status_of(call.existing)  # a folder without a store is a wrong folder
+    found = _status_of(call.existing)
     return CommandResult(found, _status_lines(dict(found)))
 
 
@@ -424,9 +423,9 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str | Listing]:
         found.pop(name, None)
         for name in ("peers", "guests", "counters", "damage", "reasons", "over_quota")
     )
-    found.pop("sections", None)  # hashes of sections: for `watch`
+    found.pop("sections", None)  # hashes, used by `watch`
     if reasons:
-        found["health"] = "degraded"  # the reasons follow, each with its key
+        found["health"] = "degraded"  # its reasons are printed below
     yield from pair_lines(
         {name.removesuffix("_ms"): _shown(name, value) for name, value in found.items()}
     )
@@ -439,8 +438,8 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str | Listing]:
 
 
 def _shown(name: str, value: object) -> object:
-    """Return a value for people: a size, a time, or a number that is a name (of a process)."""
-    if type(value) is not int:  # a name in numbers is shown as it is
+    """Return a value for people: numbers as sizes, times or plain digits, by the field's name."""
+    if type(value) is not int:
         return "none" if value is None else value
     if name == "started_ms":
         return moment_text(value)
@@ -456,12 +455,12 @@ def _status_of(folder: Folder) -> dict[str, Any]:
     if client is not None:
         with client:
             found = {"running": True, **status_of(client)}
-        names = [name for name in STATUS_FIRST if name in found]  # the same order each time
+        names = [name for name in STATUS_FIRST if name in found]
         return {name: found[name] for name in names + sorted(found.keys() - names)}
     from datalattice.lattice import replicable
 
     with open_reader(folder) as store:
-        root = replicable(store.root())  # what peers compare: without the node's own section
+        root = replicable(store.root())  # the announced value, which peers compare
         return {
             "running": False,
             "root_hash": _hash_text(root),
@@ -483,7 +482,7 @@ def pull(
         typer.Argument(help="A node's host:port. Default: every peer of the running node."),
     ] = None,
 ) -> CommandResult:
-    """Take over all that a node has; on disk when this returns.
+    """Fetch and merge all data of a node; it is on disk when this returns.
 
     Works through the running node of the folder, or without one: then the folder's store is
     brought up to date and closed again.
@@ -491,7 +490,7 @@ def pull(
     from datalattice.client import connect, parse_address
 
     folder = call.folder
-    # One spelling for the node and for this process.
+    # In the spelling in which the running node lists its peers.
     address = None if address is None else str(parse_address(address))
     client = connect(folder.path)
     bar = call.bar(f"pull {address or 'from all peers'}")
@@ -505,7 +504,7 @@ def pull(
 
 
 def _pull_through(client: ControlClient, address: str | None) -> str:
-    # A pull asks peers that are connected; it does not dial.
+    # A pull asks only connected peers.
     if address is not None and not any(
         one.address == address for one in client.call(GetNodeHealth()).peers
     ):
@@ -520,7 +519,7 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
     import asyncio
 
     from datalattice.client.network import probe
-    from datalattice.node import open_node  # a server without a listener, for one pull
+    from datalattice.node import open_node
 
     if address is None:
         raise UsageError("no node runs in this folder; name the node to pull from: host:port")
@@ -528,16 +527,15 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
     identity = None if keys is None else keys.identity
     owners = () if keys is None else keys.in_order()
 
-    # Before a node is made: a wrong address costs nothing.
-    probe(address, key_pair=identity)  # fails at once when no node answers there
+    # Raises at once if no node answers there, before the store is opened.
+    probe(address, key_pair=identity)
 
     async def work() -> str:
         node = open_node(
-            # -1: it does not listen.
             folder.store_path,
             identity=identity,
             keys=owners,
-            port=-1,
+            port=-1,  # it does not listen
             peers=[address],
         )
         async with node:
@@ -549,6 +547,6 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
 
     RealDisk().create_folder(str(folder.path))
     try:
-        return asyncio.run(work())  # a loop of its own: the command has none
+        return asyncio.run(work())
     except TimeoutError as error:
-        raise PeerUnavailable(f"{address} answers but takes no connection") from error
+        raise PeerUnavailable(f"{address} answers but accepts no connection") from error

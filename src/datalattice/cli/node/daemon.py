@@ -1,4 +1,4 @@
-"""Command `lattice daemon`: run a node that serves its users, too."""
+"""Command `lattice daemon`: run a node that also serves its users."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def daemon(
     rest: Annotated[
         str | None,
         typer.Option(
-            "--rest", help="Serve REST there too, host:port; beyond this machine with TLS."
+            "--rest", help="Also serve REST at host:port; with TLS if others can reach it."
         ),
     ] = None,
     grpc: Annotated[
         str | None,
         typer.Option(
-            "--grpc", help="Serve gRPC there too, host:port; beyond this machine with TLS."
+            "--grpc", help="Also serve gRPC at host:port; with TLS if others can reach it."
         ),
     ] = None,
     mcp: Annotated[
@@ -55,17 +55,17 @@ def daemon(
         ),
     ] = None,
     admin: Annotated[
-        list[str] | None, typer.Option("--admin", help="A DID that may do everything. Repeatable.")
+        list[str] | None, typer.Option("--admin", help="A DID with all rights. Repeatable.")
     ] = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
     config: ConfigOption = None,
     attached: AttachedOption = False,
 ) -> None:
-    """Run a node, and serve its users: REST and gRPC, on sockets in the folder.
+    """Run a node that also serves its users, by REST and gRPC on sockets in the folder.
 
-    Other users of this machine cannot open the sockets. With --rest and --grpc callers show a
-    token (`lattice key token`). Ends in order with Ctrl-C or SIGTERM.
+    Other users of this machine cannot open the sockets. At the addresses of --rest and --grpc
+    callers show a token (`lattice key token`). Ctrl-C or SIGTERM ends it.
     """
     given = {
         "port": port,

@@ -34,54 +34,53 @@ PeerArgument = Annotated[
 
 @command(app, "list", ANY)
 def list_(call: Call) -> CommandResult:
-    """List the peers, then who connected by itself: address, key, failures, bytes and state.
+    """List the peers, then those that connected by themselves, with their state.
 
-    A peer is equal when the root it stated last is the one here, or the part of it that is
-    replicated with it; else it differs. A client receives no changes.
+    A peer is equal if the root it announced last is the one here, or the replicated part of it;
+    otherwise it differs. A client receives no changes.
     """
     status = status_of(call.node(NODE_START))
     found = [*status["peers"], *status["guests"]]
-    if not found:  # said, since an empty table looks like an error
+    if not found:
         return CommandResult([], ["no peers; add one with `lattice node peers add`"])
     return CommandResult(found, [peers_listing(found)])
 
 
 @command(app, "add", ANY)
 def add(call: Call, peer: PeerArgument) -> CommandResult:
-    """Have the running node stay connected to a peer, until it ends or the peer is removed."""
-    # The remedy says how to keep it over a restart.
+    """Connect the running node to a peer, until the node ends or the peer is removed."""
     call.node(_KEEP).call(AddPeer(address=peer))
     return CommandResult({"added": peer}, [f"added {peer}"])
 
 
 @command(app, "remove", ANY)
 def remove(call: Call, peer: PeerArgument) -> CommandResult:
-    """Have the running node close its connection to a peer, and not connect to it again."""
+    """Disconnect the running node from a peer for good."""
     call.node(NODE_START).call(RemovePeer(address=peer))
     return CommandResult({"removed": peer}, [f"removed {peer}"])
 
 
 def ticket(call: Call) -> CommandResult:
-    """Print where others reach the running node, with its key, in one line.
+    """Print the addresses of the running node with its key, as one text.
 
     Give it to `lattice node peers add` or `lattice node start --peer` on another machine.
     """
     from datalattice.client import running
 
-    call.node()  # it raises without one
+    call.node()  # raises if no node runs
     found = running(call.folder.path)
     if found is None or found.ticket is None:
-        raise UsageError("the running node only dials: it listens at no port")
+        raise UsageError("the running node listens at no port, so it has no ticket")
     return CommandResult({"ticket": found.ticket}, [found.ticket])
 
 
 def status_of(client: ControlClient) -> dict[str, Any]:
-    """Return what the node says of itself."""
+    """Return the status of a node as JSON values."""
     return whole_document(client.call(GetNodeHealth()))
 
 
 def peers_listing(peers: Sequence[Mapping[str, Any]]) -> Listing:
-    """Return peers as rows."""
+    """Return a table of peers."""
     columns = ("peer", "key", "source", "proved", "failures", "in", "out", "state")
     return Listing(columns, [_row(one) for one in peers])
 
@@ -89,7 +88,7 @@ def peers_listing(peers: Sequence[Mapping[str, Any]]) -> Listing:
 def _row(peer: Mapping[str, Any]) -> tuple[object, ...]:
     key = peer.get("public_key") or ""
     return (
-        _KEY_BEFORE.sub("", peer.get("address") or ""),  # it has a column of its own
+        _KEY_BEFORE.sub("", peer.get("address") or ""),  # the key has its own column
         key[:_KEY_DIGITS_SHOWN],
         peer.get("source") or "",
         peer.get("proved", False),
@@ -101,11 +100,11 @@ def _row(peer: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def peer_state(peer: Mapping[str, Any]) -> str:
-    """Return how it is with a peer in a few words."""
+    """Return the state of a peer in a few words."""
     if not peer.get("connected"):
-        return str(peer.get("reason") or "not connected")  # why is more useful than that
+        return str(peer.get("reason") or "not connected")
     if peer.get("joined") is False:
         return "client"
-    states = {True: "equal", False: "differs", None: "connected"}  # None: nothing stated yet
+    states = {True: "equal", False: "differs", None: "connected"}  # None: no root announced yet
     refusal = peer.get("refusal")
     return states[peer.get("equal")] + (f"; not taken: {refusal}" if refusal else "")

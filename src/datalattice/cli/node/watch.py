@@ -1,4 +1,4 @@
-"""Command `lattice node watch`: a running node, live."""
+"""Command `lattice node watch`: shows the state of a running node live."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ if TYPE_CHECKING:
 
     from datalattice.client import ControlClient
 
-INTERVAL_S: Final = 1.0  # a change shows at once; without one the time shows that it lives
-"""Without a change there is a sight this often."""
+INTERVAL_S: Final = 1.0
+"""Longest time between two samples."""
 
 REST_S: Final = 0.1
-"""Time between two sights at least, however much changes."""
+"""Shortest time between two samples, however much changes."""
 
 _RECENT_MAX: Final = 8
-"""Changes that stay in view."""
+"""Most changes in the view."""
 
 COUNTERS_MAX: Final = 12  # a screen has few lines
-"""Counters in view: those that moved last come first."""
+"""Most counters in the view; those that changed last come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A node at one moment, and the differences from the previous sample."""
+    """A sample of a node's state, and the differences from the previous one.
+
+    at_s, seconds: its time on the monotonic clock, and the time since the previous sample.
+    """
 
     status: Mapping[str, Any]
     at_s: float
@@ -48,12 +51,11 @@ class Sight:
     bytes_out: int
 
     def rate(self, count: int) -> float:
-        """Return how many there were in a second."""
-        # The first sight has no time before it.
+        """Return a count per second; 0 for the first sample."""
         return count / self.seconds if self.seconds > 0 else 0.0
 
     def document(self) -> dict[str, object]:
-        """Return it for one line of JSON."""
+        """Return the sample as JSON values."""
         status = self.status
         return {
             "root_hash": status["root_hash"],
@@ -72,19 +74,18 @@ class Sight:
 def watch_node(
     call: Call,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", help="End after so many sights.", min=1)
+        int | None, typer.Option("--count", "-n", help="End after this many samples.", min=1)
     ] = None,
-    span: Annotated[str | None, typer.Option("--for", help="End after so long: 90s, 2h.")] = None,
+    span: Annotated[str | None, typer.Option("--for", help="End after this time: 90s, 2h.")] = None,
 ) -> Records | None:
-    """Show the running node of the folder, live, until Ctrl-C.
+    """Show the running node of the folder live, until Ctrl-C.
 
-    On a terminal the view is renewed; else there is one line, with --json one JSON document on one
-    line, at each change and each second. The first shows the present state.
+    A terminal shows one view that is updated. Otherwise a line is printed at each change and each
+    second, with --json as one JSON document. The first shows the present state.
     """
-    # Monotonic: the clock may be set meanwhile.
     end_s = None if span is None else time.monotonic() + duration_s(span)
     sights = _sights(call.node(), end_s, count)
-    # "`lines` one JSON document a line": who reads a pipe wants lines, not a screen.
+    # "`lines` one JSON document a line": a pipe gets lines, a terminal the updated view.
     if is_json() or not sys.stdout.isatty():
         return Records(sights, Sight.document, _line, is_live=True)
     from rich.live import Live
@@ -97,7 +98,7 @@ def watch_node(
 
 
 def _sights(client: ControlClient, end_s: float | None, count: int | None) -> Iterator[Sight]:
-    """Yield samples at each change and at least each second, until the time is over."""
+    """Yield samples at each change and at least every `INTERVAL_S`, until `end_s` or `count`."""
     status, at_s = status_of(client), time.monotonic()
     yield Sight(status, at_s, 0.0, (), {}, 0, 0)
     seen = 1
@@ -106,7 +107,7 @@ def _sights(client: ControlClient, end_s: float | None, count: int | None) -> It
         left_s = INTERVAL_S if end_s is None else min(INTERVAL_S, end_s - time.monotonic())
         if left_s <= 0:
             return
-        # A busy node changes all the time: between two sights it is left alone.
+        # A busy node changes all the time, so it is asked every `REST_S` at most.
         time.sleep(min(REST_S, left_s))
         wait_ms = max(0, round((left_s - REST_S) * 1_000))
         # The node answers at a change, or at the end of the time.
@@ -120,10 +121,9 @@ def _compared(
     before: Mapping[str, Any], status: Mapping[str, Any], before_s: float, at_s: float
 ) -> Sight:
     old, new = before["sections"], status["sections"]
-    # By hash: a section that was added or removed counts.
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if before["root_hash"] != status["root_hash"] and not changed:
-        changed = ["the value"]  # one without sections
+        changed = ["the value"]  # the root has no sections
     counted = before["counters"]
     moved = {
         name: number - counted.get(name, 0)
@@ -174,7 +174,7 @@ class _Screen:
         self._moved_at: dict[str, float] = {}
 
     def drawn(self, sight: Sight) -> Group:
-        """Return the renewed view."""
+        """Return the view of a sample."""
         from rich.console import Group
         from rich.text import Text
 
@@ -198,7 +198,6 @@ class _Screen:
             ),
         ]
         counters = status["counters"]
-        # People look for the latest change.
         latest = sorted(counters, key=lambda name: (-self._moved_at.get(name, 0.0), name))
         rows = [(name, counters[name], sight.moved.get(name)) for name in latest[:COUNTERS_MAX]]
         parts: list[object] = [*lines]

@@ -28,16 +28,16 @@ _PIPE: Final = Path("-")
 
 
 LAYOUTS: Final = ("json", "plain", "lines", "text", "cells")
-"""How a value is written: `json` reads back as exactly the same value; `plain` is JSON without
-marks, `lines` one such document after another, `text` the printed form, `cells` their bytes."""
+"""Layouts of a value: `json` reads back as the same value; `plain` is JSON without marks, `lines`
+such documents one after another, `text` the printed form, `cells` the bytes of its cells."""
 
 LayoutOption = Annotated[
     str | None,
     typer.Option(
         "--layout",
         metavar="json|plain|text|cells",
-        help="Write the value alone. json reads back as exactly the same value; plain is JSON "
-        "without marks, text the printed form, cells the bytes of the cells.",
+        help="Write only the value. json reads back as the same value; plain is JSON without "
+        "marks, text the printed form, cells the bytes of its cells.",
     ),
 ]
 OutputOption = Annotated[
@@ -46,8 +46,8 @@ OutputOption = Annotated[
 
 
 def print_document(document: dict[str, object], value: Value) -> None:
-    # The last brace is left open for the value.
-    """Print one JSON document with a value in it, which may be of any size, as "value"."""
+    """Print a JSON document with a value of any size as its last member, "value"."""
+    # The value is streamed, so the document's last brace is written after it.
     head = json.dumps(document, indent=2).removesuffix("\n}")
     sys.stdout.write(head + ',\n  "value": ')
     _stream(value, sys.stdout, "write")
@@ -56,16 +56,16 @@ def print_document(document: dict[str, object], value: Value) -> None:
 
 def checked_layout(layout: str, allowed: Sequence[str], option: str) -> str:
     """Return a layout. Raises: UsageError: `layout` is not in `allowed`."""
-    if layout not in allowed:  # the error lists what is allowed
+    if layout not in allowed:
         raise UsageError(f"{option} is {', '.join(allowed)}; got {layout!r}")
     return layout
 
 
 def write_document(value: Value, layout: str, output: Path | None) -> None:
-    """Write a value, and nothing else, to a file or to standard output."""
+    """Write only a value to a file, or without `output` to standard output."""
     checked_layout(layout, ("json", "plain", "text", "cells"), "--layout")
     if layout == "cells":
-        # The limit is for peers; this is the user's own value.
+        # Without the limit for peers' messages: this is the user's own value.
         data = encode_message(value, limit=sys.maxsize)
         if output is not None and output != _PIPE:
             output.write_bytes(data)
@@ -76,7 +76,6 @@ def write_document(value: Value, layout: str, output: Path | None) -> None:
     with ExitStack() as stack:
         file: TextIO = sys.stdout
         if output is not None and output != _PIPE:
-            # The same bytes on all systems.
             file = stack.enter_context(output.open("w", encoding="utf-8", newline="\n"))
         if layout == "text":
             file.write(to_text(value))
@@ -86,7 +85,7 @@ def write_document(value: Value, layout: str, output: Path | None) -> None:
 
 
 class _Escaped:
-    """A file whose encoding may lack characters: those are escaped, as JSON allows."""
+    """A text file that escapes the characters that its encoding lacks, as JSON allows."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -96,7 +95,7 @@ class _Escaped:
         try:
             text.encode(self._encoding)
         except UnicodeEncodeError:
-            # The escape of JSON, without its quotes.
+            # JSON's escape of the characters, without the quotes, and with others unchanged.
             text = json.dumps(text)[1:-1].replace('\\"', '"').replace("\\\\", "\\")
         return self._file.write(text)
 
@@ -107,10 +106,9 @@ def _stream(value: Value, file: TextIO, label: str, *, marked: bool = True) -> N
 
 
 def read_document(source: Path | None, layout: str, stage: Callable[[Value], object]) -> Value:
-    """Return the value in a file, or in standard input.
+    """Return the value in a file, or in standard input. stage: stores parts of a large value.
 
-    Parts of a large value go to `stage`.
-    Raises: UsageError: it does not have this layout.
+    Raises: UsageError: the input does not have this layout.
     """
     name = "standard input" if source is None or source == _PIPE else str(source)
     with _opened(source) as file, progress_bars(transient=True) as bars:
@@ -118,9 +116,8 @@ def read_document(source: Path | None, layout: str, stage: Callable[[Value], obj
             if layout == "text":
                 return from_text(file.read().decode("utf-8", "surrogateescape"))
             if layout == "cells":
-                # Of any size: the user chose the file.
-                value = decode_message(file.read(), limit=sys.maxsize)
-                validate(value)  # cells of others go through the same check as those of peers
+                value = decode_message(file.read(), limit=sys.maxsize)  # a local file of any size
+                validate(value)  # the file may come from others, so it is checked like a peer's
                 return value
             return read_json(
                 file,
@@ -134,7 +131,7 @@ def read_document(source: Path | None, layout: str, stage: Callable[[Value], obj
 
 
 def _hint(layout: str, error: DataLatticeError) -> str:
-    if layout == "json" and "mark" in str(error):  # marks are the usual reason
+    if layout == "json" and "mark" in str(error):
         return "; --in plain reads JSON without marks"
     return ""
 
@@ -149,12 +146,12 @@ def _opened(source: Path | None) -> Iterator[BinaryIO]:
 
 
 class _Input:
-    """Standard input as bytes, whatever it is made of."""
+    """Standard input as a binary file."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = getattr(stream, "buffer", stream)
 
     def read(self, count: int = -1) -> bytes:
         got = self._stream.read(count)
-        # A test may put text in the place of standard input.
+        # A stream without a `buffer` gives text.
         return got.encode("utf-8", "surrogateescape") if isinstance(got, str) else bytes(got)

@@ -1,4 +1,4 @@
-"""Command `lattice get`: print what is at a path of the lattice."""
+"""Command `lattice get`: prints the value at a path of the lattice."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from datalattice.client import (
 from datalattice.lattice import LOCAL_KEY, OwnerLattice, root_lattice
 
 SHOWN_MAX: Final = 20
-"""Entries of a container that are listed unless all are asked for."""
+"""Most entries of a container that are listed without --full."""
 
 
 _TEXT_MAX: Final = 100  # one line of a terminal
-"""Characters of an entry that a list shows."""
+"""Most characters of an entry in a list."""
 
-FullOption = Annotated[bool, typer.Option("--full", help="Print the whole value, however large.")]
+FullOption = Annotated[bool, typer.Option("--full", help="Print the whole value, of any size.")]
 
 
 @command(None, "get", PAST)
@@ -67,12 +67,11 @@ def get(
 ) -> CommandResult | None:
     """Print the value at a path: its kind, hash and first entries, or all of it with --full.
 
-    With --layout or --output the value alone is written, and all of it. Exit code 1 when nothing
-    is at the path.
+    With --layout or --output only the value is written, and all of it. Exit code 1 if there is no
+    value at the path.
     """
     root = call.root()
     keys = path_keys(path, call.existing)
-    # With a layout the value alone is written, so that it can be read back.
     if layout is None and output is None:
         return value_result(root, keys, full=full)
     write_document(value_at(root, keys), layout or "json", output)
@@ -82,9 +81,9 @@ def get(
 def value_result(
     root: Value, keys: Sequence[Value], *, full: bool, about: Mapping[str, object] | None = None
 ) -> CommandResult | None:
-    """Return the printed form of the value at a canonical path; `about` comes before it.
+    """Return the value at a canonical path for printing, after the pairs of `about`.
 
-    With JSON a whole value, which may be of any size, is printed at once.
+    A whole value as JSON is printed here instead, because it may have any size.
     """
     value = value_at(root, keys)
     document: dict[str, object] = {
@@ -96,16 +95,15 @@ def value_result(
     count = count_of(value)
     if count is not None:
         document["count"] = count
-    is_whole = full or count is None  # a value without entries is shown itself
-    # A value may not fit into memory as text.
-    # At once, part by part: the value may not fit into memory as text.
+    is_whole = full or count is None  # a value without entries is printed whole
+    # Printed part by part: the value may not fit into memory as text.
     if is_whole and is_json():
         print_document(document, value)
         return None
     head = pair_lines({name: one for name, one in (about or {}).items() if one not in (None, "")})
     if is_whole:
         return CommandResult(document, [*head, to_text(value)])
-    shown = list(islice(_entries(value), SHOWN_MAX))  # the rest is counted, not read
+    shown = list(islice(_entries(value), SHOWN_MAX))  # further entries are not read
     document["entries"] = [{"key": key, "value": text} for key, text in shown]
     return CommandResult(document, [*head, *_lines(document)])
 
@@ -113,11 +111,11 @@ def value_result(
 def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
     """Return the canonical keys that a path on the command line stands for.
 
-    `own` where an owner stands means the folder's own key; in quotes it means itself.
-    Raises: UsageError: a key cannot be read. NoSigningKey: `own`, and the folder has no key.
+    `own` at the position of an owner means the folder's own key; in quotes it is a plain string.
+    Raises: UsageError: a key is malformed. NoSigningKey: `own`, and the folder has no key.
     """
     keys = canonical_path([parse_path_key(key) for key in path or []])
-    if path is not None and path[1:2] == [OWN_NAME]:  # "own" elsewhere is a key like any other
+    if path is not None and path[1:2] == [OWN_NAME]:
         section = root_lattice().child(keys[0])
         if isinstance(section, OwnerLattice):
             # `:local` is signed with the node's identity, everything else with its owner's key.
@@ -130,7 +128,7 @@ def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
 def _entries(value: Value) -> Iterator[tuple[str, str]]:
     if isinstance(value, Signed):
         yield "public-key", value.public_key.hex()
-        # Verified where it is shown: a reader trusts it.
+        # Verified here, because a reader trusts what is printed.
         yield "signature", ("valid" if value.verify() else "NOT VALID")
         yield "value", brief_text(value.value)
     elif isinstance(value, (Map, Index)):
@@ -142,10 +140,9 @@ def _entries(value: Value) -> Iterator[tuple[str, str]]:
 
 
 def brief_text(value: Value) -> str:
-    """Describe a value in a few words: its type and number of entries, or the value itself."""
+    """Return a short text for a value: the value itself, or its kind and number of entries."""
     count = count_of(value)
     if count is not None and isinstance(value, Cell) and count > 0:
-        # Short vectors say more than their length.
         if isinstance(value, Vector) and count <= SHOWN_MAX and not _holds_containers(value):
             return _cut(to_text(value))
         return f"{kind_of(value)} of {count}" if not isinstance(value, Signed) else "signed"

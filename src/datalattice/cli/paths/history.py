@@ -1,4 +1,4 @@
-"""Commands `history`, `show`, `diff`, `checkout` and `audit`: former roots, and who signed."""
+"""Commands `history`, `show`, `diff`, `checkout` and `audit`: former roots and signatures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DIFF_COUNT: Final = 100
 AUDIT_COUNT: Final = 50
 
 SLOTS_SHOWN: Final = 4
-"""Slots of a commit that `history` prints; --json has all."""
+"""Most slots of a commit that `history` prints; --json has all."""
 
 RefArgument = Annotated[
     str,
@@ -42,9 +42,7 @@ RefArgument = Annotated[
 PathArgument = Annotated[
     list[str] | None, typer.Argument(help="Keys from the root; own for your own key.")
 ]
-CountOption = Annotated[
-    int, typer.Option("--count", "-n", min=0, help="How many at most; 0 for all.")
-]
+CountOption = Annotated[int, typer.Option("--count", "-n", min=0, help="Most entries; 0: all.")]
 
 
 @command(None, "history", ANY)
@@ -52,10 +50,10 @@ def history(
     call: Call,
     count: CountOption = HISTORY_COUNT,
     since: Annotated[
-        str | None, typer.Option("--since", help="Only roots from this time on: ISO, or 2h ago.")
+        str | None, typer.Option("--since", help="Only roots since this time: ISO, or 2h ago.")
     ] = None,
 ) -> CommandResult:
-    """List the roots that the history remembers, newest first: what changed, and who signed it."""
+    """List the recorded roots, newest first: what changed, and who signed it."""
     store = call.store()
     entries = past.moments(store)
     begin_ms = None if since is None else time_ms(since, store.clock.now_ms())
@@ -64,12 +62,12 @@ def history(
         for at in range(len(entries) - 1, -1, -1)
         if begin_ms is None or entries[at].time_ms >= begin_ms
     ]
-    # Chosen before anything is loaded: each root that is shown is compared with the one before.
+    # Only the roots to print are loaded, each with the one before.
     shown = wanted[:count] if count else wanted
     names = past.names_of(store)
     rows = [_root_row(store, entries, at, names) for at in shown]
-    older = len(wanted) - len(shown)  # counted before the first is loaded
-    notices = [f"{older} older roots are remembered; -n 0 lists all"] if older else []
+    older = len(wanted) - len(shown)
+    notices = [f"{older} older roots are recorded; -n 0 lists all"] if older else []
     return CommandResult(rows, map(_root_line, rows), notices=notices)
 
 
@@ -77,10 +75,8 @@ def _root_row(
     store: CellStore, entries: list[Moment], at: int, names: dict[bytes, list[str]]
 ) -> dict[str, Any]:
     moment = entries[at]
-    # A former root may be collected in part.
     with explaining_gaps(store, past.short(moment.root_hash)):
         after = store.load(moment.root_hash)
-        # The root before, whichever it was.
         before = store.load(entries[at - 1].root_hash) if at else None
         slots = [_slot_row(*change) for change in slot_changes(before, after)]
     return {
@@ -103,18 +99,18 @@ def _slot_row(path: tuple[Value, ...], before: Value, after: Value) -> dict[str,
     }
     if isinstance(after, Signed):
         row["signer"] = after.public_key.hex()
-        row["valid"] = after.verify()  # verified again: a slot may have been damaged
+        row["valid"] = after.verify()
     return row
 
 
 def _is_fork(path: tuple[Value, ...], before: Value, after: Value) -> bool:
-    """Return whether a slot went over to another branch, as far as its cells are still here."""
+    """Return whether a slot changed to another branch; False if cells to compare are gone."""
     from datalattice.sync import is_descendant
 
     try:
         return not is_descendant(path, after, before)
     except MissingData:
-        return False  # cells of the other branch are gone: nothing is claimed
+        return False
 
 
 def _root_line(row: dict[str, Any]) -> str:
@@ -132,7 +128,7 @@ def _slot_text(slot: dict[str, Any]) -> str:
     if slot["signer"] is None:
         return str(slot["text"])
     signer = slot["signer"][: past.KEY_DIGITS_SHOWN]
-    by = "" if signer in slot["text"] else f" by 0x{signer}"  # the text has the owner's key already
+    by = "" if signer in slot["text"] else f" by 0x{signer}"  # the path has the owner's key
     fork = " FORK: another branch of its owner" if slot["kind"] == "fork" else ""
     return f"{slot['text']}{by}{fork}{'' if slot['valid'] else ' SIGNATURE NOT VALID'}"
 
@@ -141,7 +137,7 @@ def _slot_text(slot: dict[str, Any]) -> str:
 def show_root(
     call: Call, ref: RefArgument, path: PathArgument = None, full: FullOption = False
 ) -> CommandResult | None:
-    """Print a former root, or the value at a path of it, as `lattice get` does."""
+    """Print a former root, or the value at a path in it, as `lattice get` does."""
     store = call.store()
     (hash,) = call.named(store, ref)
     about = past.about_root(store, hash)
@@ -157,12 +153,12 @@ def diff(
     path: PathArgument = None,
     count: CountOption = _DIFF_COUNT,
 ) -> CommandResult:
-    """Print what differs between two roots, path by path, below a path if one is given."""
+    """Print the differences between two roots by path, or only those below a given path."""
     keys = path_keys(path, call.existing)
     store = call.store()
     hashes = call.named(store, before, after)
-    sides = [_at(store.load(hash), keys) for hash in hashes]  # absent on one side is a change, too
-    # Nothing on both sides is a misspelled path, not a difference of nothing.
+    sides = [_at(store.load(hash), keys) for hash in hashes]
+    # A path that both roots lack is probably misspelled.
     if all(side is ABSENT for side in sides):
         raise NoSuchPath(f"there is nothing at {past.path_text(tuple(keys))} in either root")
     found = _differences(sides[0], sides[1])
@@ -170,7 +166,7 @@ def diff(
         {"path": [*keys, *at], "before": mine, "after": theirs}
         for at, mine, theirs in (islice(found, count) if count else found)
     ]
-    # One more is asked for, so that a full page says truly whether it is all.
+    # A further difference is looked for only if the page is full.
     is_complete = not count or len(rows) < count or next(found, None) is None
     document = {
         "before": hashes[0].hex(),
@@ -190,11 +186,9 @@ def _at(root: Value, keys: Sequence[Value]) -> object:
 
 
 def _differences(
-    before: object,
-    after: object,
-    # One side absent: the value itself is the change.
+    before: object, after: object
 ) -> Iterator[tuple[tuple[Value, ...], object, object]]:
-    if before is ABSENT or after is ABSENT:
+    if before is ABSENT or after is ABSENT:  # the whole value was added or removed
         return iter([((), before, after)])
     return iter(changes(before, after))
 
@@ -231,30 +225,29 @@ def _change_line(row: dict[str, Any]) -> str:
 def checkout(
     call: Call,
     ref: RefArgument,
-    into: Annotated[Path, typer.Option("--into", help="The new folder; it has no store yet.")],
+    into: Annotated[Path, typer.Option("--into", help="The new folder, without a store.")],
     with_key: Annotated[
         bool,
         typer.Option(
             "--with-key",
-            help="Copy the owner's key, to write as the same owner; the node is another.",
+            help="Copy the owner's key, to write as the same owner from another node.",
         ),
     ] = False,
 ) -> CommandResult:
-    """Make a folder of its own from a root: a fork that can be written to and merged back.
+    """Make a new folder from a root, which can be written to and merged back.
 
-    `lattice disk import FOLDER --merge` brings it back, or `lattice node pull` from a node on it.
+    `lattice disk import FOLDER --merge` merges it back, or `lattice node pull` from a node on it.
     """
     target = folder_of(into)
-    # A checkout is a new store: data in an existing one would be lost.
-    if target.store_path.exists():
+    if target.store_path.exists():  # its data would be lost
         raise UsageError(f"{target.path} has a store already; name a new folder with --into")
-    # A missing key is found before the copy.
+    # Read before the copy, so that a missing key leaves nothing behind.
     key_pair = read_key(call.existing.key_path) if with_key else None
     if key_pair is not None and target.identity_path.exists():
         raise UsageError(f"{target.path} has a key already; leave out --with-key")
     store = call.store()
     (hash,) = call.named(store, ref)
-    # The lease keeps a collection from taking cells that are still to be copied.
+    # The lease keeps garbage collection from removing cells that are not copied yet.
     with store.lease(hash, past.HOLD_SECONDS):
         bar = call.bar(f"checkout {past.short(hash)}")
         cells = _copy_root(store, hash, target.store_path, bar.to)
@@ -264,32 +257,31 @@ def checkout(
 
 
 def _copy_root(store: CellStore, hash: bytes, path: Path, progress: Any) -> int:
-    """Make a store with one root of another; return how many cells it has."""
+    """Make a store with one root of another; return the number of its cells."""
     from datalattice.store import CellStore, announce_cells, copy_cells
 
-    # The store appears under its name when it is complete: a copy that was broken off is not one.
+    # Renamed when it is complete, so that an interrupted copy is not taken for a store.
     unfinished = path.with_name(path.name + ".part")
-    if unfinished.exists():  # what a broken copy left
+    if unfinished.exists():
         shutil.rmtree(unfinished)
     with CellStore.open(unfinished) as fork:
         cells = copy_cells(store, hash, fork, progress)
         announce_cells(fork, [hash])
-        fork.commit(fork.load(hash))  # the same cells, so the same hash
+        fork.commit(fork.load(hash))
     unfinished.rename(path)
-    return cells  # complete: it gets its name
+    return cells
 
 
 @command(None, "audit", ANY)
 def audit(call: Call, path: PathArgument = None, count: CountOption = AUDIT_COUNT) -> CommandResult:
-    """Show who signed what, and when it changed as far as the history remembers.
+    """Show who signed each slot, and its recorded changes.
 
-    Below a path only what changed there counts. Exit code 1 when a signature of the present root is
+    With a path, only changes below it are listed. Exit code 1 if a signature of the present root is
     not valid.
     """
     keys = path_keys(path, call.existing)
     store = call.store()
     call.enter(explaining_gaps(store, "the history"))
-    # Oldest first: each is compared with the one before.
     rows = list(_audit_rows(store, past.moments(store), keys))
     slots = [_slot_row(*change) for change in slot_changes(None, store.root())]
     slots = [slot for slot in slots if _starts(slot["path"], [listed_json(k) for k in keys])]
@@ -301,8 +293,8 @@ def audit(call: Call, path: PathArgument = None, count: CountOption = AUDIT_COUN
     shown = rows[:count] if count else rows
     notices = []
     if len(shown) < len(rows):
-        notices.append(f"{len(rows) - len(shown)} older changes are remembered; -n 0 lists all")
-    # A check that does not hold is exit code 1; a slot without a signature is not invalid.
+        notices.append(f"{len(rows) - len(shown)} older changes are recorded; -n 0 lists all")
+    # None: a slot without a signature, which is not invalid.
     is_bad = any(slot["valid"] is False for slot in slots)
     if is_bad:
         notices.append("a signature of the present root is not valid")
@@ -323,7 +315,7 @@ def _audit_rows(
 def _audit_entry(
     entry: Moment, before: Value, after: Value, keys: Sequence[Value]
 ) -> Iterator[dict[str, Any]]:
-    if keys and _same_at(before, after, keys):  # equal below the path: nothing to load
+    if keys and _same_at(before, after, keys):  # compared by hash, without loading the slots
         return
     for path, mine, theirs in slot_changes(before, after):
         shared = min(len(path), len(keys))
@@ -335,7 +327,7 @@ def _audit_entry(
 def _same_at(before: Value, after: Value, keys: Sequence[Value]) -> bool:
     own, other = _at(before, keys), _at(after, keys)
     if own is ABSENT or other is ABSENT:
-        return own is other  # unchanged if both are absent
+        return own is other
     return same(own, other)
 
 

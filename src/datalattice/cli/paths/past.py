@@ -15,26 +15,25 @@ WithLocalOption = Annotated[
     typer.Option("--with-local", help="Include the node's own data, the section :local."),
 ]
 
-# Copying a large root takes hours; a crash must not hold it for ever.
-HOLD_SECONDS: Final = 24 * 60 * 60
-"""A root that is copied is leased for so long; the lease is given back when it is done."""
+HOLD_SECONDS: Final = 24 * 60 * 60  # copying a large root takes hours
+"""Longest lease on a root that is copied; it is released when the copy is complete."""
 
 HASH_DIGITS_SHOWN: Final = 12
 KEY_DIGITS_SHOWN: Final = 16
 
 
 def moments(store: CellStore) -> list[Moment]:
-    """Return the history, the present root last, also where it could not be written down."""
+    """Return the history, with the present root last."""
     entries = store.history.entries()
     root = store.root_hash()
     if root is not None and (not entries or entries[-1].root_hash != root):
-        # A commit whose entry could not be written.
+        # The entry of the last commit could not be written.
         entries.append(Moment(store.clock.now_ms(), root))
     return entries
 
 
 def names_of(store: CellStore) -> dict[bytes, list[str]]:
-    """Return the names that roots have, by hash: HEAD and pins."""
+    """Return the names of roots by their hashes: HEAD and pins."""
     names: dict[bytes, list[str]] = {}
     root = store.root_hash()
     if root is not None:
@@ -45,7 +44,7 @@ def names_of(store: CellStore) -> dict[bytes, list[str]]:
 
 
 def about_root(store: CellStore, hash: bytes) -> dict[str, object]:
-    """Describe a root: its hash, its names, and when it was the root."""
+    """Return a root's hash, its names, and the last time when it became the root."""
     times = [time_text(one.time_ms) for one in store.history.entries() if one.root_hash == hash]
     return {
         "root": hash.hex(),
@@ -55,36 +54,35 @@ def about_root(store: CellStore, hash: bytes) -> dict[str, object]:
 
 
 def short(hash: bytes) -> str:
-    """Return the beginning of a hash."""
+    """Return the first digits of a hash."""
     return hash.hex()[:HASH_DIGITS_SHOWN]
 
 
 def path_text(path: tuple[Value, ...]) -> str:
-    """Return a path as it is written on the command line; long keys are cut."""
+    """Return a path in the form of the command line; public keys are shortened."""
     return " ".join(key_text(key) for key in path)
 
 
 def key_text(key: Value) -> str:
-    """Return a key of a path as it prints, bytes of a public key by their beginning."""
-    # Bytes of this length are nearly always a public key.
+    """Return a key of a path in the form of the command line; 32 bytes by their first digits."""
     if isinstance(key, bytes) and len(key) == 32:
         return f"0x{key.hex()[:KEY_DIGITS_SHOWN]}"
     text = brief(key) if references(encode(key)) else to_text(key)
-    # Blanks and quotes would be other arguments.
+    # A shell would split blanks and remove quotes.
     plain = isinstance(key, str) and key.isprintable() and key and not set(key) & set(" \"'\\")
     return str(key) if plain else text
 
 
 def leaving(store: CellStore, root: bytes, *, with_local: bool) -> tuple[bytes, dict[bytes, bytes]]:
-    """Return the hash of what leaves of a root, and the cells of it that the store does not have.
+    """Return the hash of a root without `:local`, and those of its cells that the store lacks.
 
-    `:local` is the node's own, so it stays unless it is asked for.
+    with_local: keep the section `:local`, which is the node's own.
     """
     from datalattice.lattice import replicable
 
     value = store.load(root)
     other = value if with_local else replicable(value)
-    if other is value:  # nothing is left out: the root itself
+    if other is value:
         return root, {}
     top = value_hash(other)
     made = {hash: encoding for hash, encoding, _ in novelty(other, store)}

@@ -1,4 +1,4 @@
-"""Command `lattice put`: write a value at a path of the lattice."""
+"""Command `lattice put`: writes a value at a path of the lattice."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from datalattice.errors import UsageError
 from datalattice.lattice import DATA_KEY, MergeContext, OwnerLattice, root_lattice
 
 OWNER_PATH_KEYS: Final = 3
-"""Section, owner, :value: shorter paths cannot be written."""
+"""Fewest keys of a path below an owner: section, owner, :value."""
 
 KV_PATH_KEYS: Final = 5
-"""Section, owner, :value, database, key."""
+"""Keys of a path in :kv: section, owner, :value, database, key."""
 
 _ELSEWHERE: Final = {
     "queue": "a queue only grows: use `lattice queue offer`",
@@ -48,7 +48,7 @@ def put(
     ],
     source: Annotated[
         Path | None,
-        typer.Option("--from", "-f", help="The file; else standard input.", show_default=False),
+        typer.Option("--from", "-f", help="The file. Default: standard input.", show_default=False),
     ] = None,
     value: Annotated[str | None, typer.Option("--value", help="The value itself.")] = None,
     layout: Annotated[
@@ -56,27 +56,27 @@ def put(
         typer.Option(
             "--in",
             metavar="json|plain|lines|text|cells",
-            help="json (marks as `lattice get --layout json` writes them), plain JSON, lines (JSON "
-            "documents one after another, as one vector), text (the printed form) or cells.",
+            help="json with the marks of `lattice get --layout json`; plain JSON; lines: JSON "
+            "documents one after another, as one vector; text: the printed form; or cells.",
         ),
     ] = "json",
 ) -> CommandResult:
     """Write a value at a path of your own data: JSON by default, of any size.
 
     Under `data` the value is stored under its own hash. In a database it becomes the value of a
-    key. Elsewhere it replaces what is there, signed where the path is signed.
+    key. Elsewhere it replaces the present value, and is signed if the path is signed.
     """
-    if value is not None and source is not None:  # which of the two counts would be a guess
+    if value is not None and source is not None:
         raise UsageError("give the value with --value or with --from, not both")
     checked_layout(layout, LAYOUTS, "--in")
     with call.editing() as editor:
         keys = path_keys(path, call.folder)
+        # Checked before the value is read, which may take long.
         _check_writable(keys, editor.context, editor.key_pair)
         if value is not None:
             new = _given(value, layout)
         else:
             new = read_document(source, layout, editor.stage)
-        # Checked before the value is read, which may be long.
         where = editor.edit(lambda cursor, _: _write(cursor, keys, new))
     document = {
         "path": [value_json(key) for key in where],
@@ -101,34 +101,34 @@ def _given(text: str, layout: str) -> Value:
 
 
 def _check_writable(keys: list[Value], context: MergeContext, key_pair: KeyPair) -> None:
-    """Check that a value can be written at a canonical path. Raises: UsageError: it cannot."""
+    """Raise UsageError if a value cannot be written at a canonical path."""
     section = keys[0]
-    # An unknown section is dropped by every merge.
+    # Merges drop unknown sections.
     if not isinstance(section, Keyword) or root_lattice().child(section) is None:
         known = ", ".join(sorted(to_text(key) for key in root_lattice().children()))
         raise UsageError(f"there is no section {to_text(section)}; there are: {known}")
     elsewhere = _ELSEWHERE.get(section.name)
     if elsewhere is not None:
-        raise UsageError(f"{to_text(section)} takes no values as they are; {elsewhere}")
-    if section == DATA_KEY and len(keys) > 1:  # the key is the value's hash
-        raise UsageError(":data keeps values under their own hashes: give no key")
+        raise UsageError(f"{to_text(section)} accepts no plain values; {elsewhere}")
+    if section == DATA_KEY and len(keys) > 1:
+        raise UsageError(":data stores values under their own hashes: give no key after data")
     if section == KV_SECTION and len(keys) != KV_PATH_KEYS:
         raise UsageError("in :kv a value goes to: kv own value DATABASE KEY")
     if section == KV_SECTION and not all(isinstance(key, str) for key in keys[3:]):
         raise UsageError("names of databases and their keys are strings; write a number as '\"5\"'")
-    # Below another owner peers would refuse the value, so it is refused here (`strict`).
+    # Peers would refuse a value below another owner, so it is refused here.
     if isinstance(root_lattice().child(section), OwnerLattice) and len(keys) > 1:
         _check_owner(keys[1], context, key_pair)
         if len(keys) < OWNER_PATH_KEYS:
             raise UsageError(f"in {to_text(section)} a value goes to: {section.name} own value ...")
     if section not in (DATA_KEY, KV_SECTION) and len(keys) < 2:
-        raise UsageError(f"{to_text(section)} cannot be replaced: name a key in it")
+        raise UsageError(f"{to_text(section)} cannot be replaced as a whole: name a key in it")
 
 
 def _check_owner(owner: Value, context: MergeContext, key_pair: KeyPair) -> None:
-    if isinstance(owner, bytes) and not context.holds(owner):  # peers would refuse it
+    if isinstance(owner, bytes) and not context.holds(owner):
         raise UsageError(
-            f"what is below the owner {to_text(owner)} is not yours to write; "
+            f"only the owner {to_text(owner)} can write below its key; "
             f"write `own`, or your key {to_text(key_pair.public_key)}"
         )
 
@@ -136,12 +136,12 @@ def _check_owner(owner: Value, context: MergeContext, key_pair: KeyPair) -> None
 def _write(cursor: RootLattice, keys: list[Value], new: Value) -> list[Value]:
     section = keys[0]
     if section == DATA_KEY:
-        # Under its own hash: two writers of one value agree on where it is.
+        # Under its own hash, so that equal values of two writers have one entry.
         hash = value_hash(new)
         data = cursor.path(DATA_KEY)
         present = data.get()
         whole = present if isinstance(present, Index) else EMPTY_INDEX
-        data.set(whole.put(hash, new))  # merged with the present values, so those of others stay
+        data.set(whole.put(hash, new))
         return [section, hash]
     if section == KV_SECTION:
         name, key = keys[3], keys[4]

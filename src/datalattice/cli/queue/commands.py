@@ -1,4 +1,4 @@
-"""Commands `lattice queue ...`: append to topics, read them, follow them, cut them."""
+"""Commands `lattice queue ...`: append to topics, read, follow and truncate them."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ from datalattice.lattice import root_lattice
 
 T = TypeVar("T")
 
-app = typer.Typer(help="Append to topics, read them, cut them. Every write is signed and on disk.")
+app = typer.Typer(
+    help="Topics: append, read, follow and truncate records. Every write is signed and on disk."
+)
 app.registered_commands += consuming.app.registered_commands
 
 _LOOK_S: Final = 0.1
-"""How often `tail -f` looks whether the store has a new root."""
+"""Pause between two looks of `tail -f` for a new root."""
 
 _TAIL_COUNT: Final = 10
 
@@ -68,19 +70,19 @@ LongOption = Annotated[bool, typer.Option("--long", "-l", help="Offset, time and
 
 def _holders(cursor: RootLattice, name: Value) -> list[bytes]:
     owners = section_owners(cursor.get(), QUEUE_SECTION)
-    # Foreign owners may hold anything there: `topics` leaves it out.
+    # `topics` leaves out malformed names, which foreign owners may have stored.
     return [owner for owner in owners if name in Topics.at(cursor, owner).topics()]
 
 
 def _topic(call: Call, topic: str) -> tuple[bytes, Topic]:
-    """Return the topic that is read, and whose it is."""
+    """Return the owner of the topic to read, and the topic."""
     cursor, name = call.cursor(), parse_path_key(topic)
     owner = call.holder(_holders(cursor, name), f"topic {topic!r}", _LISTING)
     return owner, Topics.at(cursor, owner).topic(name)
 
 
 def _queue(call: Call, topic: str, partition: str | None) -> Queue:
-    """Return the partition that is read. Raises: NoSuchPath: the topic has no such partition."""
+    """Return the partition to read. Raises: NoSuchPath: the topic has no such partition."""
     _, found = _topic(call, topic)
     id = 0 if partition is None else parse_path_key(partition)
     return found.partition(_checked_id(found, topic, id))
@@ -88,7 +90,7 @@ def _queue(call: Call, topic: str, partition: str | None) -> Queue:
 
 def _checked_id(found: Topic, topic: str, id: Value) -> Value:
     held = found.partitions()
-    if id not in held:  # the ids that there are: a partition is easily mistyped
+    if id not in held:
         ids = ", ".join(value_text(one) for one in held) or "none"
         raise NoSuchPath(f"topic {topic} has no partition {value_text(id)}; it has: {ids}")
     return id
@@ -107,7 +109,7 @@ def _document(entry: _ValueEntry) -> dict[str, object]:
     assert entry.owner is not None
     return {
         "topic": value_text(entry.topic),
-        "owner": entry.owner.hex,  # entries of a node always have an owner
+        "owner": entry.owner.hex,
         "partition": value_json(entry.partition),
         "offset": entry.offset,
         "time_ms": entry_stamp_ms(entry.cell),
@@ -150,14 +152,14 @@ def create(
     call: Call,
     topic: TopicArgument,
     partitions: Annotated[
-        int, typer.Option("--partitions", help="How many; the key of a record chooses one.")
+        int, typer.Option("--partitions", help="Their number; a record's key chooses one.")
     ],
 ) -> CommandResult:
-    """Make a topic of your own with a number of partitions, which stays as it is."""
+    """Make a topic of your own with a number of partitions, which cannot be changed later."""
 
     def change(found: Topic) -> None:
-        # A key's partition depends on the number: with another one its records would be apart.
-        # Looked at in the change: another writer may be first.
+        # A key's partition depends on the number: changing it would split the key's records.
+        # Checked inside the change, where no other writer can make the topic.
         if found.partitions() or found.num_partitions not in (0, partitions):
             raise AlreadyExists(f"topic {topic} exists; its number of partitions does not change")
         found.set_num_partitions(partitions)
@@ -173,11 +175,11 @@ def offer(
     topic: TopicArgument,
     values: Annotated[
         list[str] | None,
-        typer.Argument(help="The values. Without any: one record for each line of standard input."),
+        typer.Argument(help="The values. Default: the lines of standard input."),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", "-k", help="The records' key; routes when the topic has partitions."),
+        typer.Option("--key", "-k", help="The records' key, which chooses the partition."),
     ] = None,
     headers: Annotated[
         str | None, typer.Option("--headers", help="The records' headers: a JSON object.")
@@ -185,12 +187,12 @@ def offer(
     partition: PartitionOption = None,
     form: InOption = "text",
 ) -> CommandResult:
-    """Append records to a topic of your own, sign them and put them on disk.
+    """Append records to a topic of your own; they are signed and on disk when this returns.
 
-    Lines of standard input are put on disk as they come: `tail -f log | lattice queue offer log`.
+    Lines of standard input are written as they arrive: `tail -f log | lattice queue offer log`.
     With `--in json` the value null is a tombstone: a compaction removes its key.
     """
-    check_form(form)  # before the store is opened
+    check_form(form)  # first: a wrong form must not make a folder and a key
     name = parse_path_key(topic)
     key_cell = None if key is None else parse_path_key(key)
     header_cell = None if headers is None else _parse_headers(headers)
@@ -200,20 +202,18 @@ def offer(
         bar = bars.add(f"offer to {topic}", None if not values else len(values))
         try:
             for batch in batches(values_of(values, form)):
-                # One key for all records of the call.
                 keys = None if key_cell is None else [key_cell] * len(batch)
                 all_headers = None if header_cell is None else [header_cell] * len(batch)
-                # Each batch is durable before the next is read, so a pipe that breaks loses none it
-                # wrote.
+                # Each batch is durable before the next is read, so a broken pipe loses no batch.
                 offsets.append(editor.offer_many(name, id, batch, keys, all_headers))
                 bar.advance(len(batch))
         except DataLatticeError as error:
             if offsets:
-                # Report the records on disk: they must not be offered again.
+                # The user must not offer these again.
                 error.args = (f"{error}; on disk: {offsets_text(offsets)}",)
             raise
-    if not offsets:  # an empty pipe is an error, not an empty commit
-        raise UsageError("no values: name some, or give one on each line of standard input")
+    if not offsets:
+        raise UsageError("no values: give some as arguments or as lines of standard input")
     first, count = offsets[0].start, sum(map(len, offsets))
     done = {"topic": topic, "partition": value_json(id), "offset": first, "count": count}
     return CommandResult(done, [f"{topic} {value_text(id)}: {offsets_text(offsets)}"])
@@ -224,7 +224,7 @@ def _parse_headers(text: str) -> Value:
         value = from_json(text)
     except DataLatticeError as error:
         raise UsageError(f"--headers is a JSON object: {error}") from error
-    if not isinstance(value, Map):  # a list would lose the names
+    if not isinstance(value, Map):
         raise UsageError(f"--headers is a JSON object, got {text}")
     return value
 
@@ -248,11 +248,11 @@ def truncate(
     start: Annotated[int, typer.Argument(help="Records before this offset are removed.")],
     partition: PartitionOption = None,
 ) -> CommandResult:
-    """Remove the oldest records of a topic of your own. Offsets never come back."""
-    if start < 0:  # an offset below 0 was never used
+    """Remove the oldest records of a topic of your own. Their offsets are never used again."""
+    if start < 0:
         raise UsageError(f"START is the offset of the first record to keep, got {start}")
     id = 0 if partition is None else parse_path_key(partition)
-    # A topic is made by the first write: a misspelled one must not be made by cutting it.
+    # The first write makes a topic; truncating a misspelled one must not.
     own, cursor, name = call.own(), call.cursor(), parse_path_key(topic)
     if own is None or own not in _holders(cursor, name):
         raise NoSuchPath(f"you have no topic {topic!r} here; `{_LISTING}` lists them")
@@ -270,12 +270,13 @@ def peek(
     call: Call,
     topic: TopicArgument,
     offset: Annotated[
-        int | None, typer.Argument(help="Which record. Default: the oldest.", show_default=False)
+        int | None,
+        typer.Argument(help="The record's offset. Default: the oldest.", show_default=False),
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="The newest record.")] = False,
     partition: PartitionOption = None,
 ) -> CommandResult:
-    """Print the value of one record. Exit code 1 when there is no such record."""
+    """Print the value of one record. Exit code 1 if there is no such record."""
     if last and offset is not None:
         raise UsageError("give an offset or --last, not both")
     queue = _queue(call, topic, partition)
@@ -299,16 +300,15 @@ def range_(
     long: LongOption = False,
     partition: PartitionOption = None,
 ) -> Records:
-    """Print the values of records in order, one a line. Without offsets: all of them."""
+    """Print the values of records in order, one on each line. Without offsets: all records."""
     queue = _queue(call, topic, partition)
     state = queue.state()
-    # Clamped: a range leaves truncated records out.
+    # Truncated records are left out.
     begin = state.start if first is None else max(first, state.start)
     end = state.end if last is None else min(last + 1, state.end)
-    # Records that go to a terminal are their own sign of progress.
+    # No bar if the records themselves go to the terminal.
     watched = progress_bars(quiet=sys.stdout.isatty(), transient=True)
     bar = call.enter(watched).add(f"read {topic}", max(0, end - begin))
-    # Read from the snapshot of the command.
     entries = queue.entries(begin, None if last is None else max(last + 1, 0))
     return _printed(_watched(entries, bar), long=long)
 
@@ -325,36 +325,35 @@ def tail(
     call: Call,
     topic: TopicArgument,
     lines: Annotated[
-        int, typer.Option("-n", "--lines", min=0, help="The last records that are there.")
+        int, typer.Option("-n", "--lines", min=0, help="Number of last records.")
     ] = _TAIL_COUNT,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Wait for further records, until Ctrl-C.")
     ] = False,
     span: Annotated[
-        str | None, typer.Option("--for", help="End after so long: 90s, 2h.", show_default=False)
+        str | None, typer.Option("--for", help="End after this time: 90s, 2h.", show_default=False)
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", help="End after so many records.", min=1)
+        int | None, typer.Option("--count", help="End after this many records.", min=1)
     ] = None,
     consumer: Annotated[
         str | None,
-        typer.Option("--consumer", help="Go on where this consumer of the folder was left."),
+        typer.Option("--consumer", help="Go on at the stored position of this consumer."),
     ] = None,
     long: LongOption = False,
     partition: PartitionOption = None,
 ) -> Records:
-    """Print the last records of a topic, of all its partitions by time; with -f also new ones.
+    """Print the last records of a topic's partitions, by time; with -f also new ones.
 
-    With `--owner all` the records of all owners of the topic. `-f` waits for a topic that is not
-    there yet. A consumer begins with the oldest record and stores the position of the last printed.
+    With `--owner all` the records of all owners of the topic. `-f` also waits for a missing topic.
+    A new consumer begins with the oldest record; the position after the last printed is stored.
     """
     end_s = None if span is None else time.monotonic() + duration_s(span)
-    # `-f` and `--consumer` wait for new records, and a former root gets none.
     if call.as_of is not None and (follow or consumer is not None):
         raise UsageError("a former root gets no new records: -f and --consumer read the present")
     if consumer is not None:
         entries = taken(call, topic, partition, consumer, follow=follow, end_s=end_s, count=count)
-        # A line is written out before its record counts as done.
+        # Live, so that a line is written before its record counts as done.
         is_live = follow or not is_json()
         return _printed(entries, long=long, is_live=is_live)
     tailed = _Tail(call, topic, None if partition is None else parse_path_key(partition), lines)
@@ -363,8 +362,8 @@ def tail(
 
 
 def _first(records: Iterator[_ValueEntry], count: int) -> Iterator[_ValueEntry]:
-    """Yield so many records and ask for no more: the next one may never come."""
-    for record in records:  # `islice` would ask for one more record
+    """Yield `count` records without asking for another one, which may never come."""
+    for record in records:
         yield record
         count -= 1
         if count == 0:
@@ -372,7 +371,7 @@ def _first(records: Iterator[_ValueEntry], count: int) -> Iterator[_ValueEntry]:
 
 
 class _Tail:
-    """Reads the partitions of a topic from their last records on, as the store's root moves."""
+    """Reads the partitions of a topic, first their last records, then those of newer roots."""
 
     def __init__(self, call: Call, topic: str, partition: Value, lines: int) -> None:
         self._call = call
@@ -383,14 +382,16 @@ class _Tail:
         self._is_begun = False
 
     def records(self, *, follow: bool, end_s: float | None) -> Iterator[_ValueEntry]:
-        """Yield the last records that are there, then new ones until the time is over."""
+        """Yield the last records; with `follow` also new ones, until `end_s`.
+
+        Raises: NoSuchPath: there is no such topic; not with `follow`.
+        """
         name = parse_path_key(self._topic)
-        cursor = self._call.cursor()  # the root of the moment, or of `--as-of`
-        # With `-f` a topic that is not there yet is waited for, without it is absent.
+        cursor = self._call.cursor()
         owners = self._owners(cursor, name, must_be=not follow)
         found = self._new(cursor, name, owners)
         self._is_begun = True
-        # The last records of all partitions together, which are at most so many of each.
+        # `found` has up to `_lines` records of each partition.
         yield from found[max(0, len(found) - self._lines) :]
         store = self._call.enter(open_reader(self._call.existing)) if follow else None
         while store is not None:
@@ -398,9 +399,8 @@ class _Tail:
             if left_s <= 0:
                 return
             time.sleep(left_s)
-            # A reader sees what any process commits.
             cursor = RootLattice(root_lattice(), store.root())
-            # Owners that appear later count for `all`; a chosen one stays the one that was chosen.
+            # For `all`, owners that appear later are read too; a chosen owner stays the same.
             if not owners or self._call.owner == "all":
                 owners = self._owners(cursor, name, must_be=False)
             yield from self._new(cursor, name, owners)
@@ -415,7 +415,7 @@ class _Tail:
         except NoSuchPath:
             if must_be:
                 raise
-            return []  # waited for with `-f`
+            return []
 
     def _new(self, cursor: RootLattice, name: Value, owners: list[bytes]) -> list[_ValueEntry]:
         """Return the records that were not read yet, by time across partitions."""
@@ -424,15 +424,15 @@ class _Tail:
             topic = Topics.at(cursor, owner).topic(name)
             ids = topic.partitions() if self._partition is None else [self._partition]
             parts += [self._part(owner, id, topic.partition(id)) for id in ids]
-        # Order holds within a partition; across them entries come by their writers' clocks.
+        # Ordered by offset within a partition, and by the writers' clocks across partitions.
         return list(heapq.merge(*parts, key=lambda one: one.time_ms))
 
     def _part(self, owner: bytes, id: Value, queue: Queue) -> list[_ValueEntry]:
         state = queue.state()
-        # A partition that appears later is new as a whole.
+        # All records of a partition that appears later are new.
         first = state.start if self._is_begun else state.end - self._lines
-        begin = max(self._next.get((owner, id), first), state.start)  # never before the truncation
-        self._next[owner, id] = state.end  # remembered even if nothing was read
+        begin = max(self._next.get((owner, id), first), state.start)
+        self._next[owner, id] = state.end
         return list(queue.entries(begin, state.end))
 
 
@@ -471,7 +471,7 @@ def _partition_info(id: Value, queue: Queue) -> dict[str, Any]:
 
 @command(app, "list", READS)
 def list_(call: Call) -> CommandResult:
-    """List topics: those of all owners that are here, or one owner's."""
+    """List the topics of all owners here, or of one."""
     cursor = call.cursor()
     rows: list[dict[str, Any]] = []
     for owner in call.chosen_owners(call.owners(QUEUE_SECTION)):

@@ -1,4 +1,4 @@
-"""Commands `lattice queue consumers` and `seek`, and the records that a consumer takes.
+"""Commands `lattice queue consumers` and `seek`, and `tail` with a consumer.
 
 Source: docs/queue.md "Consumers"
 """
@@ -25,8 +25,8 @@ from datalattice.errors import NoSuchPath
 
 app = typer.Typer()
 
-_WAIT_S = 0.5  # short enough for `--for`, long enough to be idle
-"""How long a consumer waits for records before it is asked again whether its time is over."""
+_WAIT_S = 0.5  # short enough for `--for`, long enough to cost little
+"""Longest single wait of a consumer for records; after it, `--for` is checked."""
 
 
 def taken(
@@ -39,9 +39,8 @@ def taken(
     end_s: float | None,
     count: int | None,
 ) -> Iterator[QueueEntry[Value]]:
-    """Yield the records that a consumer has not done; each is done when the next is asked for."""
+    """Yield the records after a consumer's position; asking for the next one commits it."""
     node, key = call.node_handle(), parse_path_key(topic)
-    # The same handles as in a program, so positions are shared with it.
     if partition is not None:
         source = node.queue(key, parse_path_key(partition), owner=call.owner)
         consumer: Consumer[Value] = source.consumer(name)
@@ -49,17 +48,17 @@ def taken(
         consumer = node.feed(key).consumer(name)
     else:
         consumer = node.topic(key, owner=call.owner).consumer(name)
-    call.enter(consumer)  # closed with the command: "on leaving `with`"
+    call.enter(consumer)
     seen = 0
     while count is None or seen < count:
         left_s = _WAIT_S if end_s is None else min(_WAIT_S, max(0.0, end_s - time.monotonic()))
-        # One by one: records that were not written when the reader goes away are delivered again.
+        # One by one, so that only a record that was not written is delivered again.
         entries = consumer.take(1, timeout=left_s if follow else 0.0)
         if not entries and (not follow or left_s == 0.0):
             return
         for entry in entries:
             yield entry
-            consumer.finish()  # "it commits after the line was written out"
+            consumer.finish()  # "it commits after the line was written out": here it was
             seen += 1
 
 
@@ -77,20 +76,20 @@ def _positions(call: Call, name: str | None = None) -> list[tuple[str, str, int]
 
 
 def _topic_of(field: str) -> Value:
-    part = field.partition("/")[0]  # the name as a consumer's field spells it
-    # In this order: %25 last.
+    part = field.partition("/")[0]
+    # %25 last: it stands for the % of other escapes.
     plain = part.removeprefix("%=").replace("%2F", "/").replace("%25", "%")
     return from_text(plain) if part.startswith("%=") else plain
 
 
 @command(app, "consumers", PAST)
 def consumers(call: Call) -> CommandResult:
-    """List the consumers of this folder, and where each goes on."""
+    """List the consumers of this folder, with the next offset of each."""
     columns = ("consumer", "topic", "owner", "partition", "next")
     rows = []
     for consumer, field, offset in _positions(call):
         _, owner, partition = field.split("/")
-        if owner and partition:  # a partition that was read
+        if owner and partition:  # other fields are the consumer's own state
             row = (consumer, value_text(_topic_of(field)), owner, partition, offset)
             rows.append(dict(zip(columns, row, strict=True)))
     return listed(rows, columns, owner=call.short_owner)
@@ -104,14 +103,13 @@ def seek(
         str, typer.Argument(help="start, end, an offset, or a time: ISO 8601, or 2h ago.")
     ],
 ) -> CommandResult:
-    """Have a consumer go on at another position, in all partitions that it has read."""
-    found = {  # a set: several partitions of one topic are moved together
+    """Move a consumer to another position, in all partitions that it has read."""
+    found = {  # a set: `seek` moves all partitions of a topic
         (_topic_of(field), owner)
         for _, field, _ in _positions(call, name)
         if (owner := field.split("/")[1])
     }
-    if not found:
-        # A misspelled name must not make a consumer.
+    if not found:  # a misspelled name must not make a consumer
         raise NoSuchPath(f"there is no consumer {name!r}; `lattice queue consumers` lists them")
     start = _start_of(to)
     node = call.node_handle()
@@ -135,7 +133,7 @@ def seek(
 
 
 def _start_of(text: str) -> Any:
-    """Return a position as `Consumer.seek` takes it."""
+    """Return a position for `Consumer.seek`."""
     if text in ("start", "end"):
         return text
     if text.lstrip("-").isdecimal() and len(text) < 9:  # nine digits and more are times

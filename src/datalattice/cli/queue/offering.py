@@ -1,6 +1,6 @@
 """Offering: the records of `lattice queue offer`, from its arguments or from standard input.
 
-Lines of a pipe are grouped into commits as they come: a batch is written when it has `BATCH`
+Lines of a pipe are grouped into commits as they arrive: a batch is written when it has `BATCH`
 records or `BATCH_LENGTH` characters, or when its first record has waited for `_PAUSE_S`.
 """
 
@@ -19,24 +19,24 @@ from datalattice.cli.values import parse_value
 from datalattice.errors import UsageError
 
 BATCH: Final = 1_000  # one signature and one sync for all of them
-"""Records of one commit at most."""
+"""Most records of one commit."""
 
-BATCH_LENGTH: Final = 4_000_000  # bounds memory of a fast pipe
-"""Characters or bytes of one commit, after which it takes no more records."""
+BATCH_LENGTH: Final = 4_000_000  # limits the memory for a fast pipe
+"""Characters or bytes after which a commit gets no more records."""
 
-_PAUSE_S: Final = 0.2  # a person sees a line appear, and a pipe is grouped
-"""A record of a pipe that waits for others this long is committed without them."""
+_PAUSE_S: Final = 0.2  # short for a person, long enough to group a pipe
+"""Longest time that a record of a pipe waits for others of its commit."""
 
 _READ_BYTES: Final = 1 << 16
 
 
 class Pause:
-    """No further input is there at the moment."""
+    """A mark in the input: no line came for `_PAUSE_S`."""
 
 
 def values_of(given: list[str] | None, form: str) -> Iterator[Value | Pause]:
-    """Return the values of the arguments, or without any those of standard input, as they come."""
-    if given:  # arguments are there at once: no pause
+    """Return the values of the arguments, or else of standard input, as they arrive."""
+    if given:
         return iter([parse_value(value, form) for value in given])
     return _parsed(form)
 
@@ -49,33 +49,33 @@ def _parsed(form: str) -> Iterator[Value | Pause]:
             continue
         number += 1
         try:
-            yield parse_value(line.rstrip("\r\n"), form)  # the line end is not part of the value
+            yield parse_value(line.rstrip("\r\n"), form)
         except UsageError as error:
             raise UsageError(f"line {number} of standard input: {error}") from error
 
 
 def _lines() -> Iterator[str | None]:
-    """Yield the lines of standard input as they come, and None while none does."""
+    """Yield the lines of standard input as they arrive, and None after each pause."""
     try:
         source = sys.stdin.fileno()
-    except (OSError, ValueError):  # a program put something else in its place
-        yield from sys.stdin  # tests and notebooks
+    except (OSError, ValueError):  # in tests and notebooks it is not a file of the system
+        yield from sys.stdin
         return
     decode = codecs.getdecoder(sys.stdin.encoding)
     pieces: list[bytes] = []
     while True:
-        if not select.select([source], [], [], _PAUSE_S)[0]:  # a pause, and no end
+        if not select.select([source], [], [], _PAUSE_S)[0]:
             yield None
             continue
         data = os.read(source, _READ_BYTES)
-        # Bytes are cut at line ends before they are decoded: a character may span two reads.
+        # Split before decoding, because a character may span two reads.
         *ended, rest = data.split(b"\n")
         for line in ended:
             yield decode(b"".join((*pieces, line)), sys.stdin.errors or "strict")[0]
             pieces.clear()
         pieces.append(rest)
         if not data:
-            if last := b"".join(pieces):  # a last line without its end
+            if last := b"".join(pieces):  # a last line without a line end
                 yield decode(last, sys.stdin.errors or "strict")[0]
             return
 
@@ -83,7 +83,7 @@ def _lines() -> Iterator[str | None]:
 def batches(
     values: Iterable[Value | Pause], now_s: Callable[[], float] = time.monotonic
 ) -> Iterator[list[Value]]:
-    """Group values into commits: none waits long for others, and none grows large."""
+    """Group values into commits, limited in records, length and waiting time."""
     batch: list[Value] = []
     length = 0
     began_s = 0.0
@@ -93,7 +93,6 @@ def batches(
                 began_s = now_s()
             batch.append(value)
             length += len(value) if isinstance(value, (str, bytes, Text, Blob)) else 0
-        # By count and by length: a commit is held in memory until it is on disk.
         is_full = len(batch) == BATCH or length >= BATCH_LENGTH
         if batch and (is_full or now_s() - began_s >= _PAUSE_S):
             yield batch
@@ -103,7 +102,7 @@ def batches(
 
 
 def offsets_text(ranges: list[range]) -> str:
-    """Return the offsets of batches as text; other writers may have come between two batches."""
+    """Return the offsets of batches as text; other writers' records may be between two batches."""
     joined: list[range] = []
     for one in ranges:
         if joined and joined[-1].stop == one.start:

@@ -1,1 +1,1 @@
-"""REPL: the actions of a node by name, at a prompt and in scripts."""
+"""REPL: the actions of a node as commands, at a prompt and in scripts."""

@@ -1,4 +1,4 @@
-"""Command `lattice repl`: the actions of a node at a prompt, one by one, or from a script."""
+"""Command `lattice repl`: runs the actions of a node at a prompt, from a script or from -c."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HISTORY_NAME: Final = "repl_history"
 COMPLETION_S: Final = 2.0
-"""How long completion waits for the node."""
+"""Longest wait of completion for the node."""
 
 
 @command(None, "repl", WRITES)
@@ -29,42 +29,42 @@ def repl(
     call: Call,
     script: Annotated[
         Path | None,
-        typer.Argument(help="A file of commands, one a line; - for standard input."),
+        typer.Argument(help="A file of commands, one on each line; - for standard input."),
     ] = None,
     commands: Annotated[
         list[str] | None, typer.Option("-c", help="A command; no prompt. Repeatable.")
     ] = None,
     rest: Annotated[
         str | None,
-        typer.Option("--rest", help="Use the service at a URL, or at the socket of a file."),
+        typer.Option("--rest", help="Use the service at a URL or at the path of a socket."),
     ] = None,
     grpc: Annotated[
         str | None,
-        typer.Option("--grpc", help="Use the service at host:port, or at the socket of a file."),
+        typer.Option("--grpc", help="Use the service at host:port or at the path of a socket."),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option("--token", envvar="DATALATTICE_TOKEN", help="The token that is shown there."),
+        typer.Option("--token", envvar="DATALATTICE_TOKEN", help="The token for that service."),
     ] = None,
     sign: Annotated[
         str | None,
-        typer.Option("--sign-for", help="Show tokens of the folder's key, for this DID or URL."),
+        typer.Option("--sign-for", help="Make tokens with the folder's key, for this DID or URL."),
     ] = None,
     certificate: Annotated[
         Path | None, typer.Option("--certificate", help="The certificate of the service, as PEM.")
     ] = None,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="In a script: go on behind a command that failed.")
+        bool, typer.Option("--keep-going", help="In a script: go on after a failed command.")
     ] = False,
 ) -> None:
-    """Do actions of a node by name: at a prompt, from a script, or one by one.
+    """Run actions of a node by name: at a prompt, from a script, or with -c.
 
-    `help` lists what there is. Without --rest and --grpc it works on the folder, beside a node that
-    may be running there.
+    `help` lists the commands. Without --rest and --grpc it works on the folder, in which a node may
+    be running.
     """
     from datalattice.cli.repl.evaluator import Evaluator
 
-    lines = _lines(script, commands)  # first: a wrong call makes no folder
+    lines = _lines(script, commands)  # first: a wrong call must not make a folder
     make = _maker(call, rest, grpc, _token(call, token, sign), certificate)
     client = call.enter(make(CALL_TIMEOUT_S))
     evaluator = Evaluator(client, print_failure)
@@ -76,10 +76,10 @@ def repl(
 
 
 def _lines(script: Path | None, commands: list[str] | None) -> Iterator[tuple[str, str]] | None:
-    """Return the lines of a script and where they are; None for a prompt."""
+    """Return the lines of a script, each after its position for errors; None: a prompt."""
     if commands:
         if script is not None:
-            raise UsageError("a script or -c, not both")
+            raise UsageError("give either a script or -c, not both")
         return _numbered(commands, "-c ")
     if script is not None and str(script) != "-":
         return _numbered(script.read_text("utf-8").split("\n"), f"{script}:")
@@ -89,7 +89,7 @@ def _lines(script: Path | None, commands: list[str] | None) -> Iterator[tuple[st
 
 
 def _prompt(call: Call, evaluator: Evaluator, make: Callable[[float], Client]) -> None:
-    # Here: a command that shows no prompt does not load it.
+    # Imported here, because scripts need no prompt.
     from datalattice.cli.repl.completing import Candidates
     from datalattice.cli.repl.screen import Screen
 
@@ -100,13 +100,13 @@ def _prompt(call: Call, evaluator: Evaluator, make: Callable[[float], Client]) -
     Screen(evaluator, candidates, history).run()
 
 
-# --- the way to the node --------------------------------------------------------------------------
+# --- the client -----------------------------------------------------------------------------------
 
 
 def _token(call: Call, token: str | None, sign: str | None) -> Callable[[], str] | None:
-    """Return what gives the token of a call; None without one."""
+    """Return a function that returns the token of a call; None: there is none."""
     if token is not None and sign is not None:
-        raise UsageError("--token or --sign-for, not both")
+        raise UsageError("give either --token or --sign-for, not both")
     if sign is not None:
         from datalattice.client.credentials import make_token
         from datalattice.clock import SystemClock
@@ -123,9 +123,9 @@ def _maker(
     token: Callable[[], str] | None,
     certificate: Path | None,
 ) -> Callable[[float], Client]:
-    """Return what makes a client; its calls wait so many seconds at most."""
+    """Return a function that makes a client with a limit on the seconds that a call waits."""
     if rest is not None and grpc is not None:
-        raise UsageError("--rest or --grpc, not both")
+        raise UsageError("give either --rest or --grpc, not both")
     if rest is not None:
         from datalattice.client import RestClient
 
@@ -136,7 +136,7 @@ def _maker(
 
         pem = None if certificate is None else certificate.read_bytes()
         return lambda timeout_s: GrpcClient(grpc, token=token, certificate=pem, timeout_s=timeout_s)
-    # A folder of this machine asks for no credential, so a token here is a mistake.
+    # A folder of this machine needs no credential, so a token here is a mistake.
     if token is not None or certificate is not None:
         raise UsageError(
             "a token or certificate is shown to a service: name it with --rest or --grpc"
@@ -156,7 +156,7 @@ def _numbered(lines: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
 
 
 def _run(evaluator: Evaluator, lines: Iterator[tuple[str, str]], keep_going: bool) -> int:
-    """Do the commands of a script, and wait for its streams; return the exit code."""
+    """Run the commands of a script, and wait for its streams; return the exit code."""
     from datalattice.cli.repl.evaluator import Quit
 
     code = 0
@@ -166,10 +166,10 @@ def _run(evaluator: Evaluator, lines: Iterator[tuple[str, str]], keep_going: boo
                 evaluator.run(text)
             except Quit:
                 return code
-            except Exception as error:  # noqa: BLE001 - reported with the line that it is in
+            except Exception as error:  # noqa: BLE001 - reported with its line
                 # "first failure ends with the exit code of the table"
-                told = print_failure(error, where)
-                code = code or told
+                failed = print_failure(error, where)
+                code = code or failed
                 if not keep_going:
                     return code
         return evaluator.wait() or code
@@ -178,7 +178,7 @@ def _run(evaluator: Evaluator, lines: Iterator[tuple[str, str]], keep_going: boo
 
 
 def _statements(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield commands; one whose list, text or JSON is open goes on in the next line."""
+    """Yield commands; one with an open list, text or JSON goes on in the next line."""
     from datalattice.cli.repl.language import Incomplete, parse_command
 
     where, text = "", ""
@@ -189,7 +189,7 @@ def _statements(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         except Incomplete:
             continue
         except UsageError:
-            pass  # reported when it is run
+            pass  # reported when the command runs
         yield where, text
         text = ""
     if text:
@@ -197,7 +197,7 @@ def _statements(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def print_failure(error: Exception, where: str) -> int:
-    """Print why a command failed, in one line; return its exit code."""
+    """Print the error of a command as one line; return its exit code."""
     from datalattice.cli.main import explained
 
     text, code, exit_code = explained(error)

@@ -1,4 +1,4 @@
-"""Commands: those of the prompt beside the actions, declared as classes like them."""
+"""Commands: the prompt's own commands, declared as classes like the actions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated, Final
 from datalattice.protobuf import Field, Message
 
 SECRETS: Final = frozenset({"token", "lock_tokens", "secret", "password"})
-"""Fields whose values are kept nowhere."""
+"""Fields whose commands are not stored in the history."""
 
 GRAPH: Final = 100
-"""Intentions that are drawn when no number is given."""
+"""Default number of intentions that `graph` draws."""
 
 GRAPH_MAX: Final = 10_000
-"""Intentions that are drawn at once, at most."""
+"""Most intentions that `graph` draws."""
 
 
 class ShowHelp(Message, name="repl.help"):
@@ -24,28 +24,28 @@ class ShowHelp(Message, name="repl.help"):
 
 
 class UseStore(Message, name="repl.use"):
-    """Use a Weaver store: its methods become commands, and actions on stores are on this one.
+    """Use a Weaver store: its methods become commands, and actions on stores act on it.
 
-    store: its name, TEAM/NAME for a child, or first digits of its id; without it, none is used.
+    store: its name, PARENT/NAME for a child, or the first digits of its id; without it, use none.
     """
 
     store: Annotated[str, Field(1)] = ""
 
 
 class UseOwner(Message, name="repl.as"):
-    """Read the data of an owner: a name, a key or a DID; without one, your own."""
+    """Read the data of an owner, by name, key or DID; without one, your own."""
 
     owner: Annotated[str, Field(1)] = ""
 
 
 class TakeItems(Message, name="repl.take"):
-    """Print so many items of a stream, and go on then: `take 3 queue.follow log`."""
+    """Print this many items of a stream, then end it: `take 3 queue.follow log`."""
 
     count: Annotated[int, Field(1, "uint32")] = 0
 
 
 class ListJobs(Message, name="repl.jobs"):
-    """List the streams that go on in the background."""
+    """List the streams in the background."""
 
 
 class StopJobs(Message, name="repl.stop"):
@@ -55,9 +55,9 @@ class StopJobs(Message, name="repl.stop"):
 
 
 class DrawGraph(Message, name="repl.graph"):
-    """Draw the operations of a store as a graph, each below those that it follows.
+    """Draw the operations of a store as a graph, each below those that it depends on.
 
-    chains: also what each author wrote one after the other.
+    chains: also connect the operations of each author.
     """
 
     count: Annotated[int, Field(1, "uint32")] = GRAPH
@@ -66,7 +66,7 @@ class DrawGraph(Message, name="repl.graph"):
 
 
 class QuitPrompt(Message, name="repl.quit"):
-    """End; streams in the background end, too."""
+    """End the prompt and all streams in the background."""
 
 
 REPL_COMMANDS: Final[Mapping[str, type[Message]]] = {
@@ -82,4 +82,4 @@ REPL_COMMANDS: Final[Mapping[str, type[Message]]] = {
         QuitPrompt,
     )
 }
-"""The commands beside the actions, with their arguments."""
+"""The prompt's own commands by name."""

@@ -1,4 +1,4 @@
-"""Completing: suggests the next word: names of commands, fields and data of the node.
+"""Completing: suggests the next word from the commands, their fields and the node's data.
 
 Each key press asks the node at most once; answers are reused for some seconds.
 """
@@ -37,13 +37,13 @@ from datalattice.errors import DataLatticeError
 from datalattice.protobuf import FieldInfo
 
 FRESH_MS: Final = 3_000
-"""How long an answer of the node is taken again."""
+"""How long an answer of the node is reused."""
 
 _ANSWERS_MAX: Final = 100
-"""Answers that are kept."""
+"""Most answers that are cached."""
 
 _KEYS_MAX: Final = 50
-"""Keys of a database that are offered."""
+"""Most keys of a database that are suggested."""
 
 
 class Candidate(NamedTuple):
@@ -54,9 +54,9 @@ class Candidate(NamedTuple):
 
 
 class Candidates:
-    """What may be typed next.
+    """Completions of a command line.
 
-    client: of its own, since it is asked while a command may run. owners: names of owners.
+    client: a separate one, because a command may be running. owners: returns names of owners.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Candidates:
     def of(self, text: str) -> tuple[str, list[Candidate]]:
         """Return the unfinished word at the end of `text`, and its completions.
 
-        Nothing for an unknown command, or if the node does not answer: the user types on.
+        There are none for an unknown command, or if the node does not answer.
         """
         start = max(text.rfind(one) for one in " \t\n(") + 1
         word, before = text[start:], text[:start]
@@ -114,7 +114,7 @@ class Candidates:
                     yield one._replace(text=f"{name}={one.text}")
             return
         last = rest[-1] if rest else None
-        # A field that is given already would be "given twice".
+        # A field may be given only once.
         free = [one for one in fields.values() if one.name not in said]
         if word.startswith(":"):
             yield from (Candidate(f":{one.name}") for one in free)
@@ -126,7 +126,7 @@ class Candidates:
     def _values(
         self, target: object, field: FieldInfo, word: str, said: dict[str, Any]
     ) -> Iterator[Candidate]:
-        """Yield values of a field; the node is asked once at most."""
+        """Yield values of a field, asking the node at most once."""
         if field.kind == "bool":
             yield from (Candidate("true"), Candidate("false"))
         elif field.kind == "enum":
@@ -143,7 +143,7 @@ class Candidates:
             yield from (Candidate(write_word(one)) for one in self._things(field.name, word, said))
 
     def _things(self, name: str, word: str, said: dict[str, Any]) -> Iterable[str]:
-        """Return names of data of the node."""
+        """Return names of the node's topics, databases and so on, for a field with this name."""
         owner = {"owner": said["owner"]} if "owner" in said else {}
         if name == "topic":
             return [one.topic for one in self._ask(ListTopics(**owner)).topics]
@@ -165,7 +165,7 @@ class Candidates:
         return []
 
     def _ask(self, request: ActionRequest[Any]) -> Any:
-        """Return the node's answer, or that of a moment ago."""
+        """Return the node's answer, or a cached one up to `FRESH_MS` old."""
         key, now_ms = request.action.name.encode() + request.encode(), self._clock.now_ms()
         kept = self._answers.get(key)
         if kept is not None and now_ms - kept[0] < FRESH_MS:
@@ -183,18 +183,18 @@ def _is_first(parts: tuple[CommandPart, ...]) -> bool:
 
 
 def _closed(text: str) -> tuple[CommandPart, ...]:
-    """Return the parts of a text whose lists need not be closed. Raises: UsageError."""
+    """Return the parts of a text whose lists may be open. Raises: UsageError: it is malformed."""
     for _ in range(2):
         try:
             return parse_command(text)
         except Incomplete:
-            # The list that the whole command is: `(queue.offer :topic`.
+            # A command may itself be a list: `(queue.offer :topic`.
             text = text.rstrip() + ")"
     return parse_command(text)
 
 
 def _said(shape: Any, parts: tuple[CommandPart, ...], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that have values already; texts of stores are not looked up."""
+    """Return the fields that have values already, without looking up names of stores."""
     return read_fields(
         shape, parts, set(given), lambda one, _: b"" if one.codec is STORE_ID_FORMAT else None
     )

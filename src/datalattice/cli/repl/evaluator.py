@@ -1,8 +1,8 @@
-"""Evaluator: does one command after another with a client, whatever way that takes to the node.
+"""Evaluator: runs commands one after another through a client of a node.
 
-A command is an action by its name (`queue.offer`, `queue offer`, or a beginning that only one
-has), a method of the store in use, or one of `COMMANDS`. A stream goes on in the background, and
-its items are printed as they come.
+A command is an action by its name (`queue.offer`, `queue offer`, or a unique prefix), a method of
+the store in use, or one of `REPL_COMMANDS`. A stream runs in the background, and its items are
+printed as they arrive.
 
 Source: docs/repl.md.
 """
@@ -65,7 +65,7 @@ from datalattice.protobuf import FieldInfo, Message
 from datalattice.weaver import draw_graph, store_id_text
 
 _STORES_MAX: Final = 1_000
-"""Stores that are looked at for a name."""
+"""Most stores among which a name is searched."""
 
 
 class Quit(Exception):
@@ -73,18 +73,18 @@ class Quit(Exception):
 
 
 OnFailed = Callable[[Exception, str], int]
-"""Prints an error, behind a text that says where it was; returns its exit code."""
+"""A function that prints an error after a text with its position, and returns its exit code."""
 
 
 class Found(NamedTuple):
-    """What a command's name means; `shape` has its arguments."""
+    """The command that a name means. shape: declares its arguments."""
 
     target: Action | StoreMethod | type[Message]
     shape: MessageShape | type[Message]
 
 
 class BackgroundStream(threading.Thread):
-    """A stream in the background. print: of one item; failed: of the error that ends it."""
+    """A stream in the background. print: prints one item; failed: prints the error that ends it."""
 
     def __init__(
         self,
@@ -108,14 +108,14 @@ class BackgroundStream(threading.Thread):
             with self.stream as items:
                 for item in items:
                     self._print(item)
-        except Exception as error:  # noqa: BLE001 - the last door of this thread
+        except Exception as error:  # noqa: BLE001 - printed: nothing else handles it in this thread
             self.exit_code = self._failed(error, f"[{self.number}] ")
 
 
 class Evaluator:
-    """Commands and their shared state: the store in use, the owner whose data is read, the streams.
+    """Runs commands, with their shared state: the store in use, the owner to read, the streams.
 
-    failed: prints why a stream in the background ended.
+    failed: prints the error that ends a stream in the background.
     """
 
     def __init__(self, client: Client, failed: OnFailed) -> None:
@@ -131,15 +131,15 @@ class Evaluator:
 
     @property
     def prompt(self) -> str:
-        """What a command is typed behind."""
+        """The prompt, with the store in use and the owner to read."""
         whose = f" as {self.owner}" if self.owner else ""
         store = f":{self.store_id.hex()[:8]}" if self.store is not None else ""
         return f"lattice{store}{whose}> "
 
     def run(self, text: str) -> None:
-        """Do one command, and print what came of it.
+        """Run one command and print its result.
 
-        Raises: UsageError: the command is unknown. What the action raises. Quit: it was `quit`.
+        Raises: UsageError: the command is unknown or malformed. Quit: it was `quit`. As the action.
         """
         parts = parse_command(text)
         if not parts:
@@ -151,13 +151,13 @@ class Evaluator:
                 )
             taken = read_message(TakeItems, parts[1:2])
             if not taken.count:
-                raise UsageError("take: 1 item or more")
+                raise UsageError("take is followed by the number of items, 1 or more; got 0")
             self._do(parts[2:], text, taken.count)
         else:
             self._do(parts, text, None)
 
     def _do(self, parts: tuple[CommandPart, ...], text: str, count: int | None) -> None:
-        """Do a command. count: how many items of a stream are waited for; None: none are."""
+        """Run a command. count: of the items to wait for; None: a stream runs in the background."""
         found, rest = self.find(parts)
         target, shape = found
         if isinstance(target, Action):
@@ -187,9 +187,9 @@ class Evaluator:
     # --- names ------------------------------------------------------------------------------------
 
     def find(self, parts: Sequence[CommandPart]) -> tuple[Found, tuple[CommandPart, ...]]:
-        """Return what the first part, or the first two, name, and the arguments.
+        """Return the command that the first one or two parts name, and the arguments.
 
-        Raises: UsageError: nothing, or several things.
+        Raises: UsageError: they name no command, or are a prefix of several.
         """
         first = _word(parts[0]) if parts else ""
         second = _word(parts[1]) if len(parts) > 1 else ""
@@ -210,7 +210,7 @@ class Evaluator:
                 beginning = self._named(name)
                 assert beginning is not None
                 return beginning, tuple(parts[count:])
-        hint = "" if self.store is not None else "; those of a store are there after `use STORE`"
+        hint = "" if self.store is not None else "; `use STORE` adds those of a store"
         raise UsageError(f"there is no command {first!r}; `help` lists them{hint}")
 
     def _named(self, name: str) -> Found | None:
@@ -226,12 +226,12 @@ class Evaluator:
         return None
 
     def names(self) -> list[str]:
-        """Return the names of all commands there are now."""
+        """Return the names of all commands, with those of the store in use."""
         methods = [] if self.store is None else [one.lower() for one in self.store.names()]
         return [*REPL_COMMANDS, *methods, *ACTIONS]
 
     def given(self, shape: MessageShape | type[Message]) -> dict[str, Any]:
-        """Return the fields that need not be said: the store in use, and whose data is read."""
+        """Return the fields that are filled in: the store in use, and the owner to read."""
         found: dict[str, Any] = {}
         for one in shape.declared():
             if (
@@ -245,7 +245,7 @@ class Evaluator:
         return found
 
     def keeps(self, text: str) -> bool:
-        """Return whether a command may be kept in a file: it is one, and has no secret in it."""
+        """Return whether a line may be stored in the history: a command without a secret."""
         try:
             parts = parse_command(text)
             if parts and _word(parts[0]) == "take":
@@ -256,24 +256,23 @@ class Evaluator:
             values = read_fields(shape, rest, set(self.given(shape)), _no_store)
         except UsageError:
             return False
-        # What names a secret is left out of the file, as it stays there for years.
         return SECRETS.isdisjoint(values)
 
     # --- stores -----------------------------------------------------------------------------------
 
     def _read_store(self, one: FieldInfo, text: str) -> bytes | None:
-        """Read a store by its name, or by the first digits of its id."""
+        """Return the id of a store by its name or first digits, or None for another type."""
         return self.find_store(text).id if one.codec is STORE_ID_FORMAT else None
 
     def find_store(self, text: str) -> StoreRef:
-        """Return a store by its name, TEAM/NAME, its id, or the first digits of that.
+        """Return a store by its name, PARENT/NAME, its id, or the first digits of the id.
 
-        Raises: NoSuchPath: there is none. UsageError: there are several.
+        Raises: NoSuchPath: there is no such store. UsageError: there are several.
         """
         digits = text.replace("-", "").lower()
         found: list[tuple[str, StoreRef]] = []
         for path, one in self._stores():
-            # A full id or path means one store, whatever else begins like it.
+            # A full id or path wins over prefixes.
             if one.id.hex() == digits or path == text:
                 return one
             if one.name == text or (digits and one.id.hex().startswith(digits)):
@@ -282,11 +281,13 @@ class Evaluator:
             raise NoSuchPath(f"there is no store {text!r}; `stores.list` lists them")
         if len(found) > 1:
             listed = ", ".join(f"{one.id.hex()[:8]} {path}" for path, one in found[:10])
-            raise UsageError(f"{len(found)} stores are named {text!r}, or begin so: {listed}")
+            raise UsageError(
+                f"{len(found)} stores have the name {text!r} or an id that begins with it: {listed}"
+            )
         return found[0][1]
 
     def _stores(self) -> Iterator[tuple[str, StoreRef]]:
-        """Yield the stores with the names that lead to them, parents first."""
+        """Yield the stores with their paths, parents first."""
         waiting: list[tuple[str, bytes | None]] = [("", None)]
         count = 0
         while waiting and count < _STORES_MAX:
@@ -314,9 +315,9 @@ class Evaluator:
 
     def _graph(self, request: DrawGraph) -> CommandResult:
         if not request.store and self.store is None:
-            raise UsageError("graph: no store is in use; `use STORE`, or store=NAME")
+            raise UsageError("graph needs a store: give store=NAME, or `use STORE` first")
         if not 1 <= request.count <= GRAPH_MAX:
-            raise UsageError(f"count: 1 to {GRAPH_MAX}, got {request.count}")
+            raise UsageError(f"count is 1 to {GRAPH_MAX}, got {request.count}")
         id = self.find_store(request.store).id if request.store else self.store_id
         head = self.client.call(GetStoreDetails(id=id)).witness_head_seq
         start, rows, nodes = max(1, head - request.count + 1), [], {}
@@ -326,7 +327,7 @@ class Evaluator:
                 nodes[one.hash] = graph_node(one, chains=request.chains)
                 rows.append(to_document(one))
             start = page.next_seq
-        # In a pipe lines are never cut.
+        # Lines are cut only on a terminal.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         return CommandResult(rows, list(draw_graph(nodes, width=width)))
 
@@ -390,7 +391,7 @@ class Evaluator:
         if request.job != "all" and request.job not in known:
             listed = ", ".join(known) or "none"
             raise UsageError(
-                f"stop is followed by the number of a stream, or all; there are: {listed}"
+                f"stop is followed by the number of a stream, or all; running: {listed}"
             )
         ended = list(known.values()) if request.job == "all" else [known[request.job]]
         self._end(ended)
@@ -412,7 +413,7 @@ class Evaluator:
         (target, shape), _ = self.find([BareWord(topic)])
         for one in methods:
             if isinstance(target, StoreMethod) and one.name == target.name:
-                target = one  # with what the service says of it
+                target = one  # with the service's description
         return help_of(target, shape, set(self.given(shape)))
 
     def _quit(self, _request: QuitPrompt) -> CommandResult:
@@ -440,7 +441,7 @@ def _word(part: CommandPart) -> str:
 
 
 def _begins(name: str, text: str) -> bool:
-    """Return whether each part of a name begins as that of a text: `queue.offer`, `qu.of`."""
+    """Return whether each part of a text begins that of a name: `qu.of` for `queue.offer`."""
     parts, begun = name.split("."), text.split(".")
     return len(parts) == len(begun) and all(
         one.startswith(two) for one, two in zip(parts, begun, strict=True)

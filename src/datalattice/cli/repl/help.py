@@ -48,9 +48,9 @@ def help_of(
     shape: MessageShape | type[Message],
     given: set[str],
 ) -> CommandResult:
-    """Return what a command does, its arguments and what it answers.
+    """Return the help of a command: what it does, its arguments and the fields of its answer.
 
-    given: fields that need not be said.
+    given: fields that are filled in.
     """
     answer: MessageShape | type[Message] | None = None
     if isinstance(target, StoreMethod):

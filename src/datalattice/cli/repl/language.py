@@ -1,4 +1,4 @@
-r"""Language: the text of a command, as a person types it and a script has it.
+r"""Language: the text of a command, typed at the prompt or read from a script.
 
     queue.offer log hello                       by the order of the fields
     queue.offer topic=log values=(a 7 "b c")    by name; a list has parentheses
@@ -6,9 +6,9 @@ r"""Language: the text of a command, as a person types it and a script has it.
     kv.write shop ((key=n operation=incr) (key=k value={"open": [9, 17]}))
 
 A text in double quotes has the escapes of JSON, one in single quotes none; other words need no
-quotes. What begins with `{` or `[` is JSON. A value of the lattice is read as JSON where a bare
-word reads so: `7` is a number, `"7"` a text. Bytes are text, or hex behind `0x`; hashes, keys and
-ids are hex.
+quotes. A part that begins with `{` or `[` is JSON. A bare word for a value of the lattice is read
+as JSON if it is JSON: `7` is a number, `"7"` a text. Bytes are text, or hex after `0x`; hashes,
+keys and ids are hex.
 
 Source: docs/repl.md "Commands".
 """
@@ -32,7 +32,7 @@ _BREAKS: Final = frozenset("()\"' \t\r\n")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _BARE: Final = re.compile(r"[A-Za-z0-9_./@+~-][A-Za-z0-9_./@+~:%,-]*")
-"""Texts that are written without quotes."""
+"""Texts that `write_word` writes without quotes."""
 
 _JSON: Final = json.JSONDecoder()
 
@@ -60,17 +60,17 @@ class NamedPart:
 
 
 CommandPart = BareWord | str | JsonPart | NamedPart | tuple["CommandPart", ...]
-"""What a command consists of; a `str` was quoted."""
+"""A part of a command; a `str` was quoted."""
 
 
 class Incomplete(UsageError):
-    """A quote or a parenthesis is open: more lines may follow."""
+    """A quote, a parenthesis or JSON is not closed; the prompt asks for another line."""
 
 
 def parse_command(text: str) -> tuple[CommandPart, ...]:
     """Return the parts of a command: its name and arguments; () of a blank line or a comment.
 
-    Raises: UsageError: the command is unknown or malformed; Incomplete: it may go on.
+    Raises: UsageError: the text is malformed; Incomplete: another line may complete it.
     """
     if text.lstrip().startswith("#"):
         return ()
@@ -93,11 +93,11 @@ class _CommandReader:
             self._skip()
             if self._at == len(self._text):
                 if depth:
-                    raise Incomplete("a '(' without its ')'")
+                    raise Incomplete("a '(' has no ')'")
                 return tuple(found)
             if self._text[self._at] == ")":
                 if not depth:
-                    raise UsageError(f"a ')' without its '(' at character {self._at + 1}")
+                    raise UsageError(f"the ')' at character {self._at + 1} has no '('")
                 self._at += 1
                 return tuple(found)
             found.append(self._part(depth))
@@ -117,7 +117,7 @@ class _CommandReader:
             self._at = keyword.end()
             self._skip()
             if self._at == len(self._text) or self._text[self._at] == ")":
-                raise UsageError(f"a value follows :{keyword[0]}")
+                raise UsageError(f"there is no value after :{keyword[0]}")
             return NamedPart(keyword[0], self._value(depth))
         return self._value(depth)
 
@@ -125,7 +125,7 @@ class _CommandReader:
         character = self._text[self._at]
         if character == "(":
             if depth == COMMAND_DEPTH_MAX:
-                raise UsageError(f"lists nest deeper than {COMMAND_DEPTH_MAX}")
+                raise UsageError(f"lists may be nested {COMMAND_DEPTH_MAX} deep; this is deeper")
             self._at += 1
             return self.parts(depth + 1)
         if character in "\"'":
@@ -143,12 +143,12 @@ class _CommandReader:
         while end < len(self._text) and self._text[end] != quote:
             end += 2 if quote == '"' and self._text[end] == "\\" else 1
         if end >= len(self._text):
-            raise Incomplete(f"a text without its closing {quote}, from character {start + 1}")
+            raise Incomplete(f"the text from character {start + 1} has no closing {quote}")
         self._ends(end + 1)
         if quote == "'":
             return self._text[start + 1 : end]
         try:
-            # Line ends and tabs may stand in a text as they are.
+            # Not strict: line ends and tabs need no escape in a text.
             found: str = json.loads(self._text[start : end + 1], strict=False)
         except ValueError as error:
             raise UsageError(f"the text from character {start + 1}: {error}") from error
@@ -159,19 +159,19 @@ class _CommandReader:
             document, end = _JSON.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:
             first = self._text[self._at]
-            text = f"text that begins with {first} is JSON: {error.msg} at {error.pos + 1}"
-            # Where the text ends too early, the next line may bring the rest.
+            text = f"text that begins with {first} is JSON: {error.msg}, character {error.pos + 1}"
+            # If the text ends too early, the next line may have the rest.
             kind = Incomplete if error.pos >= len(self._text.rstrip()) else UsageError
             raise kind(f"{text}; any other text needs quotes") from error
         except RecursionError as error:
-            raise UsageError("the JSON nests too deep") from error
+            raise UsageError("the JSON is nested too deep") from error
         self._ends(end)
         return JsonPart(document)
 
     def _ends(self, end: int) -> None:
-        """Go on at `end`, behind which a part has to end."""
+        """Continue at `end`, where a part ends. Raises: UsageError: another follows at once."""
         if end < len(self._text) and self._text[end] not in ") \t\r\n":
-            raise UsageError(f"a blank is missing at character {end + 1}")
+            raise UsageError(f"a space is missing before character {end + 1}")
         self._at = end
 
 
@@ -179,7 +179,7 @@ class _CommandReader:
 
 
 class MessageShape(Protocol):
-    """A message class, or one that a store described."""
+    """A message class, or a message type that a store described."""
 
     @property
     def full_name(self) -> str:
@@ -190,7 +190,7 @@ class MessageShape(Protocol):
 
 
 ReadWord = Callable[[FieldInfo, str], Any]
-"""Reads a bare word of a field; None: it reads none of that field."""
+"""Returns the value of a field that a word gives, or None if it reads no such field."""
 
 Q = TypeVar("Q", bound=Message)
 
@@ -203,11 +203,11 @@ def read_message(
 ) -> Q:
     """Return the message that arguments describe.
 
-    given: values of fields that are not said by position, only by name. read_word: asked first.
+    given: values of fields that arguments set only by name. read_word: asked before `read_value`.
     Raises: UsageError: an argument does not fit; the text names its field.
     """
     made: Q = cls(**{**(given or {}), **read_fields(cls, parts, set(given or ()), read_word)})
-    made.encode()  # lengths of hashes, ranges of numbers
+    made.encode()  # checks the lengths of hashes and the ranges of numbers
     return made
 
 
@@ -221,7 +221,7 @@ def read_fields(
     fields = {field.name: field for field in shape.declared()}
     if parts and fields and _is_oneof(fields):
         return _member(shape, fields, parts, read_word)
-    # Fields that the prompt fills by itself (owner, store) are given by name only.
+    # Fields that the prompt sets itself (owner, store) are given by name only.
     positions = [field for field in fields.values() if field.name not in by_name]
     values: dict[str, Any] = {}
     taken = 0
@@ -231,20 +231,22 @@ def read_fields(
             if field is None:
                 known = ", ".join(fields) or "none"
                 raise UsageError(
-                    f"{_short(shape)} has no field {part.name!r}; it has: {known}. A text with = or"
-                    " : needs quotes"
+                    f"{_short(shape)} has no field {part.name!r}; its fields: {known}. A text with "
+                    "= or : needs quotes"
                 )
             value = part.value
         elif taken < len(positions):
             field, value = positions[taken], part
             taken += 1
         else:
-            named = "".join(f"; {name}= is said by name" for name in sorted(by_name & set(fields)))
+            named = "".join(
+                f"; {name} is given as {name}=" for name in sorted(by_name & set(fields))
+            )
             raise UsageError(
                 f"{_short(shape)} takes {len(positions)} arguments: "
-                f"{' '.join(one.name for one in positions) or 'none'}; one is too many{named}"
+                f"{' '.join(one.name for one in positions) or 'none'}; there is one more{named}"
             )
-        # By position and by name, too: the later one would win in silence.
+        # Once by position and once by name is refused too: it is unclear which one is meant.
         if field.name in values:
             raise UsageError(f"{field.name} is given twice")
         values[field.name] = _read_value(field, value, read_word)
@@ -267,7 +269,9 @@ def _member(
     name = first.name if isinstance(first, NamedPart) else _text_of(first)
     field = fields.get(name or "")
     if field is None:
-        raise UsageError(f"{_short(shape)} begins with one of {', '.join(fields)}")
+        raise UsageError(
+            f"{_short(shape)} begins with one of {', '.join(fields)}, got {name or 'no word'!r:.80}"
+        )
     if isinstance(first, NamedPart):
         rest = [first.value, *rest]
     # `put k v` is short for `put (k v)`: the rest of the line is the fields of the member.
@@ -283,7 +287,7 @@ def _read_value(field: FieldInfo, part: CommandPart, read_word: ReadWord | None)
         return _read_single(field, part, read_word)
     if isinstance(part, JsonPart) and isinstance(part.document, list):
         return tuple([_read_single(field, JsonPart(one), read_word) for one in part.document])
-    # One value needs no parentheses, where it cannot be taken for a list.
+    # A list of one value needs no parentheses.
     items = part if isinstance(part, tuple) else (part,)
     return tuple([_read_single(field, one, read_word) for one in items])
 
@@ -291,13 +295,16 @@ def _read_value(field: FieldInfo, part: CommandPart, read_word: ReadWord | None)
 def _read_single(field: FieldInfo, part: CommandPart, read_word: ReadWord | None) -> Any:
     if isinstance(part, NamedPart):
         raise UsageError(
-            f"{field.name}: a value without a name, got {part.name}=; it may need quotes"
+            f"{field.name} takes a value without a name, got {part.name}=; a text with = or : "
+            "needs quotes"
         )
     if isinstance(part, JsonPart):
         return _read_document(field, part.document)
     if field.kind == "message":
         if not isinstance(part, tuple):
-            raise UsageError(f"{field.name} is a list of its fields, such as (name=value)")
+            raise UsageError(
+                f"{field.name} is a list of its fields in parentheses, such as (name=value)"
+            )
         of: Any = field.type
         return of(**read_fields(of, part, frozenset(), read_word))
     if isinstance(part, tuple):
@@ -332,7 +339,9 @@ def _read_bytes(field: FieldInfo, text: str, *, quoted: bool) -> bytes:
     try:
         return bytes.fromhex(text[2:])
     except ValueError as error:
-        raise UsageError(f"{field.name}: behind 0x there are pairs of hex digits") from error
+        raise UsageError(
+            f"{field.name}: pairs of hex digits follow 0x, got {text!r:.80}"
+        ) from error
 
 
 def _read_document(field: FieldInfo, document: Any) -> Any:
@@ -340,7 +349,7 @@ def _read_document(field: FieldInfo, document: Any) -> Any:
         return from_document(field.type, document, field.name)
     if field.codec is CELL_FORMAT:
         return CELL_FORMAT.read(document)
-    raise UsageError(f"{field.name} takes no JSON; quotes make it a text")
+    raise UsageError(f"{field.name} takes no JSON; write it in quotes if it is a text")
 
 
 def _text_of(part: CommandPart) -> str | None:
@@ -357,7 +366,7 @@ def _short(shape: MessageShape | type[Message]) -> str:
 
 
 def write_command(name: str, message: Message) -> str:
-    """Return the text of a command that `read_message` reads; fields as by default are left out."""
+    """Return the text of a command that `read_message` reads, without fields at their default."""
     return " ".join([name, *_write_fields(message)])
 
 
@@ -371,7 +380,7 @@ def _write_fields(message: Message) -> list[str]:
 
 
 def _differs(value: Any, default: Any) -> bool:
-    # True, 1 and 1.0 are three values of the lattice.
+    # By type and text: True, 1 and 1.0 are equal in Python and are three values of the lattice.
     return type(value) is not type(default) or repr(value) != repr(default)
 
 
@@ -393,12 +402,12 @@ def _write_single(field: FieldInfo, value: Any) -> str:
 
 
 def write_word(text: str) -> str:
-    """Return a text as a word: in quotes where it needs them."""
+    """Return a text as a word, in quotes if it needs them."""
     return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 def write_bytes(data: bytes) -> str:
-    """Return bytes as a word: text where they are printable, hex behind `0x` where not."""
+    """Return bytes as a word: as text if they are printable, else as hex after `0x`."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Results: what an action or a store's method answered, as the command line prints it.
+"""Results: the result of an action or of a store's method, as the command line prints it.
 
-A list is a table on a terminal and tab-separated in a pipe, anything else names and values; with
-`--json` it is the document that REST has.
+A list is a table on a terminal and tab-separated in a pipe; anything else is printed as names and
+values. With `--json` it is the document that REST sends.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from datalattice.protobuf import FieldInfo, Message
 from datalattice.weaver import GraphNode, SExpr, Summary, SymbolWord
 
 _TIMES: Final = frozenset({"time_ms", "modified_ms"})
-"""Fields that are milliseconds of a moment."""
+"""Fields that hold a time as Unix milliseconds."""
 
 _UNSET: Final = (None, "", b"", ())
 
 _RESUME: Final = ("resume", RESUME_NUMBER)
 
 _OK: Final = "ok"
-"""Printed for an answer without fields."""
+"""Printed for a result without fields."""
 
 
 def result_of(message: Message) -> CommandResult:
-    """Return what an action answered."""
+    """Return the result of an action."""
     return _result(type(message), _values(message), to_document(message))
 
 
 def answer_of(shape: MessageShape, values: Mapping[str, Any]) -> CommandResult:
-    """Return what a store's method answered, as plain values."""
+    """Return the result of a store's method. values: its fields, as plain values."""
     return _result(shape, values, document_of(values))
 
 
 def records_of(
     shape: MessageShape | type[Message], items: Any, document: Callable[[Any], Any]
 ) -> Records:
-    """Return the items of a stream, each of which is printed as it comes."""
+    """Return the items of a stream; each is printed when it arrives."""
 
     def text(item: Any) -> str:
         values = _values(item) if isinstance(item, Message) else item
-        said = [
+        shown = [
             one
             for one in shape.declared()
-            # A program goes on with it; it says nothing to people.
+            # Only a program uses the point to resume from, so it is not printed.
             if values[one.name] not in _UNSET and (one.name, one.number) != _RESUME
         ]
-        return "\t".join([_shown(one, values[one.name]) for one in said])
+        return "\t".join([_shown(one, values[one.name]) for one in shown])
 
     return Records(items, document, text, is_live=True)
 
 
 def document_of(value: Any) -> Any:
-    """Return plain values as JSON: bytes are a text where they are one, else marked."""
+    """Return plain values as JSON: bytes are a text if they are UTF-8, else `{"$blob": hex}`."""
     if isinstance(value, Mapping):
         return {str(name): document_of(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -89,7 +89,7 @@ def _result(
     pairs = {
         one.name: _shown(one, values[one.name])
         for one in fields
-        # Beside a list, fields that are 0 or false are omitted.
+        # Before a list, fields that are 0 or false are omitted as well.
         if one not in lists and (values[one.name] if lists else values[one.name] not in _UNSET)
     }
     for one in lists:
@@ -106,7 +106,7 @@ def _lines(field: FieldInfo, value: Any) -> list[str]:
 def _listing(field: FieldInfo, items: Sequence[Any], title: str) -> Listing:
     of: Any = field.type
     rows = [_values(one) if isinstance(one, Message) else one for one in items]
-    # A column that has nothing in any row says nothing.
+    # A column without a value in any row is omitted.
     columns = [
         one for one in of.declared() if not rows or any(row[one.name] not in _UNSET for row in rows)
     ]
@@ -115,7 +115,7 @@ def _listing(field: FieldInfo, items: Sequence[Any], title: str) -> Listing:
 
 
 def _cell(field: FieldInfo, value: Any) -> object:
-    """Return a value of a table: numbers stay numbers, which stand to the right."""
+    """Return a value of a table; numbers stay numbers, which are aligned right."""
     is_number = type(value) in (int, float, bool) and field.name not in _TIMES
     return value if is_number else _shown(field, value)
 
@@ -129,7 +129,7 @@ def _shown(field: FieldInfo, value: Any) -> str:
 
 
 def _shown_one(field: FieldInfo, value: Any) -> str:
-    if field.codec is CELL_FORMAT:  # first: values of the lattice are mappings and sequences, too
+    if field.codec is CELL_FORMAT:  # first: a value of the lattice may be a mapping as well
         return value if isinstance(value, str) else marked_text(value)
     if isinstance(value, SExprMessage):
         return Summary(expression_of(value)).short
@@ -149,7 +149,7 @@ def _shown_one(field: FieldInfo, value: Any) -> str:
 
 
 def expression_of(message: SExprMessage) -> SExpr:
-    """Return the expression that a message has."""
+    """Return the expression that a message stands for."""
     if message.symbol is not None:
         return SymbolWord(message.symbol)
     for one in (message.str, message.raw, message.num):
@@ -160,7 +160,7 @@ def expression_of(message: SExprMessage) -> SExpr:
 
 
 def graph_node(intention: IntentionInfo, *, chains: bool) -> GraphNode:
-    """Return an intention as the graph draws it. chains: what its author wrote before, too."""
+    """Return an intention as a node of the graph. chains: also link to its author's one before."""
     clock, condition = intention.clock, intention.condition
     deps = () if condition is None or condition.v1 is None else condition.v1.hashes
     summary = Summary(expression_of(intention.operations[0]) if intention.operations else ())

@@ -21,28 +21,28 @@ from datalattice.cli.repl.completing import Candidates
 from datalattice.cli.repl.evaluator import Evaluator, Quit
 
 HISTORY_BYTES_MAX: Final = 1 << 20
-"""Longest history that is kept; beyond it the older half goes."""
+"""Longest history that is kept; of a longer one the last half of this is kept."""
 
 
 class KeptHistory(FileHistory):
-    """Typed lines, in a file that only our user can read; `keeps` chooses the lines to store."""
+    """Typed lines, in a file that only its owner can read; `keeps` chooses the lines to store."""
 
     def __init__(self, path: Path, keeps: Callable[[str], bool]) -> None:
         self._keeps: Final = keeps
         handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            os.fchmod(handle, 0o600)  # a file that was there
+            os.fchmod(handle, 0o600)  # the mode of `open` does not apply to an existing file
             size = os.fstat(handle).st_size
         finally:
             os.close(handle)
         if size > HISTORY_BYTES_MAX:
-            # Entries begin with an empty line.
+            # The file is cut where an entry begins: after an empty line.
             kept = path.read_bytes()[-HISTORY_BYTES_MAX // 2 :]
             path.write_bytes(kept[max(kept.find(b"\n\n"), 0) :])
         super().__init__(path)
 
     def store_string(self, string: str) -> None:
-        """Keep a command."""
+        """Store a line unless `keeps` says no."""
         if self._keeps(string):
             super().store_string(string)
 
@@ -60,7 +60,7 @@ class _PromptCompleter(Completer):
 
 
 class Screen:
-    """A prompt. history: the file of typed lines; None: they are kept in memory."""
+    """A prompt on a terminal. history: the file of typed lines; None: they are kept in memory."""
 
     def __init__(
         self,
@@ -79,16 +79,16 @@ class Screen:
         self._session: Final[PromptSession[str]] = PromptSession(
             history=kept,
             completer=_PromptCompleter(candidates),
-            # A distant node must not delay typing.
+            # In a thread: candidates come from the node, and a slow node must not delay typing.
             complete_in_thread=True,
             input=input,
             output=output,
         )
 
     def run(self) -> None:
-        """Take commands and do them until Ctrl-D or `quit`."""
+        """Read and run commands until Ctrl-D or `quit`."""
         is_ended = False
-        # What streams print goes to the same output as the prompt.
+        # Streams print to the same output as the prompt.
         with create_app_session(self._input, self._output):
             while not is_ended:
                 try:
@@ -97,7 +97,7 @@ class Screen:
                     print_notice("interrupted")
 
     def _turn(self) -> bool:
-        """Take a command and do it; return whether it was the last."""
+        """Read and run a command; return whether it was the last."""
         try:
             text = self._ask()
         except KeyboardInterrupt:
@@ -114,7 +114,7 @@ class Screen:
 
     def _ask(self) -> str:
         """Return the typed line; meanwhile streams print above it."""
-        # Held so that no stream is just printing when the output changes.
+        # The lock is held so that no stream is printing while the output is replaced.
         patch: Any = patch_stdout(raw=True)
         with self._evaluator.printing:
             patch.__enter__()

@@ -1,4 +1,4 @@
-"""Commands `lattice spark ...`: jobs over more data than one process is for."""
+"""Commands `lattice spark ...`: jobs on data that is too much for one process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import typer
 from datalattice.cli.spark import moving, stores
 
 app = typer.Typer(
-    help="Jobs on Spark: merge, compare, check, load and export more than one process is for."
+    help="Jobs on Spark, for more data than one process can handle: merge, compare, check, load, "
+    "export."
 )
 app.registered_commands += stores.app.registered_commands + moving.app.registered_commands

@@ -24,7 +24,7 @@ SourceOptions = Annotated[
 WriteIdOption = Annotated[
     str | None,
     typer.Option(
-        "--write-id", help="A name; writes of one name are applied once, however often they run."
+        "--write-id", help="A name for the write; a write of the same name is applied once only."
     ),
 ]
 FormatOption = Annotated[
@@ -61,12 +61,12 @@ def load(
 ) -> CommandResult:
     """Write the rows of CSV, JSON lines or Parquet to a topic or database, each row as a map.
 
-    All rows or none. Works beside a running node.
+    All rows are written, or none. A node may be running.
     """
     from datalattice.pipeline import jobs
 
     settings = parse_settings(option)  # before Spark starts, which takes seconds
-    # Absolute: workers of Spark have another present folder.
+    # Absolute: workers of Spark have another working directory.
     folder = str(call.writable().path.absolute())
     with spark_job(call, "load") as job:
         report = jobs.load(
@@ -100,24 +100,24 @@ def compact(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="Folder to read from. Default: that which is written to."),
+        typer.Option("--from", help="Folder to read from. Default: the one that is written to."),
     ] = None,
     node: Annotated[
         str | None, typer.Option("--node", help="Node to read from, tcp://HOST:PORT.")
     ] = None,
     keyless: Annotated[
-        str, typer.Option("--keyless", help="Records without key: drop or keep.")
+        str, typer.Option("--keyless", help="Records without a key: drop or keep.")
     ] = "drop",
     write_id: WriteIdOption = None,
 ) -> CommandResult:
     """Write the latest record of each key of a topic to a new topic or a database.
 
-    A record whose value is nil deletes its key. Works beside a running node.
+    A record whose value is nil deletes its key. A node may be running.
     """
     from datalattice.pipeline import jobs
 
     folder = str(call.existing.path.absolute())
-    # A key: workers know no local names.
+    # As a key, because workers do not know local names.
     owner = None if call.owner is None else call.owner_named(call.owner).hex()
     with spark_job(call, "compact") as job:
         report = jobs.compact(
@@ -148,17 +148,16 @@ def export(
     to: Annotated[str, typer.Option("--to", help="parquet or delta.")] = "parquet",
     option: SourceOptions = None,
     mode: Annotated[
-        str, typer.Option("--mode", help="If it is there already: error, append, overwrite.")
+        str, typer.Option("--mode", help="If the target exists: error, append, overwrite.")
     ] = "error",
 ) -> CommandResult:
-    """Write the rows of a format to files of Parquet or a table of Delta Lake.
+    """Write the rows of a format to Parquet files or a Delta Lake table.
 
-    Reads the folder (--dir), unless --option store=... or node=... names another place.
+    Reads the folder (--dir), unless --option store=..., path=... or node=... is given.
     """
     from datalattice.pipeline import jobs
 
     settings = parse_settings(option)
-    # A place that was named wins over the folder.
     if not {"store", "path", "node"} & {name.lower() for name in settings}:
         settings["store"] = str(call.existing.path.absolute())
     with spark_job(call, "export") as job:
@@ -178,12 +177,12 @@ def export(
 def parse_settings(given: list[str] | None) -> dict[str, str]:
     """Return options given as NAME=VALUE by their names.
 
-    Raises: UsageError: one is not of that form, or comes twice.
+    Raises: UsageError: one does not have that form, or a name is repeated.
     """
     settings: dict[str, str] = {}
     for text in given or ():
         name, equals, value = text.partition("=")
-        # A repeated name is a mistake: which one counts?
+        # A repeated name is refused, because it is unclear which value is meant.
         if not name or not equals or name in settings:
             raise UsageError(f"--option is NAME=VALUE, each name once, got {text!r}")
         settings[name] = value
@@ -192,5 +191,4 @@ def parse_settings(given: list[str] | None) -> dict[str, str]:
 
 def absolute(path: str) -> str:
     """Return a path that means the same in Spark's processes; an address stays as it is."""
-    # An address is the same for every process.
     return path if "://" in path else str(Path(path).expanduser().absolute())

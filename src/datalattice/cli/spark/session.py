@@ -1,7 +1,7 @@
-"""Session: what the commands `lattice spark ...` share: Spark, progress and the report.
+"""Session: Spark, progress and the report, which the commands `lattice spark ...` share.
 
 with spark_job(call, "merge") as job:
-report = merge(job.spark, ..., progress=job.progress)
+    report = merge(job.spark, ..., progress=job.progress)
 return report_of(report.as_json())
 """
 
@@ -31,22 +31,22 @@ class SparkJob:
     steps: dict[str, ProgressBar] = field(default_factory=dict)
 
     def progress(self, step: str, done: int, total: int | None) -> None:
-        """Show how far a step is; what jobs take as `progress`."""
+        """Show the progress of a step; jobs take this as `progress`."""
         if step not in self.steps:
             self.steps[step] = self.bars.add(step)
         self.steps[step].to(done, total)
 
     @property
     def seconds(self) -> float:
-        """Seconds since the session was there."""
-        return round(time.monotonic() - self.began, 3)  # without the start of Java
+        """Seconds since the session had started, so without the start of Java."""
+        return round(time.monotonic() - self.began, 3)
 
 
 @contextmanager
 def spark_job(call: Call, name: str) -> Iterator[SparkJob]:
-    """Give a session for a command; progress is shown on a terminal.
+    """Yield a session for a command; progress is shown on a terminal.
 
-    Raises: UsageError: Spark or Java is not to be had, or an option is not of its form.
+    Raises: UsageError: Spark or Java is not installed, or an option is malformed.
     """
     from datalattice.pipeline.jobs import job_session
 
@@ -57,15 +57,12 @@ def spark_job(call: Call, name: str) -> Iterator[SparkJob]:
             title, master=call.master, memory=call.memory, package=call.package
         ) as spark:
             starting.advance()
-            # Counted from here: users compare jobs, not starts.
+            # The time of the job begins here, because the start of Spark says nothing about it.
             yield SparkJob(spark, bars, time.monotonic())
 
 
 def report_lines(document: Mapping[str, object]) -> list[str]:
-    """Return the names and values of a job's report.
-
-    Units: values whose name begins or ends with `bytes` are bytes, and printed with a unit.
-    """
+    """Return the lines of a job's report; values named `bytes...` or `...bytes` have a unit."""
     return pair_lines(
         {name.replace("_", " "): _shown(name, value) for name, value in document.items()}
     )

@@ -25,7 +25,7 @@ app = typer.Typer()
 _DIFF_COUNT: Final = 100
 
 _FAULTS_MAX: Final = 20
-"""Faults that are printed; --json has more, --to has all."""
+"""Faults that are printed; --json prints more, --to writes all."""
 
 _SIGNS: Final = {"added": "+", "removed": "-"}
 
@@ -39,14 +39,13 @@ StoreFolderArgument = Annotated[
 PartsOption = Annotated[
     int | None,
     typer.Option(
-        "--parts", help="Cut the store into so many tasks. Default: one for about 1 GB.", min=1
+        "--parts", help="Divide the store into this many tasks. Default: one per 1 GB.", min=1
     ),
 ]
 
 
 def _store_path(store: Path | None, call: Call) -> str:
-    """Return the folder that a command is about, absolute: workers have another present folder."""
-    # Absolute: workers have another present folder.
+    """Return the folder of a command, absolute: workers have another working directory."""
     return str((call.existing.path if store is None else store).absolute())
 
 
@@ -56,8 +55,8 @@ def merge(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Exported files, stores, or folders of nodes; a folder perhaps with @ and a root: "
-            "HEAD~2, a pin, a time, a hash."
+            help="Exported files, stores, or folders of nodes. After a folder there may be @ and a "
+            "root: HEAD~2, a pin, a time, a hash."
         ),
     ],
     into: Annotated[
@@ -70,23 +69,23 @@ def merge(
     key: Annotated[
         Path | None,
         typer.Option(
-            "--key", help="Key file that signs merged writes of its owner. A node has its own."
+            "--key", help="Key file that signs merged writes of its owner. A node uses its own."
         ),
     ] = None,
     staging: Annotated[
         Path | None,
         typer.Option(
-            "--staging", help="A folder that all tasks reach. Default: beside the output."
+            "--staging", help="A folder that all tasks can reach. Default: next to the output."
         ),
     ] = None,
     fan_in: Annotated[
         int | None, typer.Option("--fan-in", min=2, max=64, help="Inputs that one task merges.")
     ] = None,
 ) -> CommandResult:
-    """Merge replicas in their order, as one process would, by many tasks.
+    """Merge replicas in the given order, in many tasks; the result is that of one process.
 
-    The result goes into a node's folder (through the node, if it runs), a new store, or a new file.
-    Malformed parts of an input are left out and named, with exit code 1.
+    It is written to a node's folder (through the node, if it runs), a new store, or a new file.
+    Malformed parts of an input are left out and named; the exit code is then 1.
     """
     from datalattice.pipeline import jobs
 
@@ -104,18 +103,17 @@ def merge(
             fan_in=fan_in or jobs.FAN_IN,
             progress=job.progress,
         )
-    notices = []  # the job has ended: notices follow its result
+    notices = []
     if report.owner_forks:
         notices.append(
-            f"{len(report.owner_forks)} owners wrote apart and no key here may sign for them: "
-            "the first of their values was kept"
+            f"{len(report.owner_forks)} owners have two values and no key here may sign for them: "
+            "the first value of each was kept"
         )
     if report.dropped:
         notices.append(
             f"{report.dropped} entries were not merged: they are not valid or not allowed here"
         )
     notices += [f"left out: {one}" for one in report.refused]
-    # Exit code 1 names what is missing.
     return report_of(report.as_json(), EXIT_INCOMPLETE if report.refused else 0, *notices)
 
 
@@ -124,27 +122,24 @@ def diff(
     call: Call,
     before: Annotated[
         str,
-        typer.Argument(
-            help="A store or a node's folder; perhaps with @ and a root: HEAD~2, a pin."
-        ),
+        typer.Argument(help="A store or a node's folder; @ and a root may follow: HEAD~2, a pin."),
     ],
     after: Annotated[str, typer.Argument(help="The other one.")],
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Most rows that are listed.")
+        int, typer.Option("--count", "-n", min=0, help="List at most this many rows.")
     ] = _DIFF_COUNT,
 ) -> CommandResult:
-    """Tell which keys differ between two roots, whose they are, and who signed them."""
+    """List the keys that differ between two roots, with their owners and signers."""
     from datalattice.pipeline import jobs
 
     for one in (before, after):
         jobs.resolve_input(one)  # a missing one is refused at once, not when Spark has started
     with spark_job(call, "diff") as job:
-        # A plan of many tasks: progress by tasks.
         with jobs.watching_tasks(job.spark, "plan and count", job.progress):
             frame = jobs.diff(job.spark, before, after)
             sums = _sums(frame)
         with jobs.watching_tasks(job.spark, "list", job.progress):
-            # Bounded: a comparison may find millions.
+            # Bounded, because a comparison may find millions of rows.
             rows = [row.asDict() for row in frame.limit(count).collect()] if count else []
         total = sum(one["count"] for one in sums)
         document = {"changes": total, "sums": sums, "rows": rows, "seconds": job.seconds}
@@ -156,7 +151,7 @@ def diff(
 def _sums(frame: DataFrame) -> list[dict[str, Any]]:
     grouped = frame.groupBy("section", "owner", "change", "valid").count()
     rows = [row.asDict() for row in grouped.collect()]
-    # One order, whatever the tasks.
+    # Sorted, because the order of the tasks differs between runs.
     return sorted(rows, key=lambda row: [str(row[name]) for name in ("section", "owner", "change")])
 
 
@@ -190,19 +185,18 @@ def audit(
 ) -> CommandResult:
     """Check everything in a store: packs, hashes, canonical form, references, signatures.
 
-    Works beside a running node. Exit code 1 when there is a fault.
+    A node may be running. Exit code 1 if there is a fault.
     """
     from datalattice.pipeline import jobs
 
     path = _store_path(store, call)
     with spark_job(call, "audit") as job:
-        # Read only: beside a running node.
         report = jobs.audit(job.spark, path, parts=parts, progress=job.progress)
         if to is not None:
             report.faults.write.parquet(str(to.absolute()))
         document = {**report.as_json(), "seconds": job.seconds}
     lines = _audit_lines(dict(document))
-    if document["clean"]:  # exit code 1 for scripts
+    if document["clean"]:
         return CommandResult(document, lines)
     advice = "the store has faults; `lattice disk heal` repairs it from peers"
     return CommandResult(document, lines, EXIT_FAILED, [advice])
@@ -233,13 +227,13 @@ def gc(
     grace: GraceOption = GRACE,
     parts: PartsOption = None,
 ) -> CommandResult:
-    """Mark the cells that a store needs, and write the list of the others; removes nothing.
+    """Find the cells that a store needs, and write the list of the others; removes nothing.
 
-    `lattice disk sweep LIST` applies it. Works beside a running node.
+    `lattice disk sweep LIST` removes those. A node may be running.
     """
     from datalattice.pipeline import jobs
 
-    grace_ms = duration_ms(grace)  # a wrong duration ends before Spark starts
+    grace_ms = duration_ms(grace)  # before Spark starts, which takes seconds
     path = _store_path(store, call)
     with spark_job(call, "gc") as job:
         report = jobs.gc(
@@ -251,6 +245,5 @@ def gc(
             progress=job.progress,
         )
         document = {**report.as_json(), "seconds": job.seconds}
-    # People must know that the second step is theirs.
     notices = [] if is_json() else [f"nothing was removed yet; `lattice disk sweep {to}` does so"]
     return report_of(document, 0, *notices)

@@ -34,12 +34,12 @@ SIGNER_DIGITS_SHOWN: Final = 8
 StoreArgument = Annotated[
     str,
     typer.Argument(
-        metavar="STORE", help="The store: its name, TEAM/NAME for a child, or digits of its id."
+        metavar="STORE", help="The store: its name, PARENT/NAME for a child, or digits of its id."
     ),
 ]
 InBytes = Annotated[str, typer.Option("--in", metavar="text|hex", help="Format of values.")]
 ForOption = Annotated[
-    str | None, typer.Option("--for", help="End after so long: 90s, 2h.", show_default=False)
+    str | None, typer.Option("--for", help="End after this time: 90s, 2h.", show_default=False)
 ]
 
 
@@ -47,12 +47,12 @@ def reader(call: Call) -> Node:
     """Return the folder's node, for reading."""
     from datalattice.client import open as open_node
 
-    # A reader takes no lock and makes no folder.
+    # Read only: it takes no lock and makes no folder.
     return call.enter(open_node(call.folder.path, read_only=True))
 
 
 def has_stores(node: Node) -> bool:
-    """Return whether a store was ever made in the folder; a reader makes no engine."""
+    """Return whether a store was ever made in the folder; makes none of its files."""
     return node._weaver().weaver.exists
 
 
@@ -68,7 +68,7 @@ def handle_of(node: Node, name: str) -> StoreHandle:
     """Return the handle of a store of any kind. Raises: NoSuchPath: the store does not exist."""
     from datalattice.weaver import store_id_text
 
-    # By id: a name may be that of several stores.
+    # By id, because several stores may have the name.
     opened: StoreHandle = node.store(store_id_text(found(node.weaver, name).id))
     return opened
 
@@ -76,19 +76,19 @@ def handle_of(node: Node, name: str) -> StoreHandle:
 def handle(node: Node, name: str, kind: str | None, shown: str) -> Any:
     """Return the handle of a store, with values as bytes.
 
-    kind:  makes a missing store of this kind; None: the store must exist.
-    shown: the kind that it must have.
+    kind:  a missing store is made with this kind; None: the store must exist.
+    shown: the kind that the store must have.
     Raises: NoSuchPath: the store does not exist. UsageError: it has another kind.
     """
-    stores = node.weaver if has_stores(node) else None  # an engine would be made by looking
+    stores = node.weaver if has_stores(node) else None  # `node.weaver` would make files
     info = None if stores is None else stores.find(name)
     if info is None and stores is not None and (kind is None or stores.children_named(name)):
-        raise stores.missing(name, LISTED)  # a root beside a child of its name would be a surprise
+        raise stores.missing(name, LISTED)  # no root is made if a child has the name
     if info is None and kind is None:
         raise NoSuchPath(f"there is no store {name!r}; {LISTED}")
-    if info is None and "/" in name:  # a child needs its parent, and its kind
+    if info is None and "/" in name:  # PARENT/NAME: a first write makes no child
         raise NoSuchPath(f"there is no store {name!r}; `lattice store create` makes a child")
-    if info is not None and info.kind != shown:  # a log read as keys would show nothing sensible
+    if info is not None and info.kind != shown:
         raise UsageError(f"the store {name!r} is of kind {info.kind}, not {shown}")
     from datalattice.weaver import store_id_text
 
@@ -101,23 +101,23 @@ def parse_bytes(text: str, form: str) -> bytes:
     Raises: UsageError: the form is unknown, or `text` is not hex.
     """
     if form == "text":
-        return text.encode(errors="surrogateescape")  # any argument of a shell can be written
+        return text.encode(errors="surrogateescape")  # an argument need not be UTF-8
     if form != "hex":
         raise UsageError(f"--in is text or hex here, got {form!r}")
     try:
         return bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
-        raise UsageError(f"{text!r} is not hex digits") from None
+        raise UsageError(f"a hex value is pairs of hex digits, got {text!r:.80}") from None
 
 
 def bytes_text(value: bytes | None) -> str:
     """Return a value for people: text if it is UTF-8, else hex; `(deleted)` for None."""
-    if value is None:  # a deleted key, in a history
+    if value is None:
         return "(deleted)"
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return f"0x{value.hex()}"  # hex where it is not text
+        return f"0x{value.hex()}"
 
 
 def bytes_json(value: bytes | None) -> dict[str, str | None]:
@@ -131,10 +131,10 @@ def bytes_json(value: bytes | None) -> dict[str, str | None]:
 
 
 def limited(stream: Stream[T], span: str | None, count: int | None) -> Iterator[T]:
-    """Yield the items of a stream until so long is over, or so many came; close it then."""
+    """Yield the items of a stream for `span` at most, and `count` at most; then close it."""
     timer = None
     if span is not None:
-        # A timer: the stream waits in the engine.
+        # Closed by a timer, because the loop below waits in the stream for the next item.
         timer = threading.Timer(duration_s(span), stream.close)
         timer.start()
     try:
@@ -145,18 +145,18 @@ def limited(stream: Stream[T], span: str | None, count: int | None) -> Iterator[
                     return
     finally:
         if timer is not None:
-            timer.cancel()  # the thread ends with the command
+            timer.cancel()  # else its thread would delay the end of the process
 
 
 def operation_summary(signed: SignedIntention, machine: Machine | None) -> Summary:
-    """Return what an operation does; `machine` shows the data, None its bytes."""
+    """Return a summary of an operation. machine: that of its store; None: the data is bytes."""
     from datalattice.weaver import summarize
 
     return summarize(signed.intention.payload, signed.hash, machine)
 
 
 def operation_document(signed: SignedIntention, machine: Machine | None) -> dict[str, Any]:
-    """Return an operation for JSON: who signed it when, what it follows, and what it does."""
+    """Return an operation for JSON: its signer, time, predecessors and summary."""
     intention = signed.intention
     return {
         "hash": signed.hash.hex(),

@@ -1,4 +1,4 @@
-"""Commands `lattice store ...`: weaver stores, their tree and their health."""
+"""Commands `lattice store ...`: make, list, archive and check weaver stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Weaver stores: replicated operations with history. `lattice kv`, `log` and `weave` "
-    "work on their contents."
+    "read and write their contents."
 )
 
 
@@ -43,11 +43,10 @@ def create(
         str | None, typer.Option("--parent", help="The store that it is a child of.")
     ] = None,
 ) -> CommandResult:
-    """Make a store; it is active at once, and signed by this node."""
+    """Make a store, signed by this node; it is active at once."""
     stores = call.node_handle().weaver
     above = None if parent is None else found(stores, parent).id
     try:
-        # Two stores of one name could not be told apart.
         made = stores.create(kind, name, above, exclusive=True)
     except AlreadyExists:
         raise AlreadyExists(f"there is a store {name!r} already; choose another name") from None
@@ -61,7 +60,7 @@ def create(
 def list_(call: Call) -> CommandResult:
     """List the stores as a tree: name, kind, id. Archived ones are marked."""
     node = reader(call)
-    if not has_stores(node):  # reading makes no engine
+    if not has_stores(node):  # `node.weaver` would make files
         return CommandResult([], [], notices=["there is no store here yet"])
     rows = list(_tree(node.weaver, None, 0))
     shown = [
@@ -89,7 +88,7 @@ def _tree(stores: Stores, parent: bytes | None, depth: int) -> Iterator[dict[str
             "created": moment_text(info.created_at_ms),
             "archived": info.is_archived,
         }
-        if stores.has(info.id) and depth < 32:  # "depth limit 32": a peer may declare a loop
+        if stores.has(info.id) and depth < 32:  # limited, because a peer may declare a loop
             yield from _tree(stores, info.id, depth + 1)
 
 
@@ -98,7 +97,7 @@ def open_(call: Call, store: StoreArgument) -> CommandResult:
     """Show kind, intentions, authors, state, forks and peers of a store."""
     stores = reader(call).weaver
     info = found(stores, store)
-    with stores.view(info.id) as view:  # by view: also a kind that this program does not know
+    with stores.view(info.id) as view:  # a view also reads a kind that this program lacks
         document = {**_document(info, view), "doubt": _doubt(stores, info)}
         peers: list[dict[str, Any]] = [
             {
@@ -116,7 +115,7 @@ def open_(call: Call, store: StoreArgument) -> CommandResult:
 
 
 def _doubt(stores: Stores, info: StoreInfo) -> str | None:
-    """Return why writes of this node are refused, or were not asked about."""
+    """Return why this node's writes are refused, or why no peer could confirm its log; or None."""
     doubt = stores.doubts().get(info.id)
     return None if doubt is None else doubt.text
 
@@ -160,10 +159,10 @@ def archive(
         bool, typer.Option("--restore", help="Bring an archived child back.")
     ] = False,
 ) -> CommandResult:
-    """Take a child out of use on all nodes, with all below it. Its data stays."""
+    """Archive a child and everything below it, on all nodes. The data stays."""
     stores = call.node_handle().weaver
     above = found(stores, parent)
-    # Of the parent first: names are only unique there.
+    # Under the parent first: a name is unique among its children only.
     below = stores.find(child, above.id) or found(stores, child)
     (stores.restore if restore else stores.archive)(above.id, below.id)
     state = "active" if restore else "archived"
@@ -178,15 +177,15 @@ def forks(
         bool,
         typer.Option(
             "--append",
-            help="Of this node's own fork: take the other history into the log, and write what it "
-            "leaves out behind it. Stop the node first.",
+            help="For a fork of this node itself: take the other history into the log, and write "
+            "what is missing from it once more, after it. Stop the node first.",
         ),
     ] = False,
 ) -> CommandResult:
-    """List the operations of authors that wrote two histories: those which are not in the log.
+    """List the operations that are not in the log because their author wrote two histories.
 
-    They are kept, and are not part of the state. Which history a node has in its log is the one
-    that it met first.
+    They are kept, but are not part of the state. A node has in its log the history that it
+    received first.
     """
     if append:
         return _append(call, store)
@@ -215,7 +214,10 @@ def forks(
 
 def _append(call: Call, name: str) -> CommandResult:
     if running(call.folder.path) is not None:
-        raise UsageError(f"a node runs on {call.folder.path}; stop it before a history is replaced")
+        raise UsageError(
+            f"a node runs in {call.folder.path}; stop it first (`lattice node stop`): its history "
+            "is replaced"
+        )
     stores = call.node_handle().weaver
     store = stores.open(found(stores, name).id)
     hashes = [hash.hex() for hash in store.rejoin()]
@@ -234,9 +236,9 @@ def fsck(
     """Check the log of a store. Exit code 1 if it is damaged; nothing is changed."""
     stores = reader(call).weaver
     info = found(stores, store)
-    with stores.view(info.id) as view:  # nothing is opened, so nothing is repaired
+    with stores.view(info.id) as view:  # not opened, because opening repairs the indexes
         faults = [str(fault) for fault in view.fsck(level)]
         count = view.last_seq()
     document = {"store": info.name, "level": level, "intentions": count, "faults": faults}
     text = faults or [f"{count:,} intentions, no fault"]
-    return CommandResult(document, text, 1 if faults else 0)  # exit code 1 for scripts
+    return CommandResult(document, text, 1 if faults else 0)

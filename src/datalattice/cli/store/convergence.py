@@ -1,4 +1,4 @@
-"""Commands `lattice store status/sync/watch`: how far a store and its peers are."""
+"""Commands `lattice store status/sync/watch`: whether a store and its peers have the same."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 SYNC_TIMEOUT: Final = "30s"
 _LOOK_S: Final = 1.0
-"""How often a watched store is looked at."""
+"""Seconds between two readings of a watched store."""
 
-TimeoutOption = Annotated[str, typer.Option("--timeout", help="Wait so long for the peers.")]
+TimeoutOption = Annotated[str, typer.Option("--timeout", help="Wait this long for the peers.")]
 
 PEER_COLUMNS: Final = ("peer", "name", "status", "online", "state", "compared", "has seen")
 
 
 def _peer_rows(held: StoreHandle) -> tuple[bool, list[dict[str, Any]]]:
-    """Return whether a node runs, and who each other peer of a store is and how far."""
+    """Return whether a node runs, and a row for each other peer of a store."""
     try:
         online: dict[bytes, PeerPresence] = {one.public_key: one for one in held.presence()}
         is_running = True
@@ -67,7 +67,7 @@ def _peer_row(peer: StorePeer, found: PeerPresence | None, matrix: SeenMatrix) -
 
 
 def _state_text(row: dict[str, Any]) -> str:
-    """Return how far a peer is, for people."""
+    """Return the state of a peer compared with this node: equal, behind, ahead, or a difference."""
     if not row["online"]:
         return ""
     if row["equal"]:
@@ -96,9 +96,10 @@ def _shown(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def status_of_store(call: Call, store: StoreArgument) -> CommandResult:
-    """Show how far a store is, and its peers: who is online, equal, behind, and when compared.
+    """Show the state of a store and its peers: who is online, equal or behind, and when compared.
 
-    `has seen` counts contents that the peer's own intentions acknowledge, also while it is offline.
+    `has seen` counts the contents that the peer's own intentions acknowledge; it is known of
+    offline peers as well.
     """
     held = handle_of(reader(call), store)
     status = held.status()
@@ -137,7 +138,7 @@ def status_of_store(call: Call, store: StoreArgument) -> CommandResult:
 def sync_store(
     call: Call, store: StoreArgument, timeout: TimeoutOption = SYNC_TIMEOUT
 ) -> CommandResult:
-    """Have the running node compare a store with all connected peers, and wait for the end.
+    """Compare a store with all connected peers, through the running node, and wait for the end.
 
     Exit code 1 if no peer is connected, or if a comparison was not complete.
     """
@@ -150,7 +151,7 @@ def sync_store(
     rows = [
         (one["key"][:SIGNER_DIGITS_SHOWN], one["error"] or "done") for one in peers if one["key"]
     ]
-    text: list[str | Listing] = [f"{after - before:,} intentions came, {after:,} are here"]
+    text: list[str | Listing] = [f"{after - before:,} intentions received, {after:,} are here"]
     if not peers:
         return CommandResult(document, text, 1, ["no peer of the store is connected"])
     failed = any(one.error is not None for one in results)
@@ -162,35 +163,35 @@ def watch_store(
     store: StoreArgument,
     span: ForOption = None,
     count: Annotated[
-        int | None, typer.Option("--count", help="End after so many sights.", min=1)
+        int | None, typer.Option("--count", help="End after this many states.", min=1)
     ] = None,
 ) -> Records:
     """Print the peers (online, equal or behind) and what each has seen of others, at each change.
 
-    The first sight is the present state; with --json each is a document on one line, with the
-    matrix `seen` of observers and authors.
+    The first line is the present state. With --json each state is a document on one line, with
+    the matrix `seen` of observers and authors.
     """
     held = handle_of(reader(call), store)
-    return Records(_sights(held, span, count), lambda sight: sight, _line, is_live=True)
+    return Records(_states(held, span, count), lambda state: state, _line, is_live=True)
 
 
-def _sights(held: StoreHandle, span: str | None, count: int | None) -> Iterator[dict[str, Any]]:
-    """Yield what is seen, once at first and then at each change, until the time is over."""
-    # Monotonic: the clock may be set meanwhile.
+def _states(held: StoreHandle, span: str | None, count: int | None) -> Iterator[dict[str, Any]]:
+    """Yield the present state, and the new one after each change, until `span` is over."""
+    # Monotonic, because the clock of the machine may be set meanwhile.
     end_s = None if span is None else time.monotonic() + duration_s(span)
     before: dict[str, Any] | None = None
     clock = SystemClock()
     shown = 0
     while True:
         is_running, peers = _peer_rows(held)
-        sight = {"intentions": held.status().intentions, "running": is_running, "peers": peers}
-        # Ages grow by themselves, so they do not count as a change.
-        core = {**sight, "peers": [_without_ages(row) for row in peers]}
+        state = {"intentions": held.status().intentions, "running": is_running, "peers": peers}
+        # Ages differ at each reading, so they do not count as a change.
+        core = {**state, "peers": [_without_ages(row) for row in peers]}
         if core != before:
             before = core
             shown += 1
             now = moment_text(clock.now_ms())
-            yield {"time": now, **sight, **_matrix(held.seen())}
+            yield {"time": now, **state, **_matrix(held.seen())}
         left_s = _LOOK_S if end_s is None else min(_LOOK_S, end_s - time.monotonic())
         if shown == count or left_s <= 0:
             return
@@ -211,11 +212,11 @@ def _matrix(found: SeenMatrix) -> dict[str, Any]:
     }
 
 
-def _line(sight: dict[str, Any]) -> str:
-    """Return a sight as one line: the time, the intentions, and each peer."""
+def _line(state: dict[str, Any]) -> str:
+    """Return a state as one line: the time, the intentions, and each peer."""
     peers = [
         f"{row['key'][:SIGNER_DIGITS_SHOWN]} {_state_text(row) or 'offline'}"
         + ("" if row["behind"] == 0 else f" (has seen all but {row['behind']:,})")
-        for row in sight["peers"]
+        for row in state["peers"]
     ]
-    return "\t".join([sight["time"], f"{sight['intentions']:,} intentions", *peers])
+    return "\t".join([state["time"], f"{state['intentions']:,} intentions", *peers])

@@ -31,7 +31,7 @@ app = typer.Typer(
     help="Keys and values of a weaver store: every write is signed and stays in the history."
 )
 
-_KIND = "core:kvstore"  # the machine's full name: aliases are for creating
+_KIND = "core:kvstore"  # a store shows its full kind; `kv` is short for it when one is made
 
 StoreKeyArgument = Annotated[str, typer.Argument(help="The key.")]
 
@@ -42,7 +42,6 @@ def _read(call: Call, store: str) -> KVStore[bytes]:
 
 
 def _write(call: Call, store: str) -> KVStore[bytes]:
-    # "(makes folder and key)": the first write makes the store as well.
     found: KVStore[bytes] = handle(call.node_handle(), store, "kv", _KIND)
     return found
 
@@ -56,17 +55,17 @@ def put(
     form: InBytes = "text",
 ) -> CommandResult:
     """Set a key. The first write makes the store."""
-    kv = _write(call, store)
-    data = parse_bytes(value, form)  # parsed before the store is made
+    data = parse_bytes(value, form)
+    kv = _write(call, store)  # after parsing, because it makes the store
     kv[key] = data
     return _written(kv, key)
 
 
 @command(app, "delete", WRITES)
 def delete(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResult:
-    """Delete a key. Exit code 1 when there is no such key."""
+    """Delete a key. Exit code 1 if there is no such key."""
     kv = _write(call, store)
-    _present(kv, store, key)  # a tombstone for a missing key would be a write for nothing
+    _present(kv, store, key)
     del kv[key]
     return _written(kv, key)
 
@@ -85,11 +84,11 @@ def _present(kv: KVStore[bytes], store: str, key: str) -> bytes:
 
 @command(app, "get", ANY)
 def get(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResult:
-    """Print the value of a key. Exit code 1 when there is no such key."""
+    """Print the value of a key. Exit code 1 if there is no such key."""
     kv = _read(call, store)
     value = _present(kv, store, key)
     conflicts = kv.conflicts(key)
-    if conflicts:  # said on standard error: the value alone goes to the pipe
+    if conflicts:
         print_notice(
             f"{len(conflicts)} concurrent writes; `lattice kv conflicts {store} {key}` lists them"
         )
@@ -105,7 +104,7 @@ def list_(
 ) -> CommandResult:
     """List keys and values, in order; a conflict is marked."""
     kv = _read(call, store)
-    conflicted = set(kv.conflicted())  # one look for all keys
+    conflicted = set(kv.conflicted())
     rows = [
         {"key": key, **bytes_json(value), "conflicted": key in conflicted}
         for key, value in kv.scan(prefix)
@@ -127,9 +126,9 @@ def history(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandR
 def conflicts(
     call: Call,
     store: StoreArgument,
-    key: Annotated[str | None, typer.Argument(help="The key; without it: which keys.")] = None,
+    key: Annotated[str | None, typer.Argument(help="The key. Default: list the keys.")] = None,
 ) -> CommandResult:
-    """List the concurrent writes to a key, the one that counts first, or the keys with some."""
+    """List the concurrent writes to a key, the valid one first; or the keys that have some."""
     kv = _read(call, store)
     if key is None:
         keys = kv.conflicted()
@@ -170,10 +169,10 @@ def watch(
     ] = "",
     span: ForOption = None,
     count: Annotated[
-        int | None, typer.Option("--count", help="End after so many changes.", min=1)
+        int | None, typer.Option("--count", help="End after this many changes.", min=1)
     ] = None,
 ) -> Records:
-    """Print each key that is written to, with its new value, until Ctrl-C."""
+    """Print each key that is written, with its new value, until Ctrl-C."""
     stream = _read(call, store).watch(prefix, pattern)
 
     def document(change: KeyUpdate[bytes]) -> dict[str, object]:

@@ -39,10 +39,10 @@ def append(
     values: Annotated[list[str], typer.Argument(help="The entries.")],
     form: InBytes = "text",
 ) -> CommandResult:
-    """Append entries, each signed, all or none. The first ones make the store."""
+    """Append entries, each signed; all or none. The first entry makes the store."""
+    data = [parse_bytes(text, form) for text in values]  # before the store is made
     log: LogStore[bytes] = handle(call.node_handle(), store, "log", _KIND)
-    # "all or none", with one sync.
-    hashes = [hash.hex() for hash in log.extend([parse_bytes(text, form) for text in values])]
+    hashes = [hash.hex() for hash in log.extend(data)]
     return CommandResult([{"hash": hash} for hash in hashes], hashes)
 
 
@@ -50,7 +50,7 @@ def append(
 def read(call: Call, store: StoreArgument) -> Records:
     """Print all entries, the oldest first."""
     log: LogStore[bytes] = handle(reader(call), store, None, _KIND)
-    return Records(iter(log), bytes_json, bytes_text)  # as it is read: a log of any length
+    return Records(iter(log), bytes_json, bytes_text)
 
 
 @command(app, "tail", ANY)
@@ -59,20 +59,20 @@ def tail(
     store: StoreArgument,
     number: Annotated[int, typer.Option("-n", help="How many entries.", min=0)] = _TAIL_COUNT,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Wait for further entries, until Ctrl-C.")
+        bool, typer.Option("-f", "--follow", help="Wait for more entries, until Ctrl-C.")
     ] = False,
     span: ForOption = None,
     count: Annotated[
-        int | None, typer.Option("--count", help="End after so many further entries.", min=1)
+        int | None, typer.Option("--count", help="End after this many new entries.", min=1)
     ] = None,
 ) -> Records:
-    """Print the last entries, the oldest first; with -f also those that arrive."""
+    """Print the last entries, the oldest first; with -f also new ones."""
     log: LogStore[bytes] = handle(reader(call), store, None, _KIND)
     if not follow:
         return Records(iter(log.tail(number)), bytes_json, bytes_text)
-    # Subscribed before the tail is read, so that nothing between the two is missed.
+    # Subscribed before the tail is read: an entry between the two is printed twice, not missed.
     stream = log.follow("end")
-    last = log.tail(number)  # behind the subscription: an entry may show twice, never none
+    last = log.tail(number)
 
     def entries() -> Iterator[bytes | LogRecord[bytes]]:
         yield from last

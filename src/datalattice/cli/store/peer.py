@@ -1,4 +1,4 @@
-"""Commands `lattice peer ...`: who replicates a weaver store, and how others join it."""
+"""Commands `lattice peer ...`: the nodes that replicate a weaver store, and invites to others."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def invite(
         typer.Option(
             "--address",
             metavar="ADDRESS",
-            help="Where others reach this node, host:port or an iroh address; may be repeated. "
+            help="Address at which others reach this node, host:port or of iroh. Repeatable. "
             "Default: where it listens.",
         ),
     ] = None,
 ) -> CommandResult:
-    """Print a token with which one node may join. Send it as you would send a password."""
+    """Print a token with which one node may join. Send it in secret, as a password."""
     from datalattice.client import parse_address
     from datalattice.weaver import InviteToken
 
     given = [one if "://" in one else f"tls://{one}" for one in address or ()]
     for one in given:
-        parse_address(one)  # it raises; the node that joins would find the mistake too late
+        parse_address(one)  # checked here, because else only the node that joins finds it
     text = handle_of(call.node_handle(), store).invite(*given)
     reached = list(InviteToken.from_text(text).addresses)
-    notices = [] if reached else [NOT_SERVED]  # a token without an address leads nowhere
+    notices = [] if reached else [NOT_SERVED]
     return CommandResult({"token": text, "addresses": reached}, [text], notices=notices)
 
 
@@ -54,7 +54,7 @@ def join(
     call: Call, token: Annotated[str, typer.Argument(help="What `lattice peer invite` printed.")]
 ) -> CommandResult:
     """Join the store of an invite, through the running node, which fetches it."""
-    joined = call.node_handle().join(token)  # the node fetches: a command has no time for it
+    joined = call.node_handle().join(token)
     document = {"id": joined.id, "kind": joined.store.kind}
     return CommandResult(document, pair_lines(document))
 
@@ -82,15 +82,15 @@ def revoke(
     store: StoreArgument,
     peer: Annotated[str, typer.Argument(help="The first digits of the peer's key, or its name.")],
 ) -> CommandResult:
-    """Shut a peer out: it gets nothing new. Its earlier writes stay."""
+    """Remove a peer: it gets no new data. Its earlier writes stay."""
     held = handle_of(call.node_handle(), store)
     peers = held.peers()
     found = [
         one for one in peers if one.name == peer or one.public_key.hex().startswith(peer.lower())
     ]
-    if len(found) != 1:  # shutting out the wrong peer stops its work
+    if len(found) != 1:
         known = ", ".join(one.public_key.hex()[:8] for one in found or peers)
-        what = "are several peers" if found else "is not a peer of the store; its peers are"
+        what = "names several peers" if found else "is not a peer of the store; its peers are"
         raise UsageError(f"{peer!r} {what}: {known}")
     held.revoke(found[0].public_key)
     document = {"key": found[0].public_key.hex(), "status": "revoked"}

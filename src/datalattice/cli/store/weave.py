@@ -31,22 +31,21 @@ app = typer.Typer(help="The signed operations of a weaver store: list, one by on
 NUMBER_SHOWN = 100
 
 HashArgument = Annotated[str, typer.Argument(help="First digits of an operation's hash.")]
-NumberOption = Annotated[int, typer.Option("-n", help="How many, the newest ones.", min=1)]
+NumberOption = Annotated[int, typer.Option("-n", help="Only this many, the newest.", min=1)]
 
 
 @contextmanager
 def _view(call: Call, store: str) -> Iterator[tuple[StoreView, Machine | None]]:
-    """Give a store, and its machine where this program has it."""
+    """Yield a store and its machine; None: this program has none, and data is shown as bytes."""
     stores = reader(call).weaver
     info = found(stores, store)
-    # A foreign kind is shown by its bytes.
     machine = stores.machine(info.kind)() if info.kind in stores.kinds() else None
     with stores.view(info.id) as view:
         yield view, machine
 
 
 def _last(view: StoreView, number: int) -> list[WitnessEntry]:
-    return list(view.entries(max(1, view.last_seq() - number + 1)))  # the newest ones, in log order
+    return list(view.entries(max(1, view.last_seq() - number + 1)))
 
 
 @command(app, "history", ANY)
@@ -72,7 +71,7 @@ def history(call: Call, store: StoreArgument, number: NumberOption = NUMBER_SHOW
 
 @command(app, "inspect", ANY)
 def inspect(call: Call, store: StoreArgument, hash: HashArgument) -> CommandResult:
-    """Show one operation, witnessed or floating: who signed it, what it depends on and does."""
+    """Show one operation, witnessed or floating: its signer, its dependencies, what it does."""
     with _view(call, store) as (view, machine):
         signed = _one(view, hash)
         document = operation_document(signed, machine)
@@ -84,22 +83,21 @@ def inspect(call: Call, store: StoreArgument, hash: HashArgument) -> CommandResu
 
 
 def _one(view: StoreView, digits: str) -> SignedIntention:
-    """Return the operation whose hash begins so.
+    """Return the operation whose hash begins with `digits`.
 
-    Raises: NoSuchPath: no intention begins so. UsageError: several do, or the digits are not hex.
+    Raises: NoSuchPath: no hash begins so. UsageError: several do, or the digits are not hex.
     """
     try:
-        # A prefix of an odd number of digits is a range of hashes: ask for its whole bytes.
+        # An index of hashes is searched by whole bytes; an odd last digit is compared below.
         prefix = bytes.fromhex(digits[: len(digits) // 2 * 2])
     except ValueError:
-        raise UsageError(f"{digits!r} is not hex digits of a hash") from None
-    if not prefix:  # one digit begins a sixteenth of all
-        raise UsageError("a hash is named by 2 or more of its first digits")
-    # The odd digit decides here.
+        raise UsageError(f"a hash is hex digits, got {digits!r:.80}") from None
+    if not prefix:
+        raise UsageError(f"a hash is named by 2 or more of its first digits, got {digits!r}")
     matches = [one for one in view.find(prefix) if one.hash.hex().startswith(digits.lower())]
     if not matches:
         raise NoSuchPath(f"no operation here has a hash that begins with {digits}")
-    if len(matches) > 1:  # enough digits to tell them apart
+    if len(matches) > 1:
         listed = ", ".join(one.hash.hex()[: RECORD_DIGITS_SHOWN + 4] for one in matches)
         raise UsageError(f"{len(matches)} operations begin with {digits}: {listed}")
     return matches[0]
@@ -111,9 +109,9 @@ def branch(
     store: StoreArgument,
     hashes: Annotated[list[str], typer.Argument(help="Two or more heads, by first digits.")],
 ) -> CommandResult:
-    """Show the lowest common ancestor of operations, and what leads from it to each."""
-    if len(hashes) < 2:  # one has no ancestor to share
-        raise UsageError("name two operations or more")
+    """Show the lowest common ancestor of operations, and the operations from it to each."""
+    if len(hashes) < 2:
+        raise UsageError(f"name two operations or more, got {len(hashes)}")
     with _view(call, store) as (view, machine):
         heads = [_one(view, digits).hash for digits in hashes]
         branches = view.branches(heads)
@@ -154,8 +152,8 @@ def graph(
 ) -> CommandResult:
     """Draw the operations of a store as a graph, each below those that it follows.
 
-    A line is a dependency: a write that replaced another. A circle with a point depends on none,
-    an open one joins several.
+    A line is a dependency: a write that replaced another. A circle with a dot depends on none, an
+    empty circle on several.
     """
     from datalattice.weaver import GraphNode, draw_graph
 
@@ -164,7 +162,6 @@ def graph(
         for entry in _last(view, number):
             intention = entry.signed.intention
             summary = operation_summary(entry.signed, machine)
-            # Outside the drawing they are left out.
             deps = (*intention.deps, *((intention.store_prev,) if chains else ()))
             hash = entry.signed.hash
             front = f"{hash.hex()[:8]} {intention.author.hex()[:SIGNER_DIGITS_SHOWN]} "
@@ -174,6 +171,6 @@ def graph(
             )
             rows.append({"seq": entry.seq, **operation_document(entry.signed, machine)})
     on_terminal = sys.stdout.isatty()
-    # In a pipe lines are never cut.
+    # In a pipe no line is cut, because a program may read it.
     width = shutil.get_terminal_size().columns if on_terminal else None
     return CommandResult(rows, list(draw_graph(nodes, width=width)))

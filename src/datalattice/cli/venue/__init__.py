@@ -1,1 +1,1 @@
-"""Commands `lattice venue ...`: assets, contents and jobs; operations that a venue runs."""
+"""Commands `lattice venue ...`: assets, contents, jobs, and the operations that a venue runs."""

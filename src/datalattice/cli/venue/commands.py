@@ -1,4 +1,4 @@
-"""Commands `lattice venue ...`: the folder's own venue in the grid, and what others publish."""
+"""Commands `lattice venue ...`: the folder's own venue in the grid, and the venues of others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from datalattice.errors import Corruption, LimitExceeded, NoSuchPath, UsageError
 from datalattice.lattice import MergeContext, did_of, root_lattice, verify_did
 
 app = typer.Typer(
-    help="Run operations as jobs; assets and content of your venue, and of all others in the grid."
+    help="Operations run as jobs; assets and contents of your venue and of all others in the grid."
 )
 app.registered_commands += running.app.registered_commands
 
@@ -50,11 +50,13 @@ VenueOption = Annotated[
     typer.Option(
         "--venue",
         "-v",
-        help="Whose: the DID of a venue. Default: your own, else the only one.",
+        help="DID of the venue. Default: your own, else the only one.",
         show_default=False,
     ),
 ]
-AssetArgument = Annotated[str, typer.Argument(help="An asset id, or the beginning of one here.")]
+AssetArgument = Annotated[
+    str, typer.Argument(help="An asset id, or the first digits of one in the grid.")
+]
 
 
 @command(app, "register", WRITES)
@@ -65,14 +67,13 @@ def register(
     ],
     content: Annotated[
         Path | None,
-        typer.Option("--content", "-c", help="File with the content that it declares."),
+        typer.Option("--content", "-c", help="File with the content that the metadata declares."),
     ] = None,
 ) -> CommandResult:
     """Register an asset: its metadata is kept exactly as written. Prints the id."""
     text = _read(file, "the metadata")
-    metadata = read_metadata(text)  # "a JSON object": checked before anything is written
+    metadata = read_metadata(text)  # metadata and content are checked before anything is written
     data = None if content is None else _read(str(content), "the content")
-    # Before anything is written: the metadata says which content fits.
     if data is not None:
         check_content(metadata, data)
 
@@ -97,7 +98,7 @@ def upload(
     """Store the content of an asset if the metadata declares its hash. Prints the hash."""
     door = _door(call)
     if door is not None:
-        # The daemon takes it piece by piece, into its own storage.
+        # Piece by piece to the daemon, which alone has its storage `memory`.
         with _opened(file) as body:
             stored = door.upload(PutContent(id=_asset_of(_venue(call), asset)), body)
         return CommandResult({"sha256": stored.hash.hex()}, [stored.hash.hex()])
@@ -121,7 +122,7 @@ def download(
     ] = _STANDARD_STREAM,
 ) -> None:
     """Write out the content of an asset, from whichever venue has it, after checking its hash."""
-    venue = _venue(call)  # all venues: content of one asset is the same everywhere
+    venue = _venue(call)  # its view has all venues; an asset has the same content in each
     wanted = _asset_of(venue, asset)
     pieces = venue.stream(wanted)
     door = _door(call) if pieces is None and call.as_of is None else None
@@ -131,7 +132,7 @@ def download(
         raise NoSuchPath(f"no venue here has the content of the asset {wanted.hex()}")
     if output == _STANDARD_STREAM:
         for piece in pieces:
-            sys.stdout.buffer.write(piece)  # piece by piece: content may be larger than memory
+            sys.stdout.buffer.write(piece)
         sys.stdout.flush()
     else:
         _write(Path(output), pieces)
@@ -158,7 +159,7 @@ def jobs(
         str | None, typer.Option("--status", "-s", help="Only those in this state.")
     ] = None,
 ) -> CommandResult:
-    """List jobs in the order of their ids, which is that of their times."""
+    """List jobs in the order of their ids, and so of their times."""
     venue = _venue(call, did)
     ids = venue.jobs(venue.did, status=status.upper() if status else None)
     rows = [_job_row(job, venue.job(job)) for job in ids]
@@ -170,7 +171,7 @@ def show_one(
     call: Call,
     name: Annotated[
         str | None,
-        typer.Argument(help="An asset or job id, or the beginning of one. Default: all venues."),
+        typer.Argument(help="An asset or job id, or its first digits. Default: all venues."),
     ] = None,
     did: VenueOption = None,
 ) -> CommandResult:
@@ -195,7 +196,7 @@ def show_one(
     job = _begins(name, venue.jobs(venue.did))
     if job is None:
         raise NoSuchPath(f"there is no asset, and no job of {venue.did}, with the id {name}")
-    record = venue.job(job)  # shown in full: it was asked for by id
+    record = venue.job(job)
     return CommandResult(value_json(record), [value_text(record)])
 
 
@@ -204,18 +205,17 @@ def verify(
     call: Call,
     asset: Annotated[
         str | None,
-        typer.Argument(help="Only this asset: an id, or the beginning of one. Default: the grid."),
+        typer.Argument(help="Only this asset: its id, or first digits of it. Default: the grid."),
     ] = None,
 ) -> CommandResult:
-    """Read the grid and check every signature and hash. Exit code 1 when one is not good.
+    """Read the grid and check every signature and hash. Exit code 1 if one is wrong.
 
-    Of an asset, the hashes of its metadata and its content; content that is not here is not bad.
-    Documents of did:web venues are fetched if the node's setting did_web wants that; else these
-    venues count as not good.
+    Of one asset, the hashes of its metadata and content are checked; content may be absent.
+    Documents of did:web venues are fetched if the node's setting did_web says so; else they are
+    reported, because their signatures cannot be checked.
     """
     from datalattice.node import web_keys
 
-    # Nothing is fetched unless the settings say so.
     if asset is not None:
         return _verified_asset(_venue(call), asset)
     keys = web_keys(settings_of(call.existing).config.did_web)
@@ -255,7 +255,7 @@ def _verified_asset(venue: Venue, given: str) -> CommandResult:
     if pieces is None:
         document["content"] = "absent"
         return CommandResult(document, [*said, "content: it is not here"])
-    # All of it was hashed before the first piece came.
+    # `stream` hashed all of it before it returned.
     document |= {"content": "sound", "bytes": sum(map(len, pieces))}
     size = count_text(document["bytes"], "byte")
     return CommandResult(document, [*said, f"content: {size} with the declared SHA-256"])
@@ -265,12 +265,12 @@ def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) ->
     """Return a venue of the folder's grid: a named one, else its own, else the only one."""
     context = MergeContext(verifier=verify_did)
     cursor = RootLattice(root_lattice(), call.root(), context)
-    own = call.own()  # a verifier that knows keys in DIDs alone
+    own = call.own()
     if did is None and own is not None:
-        did = did_of(own)  # the folder's own venue
+        did = did_of(own)
     if did is None:
         known = list(Venue.at(cursor, _ANY_DID).view())
-        if len(known) != 1:  # several: a guess would show another's data
+        if len(known) != 1:
             raise UsageError(f"{len(known)} venues are in the grid; name one with --venue")
         did = known[0]
     storage = None if own is None or did != did_of(own) else _storage(call, cursor, own)
@@ -278,9 +278,9 @@ def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) ->
 
 
 def _storage(call: Call, cursor: RootLattice, owner: bytes) -> Storage | None:
-    """Return where the settings say that contents are; None: in the lattice.
+    """Return the storage of contents that the settings name; None: the lattice.
 
-    Those in the memory of a daemon are not here.
+    Contents in the memory of a daemon are not in it.
     """
     config = settings_of(call.folder).config
     if config.venue_storage == "lattice":
@@ -291,7 +291,7 @@ def _storage(call: Call, cursor: RootLattice, owner: bytes) -> Storage | None:
 
 
 _ANY_DID: Final = did_of(bytes(32))
-"""To look at the grid before a venue is chosen."""
+"""A DID to read the grid with, before a venue is chosen."""
 
 
 def _known(venue: Venue) -> list[bytes]:
@@ -300,7 +300,7 @@ def _known(venue: Venue) -> list[bytes]:
 
 
 def _asset_of(venue: Venue, given: str) -> bytes:
-    """Return the asset that an id, or the beginning of one, means.
+    """Return the asset that has an id, or whose id begins with the digits.
 
     Raises: UsageError: several begin so. NoSuchPath: none does.
     """
@@ -311,12 +311,12 @@ def _asset_of(venue: Venue, given: str) -> bytes:
 
 
 def _begins(given: str, ids: list[bytes]) -> bytes | None:
-    # 0x, a DID URL and upper case mean the same.
+    # An id may be written with 0x, as a DID URL, or in upper case.
     digits = given.rpartition("/")[2].lower().removeprefix("0x")
     found = [one for one in ids if digits and one.hex().startswith(digits)]
-    # A full id may begin another one; it means itself.
+    # A full id means itself, even if another id begins with it.
     if len(found) > 1 and not any(one.hex() == digits for one in found):
-        raise UsageError(f"{len(found)} ids begin with {digits}; write more of it")
+        raise UsageError(f"{len(found)} ids begin with {digits}; write more digits")
     exact = [one for one in found if one.hex() == digits]
     return next(iter(exact or found), None)
 
@@ -339,13 +339,16 @@ def _job_row(job: bytes, record: Map | None) -> dict[str, Any]:
 
 
 def _check_kept(call: Call) -> None:
-    """Refuse a content that would be gone with this command."""
+    """Raise UsageError if the content would be lost when this command ends."""
     if settings_of(call.folder).config.venue_storage == _MEMORY:
-        raise UsageError("venue.storage is memory: contents are in the running daemon alone")
+        raise UsageError(
+            "venue.storage is memory, so only a running daemon keeps contents; `lattice venue "
+            "start` runs one"
+        )
 
 
 def _door(call: Call) -> RestClient | None:
-    """Return a client of the daemon that runs in the folder; None without one."""
+    """Return a client of the daemon that runs in the folder, or None if there is none."""
     socket = call.folder.path / DOOR
     if running_in(call.folder.path) is None or not socket.exists():
         return None
@@ -363,22 +366,22 @@ def _count(part: Value) -> int:
 def _read(name: str, what: str) -> bytes:
     """Return the bytes of a file, or of standard input.
 
-    Raises: LimitExceeded: more than the grid takes.
+    Raises: LimitExceeded: it has more than the limit of the grid.
     """
     if name == _STANDARD_STREAM:
         data = sys.stdin.buffer.read(CONTENT_BYTES_MAX + 1)
     else:
         with Path(name).open("rb") as file:
             data = file.read(CONTENT_BYTES_MAX + 1)
-    # One byte more than allowed was read, so the limit costs no look at the size.
+    # Checked by reading one byte more, because a pipe has no size.
     if len(data) > CONTENT_BYTES_MAX:
-        raise LimitExceeded(f"{what} has more than {CONTENT_BYTES_MAX} bytes")
+        raise LimitExceeded(f"{what} has more than the limit of {CONTENT_BYTES_MAX} bytes")
     return data
 
 
 def _write(target: Path, pieces: Iterator[bytes]) -> None:
-    """Write a file that appears when it is complete: under another name first."""
-    # In the same folder: renaming works within one file system.
+    """Write a file under another name first, and rename it when it is complete."""
+    # In the same folder, because renaming works only within one file system.
     handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -386,5 +389,5 @@ def _write(target: Path, pieces: Iterator[bytes]) -> None:
                 file.write(piece)
         Path(part).replace(target)
     except BaseException:
-        Path(part).unlink(missing_ok=True)  # nothing half-written stays
+        Path(part).unlink(missing_ok=True)
         raise

@@ -1,6 +1,6 @@
-"""Commands `lattice venue ...` that run operations and steer jobs, through the running node.
+"""Commands `lattice venue ...` that run operations and control jobs, through the running node.
 
-`operations` and `invoke` also work without one: then the venue runs in this process until the job
+`operations` and `invoke` also work without one: the venue then runs in this process until the job
 has ended.
 
 Source: docs/cli.md "Running operations".
@@ -12,7 +12,7 @@ import json
 import sys
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -46,9 +46,6 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import NoSuchPath, UsageError
 from datalattice.lattice import did_of, root_lattice
 
-if TYPE_CHECKING:
-    pass
-
 app = typer.Typer()
 
 _START: Final = "start one with `lattice venue start`"
@@ -57,12 +54,12 @@ JOB_DIGITS: Final = 32
 """Hex digits of the id of a job that this program made."""
 
 JobArgument = Annotated[
-    str, typer.Argument(help="The id of a job, or the beginning of one.", metavar="JOB")
+    str, typer.Argument(help="The id of a job, or its first digits.", metavar="JOB")
 ]
 ValuesArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        help="NAME=VALUE, each value JSON or else a text; one JSON value; or - for standard input.",
+        help="NAME=VALUE, each value JSON or a text; or one JSON value; or - for standard input.",
         metavar="[NAME=VALUE|JSON|-]...",
     ),
 ]
@@ -76,11 +73,15 @@ def start(
     peer: PeerOption = None,
     rest: Annotated[
         str | None,
-        typer.Option("--rest", help="Serve REST at host:port too; beyond this machine with TLS."),
+        typer.Option(
+            "--rest", help="Also serve REST at host:port; other machines need TLS to reach it."
+        ),
     ] = None,
     storage: Annotated[
         str | None,
-        typer.Option("--storage", help="Where contents are.", metavar="lattice|file|drive|memory"),
+        typer.Option(
+            "--storage", help="Where contents are kept.", metavar="lattice|file|drive|memory"
+        ),
     ] = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
@@ -89,8 +90,8 @@ def start(
 ) -> None:
     """Run a daemon whose venue takes jobs: `lattice daemon` with `venue.enabled`.
 
-    What the venue runs, beside JSON values and orchestrations, is in the sections `venue.http`,
-    `venue.python`, `venue.sql` and `venue.spark` of node.toml. `lattice node stop` ends it.
+    The sections `venue.http`, `venue.python`, `venue.sql` and `venue.spark` of node.toml say what
+    the venue runs besides JSON values and orchestrations. `lattice node stop` ends it.
     """
     given = {
         "venue": True,
@@ -119,24 +120,24 @@ def operations(call: Call) -> CommandResult:
 def invoke(
     call: Call,
     operation: Annotated[
-        str, typer.Argument(help="Its path, such as v/ops/json/merge, or an asset id.")
+        str, typer.Argument(help="Path of the operation, such as v/ops/json/merge, or an asset id.")
     ],
     values: ValuesArgument = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end, and print the output.")
+        bool, typer.Option("--wait", help="Wait until the job has ended, and print its output.")
     ] = False,
     timeout: Annotated[
         str | None, typer.Option("--timeout", help="Time limit of the job, such as 30s.")
     ] = None,
     request_id: Annotated[
         str | None,
-        typer.Option("--request-id", help="A repeated call with the same id begins no second job."),
+        typer.Option("--request-id", help="A repeated call with the same id starts no second job."),
     ] = None,
 ) -> CommandResult:
     """Run an operation as a job. Prints its id, or with --wait its output.
 
     Without a running node the venue runs in this process, and the command waits for the end.
-    Exit code 1 when the job that was waited for did not complete.
+    Exit code 1 if it waited and the job did not complete.
     """
     timeout_ms = None if timeout is None else round(duration_s(timeout) * 1_000)
     given = _given(values or [])
@@ -152,10 +153,10 @@ def job(
     call: Call,
     id: JobArgument,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Print it after each change, up to its end.")
+        bool, typer.Option("--watch", help="Print it after each change, until it has ended.")
     ] = False,
 ) -> CommandResult | Records:
-    """Show a job: as the running node has it, or from the store."""
+    """Show a job, from the running node or else from the store."""
     wanted = _job_id(call, id)
     if watch:
         records = call.enter(VenueClient(call.node(_START)).watch(wanted))
@@ -169,14 +170,14 @@ def job(
             raise NoSuchPath(f"there is no job {wanted.hex()}")
         found = value_json(record)
         assert isinstance(found, dict)
-        names = (*whole_document(JobRecord()), *found)  # as the running node shows it
+        names = (*whole_document(JobRecord()), *found)  # in the order of the running node
         document = {name: found[name] for name in names if name in found}
     return CommandResult(document, pair_lines({name: _text(one) for name, one in document.items()}))
 
 
 @command(app, "message", ANY)
 def message(call: Call, id: JobArgument, values: ValuesArgument) -> CommandResult:
-    """Send a job a message: the answer to its question, or one for later."""
+    """Send a message to a job: the answer to its question, or one that it reads later."""
     client, wanted = _steered(call, id)
     depth = client.message(wanted, _given(values or []))
     return CommandResult({"id": wanted.hex(), "queueDepth": depth}, [f"{depth} waiting"])
@@ -191,31 +192,31 @@ def pause(call: Call, id: JobArgument) -> CommandResult:
 
 @command(app, "resume", ANY)
 def resume(call: Call, id: JobArgument) -> CommandResult:
-    """Run a paused job again, with its input."""
+    """Resume a paused job; it runs again with its input."""
     client, wanted = _steered(call, id)
     return _status(client.resume(wanted))
 
 
 @command(app, "cancel", ANY)
 def cancel(call: Call, id: JobArgument) -> CommandResult:
-    """End a job; one that has ended stays as it is."""
+    """Cancel a job; a job that has ended is not changed."""
     client, wanted = _steered(call, id)
     return _status(client.cancel(wanted))
 
 
 @command(app, "delete", ANY)
 def delete(call: Call, id: JobArgument) -> CommandResult:
-    """Cancel a job if it is live, and show it no more on this node."""
+    """Cancel a job if it has not ended, and no longer list it on this node."""
     client, wanted = _steered(call, id)
     client.delete(wanted)
     return CommandResult({"id": wanted.hex()}, [wanted.hex()])
 
 
-# --- ways to the venue ----------------------------------------------------------------------------
+# --- the venue ------------------------------------------------------------------------------------
 
 
 def _client(call: Call) -> tuple[VenueClient, bool]:
-    """Return the venue of the running node, or one in this process, and whether it is that."""
+    """Return the venue of the running node, else one in this process; True: it is in this one."""
     running = connect(call.folder.path)
     if running is not None:
         return VenueClient(call.enter(running)), False
@@ -229,7 +230,7 @@ def _client(call: Call) -> tuple[VenueClient, bool]:
 
 
 def _steered(call: Call, id: str) -> tuple[VenueClient, bytes]:
-    """Return the venue of the running node, where live jobs are, and the id of one."""
+    """Return the venue of the running node, which has the live jobs, and the id of a job."""
     return VenueClient(call.node(_START)), _job_id(call, id)
 
 
@@ -241,27 +242,27 @@ def _own_venue(call: Call) -> Venue:
 
 
 def _job_id(call: Call, given: str) -> bytes:
-    """Return the id of the job that a text means: an id, or the beginning of one here."""
+    """Return the id of a job from its digits: all of them, or the first of a job in the store."""
     digits = given.lower().removeprefix("0x")
     if len(digits) >= JOB_DIGITS:
         return parse_job_id(digits)
     found = [one for one in _own_venue(call).jobs() if digits and one.hex().startswith(digits)]
     if len(found) > 1:
-        raise UsageError(f"{len(found)} jobs begin with {digits}; write more of it")
+        raise UsageError(f"{len(found)} job ids begin with {digits}; write more digits")
     if not found:
         raise NoSuchPath(f"there is no job {given}")
     return found[0]
 
 
-# --- what goes in and comes out -------------------------------------------------------------------
+# --- input and output -----------------------------------------------------------------------------
 
 
 def _given(words: list[str]) -> object:
-    """Return the input that words on the command line are."""
+    """Return the input that the words of the command line stand for."""
     if words == [_STANDARD_STREAM]:
         words = [sys.stdin.read()]
         if not words[0].strip():
-            raise UsageError("standard input is empty, and the input is one JSON value")
+            raise UsageError("standard input is empty; the input is one JSON value")
     if not words:
         return {}
     if len(words) == 1:
@@ -298,7 +299,7 @@ def _followed(client: VenueClient, record: JobRecord) -> JobRecord:
 
 
 def _ended(record: JobRecord) -> CommandResult:
-    """Return the output of a job that was waited for, or why it failed or has not ended."""
+    """Return the output of a job, or the reason why there is none."""
     document = _document(record)
     if record.status == COMPLETE:
         return CommandResult(document, [_text(document.get("output"))])
@@ -321,7 +322,7 @@ def _document(record: JobRecord) -> dict[str, Any]:
     """Return a record as JSON, without absent fields."""
     found = whole_document(record)
     found.pop("resume")
-    # Any JSON is an output, null too.
+    # Any JSON may be an output, also null.
     kept = {"output"} if record.status == COMPLETE else set()
     return {name: one for name, one in found.items() if name in kept or one not in (None, "")}
 

@@ -67,14 +67,14 @@ def test_a_command_is_named_in_full_in_two_words_or_by_a_unique_beginning(run: R
     ("text", "said"),
     [
         ("queue.t log", "'queue.t' may be queue.topics, queue.truncate"),
-        ("nothing", "there is no command 'nothing'; `help` lists them; those of a store"),
+        ("nothing", "there is no command 'nothing'; `help` lists them; `use STORE` adds"),
         ('"queue.range" log', "begins with its name"),
         ("take 3", "take is followed by a number and a stream"),
-        ("take 0 queue.follow log", "1 item or more"),
+        ("take 0 queue.follow log", "number of items, 1 or more; got 0"),
         ("take x queue.follow log", "count is a whole number"),
         ("take 1 queue.range log", "take is for streams"),
-        ("stop", "there are: none"),
-        ("graph", "no store is in use"),
+        ("stop", "running: none"),
+        ("graph", "graph needs a store: give store=NAME"),
         ("use nowhere", "there is no store 'nowhere'"),
         ("help nothing", "there is no command"),
         ("queue.range nothing", "nothing"),
@@ -157,7 +157,7 @@ def test_actions_are_on_the_store_in_use(run: Run, world: World) -> None:
     assert run("stores.get_name") == "notes\n"
     assert run(f"stores.get_name id={world.child.hex()}") == "below\n"
     assert run("stores.get_name id=below") == "below\n"
-    with pytest.raises(UsageError, match="id= is said by name"):
+    with pytest.raises(UsageError, match="id is given as id="):
         run("stores.get_name below")
     assert run("use") == "no store is in use\n"
     assert run("stores.get_name notes/below") == "below\n"
@@ -173,7 +173,7 @@ def test_a_store_is_named_by_its_name_its_path_or_digits_of_its_id(
         assert evaluator.find_store(text).id == world.child
     world.node.store("other", "kv")
     world.node.store("below", "kv", parent=world.node.store("other"))
-    with pytest.raises(UsageError, match="2 stores are named 'below'"):
+    with pytest.raises(UsageError, match="2 stores have the name 'below'"):
         run("use below")
     with pytest.raises(NoSuchPath):
         run("use zz")
@@ -232,7 +232,7 @@ def test_a_stream_goes_on_in_the_background(
         ["2", "on"],
     ]
     assert run("stop 1") == "[1] queue.follow log start=2 has ended\n"
-    with pytest.raises(UsageError, match="there are: 2"):
+    with pytest.raises(UsageError, match="running: 2"):
         run("stop 1")
     assert run("stop all") == "[2] watch t has ended\n"
     assert evaluator.wait() == 0

@@ -205,12 +205,12 @@ def test_a_member_of_a_oneof_is_named_first() -> None:
     ("text", "said"),
     [
         ("offer log a b c d e f g", "takes 6 arguments: topic values partition key headers owner"),
-        ("offer topc=log", "no field 'topc'; it has: topic, values"),
+        ("offer topc=log", "no field 'topc'; its fields: topic, values"),
         ("offer :topc log", "no field 'topc'"),
         ("offer log topic=log", "topic is given twice"),
         ("offer (a b)", "topic is one value, got a list"),
         ("offer log partition=(1 2)", r"partition is one value, got a list, or JSON: \[1, 2\]"),
-        ("offer log (a=b)", "values: a value without a name, got a="),
+        ("offer log (a=b)", "values takes a value without a name, got a="),
         ('offer {"a": 1}', "topic takes no JSON"),
         ("offer log NaN", "NaN"),
     ],
@@ -238,14 +238,14 @@ def test_numbers_words_and_ids_are_checked() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a (b", r"a '\(' without its '\)'"),
-        ('a "b', 'a text without its closing ", from character 3'),
-        ("a 'b", "a text without its closing '"),
-        ('a "b\\"', "a text without"),
+        ("a (b", r"a '\(' has no '\)'"),
+        ('a "b', 'the text from character 3 has no closing "'),
+        ("a 'b", "has no closing '"),
+        ('a "b\\"', "has no closing"),
         ("a {", "text that begins with { is JSON"),
         ('a {"x":', "text that begins with { is JSON"),
         ("a [1,", "begins with"),
-        ("a ((b)", r"without its '\)'"),
+        ("a ((b)", r"has no '\)'"),
     ],
 )
 def test_what_may_go_on_is_incomplete(text: str, said: str) -> None:
@@ -256,13 +256,13 @@ def test_what_may_go_on_is_incomplete(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a )", r"a '\)' without its '\(' at character 3"),
-        ('a "b"c', "a blank is missing at character 6"),
-        ("a {x}", "text that begins with { is JSON: .* at 4; any other text needs quotes"),
+        ("a )", r"the '\)' at character 3 has no '\('"),
+        ('a "b"c', "a space is missing before character 6"),
+        ("a {x}", "text that begins with { is JSON: .*, character 4; any other text needs quotes"),
         ('a "\\q"', "the text from character 3"),
-        ("a :b", "a value follows :b"),
-        ("(a :b)", "a value follows :b"),
-        ("a [" + "[" * 100_000, "JSON nests too deep|what begins"),
+        ("a :b", "there is no value after :b"),
+        ("(a :b)", "there is no value after :b"),
+        ("a [" + "[" * 100_000, "JSON is nested too deep|what begins"),
     ],
 )
 def test_what_no_line_can_mend_is_refused(text: str, said: str) -> None:
@@ -280,7 +280,7 @@ def test_lists_nest_up_to_a_bound() -> None:
         if is_read:
             parse_command(f"a {text}")
         else:
-            with pytest.raises(UsageError, match="lists nest deeper than 32"):
+            with pytest.raises(UsageError, match="lists may be nested 32 deep; this is deeper"):
                 parse_command(f"a {text}")
 
 
@@ -309,6 +309,6 @@ def test_fields_that_are_given_are_named_not_counted() -> None:
     )
     parts = parse_command(f"exec get store_id={'08' * 16}")[1:]
     assert read_message(ExecMethod, parts, given).store_id == b"\x08" * 16
-    with pytest.raises(UsageError, match="one is too many; store_id= is said by name"):
+    with pytest.raises(UsageError, match="there is one more; store_id is given as store_id="):
         read_message(ExecMethod, parse_command("exec a b c")[1:], given)
     assert to_cell(read_message(ListTopics, (), {"owner": "north"}).owner) == "north"

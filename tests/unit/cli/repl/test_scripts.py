@@ -75,7 +75,7 @@ def test_the_first_failure_ends_a_script_with_its_exit_code(
 @pytest.mark.usefixtures("owner")
 def test_an_open_list_at_the_end_is_said_with_its_first_line(lattice: Lattice) -> None:
     ran = lattice("repl", stdin="queue.topics\nqueue.offer log (a\nb\n")
-    assert (ran.code, ran.line()) == (2, "line 2: a '(' without its ')'")
+    assert (ran.code, ran.line()) == (2, "line 2: a '(' has no ')'")
 
 
 def test_what_does_not_go_together_is_refused(lattice: Lattice, tmp_path: Path) -> None:
