@@ -41,7 +41,7 @@ from datalattice.service.access.principal import (
     Origin,
     Principal,
 )
-from datalattice.service.access.reading import did_key, id_in, read_signed, time_ms
+from datalattice.service.access.reading import claim_id, claim_ms, did_key, read_signed
 from datalattice.service.access.scopes import Delegated, Grant, parse_grants
 from datalattice.service.access.spent import SpentIds
 
@@ -265,17 +265,17 @@ class Authenticator:
         if not is_bare_did(subject) or (subject != issuer and issuer != self.did):
             raise BadCredential("subject")
         self._check_audience(claims.get("aud"))
-        issued_ms, ends_ms = time_ms(claims, "iat"), time_ms(claims, "exp")
+        issued_ms, ends_ms = claim_ms(claims, "iat"), claim_ms(claims, "exp")
         # "There is no list of revoked keys, so a token must end soon" (docs/design/access.md).
         if not 0 < ends_ms - issued_ms <= TOKEN_LIFE_S_MAX * 1_000:
             raise BadCredential("life")
-        begins_ms = max(issued_ms, time_ms(claims, "nbf")) if "nbf" in claims else issued_ms
+        begins_ms = max(issued_ms, claim_ms(claims, "nbf")) if "nbf" in claims else issued_ms
         skew_ms = CLOCK_SKEW_S * 1_000
         if now_ms >= ends_ms + skew_ms:
             raise BadCredential("expired")
         if now_ms < begins_ms - skew_ms:
             raise BadCredential("not-yet-valid")
-        ids = ((issuer, id_in(claims, "jti")),)
+        ids = ((issuer, claim_id(claims, "jti")),)
         ends_ms += skew_ms
         principal = Principal(str(subject), "token", _grants(claims), ends_ms, key_id=issuer)
         return _Verified(principal, begins_ms - skew_ms, ends_ms, ids)

@@ -17,7 +17,7 @@ from datalattice.client.credentials import (
     RESOURCES_MAX,
 )
 from datalattice.service.access.principal import BadCredential
-from datalattice.service.access.reading import id_in, read_signed, time_ms
+from datalattice.service.access.reading import claim_id, claim_ms, read_signed
 from datalattice.service.access.scopes import Delegated, path_segments
 
 LINKS_MAX: Final = 16  # each costs a signature
@@ -86,15 +86,15 @@ class ChainReader:
         # "aud": a delegation is for one DID, and a copy of it is of no use to other callers.
         if audience is None or claims.get("aud") != audience:
             raise BadCredential("audience")
-        ends_ms = time_ms(claims, "exp")
-        begins_ms = time_ms(claims, "nbf") if "nbf" in claims else 0
+        ends_ms = claim_ms(claims, "exp")
+        begins_ms = claim_ms(claims, "nbf") if "nbf" in claims else 0
         if now_ms >= ends_ms + _SKEW_MS:
             raise BadCredential("expired")
         if now_ms < begins_ms - _SKEW_MS:
             raise BadCredential("not-yet-valid")
         if ends_ms - now_ms > _LIFE_MS_MAX:  # it would outlast its revocation, kept for this long
             raise BadCredential("life")
-        ids = [(issuer, id_in(claims, "nnc"))]
+        ids = [(issuer, claim_id(claims, "nnc"))]
         held: list[_DelegatedPart] = []
         begins_ms, ends_ms = begins_ms - _SKEW_MS, ends_ms + _SKEW_MS
         for proof in _proofs(claims):

@@ -62,7 +62,7 @@ def did_key(did: object) -> str:
     return did
 
 
-def time_ms(claims: Mapping[str, Any], name: str) -> int:
+def claim_ms(claims: Mapping[str, Any], name: str) -> int:
     """Return a time of the claims in ms; raise BadCredential if it is absent or invalid."""
     value: Any = claims.get(name)
     # `type`: in Python, True is an int. NumericDate may have a fraction (RFC 7519).
@@ -71,7 +71,7 @@ def time_ms(claims: Mapping[str, Any], name: str) -> int:
     return int(value * 1_000)
 
 
-def id_in(claims: Mapping[str, Any], name: str) -> str:
+def claim_id(claims: Mapping[str, Any], name: str) -> str:
     """Return an id of the claims; raise BadCredential if it is absent or invalid."""
     found = claims.get(name)
     if not isinstance(found, str) or not _ID.fullmatch(found):

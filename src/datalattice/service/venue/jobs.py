@@ -272,7 +272,7 @@ def child_id(parent: bytes, key: str) -> bytes:
     return parent[:6] + hashlib.sha256(parent + key.encode()).digest()[:10]
 
 
-def result_of(id: bytes, record: Map) -> JobResult:
+def job_result(id: bytes, record: Map) -> JobResult:
     """Return the end of a job. record: of a job that has ended."""
     output: Json = cell_json(record.get("output"))
     error: Value = record.get("error")

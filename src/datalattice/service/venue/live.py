@@ -24,7 +24,7 @@ from datalattice.errors import Backpressure, Conflict, DataLatticeError, NoSuchP
 from datalattice.service.venue.adapter import JobResult, Json
 from datalattice.service.venue.catalogue import ResolvedOperation
 from datalattice.service.venue.committer import JobCommitter
-from datalattice.service.venue.jobs import JobRun, LiveJob, child_id, result_of
+from datalattice.service.venue.jobs import JobRun, LiveJob, child_id, job_result
 from datalattice.service.venue.records import (
     JobBatch,
     JobStorage,
@@ -222,7 +222,7 @@ class LiveJobs:
         status = status_of_job(record)
         if status is None or not status.is_terminal:
             return JobResult(id, JobStatus.FAILED, None, ORPHAN_TEXT)
-        return result_of(id, record)
+        return job_result(id, record)
 
     def cancel_soon(self, id: bytes, why: str) -> None:
         """Cancel a job if it is live."""
