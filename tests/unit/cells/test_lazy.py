@@ -14,6 +14,7 @@ from datalattice.cells import (
     EMPTY_MAP,
     EMPTY_VECTOR,
     Blob,
+    Holes,
     Index,
     Map,
     OpenCells,
@@ -279,6 +280,28 @@ def test_a_write_to_a_stored_node_lists_only_the_children_on_its_way(shelf: Shel
         assert node._edit.digits == digits
     wanted = Index.of({**entries, "7f": "other", "00": "a", "01": "b", "20": "c", "0": "new"})
     assert encode_message(grown) == encode_message(wanted)
+
+
+def test_a_written_index_of_another_store_is_all_novel(shelf: Shelf) -> None:
+    entries = {f"{n:02x}": "text" * 20 for n in range(256)}
+    shelf.keep(Index.of(entries))
+    index = shelf.open(Index.of(entries))
+    assert isinstance(index, Index)
+    grown = index.put("7f", "other")
+    wanted = {digest for digest, _, _ in novelty(Index.of({**entries, "7f": "other"}))}
+    assert {digest for digest, _, _ in novelty(grown, Shelf())} == wanted
+    assert len(novelty(grown, shelf)) == 2  # the top has two references: too short to be a cell
+
+
+def test_a_written_index_is_searched_for_unsound_cells_after_it_was_encoded(shelf: Shelf) -> None:
+    entries = {f"{n:02x}": "text" * 20 for n in range(256)}
+    shelf.keep(Index.of(entries))
+    index = shelf.open(Index.of(entries))
+    assert isinstance(index, Index)
+    grown = index.put("7f", shelf.open(Vector.of(["x" * 200])))
+    assert encode(grown)
+    assert Holes({value_hash("x" * 200): "bad"}).is_planted(grown)
+    assert not Holes({value_hash("y" * 200): "bad"}).is_planted(grown)
 
 
 def test_cells_encoded_level_by_level_are_those_encoded_from_the_top(shelf: Shelf) -> None:
