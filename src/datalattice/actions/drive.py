@@ -124,6 +124,7 @@ class GetFile(ActionRequest[FilePiece], name="datalattice.v1.GetFileRequest"):
         return StatFile(drive=self.drive, path=self.path, owner=self.owner)
 
 
+# UPLOAD, so that neither end holds a whole file in memory.
 @action(
     "drive.put",
     ActionKind.UPLOAD,
@@ -147,6 +148,7 @@ class PutFile(ActionRequest[FileInfo], name="datalattice.v1.PutFileRequest"):
     lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
 
 
+# For callers without streams, such as language models: one piece a call.
 @action(
     "drive.read",
     ActionKind.QUERY,
@@ -194,6 +196,7 @@ class WriteFile(ActionRequest[FileInfo], name="datalattice.v1.WriteFileRequest")
     lock_tokens: Annotated[tuple[str, ...], Field(7)] = ()
 
 
+# EFFECT: repeated after it was done, it answers AlreadyExists; nothing else changes.
 @action(
     "drive.mkdir",
     ActionKind.EFFECT,
@@ -211,6 +214,7 @@ class MakeDirectory(ActionRequest[Empty], name="datalattice.v1.MakeDirectoryRequ
     lock_tokens: Annotated[tuple[str, ...], Field(4)] = ()
 
 
+# EFFECT: repeated after it was done, it answers NoSuchPath; nothing else changes.
 @action(
     "drive.remove",
     ActionKind.EFFECT,
@@ -254,6 +258,7 @@ class MoveFile(ActionRequest[Empty], name="datalattice.v1.MoveFileRequest"):
     target_if_match: Annotated[bytes | None, Field(9, codec=HASH_FORMAT)] = None
 
 
+# EFFECT: repeated, it makes the same copy again, or answers AlreadyExists.
 @action("drive.copy", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/copies"))
 class CopyFile(ActionRequest[Empty], name="datalattice.v1.CopyFileRequest"):
     """Copy a file or directory; content is shared. Raises: as `drive.move`.

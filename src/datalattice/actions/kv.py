@@ -73,6 +73,7 @@ class KeyPage(Message, name="datalattice.v1.KeyPage"):
     has_more: Annotated[bool, Field(2)] = False
 
 
+# Pages by the last key: keys written meanwhile neither repeat an entry nor drop one.
 @action(
     "kv.range", ActionKind.QUERY, "r", _DATABASE, GET("/databases/{database}/keys"), is_tool=True
 )
@@ -92,6 +93,7 @@ class ReadKeys(ActionRequest[KeyPage], name="datalattice.v1.ReadKeysRequest"):
 class KeyOperation(IntEnum):
     """The operation of a write on its key."""
 
+    # The numbers are part of the wire format: a further operation gets a number of its own.
     SET = 0
     DELETE = 1
     INCR = 2
@@ -131,6 +133,7 @@ class WriteResults(Message, name="datalattice.v1.Written"):
     results: Annotated[tuple[Value, ...], Field(1, codec=CELL_FORMAT)] = ()
 
 
+# ONCE: a repeated INCR, LPUSH or LPOP would change the result.
 @action(
     "kv.write",
     ActionKind.ONCE,

@@ -34,6 +34,7 @@ class StoreRef(Message, name="lattice.daemon.v1.StoreRef"):
     archived: Annotated[bool, Field(4)] = False
 
 
+# ONCE: each call without an id makes a further store.
 @action(
     "stores.create",
     ActionKind.ONCE,
@@ -118,6 +119,7 @@ class GetStoreDetails(ActionRequest[StoreDetails], name="lattice.daemon.v1.GetSt
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
+# EFFECT: to archive a child again changes nothing. `a`: it holds on all nodes of the store.
 @action(
     "stores.archive",
     ActionKind.EFFECT,
@@ -133,6 +135,7 @@ class ArchiveStore(ActionRequest[Empty], name="lattice.daemon.v1.DeleteStoreRequ
     child_id: Annotated[bytes, Field(2, codec=STORE_ID_FORMAT)] = b""
 
 
+# EFFECT: the same log gives the same state.
 @action(
     "stores.rebuild",
     ActionKind.EFFECT,
@@ -567,6 +570,7 @@ class StoreInvite(Message, name="lattice.daemon.v1.InviteToken"):
     token: Annotated[str, Field(1)] = ""
 
 
+# ONCE: each call without an id makes a further invite.
 @action(
     "stores.invite",
     ActionKind.ONCE,
@@ -592,6 +596,7 @@ class ExecResult(Message, name="lattice.daemon.v1.ExecResponse"):
     error_code: Annotated[int, Field(3, "uint32")] = 0
 
 
+# ONCE and `w`, though a method may be a query: the store alone knows which ones are.
 @action(
     "stores.exec",
     ActionKind.ONCE,
@@ -617,6 +622,7 @@ class QueryAnswer(Message, name="datalattice.v1.QueryAnswer"):
     answer: Annotated[Value, Field(1, codec=CELL_FORMAT)] = None
 
 
+# POST, though nothing changes: the arguments are a document in the body.
 @action(
     "stores.query",
     ActionKind.QUERY,

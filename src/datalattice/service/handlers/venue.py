@@ -128,6 +128,7 @@ def get_venue_did(call: ServiceCall, request: GetVenueDid) -> DidDocument:
     """Return the DID document of the venue."""
     key = call.node.owner_key("own")
     assert isinstance(key, bytes), "the own key"
+    # Without a door there is no endpoint that the document could name.
     url = next(iter(call.urls()), None)
     document = venue_document(did_of(key), key, url and f"{url.rstrip('/')}/api/v1")
     return DidDocument(document=json_cell(document, "document"))
@@ -148,6 +149,7 @@ def get_asset_did(call: ServiceCall, request: GetAssetDid) -> DidDocument:
 def invoke(call: ServiceCall, request: InvokeOperation) -> JobRecord:
     """Start a job, and wait for its end if the request says so."""
     venue, caller, wait_s = _venue(call), _caller(call), _seconds(request.wait_ms)
+    # The longest wait of a call; a caller that wants more watches the job.
     if request.wait:
         wait_s = _WAIT_S
     record = venue.call(
@@ -170,6 +172,7 @@ def invoke(call: ServiceCall, request: InvokeOperation) -> JobRecord:
 def list_jobs(call: ServiceCall, request: ListJobIds) -> JobList:
     """List the caller's jobs."""
     venue = _venue(call)
+    # Refused here: an unknown status would match no job, like a status that no job has.
     if request.status and request.status not in list(JobStatus):
         raise UsageError(f"status: one of {', '.join(JobStatus)}, got {request.status!r:.80}")
     found = venue.call(
@@ -235,6 +238,7 @@ class _JobVersions(Stream[Map]):
     def _fetch(self) -> list[Map]:
         record = self._newest()
         status, updated = status_of_job(record), _updated(record)
+        # No change follows an end. An unknown status is one of a later version: do not wait for it.
         if status is None or status.is_terminal:
             self.close()
         if updated <= self._seen:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -285,6 +284,7 @@ class BlockingJob:
         return self._wait(self._job.invoke(op, input, key=key, venue=venue))
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
+        # A thread cannot be interrupted, so each of its calls ends it once the job has ended.
         if self.cancelled:
             call.close()
             raise OperationFailed("the job has ended")
@@ -365,9 +365,9 @@ class Blocking:
 
     def close(self) -> None:
         """End the idle threads; running calls end by themselves."""
-        with suppress(RuntimeError):
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._control.shutdown(wait=False, cancel_futures=True)
+        # Without waiting: a call that hangs must not keep the venue from ending.
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._control.shutdown(wait=False, cancel_futures=True)
 
 
 def _blocking(job: JobContext) -> BlockingJob:

@@ -196,6 +196,7 @@ class Catalogue:
         """Return the operation of a job and "", or None and why it cannot run here."""
         try:
             return self.of_asset(bytes.fromhex(str(record.get("op")))), ""
+        # A job whose operation is gone must not keep the venue from starting.
         except (DataLatticeError, ValueError) as error:
             return None, f"its operation cannot be resolved: {error}"
 

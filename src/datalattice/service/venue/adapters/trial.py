@@ -113,6 +113,7 @@ async def _delayed(job: JobContext, given: Mapping[str, Json]) -> Json:
     operation = text_member(given, "operation", "")
     if not operation:
         return None
+    # One key: a later attempt gets the job that the earlier one invoked.
     result = await job.invoke(operation, given.get("input"), key="delayed")
     if result.status != "COMPLETE":
         raise OperationFailed(f"{operation} is {result.status}: {result.error}")
@@ -121,6 +122,7 @@ async def _delayed(job: JobContext, given: Mapping[str, Json]) -> Json:
 
 def _number(given: Mapping[str, Json], name: str, least: int, most: int) -> int:
     value = given.get(name)
+    # True is an int to Python.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise UsageError(f"`{name}` is a whole number from {least} to {most}, got {value!r}"[:200])
     return value
