@@ -2,6 +2,8 @@
 
 A 32-byte public key serves as owner, author and node id. Signing is deterministic (RFC 8032), so
 all nodes of one owner compute the same signature for the same value.
+
+Length: what the C modules do stands here a second time in Python, for installations without them.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ try:
     from datalattice__keccak import (
         LANES as _LANES,
         sha3_256 as _sha3_256,
+        sha3_256_cut as _sha3_256_cut,
         sha3_256_many as _sha3_256_many,
         sha3_256_sorted as _sha3_256_sorted,
+        sorted_by_hash as _sorted_by_hash,
     )
 except ImportError:  # not compiled
     _LANES = ()
@@ -40,6 +44,15 @@ except ImportError:  # not compiled
         lanes: int = 0,  # noqa: ARG001 - one at a time
     ) -> list[bytes]:
         return [hashlib.sha3_256(message).digest() for message in tuple(messages)]
+
+    def _sha3_256_cut(
+        data: bytes, start: int, count: int, size: int, head: bytes, /
+    ) -> list[tuple[bytes, bytes]]:
+        if start < 0 or count < 0 or size < 1 or count * size > len(data) - start:
+            raise ValueError("the parts lie outside of the bytes")
+        stop = start + count * size
+        messages = [head + data[at : at + size] for at in range(start, stop, size)]
+        return [(hashlib.sha3_256(message).digest(), message) for message in messages]
 
     def _sha3_256_sorted(rows: bytes, spans: bytes, /) -> tuple[bytes, bytes, bytes, bytes]:
         ends = struct.unpack(f"<{len(spans) // 16 * 2}q", spans[: len(spans) // 16 * 16])
@@ -60,6 +73,9 @@ except ImportError:  # not compiled
             numbers.pack(*itertools.accumulate(map(len, kept))),
             numbers.pack(*(found[hash][0] for hash in hashes)),
         )
+
+    def _sorted_by_hash(numbers: dict[bytes, int], /) -> list[tuple[bytes, bytes]]:
+        return [(hash, numbers[hash].to_bytes(8, "big")) for hash in sorted(numbers)]
 
 
 try:
@@ -96,6 +112,12 @@ sha3_256_many: Final = _sha3_256_many
 """Returns the SHA3-256 hashes of messages, in their order. Where it is compiled, messages are
 hashed side by side in the processor's vector lanes, in a fourth of the time."""
 
+sha3_256_cut: Final = _sha3_256_cut
+"""Cuts `count` parts of `size` bytes out of `data`, from the byte `start` on, and puts `head`
+before each. Returns (its SHA3-256, the message) of each of these messages, in order.
+
+Raises: ValueError: a part lies outside of `data`."""
+
 sha3_256_sorted: Final = _sha3_256_sorted
 """Sorts rows, each a key and a payload, by the SHA3-256 hash of their keys.
 
@@ -103,6 +125,12 @@ Takes the rows end to end, and for each row the end of its key and its own end. 
 strings: the hashes in increasing order, the rows in that order, the ends of the rows, and the index
 of each row in the input. Of rows with equal keys, only the last is returned. Numbers are 8 bytes,
 little-endian."""
+
+sorted_by_hash: Final = _sorted_by_hash
+"""Takes numbers from 0 to 2**64 - 1 by hashes of 32 bytes; returns (hash, its number in 8 bytes,
+big-endian) in increasing order of the hashes.
+
+Raises: OverflowError: a number is out of range."""
 
 
 BLAKE3: Final = _blake3

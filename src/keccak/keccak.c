@@ -288,14 +288,80 @@ static PyObject *sha3_256_many(PyObject *module, PyObject *args, PyObject *kwarg
     return digests;
 }
 
+/* Return a list of `count` pairs of a digest and a message, all uninitialized; NULL with an error. */
+static PyObject *empty_pairs(Py_ssize_t count, Py_ssize_t length, struct message *messages)
+{
+    PyObject *pairs = PyList_New(count);
+
+    for (Py_ssize_t i = 0; pairs != NULL && i < count; i++) {
+        PyObject *digest = PyBytes_FromStringAndSize(NULL, DIGEST);
+        PyObject *message = PyBytes_FromStringAndSize(NULL, length);
+        PyObject *pair = digest && message ? PyTuple_Pack(2, digest, message) : NULL;
+        if (pair != NULL) {
+            messages[i].data = (const unsigned char *)PyBytes_AS_STRING(message);
+            messages[i].left = (size_t)length;
+            messages[i].digest = (unsigned char *)PyBytes_AS_STRING(digest);
+            messages[i].is_padded = 0;
+            PyList_SET_ITEM(pairs, i, pair);
+        }
+        Py_XDECREF(digest);
+        Py_XDECREF(message);
+        if (pair == NULL)
+            Py_CLEAR(pairs);
+    }
+    return pairs;
+}
+
+PyDoc_STRVAR(sha3_256_cut_doc,
+"sha3_256_cut(data, start, count, size, head)\n--\n\n"
+"Cut `count` parts of `size` bytes out of `data`, from the byte `start` on, and put `head` before\n"
+"each. Return a list of (its SHA3-256, the message) of these messages, in order.");
+
+static PyObject *sha3_256_cut(PyObject *module, PyObject *args)
+{
+    PyObject *data, *head, *pairs = NULL;
+    Py_ssize_t start, count, size, front, total;
+    struct message *messages;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "SnnnS", &data, &start, &count, &size, &head))
+        return NULL;
+    total = PyBytes_GET_SIZE(data);
+    front = PyBytes_GET_SIZE(head);
+    if (start < 0 || count < 0 || size < 1 || start > total || count > (total - start) / size) {
+        PyErr_SetString(PyExc_ValueError, "the parts lie outside of the bytes");
+        return NULL;
+    }
+    messages = PyMem_New(struct message, count ? count : 1);
+    if (messages == NULL)
+        return PyErr_NoMemory();
+    pairs = empty_pairs(count, front + size, messages);
+    if (pairs != NULL) {
+        const unsigned char *from = (const unsigned char *)PyBytes_AS_STRING(data) + start;
+        const char *first = PyBytes_AS_STRING(head);
+        /* No other thread knows the new bytes before this one returns them. */
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < count; i++) {
+            unsigned char *message = (unsigned char *)messages[i].data;
+            memcpy(message, first, (size_t)front);
+            memcpy(message + front, from + i * size, (size_t)size);
+        }
+        by_lanes[widest](messages, (size_t)count);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_Free(messages);
+    return pairs;
+}
+
 struct ranked {
     uint64_t rank;               /* the first 8 bytes of the digest, as a number */
     const unsigned char *digest; /* in the order of the rows */
+    size_t number;               /* of the row */
 };
 
-static struct ranked ranked(const unsigned char *digest)
+static struct ranked ranked(const unsigned char *digest, size_t number)
 {
-    struct ranked row = {0, digest};
+    struct ranked row = {0, digest, number};
     for (int at = 0; at < 8; at++)
         row.rank = row.rank << 8 | digest[at];
     return row;
@@ -372,7 +438,7 @@ static void hash_keys(const struct rows *rows, unsigned char *digests)
 
 /* Return what sha3_256_sorted does, from rows in their order without those that the next equals. */
 static PyObject *in_order(const struct rows *rows, const struct ranked *order, size_t count,
-                          size_t size, const unsigned char *digests)
+                          size_t size)
 {
     PyObject *parts[4];
     unsigned char *at[4];
@@ -389,7 +455,7 @@ static PyObject *in_order(const struct rows *rows, const struct ranked *order, s
         at[i] = (unsigned char *)PyBytes_AS_STRING(parts[i]);
     }
     for (size_t i = 0; i < count; i++) {
-        size_t number = (size_t)(order[i].digest - digests) / DIGEST;
+        size_t number = order[i].number;
         size_t begin = row_begin(rows, number), length = row_begin(rows, number + 1) - begin;
         memcpy(at[0] + DIGEST * i, order[i].digest, DIGEST);
         if (length)
@@ -443,28 +509,94 @@ static PyObject *sha3_256_sorted(PyObject *module, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     hash_keys(&rows, digests);
     for (size_t i = 0; i < rows.count; i++)
-        scratch[i] = ranked(digests + DIGEST * i);
+        scratch[i] = ranked(digests + DIGEST * i, i);
     order = sorted(scratch, scratch + rows.count, rows.count);
     for (size_t i = 0; i < rows.count; i++) {
-        size_t number = (size_t)(order[i].digest - digests) / DIGEST;
+        size_t number = order[i].number;
         if (i + 1 < rows.count && memcmp(order[i].digest, order[i + 1].digest, DIGEST) == 0)
             continue;
         order[kept++] = order[i];
         size += row_begin(&rows, number + 1) - row_begin(&rows, number);
     }
     Py_END_ALLOW_THREADS
-    result = in_order(&rows, order, kept, size, digests);
+    result = in_order(&rows, order, kept, size);
 done:
     PyMem_Free(scratch);
     PyMem_Free(digests);
     return result;
 }
 
+PyDoc_STRVAR(sorted_by_hash_doc,
+"sorted_by_hash(numbers)\n--\n\n"
+"Return a list of (hash, its number in 8 bytes, big-endian) in increasing order of the hashes.\n\n"
+"numbers: a dict of numbers from 0 to 2**64 - 1 by hashes of 32 bytes.");
+
+static PyObject *sorted_by_hash(PyObject *module, PyObject *numbers)
+{
+    PyObject *hash, *number, *pairs = NULL, **hashes;
+    struct ranked *rows, *order;
+    uint64_t *values;
+    Py_ssize_t at = 0;
+    size_t count, found = 0;
+
+    (void)module;
+    if (!PyDict_Check(numbers)) {
+        PyErr_SetString(PyExc_TypeError, "numbers by hash are a dict");
+        return NULL;
+    }
+    count = (size_t)PyDict_GET_SIZE(numbers);
+    hashes = PyMem_New(PyObject *, count + 1);
+    rows = PyMem_New(struct ranked, 2 * count + 1);
+    values = PyMem_New(uint64_t, count + 1);
+    if (hashes == NULL || rows == NULL || values == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    while (found < count && PyDict_Next(numbers, &at, &hash, &number)) {
+        if (!PyBytes_Check(hash) || PyBytes_GET_SIZE(hash) != DIGEST || !PyLong_Check(number)) {
+            PyErr_SetString(PyExc_TypeError, "a hash is 32 bytes, and a number is an int");
+            goto done;
+        }
+        values[found] = PyLong_AsUnsignedLongLong(number);
+        if (values[found] == (uint64_t)-1 && PyErr_Occurred())
+            goto done;
+        /* Making the pairs may collect garbage, and so run code that changes the dict. */
+        Py_INCREF(hash);
+        hashes[found] = hash;
+        rows[found] = ranked((const unsigned char *)PyBytes_AS_STRING(hash), found);
+        found++;
+    }
+    order = sorted(rows, rows + count, found);
+    pairs = PyList_New((Py_ssize_t)found);
+    for (size_t i = 0; pairs != NULL && i < found; i++) {
+        PyObject *value = PyBytes_FromStringAndSize(NULL, 8);
+        PyObject *pair = value ? PyTuple_Pack(2, hashes[order[i].number], value) : NULL;
+        if (pair != NULL) {
+            unsigned char *bytes = (unsigned char *)PyBytes_AS_STRING(value);
+            for (int byte = 0; byte < 8; byte++)
+                bytes[byte] = (unsigned char)(values[order[i].number] >> (56 - 8 * byte));
+            PyList_SET_ITEM(pairs, (Py_ssize_t)i, pair);
+        }
+        Py_XDECREF(value);
+        if (pair == NULL)
+            Py_CLEAR(pairs);
+    }
+done:
+    for (size_t i = 0; i < found; i++)
+        Py_DECREF(hashes[i]);
+    PyMem_Free(values);
+    PyMem_Free(rows);
+    PyMem_Free(hashes);
+    return pairs;
+}
+
 static PyMethodDef functions[] = {
     {"sha3_256", sha3_256, METH_O, sha3_256_doc},
     {"sha3_256_many", (PyCFunction)(void (*)(void))sha3_256_many, METH_VARARGS | METH_KEYWORDS,
      sha3_256_many_doc},
+    {"sha3_256_cut", sha3_256_cut, METH_VARARGS, sha3_256_cut_doc},
     {"sha3_256_sorted", sha3_256_sorted, METH_VARARGS, sha3_256_sorted_doc},
+    {"sorted_by_hash", sorted_by_hash, METH_O, sorted_by_hash_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -39,6 +39,23 @@ for lanes in (0, *keccak.LANES):
         except TypeError:
             continue
         raise AssertionError(wrong)
+for size in lengths[1:]:
+    for count in (0, 1, 2, 9, 40):
+        data = dice.randbytes(5 + count * size)
+        cells = keccak.sha3_256_cut(data, 5, count, size, b"head")
+        assert [message for _, message in cells] == [
+            b"head" + data[at : at + size] for at in range(5, len(data), size)
+        ]
+        check([message for _, message in cells], 0)
+        assert [digest for digest, _ in cells] == keccak.sha3_256_many(m for _, m in cells)
+        for wrong in ((6, count, size), (5, count + 1, size), (5, -1, 1), (-1, 1, 1), (0, 1, 0)):
+            if wrong[1] == 0:
+                continue
+            try:
+                keccak.sha3_256_cut(data, *wrong, b"head")
+            except ValueError:
+                continue
+            raise AssertionError(wrong)
 for count in (0, 1, 2, 63, 64, 65, 256, 257, 2_000):
     rows, ends = b"", []
     for _ in range(count):
@@ -57,6 +74,17 @@ for count in (0, 1, 2, 63, 64, 65, 256, 257, 2_000):
         try:
             keccak.sha3_256_sorted(*wrong)
         except ValueError:
+            continue
+        raise AssertionError(wrong)
+for count in (0, 1, 63, 64, 2_000):
+    numbers = {dice.randbytes(32): dice.randrange(2**64) for _ in range(count)}
+    assert keccak.sorted_by_hash(numbers) == [
+        (hash, number.to_bytes(8, "big")) for hash, number in sorted(numbers.items())
+    ]
+    for wrong in ({b"a": 1}, {bytes(32): 1, b"a" * 32: None}, {bytes(32): -1}, {1: 1}, None):
+        try:
+            keccak.sorted_by_hash(wrong if wrong is None else numbers | wrong)
+        except (OverflowError, TypeError):
             continue
         raise AssertionError(wrong)
 print(keccak.LANES)

@@ -12,7 +12,14 @@ import threading
 import pytest
 from hypothesis import given, strategies as st
 
-from datalattice.crypto import HASH_LANES, sha3_256, sha3_256_many, sha3_256_sorted
+from datalattice.crypto import (
+    HASH_LANES,
+    sha3_256,
+    sha3_256_cut,
+    sha3_256_many,
+    sha3_256_sorted,
+    sorted_by_hash,
+)
 
 RATE = 136  # bytes of a block
 CHOICES = (0, *HASH_LANES)  # 0: the most that there are
@@ -62,6 +69,26 @@ def test_messages_come_from_any_iterable_and_other_bytes_are_hashed_alone() -> N
         sha3_256_many([b"a", "text"])  # type: ignore[list-item]
     with pytest.raises(TypeError):
         sha3_256_many(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("head", [b"", b"1", b"abc"])
+@pytest.mark.parametrize(
+    ("start", "count", "size"), [(0, 0, 1), (3, 9, 100), (1, 1, 999), (0, 5, 200)]
+)
+def test_parts_are_cut_and_hashed(start: int, count: int, size: int, head: bytes) -> None:
+    data = random.Random(4).randbytes(1_000)
+    messages = [head + data[start + i * size : start + (i + 1) * size] for i in range(count)]
+    wanted = list(zip(expected(messages), messages, strict=True))
+    assert sha3_256_cut(data, start, count, size, head) == wanted
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "size"),
+    [(-1, 1, 1), (0, -1, 1), (0, 1, 0), (0, 1, -1), (4, 0, 1), (1, 1, 3), (0, 2, 2), (0, 2**62, 8)],
+)
+def test_parts_outside_of_the_bytes_are_refused(start: int, count: int, size: int) -> None:
+    with pytest.raises(ValueError, match="lie outside of the bytes"):
+        sha3_256_cut(b"abc", start, count, size, b"")
 
 
 def sorted_rows(rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes, int]]:
@@ -142,3 +169,20 @@ def test_other_threads_run_while_a_large_batch_is_hashed() -> None:
     finally:
         sys.setswitchinterval(interval)
         thread.join()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 1_000])
+def test_numbers_are_sorted_by_hash(count: int) -> None:
+    dice = random.Random(count)
+    numbers = {dice.randbytes(32): dice.randrange(2**64) for _ in range(count)}
+    # They differ in their last byte alone.
+    numbers |= {bytes(31) + bytes([byte]): byte for byte in reversed(range(count % 256))}
+    numbers[b"\xff" * 32] = 2**64 - 1
+    wanted = [(hash, number.to_bytes(8, "big")) for hash, number in sorted(numbers.items())]
+    assert sorted_by_hash(numbers) == wanted
+
+
+@pytest.mark.parametrize("number", [-1, 2**64])
+def test_a_number_that_does_not_fit_is_refused(number: int) -> None:
+    with pytest.raises(OverflowError):
+        sorted_by_hash({bytes(32): 1, b"a" * 32: number})

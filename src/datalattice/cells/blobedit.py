@@ -31,7 +31,7 @@ from datalattice.cells.cell import (
 from datalattice.cells.message import decode_trusted
 from datalattice.cells.scalars import require_type
 from datalattice.cells.scan import chunk_span
-from datalattice.crypto import sha3_256_many
+from datalattice.crypto import sha3_256_cut, sha3_256_many
 from datalattice.errors import MissingData, TypeMismatch, UsageError
 from datalattice.limits import BLOB_BYTES_MAX, CHUNK_BYTES, FAN_OUT
 
@@ -268,24 +268,17 @@ def _part_of(data: bytes, start: i64) -> Blob:
 
     All chunks are hashed together, while other threads run.
     """
-    cells: list[tuple[bytes, bytes]] = []
-    encodings: list[bytes] = []
-    stop: i64 = start + STAGED_BYTES
-    at: i64 = start
-    while at < stop:
-        encodings.append(CHUNK_HEAD + data[at : at + CHUNK_BYTES])
-        at += CHUNK_BYTES
+    cells = sha3_256_cut(data, start, STAGED_BYTES // CHUNK_BYTES, CHUNK_BYTES, CHUNK_HEAD)
+    digests = [digest for digest, _ in cells]
     size: int = CHUNK_BYTES
-    while True:
-        digests = sha3_256_many(encodings)
-        cells += zip(digests, encodings, strict=True)
-        if size == STAGED_BYTES:
-            break
+    while size < STAGED_BYTES:
         size *= FAN_OUT
         encodings = [
             _full_node(digests[first : first + FAN_OUT], size)
             for first in range(0, len(digests), FAN_OUT)
         ]
+        digests = sha3_256_many(encodings)
+        cells += zip(digests, encodings, strict=True)
     digest, encoding = cells[len(cells) - 1]
     made = closed_blob(encoding, FreshCells(cells))
     made._hash = digest

@@ -60,6 +60,9 @@ MAP_BYTES_MAX: Final = 1 << 40
 READERS_MAX: Final = 1_024
 """Most concurrent read transactions of all processes, each a 64-byte slot in the lock file."""
 
+TOGETHER_MIN: Final = 8
+"""From so many keys on, one call of LMDB reads them all."""
+
 DATA_FILE: Final = "data.mdb"
 _LOCK_FILE: Final = "lock.mdb"
 
@@ -359,6 +362,9 @@ class _Transaction:
         if not are_short:
             return [self.get(table, key) for key in wanted]  # the slow way only if a key needs it
         try:
+            if len(wanted) >= TOGETHER_MIN:
+                found = dict(raw.cursor(handle).getmulti(wanted))
+                return [found.get(key) for key in wanted]
             get = raw.get
             return [get(key, None, handle) for key in wanted]
         except lmdb.Error as error:

@@ -35,7 +35,7 @@ from datalattice.cells import (
 from datalattice.clock import BoundedClock, Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import MissingData, ReadOnly, StoreError, StoreFull, UsageError
-from datalattice.limits import CELL_BYTES_MAX
+from datalattice.limits import CELL_BYTES_MAX, HASH_BYTES
 from datalattice.store.base import (
     Any_,
     Commit,
@@ -626,7 +626,11 @@ class CellStore(StoreReader):
             first = len(self._pending)
             shared: dict[bytes, None] = {}  # cells that an earlier value has staged
             while batch := list(islice(rest, PUT_TOGETHER)):
-                locations = self._index.find_many([check_hash(hash) for hash, _ in batch])
+                hashes = [hash for hash, _ in batch]
+                for hash in hashes:
+                    if not (type(hash) is bytes and len(hash) == HASH_BYTES):
+                        check_hash(hash)
+                locations = self._index.find_many(hashes)
                 has_published = False
                 for (hash, encoding), found in zip(batch, locations, strict=True):
                     location = self._index.find(hash) if has_published and found < 0 else found

@@ -16,6 +16,7 @@ import errno
 import os
 import shutil
 import struct
+import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,11 @@ AHEAD_BYTES: Final = 1 << 20
 
 _BEGIN_TO_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE, which waits for nothing
 
+_PARTS_MAX: Final = 1_024
+"""Most parts of one write: IOV_MAX of Linux, macOS and the BSDs."""
+
+_pwritev: Final = getattr(os, "pwritev", None)
+
 _CURRENT_FOLDER: Final = -100  # AT_FDCWD
 _BIRTH_TIME: Final = 0x800  # STATX_BTIME, in the request and in the mask of the answer
 _FOUND: Final = struct.Struct("<I")  # stx_mask
@@ -49,6 +55,12 @@ _ANSWER_BYTES: Final = 256  # of struct statx
 
 class DiskFile(JournalFile, Protocol):
     """An open file, which can be cut, too. Every method may raise OSError."""
+
+    def begin_write(self, offset: int, parts: list[bytes]) -> None:
+        """Write parts one after another from `offset` on; may return before they are written.
+
+        Other calls wait for that. If it fails, each raises its error, except `close` and this one.
+        """
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -163,12 +175,14 @@ def write_error(error: OSError, where: object) -> StoreError:
 class RealFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_begun", "_fd")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._begun: _BegunWrite | None = None  # the last one
 
     def read(self, offset: int, count: int) -> bytes:
+        self._wait()
         data = os.pread(self._fd, count, offset)
         # A read may return fewer bytes than asked for before the end of the file.
         while len(data) < count:
@@ -179,29 +193,91 @@ class RealFile:
         return data
 
     def write(self, offset: int, data: bytes) -> None:
+        self._wait()
+        self._write(offset, data)
+        self._write_ahead(offset, len(data))
+
+    def _write(self, offset: int, data: bytes) -> None:
         done = os.pwrite(self._fd, data, offset)
         # A write may take fewer bytes than given, on a nearly full disk for example.
         while done < len(data):
             done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
-        if len(data) >= AHEAD_BYTES and _write_ahead is not None:
+
+    def _write_ahead(self, offset: int, size: int) -> None:
+        if size >= AHEAD_BYTES and _write_ahead is not None:
             # Only a hint: errors of this writing are reported by the sync (man 2 sync_file_range).
-            _write_ahead(self._fd, offset, len(data), _BEGIN_TO_WRITE)
+            _write_ahead(self._fd, offset, size, _BEGIN_TO_WRITE)
+
+    def begin_write(self, offset: int, parts: list[bytes]) -> None:
+        self._begun = _BegunWrite(partial(self._write_parts, offset, parts), self._begun)
+
+    def _write_parts(self, start: int, parts: list[bytes]) -> None:
+        offset = start
+        for first in range(0, len(parts), _PARTS_MAX):
+            batch = parts[first : first + _PARTS_MAX]
+            size = sum(map(len, batch))
+            done = 0 if _pwritev is None else _pwritev(self._fd, batch, offset)
+            if done < size:
+                self._write(offset + done, b"".join(batch)[done:])
+            offset += size
+        self._write_ahead(start, offset - start)
+
+    def _wait(self) -> None:
+        """Wait for what was begun. Raises: what it raised, each time."""
+        # Not cleared: a thread that syncs and one that writes may both wait for it.
+        begun = self._begun
+        if begun is not None:
+            begun.wait()
 
     def sync(self) -> None:
+        self._wait()
         # fdatasync: the data and the length of the file, without its times.
         os.fdatasync(self._fd)
 
     def size(self) -> int:
+        self._wait()
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
+        self._wait()
         os.ftruncate(self._fd, size)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, after what was begun; what failed then was never reported durable."""
+        if self._begun is not None:
+            self._begun.end()  # else the number of the file could be another one's by then
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class _BegunWrite:
+    """A write in a thread of its own, after the one that was begun before it."""
+
+    __slots__ = ("_failure", "_thread")
+
+    def __init__(self, write: Callable[[], None], before: _BegunWrite | None) -> None:
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(write, before), name="disk")
+        self._thread.start()
+
+    def _run(self, write: Callable[[], None], before: _BegunWrite | None) -> None:
+        try:
+            if before is not None:
+                before.wait()  # if it failed, nothing may follow it
+            write()
+        except BaseException as error:  # noqa: BLE001 - raised by every `wait`
+            self._failure = error
+
+    def wait(self) -> None:
+        """Return once it is written. Raises: what the write, or one before it, raised."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """Return once it was tried."""
+        self._thread.join()
 
 
 class RealView:

@@ -461,6 +461,9 @@ class SimFile:
                 raise
         self._content.do(offset, data)
 
+    def begin_write(self, offset: int, parts: list[bytes]) -> None:
+        self.write(offset, b"".join(parts))
+
     def sync(self) -> None:
         if self._disk.step():
             # "writes before a failed sync are neither on the disk nor part of the next sync"

@@ -33,6 +33,9 @@ class CountedFile:
         self._disk.writes += 1
         self._file.write(offset, data)
 
+    def begin_write(self, offset: int, parts: list[bytes]) -> None:
+        self.write(offset, b"".join(parts))
+
     def sync(self) -> None:
         self._disk.syncs += 1
         self._file.sync()

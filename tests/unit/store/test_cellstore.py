@@ -254,6 +254,9 @@ class SlowFile:
         self._inner.write(offset, data)
         self._disk.writes.release()
 
+    def begin_write(self, offset: int, parts: list[bytes]) -> None:
+        self.write(offset, b"".join(parts))
+
     def sync(self) -> None:
         self._disk.syncs += 1
         self._disk.begun.set()

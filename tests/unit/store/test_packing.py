@@ -37,7 +37,7 @@ COUNTS = st.integers(0, (1 << 32) - 1)
 def make(
     encodings: list[bytes], staged: int, promoted: list[bytes], spans: Sequence[LogSpan] = ()
 ) -> tuple[bytes, list[int]]:
-    return build_pack(
+    parts, locations = build_pack(
         seed=SEED,
         flags=FLAG_ROOT,
         sequence=9,
@@ -54,10 +54,12 @@ def make(
         promoted=promoted,
         spans=list(spans),
     )
+    assert len(parts[-1]) == 4, "the trailer"
+    return b"".join(parts), locations
 
 
 @given(
-    st.lists(st.binary(max_size=300), max_size=20),
+    st.lists(st.binary(max_size=300) | st.binary(min_size=2_000, max_size=4_000), max_size=20),
     st.lists(st.binary(min_size=32, max_size=32), max_size=5),
     st.lists(st.tuples(st.integers(0, 1 << 46), st.integers(0, 1 << 27), COUNTS), max_size=5),
     st.data(),

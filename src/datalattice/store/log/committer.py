@@ -268,7 +268,7 @@ class Committer:
         if writer.segment != segment:
             self._durable = self._sequence  # `make_room` synced the old segment
         time_ms = self._now_ms()
-        pack, locations = build_pack(
+        parts, locations = build_pack(
             seed=self._seed,
             flags=flags,
             sequence=sequence,
@@ -285,9 +285,9 @@ class Committer:
             promoted=promoted,
             spans=spans,
         )
-        writer.append(pack)
+        writer.append(parts, length)
         self._sequence = sequence
-        self._trailer = trailer_of(pack)
+        self._trailer = trailer_of(parts[-1])
         # The end of this pack: a reader that knows it continues here.
         end = LogPosition(sequence, writer.segment, writer.offset, self._trailer)
         own_root = root if flags & FLAG_ROOT else None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from datalattice.cells import Cell
+from datalattice.crypto import sorted_by_hash
 from datalattice.engine import Engine
 from datalattice.errors import Corruption
 from datalattice.store.log.packing import (
@@ -40,6 +41,7 @@ TABLES: Final = ("meta", "places")
 STAGED: Final = 1
 """The bit of a location of a staged cell: no committed root reaches it."""
 NOWHERE: Final = -1
+_UNKNOWN: Final = -2  # not among the entries in memory
 
 _WATERMARK_KEY: Final = b"watermark"
 _SPANS_KEY: Final = b"announced"
@@ -161,15 +163,17 @@ class HashIndex:
     def find_many(self, hashes: list[bytes]) -> list[int]:
         """Return the locations of cells, NOWHERE for those that are not here."""
         recent = self._recent
-        out = []
         with self._lock:
-            get = self._get
-            for hash in hashes:
-                location = recent.get(hash)
-                if location is None:
-                    found = get(hash)
-                    location = NOWHERE if found is None else int.from_bytes(found, "big")
-                out.append(location)
+            out = [recent.get(hash, _UNKNOWN) for hash in hashes]
+            unknown = [
+                hash for hash, location in zip(hashes, out, strict=True) if location == _UNKNOWN
+            ]
+            if unknown:
+                found = iter(self._view.get_many("places", unknown))
+                for i in range(len(out)):
+                    if out[i] == _UNKNOWN:
+                        packed = next(found)
+                        out[i] = NOWHERE if packed is None else int.from_bytes(packed, "big")
         if self._spans:
             out = [self._as_announced(at) if at & STAGED else at for at in out]
         if self._is_removed is not None:
@@ -348,15 +352,14 @@ class HashIndex:
         Raises: StoreFull, StoreFailed: it cannot be written; the entries stay in memory.
         """
         recent = self._recent
+        if self._forgotten or self._is_removed is not None:
+            recent = {
+                hash: location
+                for hash, location in recent.items()
+                if location >= 0 and not self.is_removed(location)
+            }
         # Key order turns random page writes of LMDB into nearly sequential ones.
-        hashes = sorted(recent)
-        if self._forgotten:
-            hashes = [hash for hash in hashes if recent[hash] >= 0]
-        if self._is_removed is not None:
-            hashes = [hash for hash in hashes if not self.is_removed(recent[hash])]
-        # Locations are stored as 8 bytes, big-endian.
-        packed = struct.pack(f">{len(hashes)}Q", *[recent[hash] for hash in hashes])
-        locations = [packed[i : i + 8] for i in range(0, len(packed), 8)]
+        places = sorted_by_hash(recent)
         flags = 0 if watermark.root is None else FLAG_ROOT
         sequence, segment, offset, trailer = watermark.position
         mark = _WATERMARK.pack(
@@ -370,10 +373,9 @@ class HashIndex:
         )
         # In key order and in parts: LMDB keeps changed pages in memory until a transaction ends.
         # Entries ahead of the watermark are harmless, since only durable packs are indexed.
-        for first in range(0, len(hashes), FLUSH_ENTRIES):
-            last = first + FLUSH_ENTRIES
+        for first in range(0, len(places), FLUSH_ENTRIES):
             with self._engine.write() as txn:
-                txn.put_many("places", zip(hashes[first:last], locations[first:last], strict=True))
+                txn.put_many("places", places[first : first + FLUSH_ENTRIES])
         with self._engine.write() as txn:
             # After its entries: a crash in between leaves entries that the log has too.
             txn.put("meta", _WATERMARK_KEY, mark)

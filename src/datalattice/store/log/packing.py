@@ -59,7 +59,7 @@ CELL_ENTRY_BYTES: Final = 34
 """Bytes of a cell in a pack beside its encoding: length 2, hash 32."""
 
 LONG_CELL_BYTES: Final = 1_024
-"""If cells are longer than this on average, the checksum is computed cell by cell."""
+"""If cells are longer than this on average, they are not copied on their way to the file."""
 
 _SEGMENT: Final = struct.Struct(">4sHH16sIQI")
 _PACK: Final = struct.Struct(">4sHHQQQIIIIIIII32s")
@@ -170,8 +170,11 @@ def build_pack(
     staged: int,
     promoted: list[bytes],
     spans: list[LogSpan],
-) -> tuple[bytes, list[int]]:
-    """Return (bytes of the pack, locations of its cells); the last `staged` cells are staged."""
+) -> tuple[list[bytes], list[int]]:
+    """Return (the bytes of the pack in parts, locations of its cells).
+
+    The trailer is the last part. The last `staged` cells are staged.
+    """
     count = len(encodings)
     head = _PACK.pack(
         PACK_MAGIC,
@@ -195,16 +198,14 @@ def build_pack(
     lengths = [len(encoding) for encoding in encodings]
     # Order of the body: lengths (2 bytes each), hashes, promoted hashes and spans, encodings.
     front = b"".join([struct.pack(f">{count}H", *lengths), *hashes, *promoted, pack_spans(spans)])
+    cells = encodings if length >= count * LONG_CELL_BYTES else [b"".join(encodings)]
     body = zlib.crc32(front, checksum)
-    if length >= count * LONG_CELL_BYTES:
-        for encoding in encodings:  # joined only once, below: copying megabytes twice is slow
-            body = zlib.crc32(encoding, body)
-    else:
-        body = zlib.crc32(b"".join(encodings), body)
-    pack = b"".join([head, _CRC.pack(checksum), front, *encodings, _CRC.pack(body)])
+    for part in cells:
+        body = zlib.crc32(part, body)
+    parts = [head + _CRC.pack(checksum) + front, *cells, _CRC.pack(body)]
     before_cells = _promoted_bytes(len(promoted), len(spans))
     begin = offset + PACK_HEADER_BYTES
-    return pack, locations_of(segment, begin, lengths, before_cells, staged)
+    return parts, locations_of(segment, begin, lengths, before_cells, staged)
 
 
 def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackHeader | None:

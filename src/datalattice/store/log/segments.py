@@ -38,6 +38,9 @@ SEGMENT_BYTES: Final = 64 * 1024 * 1024
 PACK_BYTES_MAX = 8 * 1024 * 1024  # not Final, which is compiled in: tests have smaller packs
 """A longer commit is split into several packs, which bounds the memory of a reader."""
 
+BEHIND_BYTES: Final = 1024 * 1024
+"""Packs from this length on are written behind the caller, who makes the next one meanwhile."""
+
 ROOM_BYTES: Final = 256 * 1024
 """Space is preallocated up to the next multiple of this."""
 
@@ -189,19 +192,25 @@ class SegmentWriter:
             self.segment = segment
         self._folder.disk.sync_folder(f"{self._folder}/{FOLDER}")
 
-    def append(self, pack: bytes) -> None:
-        """Write a pack after the last one; it is durable once `file` is synced."""
+    def append(self, parts: list[bytes], length: int) -> None:
+        """Write a pack of `length` bytes, in parts, after the last one.
+
+        It is durable once `file` is synced. If it is long it may fail behind the caller: then the
+        sync raises that, and so does every write before it.
+        """
         file = self._file
         assert file is not None, "make_room comes first"
-        end = self.offset + len(pack)
+        end = self.offset + length
         # For small packs only: a large one takes long to write anyway.
-        if end > self._size and len(pack) <= ROOM_PACK_BYTES_MAX:
+        if end > self._size and length <= ROOM_PACK_BYTES_MAX:
             # One write with zeros up to the next multiple: the following packs do not extend it.
             self._size = -(-end // ROOM_BYTES) * ROOM_BYTES
-            file.write(self.offset, pack + bytes(self._size - end))
+            file.write(self.offset, b"".join([*parts, bytes(self._size - end)]))
+        elif length < BEHIND_BYTES:
+            file.write(self.offset, b"".join(parts))
         else:
-            file.write(self.offset, pack)
-            self._size = max(self._size, end)
+            file.begin_write(self.offset, parts)
+        self._size = max(self._size, end)
         self.offset = end
 
     def file(self) -> DiskFile | None:
