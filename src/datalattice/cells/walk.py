@@ -38,9 +38,10 @@ def encode_levels(top: Value) -> None:
     """
     levels: list[list[Cell]] = []
     level = [top] if isinstance(top, Cell) and top._encoding is None else []
+    seen: set[int] = set()  # a cell may be shared by many: the paths to it can be 2**depth
     while level:
         levels.append(level)
-        level = [kid for cell in level for kid in _new_kids(cell)]
+        level = [kid for cell in level for kid in _new_kids(cell, seen)]
     for level in reversed(levels):
         if len(level) == 1:
             continue  # encoded with its parent
@@ -55,15 +56,20 @@ def encode_levels(top: Value) -> None:
             level[place]._hash = digest
 
 
-def _new_kids(cell: Cell) -> list[Cell]:
-    """Return the kids of a node that were never encoded."""
+def _new_kids(cell: Cell, seen: set[int]) -> list[Cell]:
+    """Return the kids of a node that were never encoded and are not in `seen`; add their ids."""
     kids = cell._kids if isinstance(cell, (Index, Map, Signed)) else None
     edit = cell._edit if isinstance(cell, Index) else None
     if edit is not None:
         kids = edit.kids
     if kids is None:
         return []
-    return [kid for kid in kids if isinstance(kid, Cell) and kid._encoding is None]
+    found: list[Cell] = []
+    for kid in kids:
+        if isinstance(kid, Cell) and kid._encoding is None and id(kid) not in seen:
+            seen.add(id(kid))
+            found.append(kid)
+    return found
 
 
 def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:

@@ -320,6 +320,15 @@ def test_cells_encoded_level_by_level_are_those_encoded_from_the_top(shelf: Shel
     encode_levels("no cell")
 
 
+def test_levels_with_shared_cells_have_each_cell_once() -> None:
+    # 2**200 paths lead to the lowest cell.
+    shared: Value = "text" * 100
+    for n in range(200):
+        shared = Index.of({"a": shared, "b": shared, "n": n})
+    encode_levels(shared)
+    assert len(novelty(shared)) == 201
+
+
 def test_a_commit_closes_the_path_of_the_one_before(shelf: Shelf) -> None:
     path = OpenCells(shelf)
     below = [Index.of([(f"{n} {m}", "text") for m in range(16)]) for n in range(3)]
