@@ -20,6 +20,7 @@ from mypy_extensions import i64, u8
 from datalattice.cells.blobs import Chunked
 from datalattice.cells.cell import (
     NO_KIDS,
+    TAG_REF,
     Cell,
     Loader,
     Ref,
@@ -49,7 +50,7 @@ from datalattice.cells.triejoin import ABSENT, JoinEntries
 from datalattice.cells.vectors import Vector
 from datalattice.cells.work import Work
 from datalattice.errors import TypeMismatch
-from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
+from datalattice.limits import EMBEDDED_BYTES_MAX, HASH_BYTES, INDEX_KEY_BYTES
 
 TAG_INDEX: Final = 0x84
 
@@ -653,6 +654,8 @@ def _child_in(data: bytes, has_entry: bool, digit: i64, loader: Loader | None) -
     at += 3
     for _ in range(bit_count(mask & ((1 << digit) - 1))):
         at = skip_kid(data, at)
+    if data[at] == TAG_REF and loader is not None:
+        return loader.load(data[at + 1 : at + 1 + HASH_BYTES])  # all callers would resolve the Ref
     return kids_in(data, at, 1, loader)[0][0]
 
 
