@@ -341,12 +341,14 @@ class Stores:
         """Return a store, opened if it is not open yet, with its children.
 
         Raises: NoSuchPath: this node has no such store. UsageError: its kind is not registered.
-                StoreIdMismatch, StoreTypeMismatch, StoreVersion.
+                StoreClosed: it, or a store above it, is archived. StoreIdMismatch,
+                StoreTypeMismatch, StoreVersion.
         """
         found = self._open.get(id)
         if found is not None:
             return found
         record = self._record(id)
+        self._check_in_use(id)
         store = self._store(id, record)
         # A reader takes the state as it is, and writes nothing.
         if not self._commits.engine.read_only:
@@ -354,6 +356,20 @@ class Stores:
             if record.created_here:
                 self._complete_genesis(store)
         return self._opened(store)
+
+    def _check_in_use(self, id: bytes) -> None:
+        # "Archived stores are not offered to the network", and every open store is.
+        child = id
+        with self._commits.read() as snapshot:
+            for parent in self._ancestors(id):
+                record = _read_record(snapshot, parent)
+                declared = {} if record is None else self._system(snapshot, record).children()
+                if child in declared and declared[child].status is ChildStatus.ARCHIVED:
+                    raise StoreClosed(
+                        f"store {declared[child].name!r} is archived; `lattice store archive "
+                        f"{store_id_text(parent)} {store_id_text(child)} --restore` brings it back"
+                    )
+                child = parent
 
     def _opened(self, store: WeaverStore) -> WeaverStore:
         # Of two threads that open one store, both get the store of the first.

@@ -140,7 +140,9 @@ def test_half_a_character_is_refused_by_name_in_keys_and_in_values(
         (lambda: notes.update({"k": "a\udfff"}), "a value"),
         (lambda: node.store("log", kind="log").append("a\ud800"), "a value"),
     ):
-        with pytest.raises(UsageError, match=f"{what} is text that UTF-8 can write; at 1 stands"):
+        with pytest.raises(
+            UsageError, match=f"{what} must be text that UTF-8 can encode; character 1 is"
+        ):
             write()
     notes["x\udc80"] = "\udcff"  # what other bytes are read as
     assert dict(notes) == {"x\udc80": "\udcff"}

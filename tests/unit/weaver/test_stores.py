@@ -85,6 +85,20 @@ def test_archived_store_hidden_from_network() -> None:
     assert stores.opened() == [parent]
 
 
+def test_an_archived_store_and_those_below_it_are_not_opened() -> None:
+    stores = WeaverNode(1).stores
+    parent = stores.create("kv", "team")
+    child = stores.create("kv", "notes", parent=parent.id)
+    below = stores.create("kv", "drafts", parent=child.id)
+    stores.archive(parent.id, child.id)
+    for id in (child.id, below.id):
+        with pytest.raises(StoreClosed, match=r"'notes' is archived; .* --restore` brings it back"):
+            stores.open(id)
+    assert stores.opened() == [parent]
+    stores.restore(parent.id, child.id)
+    assert {store.id for store in stores.opened()} == {parent.id, child.id, below.id}
+
+
 def test_watcher_reacts_to_changes() -> None:
     anna = WeaverNode(1)
     parent = anna.stores.create("kv", "team")
