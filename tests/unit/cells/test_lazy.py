@@ -324,7 +324,7 @@ def test_levels_with_shared_cells_have_each_cell_once() -> None:
     # 2**200 paths lead to the lowest cell.
     shared: Value = "text" * 100
     for n in range(200):
-        shared = Index.of({"a": shared, "b": shared, "n": n})
+        shared = Index.of({"a": shared, "b": shared, "n": f"{n:0120}"})
     encode_levels(shared)
     assert len(novelty(shared)) == 201
 
