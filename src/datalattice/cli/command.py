@@ -208,7 +208,8 @@ def prepared(function: Callable[..., Any]) -> Callable[..., int]:
     run.__dict__["__signature__"] = signature.replace(parameters=parameters)
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     # One line a paragraph: typer keeps line ends, and breaks lines where the terminal ends.
-    run.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
+    text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
+    run.__doc__ = text.replace("[", r"\[")  # else typer reads `[hosting]` as markup and omits it
     run.__name__ = function.__name__
     return run
 

@@ -63,6 +63,10 @@ def test_help_breaks_its_lines_at_the_width_of_the_terminal_only(lattice: Any) -
         assert len(line) + len(after.split()[0]) > 76, f"{line!r} ends early"
 
 
+def test_help_keeps_brackets_of_its_text(lattice: Any) -> None:
+    assert "`[hosting]`" in lattice("hosting", "show", "--help").out
+
+
 def test_the_command_offers_completion(lattice: Any) -> None:
     assert "--install-completion" in lattice("--help").out
 

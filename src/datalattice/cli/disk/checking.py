@@ -85,7 +85,7 @@ def heal(
     call: Call,
     address: Annotated[
         list[str] | None,
-        typer.Option("--from", help="A node to fetch cells from, host:port. May be repeated."),
+        typer.Option("--from", help="A node to fetch cells from, host:port. Repeatable."),
     ] = None,
     store: Annotated[
         Path | None,
@@ -102,8 +102,8 @@ def heal(
     """Repair the store from its own intact bytes, another store, and nodes that have the cells.
 
     Works through the running node, which asks its peers first, or without one. Exit code 1 if cells
-    are still missing. With --accept-loss the store goes on at its last good root: let its node meet
-    its peers before you write, because new records take the offsets of lost ones.
+    are still missing. With --accept-loss the store continues from its last good root: let its node
+    sync with its peers before you write, because new records take the offsets of lost ones.
     """
     folder = call.existing
     other = None if store is None else str(_store_in(store))
