@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
+import duckdb
 import pandas as pd
 import pytest
 
@@ -185,3 +186,15 @@ def test_9_live_in_an_event_loop(folder: Path) -> None:
 
     for _ in TWICE:
         assert asyncio.run(story()) == [7]
+
+
+def test_10_sql_in_place(nodes: Nodes) -> None:
+    for run, node in nodes:
+        sales = node.queue("sales")
+        sales.offer_many([3, 4])
+        reader = sales.to_arrow(columns=["value"])
+        assert reader.schema.names == ["value"]
+        assert duckdb.sql("select count(*), sum(value::int) from reader").fetchone() == (
+            2 * run,
+            7 * run,
+        )
