@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 import datalattice
-from datalattice.api.rest import SMALL_BODY_BYTES, BodyRoom, rest_app
+from datalattice.api.rest import SMALL_BODY_BYTES, BodyRoom, read_body, rest_app
 from datalattice.errors import Backpressure
 from datalattice.service import OPERATOR, Service
 
@@ -57,3 +61,27 @@ def test_a_body_without_room_is_asked_for_again_later() -> None:
             )
             assert answer.status_code == status, answer.text
             assert ("retry-after" in answer.headers) is (status == 429)
+
+
+@pytest.mark.parametrize("length", ["²", "-1", "", "9" * 5_000])
+def test_a_length_that_is_no_number_is_ignored(length: str) -> None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"hello", "more_body": False}
+
+    headers = [(b"content-length", length.encode("latin-1"))]
+    request = Request({"type": "http", "headers": headers}, receive)
+    assert asyncio.run(read_body(request, 10)) == b"hello"
+
+
+@pytest.mark.parametrize("path", ["/api/v1/values", "/api/v1/drives/papers/files/plan.txt"])
+def test_an_overlong_length_is_no_fault_of_the_service(path: str) -> None:
+    with datalattice.open(":memory:") as node:
+        app, _ = rest_app(Service(node), lambda _: OPERATOR)
+        client = TestClient(app)
+        answer = client.request(
+            "POST" if path.endswith("values") else "PUT",
+            path,
+            content=iter([b"hello"]),
+            headers={"content-type": "application/octet-stream", "content-length": "9" * 5_000},
+        )
+        assert answer.status_code in (200, 201), answer.text

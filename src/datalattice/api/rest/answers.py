@@ -35,7 +35,7 @@ from datalattice.actions import (
     to_document,
 )
 from datalattice.api.rest.bodies import OCTETS, RAW, REPRESENTATIONS, accepted
-from datalattice.api.rest.requests import byte_range
+from datalattice.api.rest.requests import byte_range, declared_length
 from datalattice.client import INFO_HEADER
 from datalattice.clock import SystemClock
 from datalattice.errors import IsADirectory, LimitExceeded, UsageError
@@ -78,8 +78,8 @@ async def take_upload(
     try:
         if "content-range" in request.headers:
             raise UsageError("Content-Range is not supported: send the whole file")
-        declared = request.headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > UPLOAD_BYTES_MAX:
+        declared = declared_length(request) or 0
+        if declared > UPLOAD_BYTES_MAX:
             raise LimitExceeded(f"a file has at most {UPLOAD_BYTES_MAX} bytes, got {declared}")
         waiting = bytearray()
         async for part in request.stream():

@@ -38,7 +38,7 @@ from datalattice.service.access import Credentials, Origin, Principal
 _TAG: Final = re.compile(r'"([^"]*)"')
 
 POSITION_DIGITS_MAX: Final = 20
-"""Most digits of a position in a file: it has 64 bits."""
+"""Most digits of a position or length in a file: it has 64 bits."""
 
 _FIELDS_MAX: Final = 1_000
 """Most values in one query string."""
@@ -49,6 +49,12 @@ def has_body(request: Request) -> bool:
     return (
         "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
     )
+
+
+def declared_length(request: Request) -> int | None:
+    """Return the Content-Length in bytes; None: there is none, or it is not a decimal number."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text and _is_position(text) else None
 
 
 def merged_headers(request: Request) -> dict[str, str]:
@@ -215,4 +221,5 @@ def byte_range(header: str, size: int) -> range | None:
 
 
 def _is_position(text: str) -> bool:
+    # `isdigit` alone accepts "²" too, which `int` refuses.
     return text == "" or (text.isascii() and text.isdigit() and len(text) <= POSITION_DIGITS_MAX)

@@ -19,6 +19,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import Message, Receive, Send
 
+from datalattice.api.rest.requests import declared_length
 from datalattice.errors import Backpressure, LimitExceeded
 from datalattice.limits import MESSAGE_BYTES_MAX
 
@@ -78,9 +79,9 @@ async def read_body(
 
     Raises: LimitExceeded: the body has more than `most` bytes.
     """
-    declared = request.headers.get("content-length", "0")
+    declared = declared_length(request) or 0
     # Refused by its declared length, before a byte of the body is read.
-    if declared.isdigit() and int(declared) > most:
+    if declared > most:
         raise LimitExceeded(f"a body has at most {most} bytes, got {declared}; {LONGER_BODY}")
     parts, size = [], 0
     async for part in request.stream():
@@ -101,11 +102,11 @@ class UnreadBody:
     """
 
     def __init__(self, request: Request, send: Send) -> None:
-        declared = request.headers.get("content-length", "")
+        declared = declared_length(request)
         # A caller that waits for `100 Continue` need not send its body after another answer.
         self._is_short: Final = (
-            declared.isdigit()
-            and int(declared) <= SMALL_BODY_BYTES
+            declared is not None
+            and declared <= SMALL_BODY_BYTES
             and "expect" not in request.headers
         )
         self._from_caller: Final[Receive] = request.receive
