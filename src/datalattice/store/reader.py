@@ -25,7 +25,7 @@ from datalattice.store.log.hashindex import NOWHERE, STAGED, LogPosition
 from datalattice.store.log.locking import GenerationReader
 from datalattice.store.log.logend import Loss, loss_of_reader, read_end
 from datalattice.store.log.opening import OpenLog, open_reader, why_unreached
-from datalattice.store.log.packing import locate
+from datalattice.store.log.packing import SEGMENTS_MAX, locate
 from datalattice.store.log.recovery import LogReader, Recovery
 from datalattice.store.log.removed import (
     DAMAGED_RECORD,
@@ -34,6 +34,7 @@ from datalattice.store.log.removed import (
     RemovedFilter,
     RemovedRecord,
     read_removed,
+    read_swept_before,
 )
 from datalattice.store.log.segments import (
     SegmentReader,
@@ -154,11 +155,16 @@ class StoreReader(Store):
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         self._check_open()
         wanted = [check_hash(hash) for hash in hashes]
-        if not verify or len(wanted) < SIBLINGS_MIN or self._index.hides_cells:
+        if not verify or len(wanted) < SIBLINGS_MIN:
+            return self._read_many(wanted, verify=verify)
+        index = self._index
+        first, last = index.find_many([wanted[0], wanted[-1]])
+        # "Their bytes remain in segments that are kept" (`log.removed`): only the index says which
+        # cells of a collected segment count.
+        if min(first, last) >> 42 < index.swept_before:
             return self._read_many(wanted, verify=verify)
         # Siblings are written together, so the bytes between two of them are probably the others.
         # To hash these bytes costs less than to look up each cell, and proves it.
-        first, last = self._index.find_many([wanted[0], wanted[-1]])
         found = self._segments.read_between(first, last, wanted)
         left = [i for i, data in enumerate(found) if data is None]
         if left:
@@ -296,11 +302,14 @@ class StoreReader(Store):
             if identity != self._identity:
                 self._reopen(identity)
             before = self._state.position
+            # Meanwhile each cell is looked up: the record is written before the index is swept.
+            self._index.swept_before = SEGMENTS_MAX
             # A collection may drop segments while they are read; then the index has new locations.
             for _ in range(REFRESH_TRIES):
                 damage = self._read_tail()
                 if damage is not None:
                     break
+            self._index.swept_before = read_swept_before(self._folder)
             self._damage.update({(item.file, item.offset): item for item in damage or ()})
             self._generation.remember(found)
             return self._state.position != before

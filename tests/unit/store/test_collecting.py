@@ -803,3 +803,30 @@ def test_what_is_staged_right_before_the_lock_is_followed(
         assert len(calls) == 3
         assert missing(store.load(parts[-1][0])) == []
         assert_clean(store)
+
+
+def test_a_removed_cell_between_its_siblings_is_not_read(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    # Its bytes stay in a segment that is kept; the cells below it may be gone.
+    siblings = [text(number) for number in range(16)]
+    with (
+        opened(tmp_path / "s", clock) as store,
+        CellStore.open(tmp_path / "s", read_only=True) as beside,
+    ):
+        store.commit(Vector.of([*siblings, texts(100)]))
+        store.commit(Vector.of([texts(200, 60)]))
+        clock.now += 1
+        store.commit(Vector.of([*siblings[:7], *siblings[8:], texts(100)]))
+        clock.now += 1
+        store.collect(grace_ms=0)
+        beside.refresh()
+        hashes = [value_hash(one) for one in siblings]
+        wanted = [store.get_encoding(hash) for hash in hashes]
+        assert [n for n, data in enumerate(wanted) if data is None] == [7]
+        assert store.get_encodings(hashes) == wanted
+        assert beside.get_encodings(hashes) == wanted
+        with CellStore.open(tmp_path / "s", read_only=True) as reader:
+            assert reader.get_encodings(hashes) == wanted
+    with opened(tmp_path / "s", clock) as store:
+        assert store.get_encodings(hashes) == wanted

@@ -229,6 +229,7 @@ class CollectionRun:
                 self._finish_marks(committer)
                 # Before the record is written: even if that write fails, the record may be on the
                 # disk, and no later commit may refer to a cell that it calls removed.
+                self._index.swept_before = work.begin
                 self._index.hide_removed(self.is_removed)
                 swept()
             # Steps 6 to 8. Pins and leases stay locked: one taken now could keep a removed cell.

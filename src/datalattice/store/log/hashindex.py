@@ -98,6 +98,8 @@ class HashIndex:
         self._recent: dict[bytes, int] = {}
         self._forgotten: set[bytes] = set()
         self._is_removed: Callable[[int], bool] | None = None
+        self.swept_before = 0
+        """Segments before this one may have bytes of cells that a collection removed."""
         # All look-ups use one snapshot, one thread at a time.
         self._lock = threading.Lock()
         self._view = engine.read()
@@ -149,11 +151,6 @@ class HashIndex:
             if at >= 0 and begin < spans[at].end:
                 return location & ~STAGED
         return location
-
-    @property
-    def hides_cells(self) -> bool:
-        """Whether cells that are in the log count as not here."""
-        return self._is_removed is not None
 
     def is_removed(self, location: int) -> bool:
         """Return whether the cell at a location counts as not here."""

@@ -47,6 +47,7 @@ from datalattice.store.log.removed import (
     delete_dropped,
     finish_removal,
     read_removed,
+    read_swept_before,
 )
 from datalattice.store.log.segments import (
     FOLDER as SEGMENTS,
@@ -131,6 +132,7 @@ def open_reader(folder: StoreFolder) -> OpenLog:
     try:
         index = HashIndex(folder.disk.engine(f"{folder}/{INDEX}", TABLES, read_only=True))
         start = index.watermark()
+        index.swept_before = read_swept_before(folder)
     except (Corruption, StoreVersion) as error:
         raise StoreFailed(
             f"{folder}: the index is damaged and must be made again; a writer does that when it "
@@ -194,6 +196,7 @@ def open_locked(
         index = _open_index(settings, is_usable=False)
     try:
         removed, damage = _read_removed(folder, store_id)
+        index.swept_before = read_swept_before(folder)
         loss = read_loss(folder)
         unknown = unknown_loss(folder) if loss is None else None
         if unknown is not None:

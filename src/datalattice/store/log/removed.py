@@ -38,7 +38,7 @@ from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import STAGED, HashIndex
-from datalattice.store.log.packing import seed_of
+from datalattice.store.log.packing import SEGMENTS_MAX, seed_of
 from datalattice.store.log.segments import (
     FOLDER as SEGMENTS,
     first_pack,
@@ -332,6 +332,15 @@ def read_removed(folder: StoreFolder, store_id: bytes) -> RemovedRecord:
 def read_removed_head(folder: StoreFolder) -> bytes:
     """Return the first bytes of the record, which each collection changes; b"" without a record."""
     return folder.read(GARBAGE_FILE, _HEAD.size) or b""
+
+
+def read_swept_before(folder: StoreFolder) -> int:
+    """Return the first segment that no collection inspected: from it on all cells count."""
+    head = read_removed_head(folder)
+    if not head:
+        return 0
+    # A record that is cut off says nothing about any segment.
+    return int(_HEAD.unpack(head)[3]) if len(head) == _HEAD.size else SEGMENTS_MAX
 
 
 def known_removed(folder: StoreFolder, store_id: bytes) -> RemovedRecord:
