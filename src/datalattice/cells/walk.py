@@ -175,8 +175,12 @@ class OpenCells:
         if len(parts) > OPEN_CELLS_MAX:
             close_cells(parts, self._home)
             return
-        for _digest, _encoding, value in parts:
-            if isinstance(value, Cell):
+        for _digest, encoding, value in parts:
+            # A short root without references loads nothing: `EMPTY_MAP`, which all share, must not
+            # keep a store.
+            if isinstance(value, Cell) and (
+                len(encoding) > EMBEDDED_BYTES_MAX or branch_places(encoding)
+            ):
                 self._keep(value)
 
     def _keep(self, cell: Cell) -> None:

@@ -11,11 +11,22 @@ import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Blob, Index, Value, Vector, missing, novelty, same
+from datalattice.cells import (
+    EMPTY_MAP,
+    EMPTY_VECTOR,
+    Blob,
+    Index,
+    Value,
+    Vector,
+    missing,
+    novelty,
+    same,
+)
 from datalattice.errors import (
     ReadOnly,
     StoreClosed,
@@ -466,3 +477,15 @@ def test_encodings_are_staged_like_values(tmp_path: Path) -> None:
         assert store.announced(whole.hash)
     with CellStore.open(tmp_path, read_only=True) as store:
         assert missing(store.root()) == []
+
+
+def test_a_root_that_many_share_does_not_keep_its_store_in_memory(tmp_path: Path) -> None:
+    store = CellStore.open(tmp_path / "s")
+    with store:
+        for value in (EMPTY_MAP, EMPTY_VECTOR, Index.of({}), Vector.of(["short"])):
+            store.commit(value)
+            assert store.root() == value
+    known = weakref.ref(store)
+    del store
+    gc.collect()
+    assert known() is None
