@@ -138,8 +138,7 @@ def open(
                it for all.
     Raises: NoSuchPath, UsageError. NoSigningKey: there is no such key.
     """
-    if durable not in (EACH, SYNC):
-        raise UsageError(f'durable is "each" or "sync", got {durable!r}')
+    _check_options(path, key, durable, wait)
     close_abandoned()
     options = Options(key, create, read_only, as_of, durable, wait)
     # "A throw-away node with a fresh key, for tests and docs" (docs/design/front-door.md "Open").
@@ -156,6 +155,17 @@ def open(
     keys = keys_of(folder, key, create=not is_read_only)
     # "`open` never locks": the store is opened at the first use, and locked for writes only.
     return Node(OpenFolder.at(folder, cache_bytes), folder, keys, options)
+
+
+def _check_options(path: object, key: object, durable: object, wait: object) -> None:
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"path is a folder, as text or a Path, got {path!r}")
+    if key is not None and not isinstance(key, (str, os.PathLike, KeyPair)):
+        raise UsageError(f"key is a name, the path of a key file, or a KeyPair, got {key!r}")
+    if durable not in (EACH, SYNC):
+        raise UsageError(f'durable is "each" or "sync", got {durable!r}')
+    if not isinstance(wait, (int, float)) or not wait >= 0:  # NaN compares as false
+        raise UsageError(f"wait is 0 or more seconds, got {wait!r}")
 
 
 def _memory_node(options: Options) -> Node:
@@ -185,9 +195,10 @@ class Node:
         past = None
         if options.as_of is not None:
             try:
+                ref = _ref_text(options.as_of)
                 store = self._past_store()
                 # "A lease keeps the root until `close`": garbage collection meanwhile spares it.
-                past = FormerRoot(store, root_named(store, _ref_text(options.as_of)))
+                past = FormerRoot(store, root_named(store, ref))
             except BaseException:
                 data.close()
                 raise
@@ -767,11 +778,13 @@ def _reopen_store(
     return open(path, **options._asdict())._weaver().open(id, kind, of, None)
 
 
-def _ref_text(ref: str | bytes | datetime) -> str:
+def _ref_text(ref: object) -> str:
     if isinstance(ref, datetime):
         if ref.tzinfo is None:
             raise UsageError(f"a time needs a zone, as in datetime.now(UTC); got {ref!r}")
         return f"@{round(ref.timestamp() * 1_000)}"
+    if not isinstance(ref, (str, bytes)):
+        raise UsageError(f"as_of is a root's name, its hash or a datetime, got {ref!r}")
     return f"0x{ref.hex()}" if isinstance(ref, bytes) else ref
 
 

@@ -60,6 +60,7 @@ TABLE: list[tuple[str, str]] = [
     ("queue peek none", "there is no topic 'none' here; `lattice queue list` lists them"),
     ("queue peek q 99", "there is no record at offset 99; offsets here: 0 to 0"),
     ("queue peek q seven", "'offset': Input should be a valid integer"),
+    ("queue create q --partitions 3", "topic q exists; its number of partitions is 1, set once"),
     ("queue truncate q -- -1", "START is the offset of the first record to keep, got -1"),
     ("queue offer q x --headers {{", "--headers is a JSON object: not JSON"),
     # drives

@@ -379,6 +379,28 @@ def test_a_folder_that_is_missing_is_made_only_to_be_written(path: Path) -> None
         datalattice.open(path, as_of="HEAD")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "accepted"),
+    [
+        ("path", 5, "path is a folder, as text or a Path, got 5"),
+        ("path", b"data", "path is a folder, as text or a Path, got b'data'"),
+        ("key", 5, "key is a name, the path of a key file, or a KeyPair, got 5"),
+        ("as_of", 5, "as_of is a root's name, its hash or a datetime, got 5"),
+        ("wait", "x", "wait is 0 or more seconds, got 'x'"),
+        ("wait", None, "wait is 0 or more seconds, got None"),
+        ("wait", -0.1, "wait is 0 or more seconds, got -0.1"),
+        ("wait", float("nan"), "wait is 0 or more seconds, got nan"),
+    ],
+)
+def test_an_option_of_another_kind_is_named(
+    path: Path, option: str, value: Any, accepted: str
+) -> None:
+    datalattice.open(path, wait=0).close()
+    with pytest.raises(UsageError) as caught:
+        datalattice.open(**{"path": path, option: value})
+    assert str(caught.value) == accepted
+
+
 def test_the_default_folder_is_that_of_the_environment(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,7 +161,11 @@ def create(
         # A key's partition depends on the number: changing it would split the key's records.
         # Checked inside the change, where no other writer can make the topic.
         if found.partitions() or found.num_partitions not in (0, partitions):
-            raise AlreadyExists(f"topic {topic} exists; its number of partitions does not change")
+            count = found.num_partitions or len(found.partitions())
+            raise AlreadyExists(
+                f"topic {topic} exists; its number of partitions is {count}, set once; "
+                f"got {partitions}"
+            )
         found.set_num_partitions(partitions)
 
     _change(call, topic, change)
