@@ -28,7 +28,15 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
 from datalattice.cursors import Wake
 from datalattice.engine import DATA_FILE, Engine, GroupCommit, MemoryEngine, open_engine
-from datalattice.errors import AlreadyExists, NoSuchPath, PeerUnavailable, ReadOnly, UsageError
+from datalattice.errors import (
+    AlreadyExists,
+    BadFormat,
+    NoSuchPath,
+    PeerUnavailable,
+    ReadOnly,
+    TypeMismatch,
+    UsageError,
+)
 from datalattice.protobuf import Message
 from datalattice.store import RealDisk
 from datalattice.weaver import (
@@ -265,7 +273,10 @@ class _TypedValues:
         return encode_message(self._type.to_cell(value))
 
     def decode(self, data: bytes) -> Any:
-        return self._type.from_cell(decode_message(data))
+        try:
+            return self._type.from_cell(decode_message(data))
+        except BadFormat as error:  # most often text or bytes, which are stored as they are
+            raise BadFormat(f"{data[:20]!r} was not written with this of=: {error}") from error
 
 
 def codec_of(of: Any) -> Codec[Any]:
@@ -320,6 +331,13 @@ class NodeStores:
         Raises: NoSuchPath: it is missing, and `kind` is None. ReadOnly: it is missing, and this
                 node can only read. UsageError: it is of another kind.
         """
+        is_machine = isinstance(kind, type) and issubclass(kind, Machine)
+        if not isinstance(name, str):
+            raise TypeMismatch(f"a store is named by text, got {name!r}")
+        if not (kind is None or isinstance(kind, str) or is_machine):
+            raise TypeMismatch(f"kind= is 'kv', 'log' or a class of Machine, got {kind!r}")
+        if not (parent is None or isinstance(parent, StoreHandle)):
+            raise TypeMismatch(f"parent= is a store, as node.store(name) gives it, got {parent!r}")
         weaver = self.weaver
         if isinstance(kind, type):
             weaver.register(kind)

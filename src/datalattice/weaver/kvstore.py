@@ -18,7 +18,7 @@ from datalattice.cells import counted
 from datalattice.clock import Hlc
 from datalattice.cursors import Stream
 from datalattice.engine import successor
-from datalattice.errors import TypeMismatch, UsageError
+from datalattice.errors import TypeMismatch
 from datalattice.weaver.handles import (
     TEXT_CODEC,
     Codec,
@@ -39,6 +39,7 @@ from datalattice.weaver.kv import (
     PutRequest,
     WatchEvent,
     WatchParams,
+    check_key,
     written_by,
 )
 from datalattice.weaver.log import WitnessEntry
@@ -127,8 +128,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         store = self._source.writable()
         waiting = self._waiting()
         if waiting is not None:
-            if not key:  # as the machine: refused where it is written, not when the batch ends
-                raise UsageError("a key has at least one byte, got none")
+            check_key(key)  # refused where it is written, not when the batch ends
             waiting[key] = value
         elif value is None:
             store.execute("Delete", DeleteRequest(key))

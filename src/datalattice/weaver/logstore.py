@@ -11,6 +11,7 @@ Source: docs/weaver.md "Logs"; docs/design/front-door.md "Handles"
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -18,7 +19,7 @@ from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from datalattice.cells import counted
 from datalattice.cursors import Stream, Taken
-from datalattice.errors import ConsumerBusy, StoreLocked, UsageError
+from datalattice.errors import ConsumerBusy, StoreLocked, TypeMismatch, UsageError
 from datalattice.weaver.appendlog import AppendRequest, entries
 from datalattice.weaver.handles import (
     SCAN_ENTRIES_MAX,
@@ -89,6 +90,7 @@ class LogStore(StoreHandle, Sequence[T]):
         """Return an entry, or a list for a slice. Cost: the entries up to it, from either end."""
         if isinstance(index, slice):
             return self._slice(index)
+        index = _number(index)
         with self._source.store().read() as view:
             found = entries(view.data, reverse=index < 0)
             at = index if index >= 0 else -1 - index
@@ -101,8 +103,9 @@ class LogStore(StoreHandle, Sequence[T]):
         # Positions move while nodes are apart, so a step is nearly always a mistake.
         if index.step not in (None, 1):
             raise UsageError(f"a slice of a log has no step, got {index.step!r}; slice the list")
+        start = _number(index.start or 0)
+        stop = None if index.stop is None else _number(index.stop)
         with self._source.store().read() as view:
-            start, stop = index.start or 0, index.stop
             if start < 0 and stop is None:  # the last entries alone are read, not the log
                 last = [content for _, content in islice(entries(view.data, reverse=True), -start)]
                 return [self._codec.decode(content) for content in reversed(last)]
@@ -170,6 +173,13 @@ class LogStore(StoreHandle, Sequence[T]):
 
     def __repr__(self) -> str:
         return f"<LogStore {self.name!r}: {counted(len(self), 'entry', 'entries')}>"
+
+
+def _number(index: Any) -> int:
+    try:
+        return operator.index(index)
+    except TypeError as error:
+        raise TypeMismatch(f"a position in a log is a number, got {index!r}") from error
 
 
 class _Follow(LogStream, Generic[T]):

@@ -391,15 +391,17 @@ class State:
     def restore(self, txn: WriteTxn, parts: Iterable[bytes]) -> Restored:
         """Replace all tables by a snapshot.
 
-        Rows that do not belong to this log, because its records differ, are dropped at once and the
-        next `project` rebuilds the state.
+        Rows of another schema, or of a log whose records differ, are dropped at once and the next
+        `project` rebuilds the state.
         Raises: SnapshotRefused, StoreTypeMismatch: roll the transaction back, which keeps the old
                 state.
         """
         rows = read_snapshot(txn, parts, self.store_id)
         # After the restore: the type is a row of the snapshot.
         self._check_kind(txn.get(STATE_META, _STORE_TYPE))
-        fits = self._fits(txn)
+        schema = txn.get(STATE_META, _SCHEMA)  # a snapshot of the reference may have none
+        is_known = schema is None or int.from_bytes(schema, "little") == self._layer.schema
+        fits = is_known and self._fits(txn)
         if not fits:
             self._clear(txn)
         return Restored(rows, fits)

@@ -26,7 +26,7 @@ from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import Listeners, Source, Stream, Wake, collector_paused
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
-from datalattice.errors import DataLatticeError, StoreClosed, StoreError
+from datalattice.errors import DataLatticeError, StoreClosed, StoreError, TypeMismatch
 from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
@@ -63,6 +63,7 @@ from datalattice.weaver.state import (
     OnApplied,
     Position,
     Projection,
+    Restored,
     Stall,
     State,
 )
@@ -322,6 +323,10 @@ class StoreView:
         tips = self._log.tips(self._txn)
         return SeenMatrix({author: tip.contents for author, tip in sorted(tips.items())}, seen)
 
+    def snapshot(self) -> Iterator[bytes]:
+        """Yield all rows of the state with a checksum, in parts, for `WeaverStore.restore`."""
+        return self._state.snapshot(self._txn)
+
     def find(self, hash_prefix: bytes) -> list[SignedIntention]:
         """Return the intentions whose hash begins with a prefix of 1 to 32 bytes."""
         return self._log.by_prefix(self._txn, hash_prefix)
@@ -356,6 +361,12 @@ class StoreView:
     def forks(self) -> list[Fork]:
         """Return the pairs of intentions in which an author contradicts itself."""
         return self._log.forks(self._txn)
+
+
+def _check_bytes(parts: Iterable[object], what: str) -> None:
+    for part in parts:  # a single bytes object in place of a list gives numbers
+        if not isinstance(part, bytes):
+            raise TypeMismatch(f"{what} is bytes, got {type(part).__name__}")
 
 
 class WeaverStore:
@@ -444,8 +455,10 @@ class WeaverStore:
         """Write a payload of the machine as one intention; return its hash once it is durable.
 
         An intention with an unknown dependency floats until that arrives.
-        Raises: PayloadTooLarge, TooManyCausalDeps.
+        Raises: PayloadTooLarge, TooManyCausalDeps. TypeMismatch: a part is not bytes.
         """
+        deps = tuple(deps)
+        _check_bytes((payload, *deps), "a payload or dependency")
         envelope = app_envelope(payload)
         return self._write_with(lambda writing: writing.write(envelope, deps))
 
@@ -484,7 +497,9 @@ class WeaverStore:
         """Take intentions that another node sent; return what was done with them, once durable.
 
         Raises: IntentionRefused: one of them failed a check, and nothing of the call was kept.
+                TypeMismatch: one is not bytes.
         """
+        _check_bytes(envelopes, "an envelope")
         # Outside the transaction: verifying is most of the work, and other writers go on.
         return self.take(admit(envelopes, self.id, self._limits))
 
@@ -554,6 +569,26 @@ class WeaverStore:
             part = self._section(txn)
             self._state.rebuild(part, on_progress)
             return self._project(txn, part)
+
+        return self._run(work)
+
+    def restore(self, parts: Iterable[bytes]) -> Restored:
+        """Replace the state by a snapshot, and apply what the log has behind it.
+
+        A snapshot that does not fit this log or machine is dropped, and the state made from the
+        log. parts: of a snapshot of this store, each bytes.
+        Raises: SnapshotRefused, StoreTypeMismatch: the old state stays.
+        """
+
+        def work(txn: GroupTxn) -> Restored:
+            part = self._section(txn)
+            until = self._state.position(part).seq
+            restored = self._state.restore(part, parts)
+            # Up to where the old state was without events: subscribers saw these before.
+            again = max(0, until - self._state.position(part).seq)
+            self._state.project(part, again, events=False)
+            self._project(txn, part)
+            return restored
 
         return self._run(work)
 

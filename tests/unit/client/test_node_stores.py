@@ -16,6 +16,7 @@ import pytest
 import datalattice
 from datalattice import KVStore, LogStore
 from datalattice.errors import (
+    BadFormat,
     ConsumerBusy,
     NoSuchPath,
     ReadOnly,
@@ -119,6 +120,36 @@ def test_values_are_text_unless_another_type_is_named(node: datalattice.Node) ->
     assert typed["tea"] == {"count": 3}
     with pytest.raises(TypeMismatch, match="bytes"):
         raw["x"] = "text"
+
+
+def test_wrong_calls_are_refused_by_what_they_got(node: datalattice.Node) -> None:
+    calls: list[tuple[Any, Any, Any, str]] = [
+        (5, None, None, "a store is named by text, got 5"),
+        ("s", 5, None, "kind= is 'kv', 'log' or a class of Machine, got 5"),
+        ("s", dict, None, "a class of Machine, got <class 'dict'>"),
+        ("s", "kv", "team", "parent= is a store, .* got 'team'"),
+    ]
+    for name, kind, parent, text in calls:
+        with pytest.raises(TypeMismatch, match=text):
+            node.store(name, kind=kind, parent=parent)
+    diary = node.store("diary", kind="log")
+    diary.append("rain")
+    wrongs: list[Any] = ["a", 1.5, slice("2026", None), slice(0, "2026")]
+    for wrong in wrongs:
+        with pytest.raises(TypeMismatch, match="a position in a log is a number, got"):
+            diary[wrong]
+    with pytest.raises(BadFormat, match="b'rain' was not written with this of=: "):
+        node.store("diary", of=int)[0]
+
+
+def test_a_batch_refuses_a_key_where_it_is_written(node: datalattice.Node) -> None:
+    notes = node.store("notes", kind="kv")
+    with notes.batch():
+        for key in ("", "k" * 32_769):
+            with pytest.raises(UsageError, match="a key has 1 to 32768 bytes"):
+                notes[key] = "v"
+        notes["k" * 32_768] = "v"
+    assert len(notes) == 1
 
 
 def test_an_empty_key_is_refused_and_an_empty_value_is_a_value(node: datalattice.Node) -> None:

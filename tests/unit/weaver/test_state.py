@@ -541,6 +541,17 @@ def test_a_snapshot_of_another_kind_is_refused() -> None:
         restore(replica, other.snapshot())
 
 
+def test_a_snapshot_of_another_schema_is_dropped() -> None:
+    replica = filled(b"a=1")
+    newer = MachineReplica(type("Newer", (Keeper,), {"schema": 2})())
+    newer.write(A, b"a=1")
+    assert not restore(replica, newer.snapshot()).fits
+    replica.project()
+    with replica.engine.write() as txn:
+        replica.state.open(txn)  # not of a schema that it refuses
+    assert replica.rows(STATE_DATA) == {b"a": b"1"}
+
+
 def test_a_snapshot_of_another_log_is_dropped_and_rebuilt() -> None:
     replica, other = filled(b"a=1"), MachineReplica(Keeper())
     other.write(B, b"b=2")

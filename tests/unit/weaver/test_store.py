@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from datalattice.clock import Hlc
 from datalattice.crypto import KeyPair
-from datalattice.errors import StoreClosed, UsageError
+from datalattice.errors import StoreClosed, TypeMismatch, UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.testing.engine_kit import call_together
 from datalattice.testing.log_kit import FailingTxn
@@ -28,6 +28,7 @@ from datalattice.weaver import (
     PayloadTooLarge,
     Proposal,
     SignedIntention,
+    SnapshotRefused,
     StateReader,
     StateWriter,
     TooManyCausalDeps,
@@ -660,3 +661,54 @@ def test_events_are_recorded_from_the_first_subscription_on_and_the_newest_are_k
         found = list(view.events(0, ""))
     assert [number for number, _ in found] == list(range(8, EVENTS_MAX + 8))
     assert found[-1][1] == WatchEvent(b"k", b"%d" % (EVENTS_MAX + 6))
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+def test_a_restored_snapshot_is_brought_up_to_the_log_without_events() -> None:
+    store = WeaverNode(1).stores.create("kv")
+    store.execute("Put", PutRequest(b"a", b"1"))
+    with store.read() as view:
+        saved = list(view.snapshot())
+    store.execute("Put", PutRequest(b"b", b"2"))
+    before = state_of(store)
+    events = store.subscribe("watch", WatchParams(), wait=False)
+    assert store.restore(saved).fits
+    assert state_of(store) == before
+    assert list(events) == []
+    damaged = b"".join(saved)[:-1] + b"?"
+    with pytest.raises(SnapshotRefused):
+        store.restore([damaged])
+    assert state_of(store) == before
+
+
+def test_a_snapshot_of_another_node_is_dropped_and_the_state_made_from_the_log() -> None:
+    store = WeaverNode(1).stores.create("kv")
+    store.execute("Put", PutRequest(b"a", b"1"))
+    other = WeaverNode(2).join(store)
+    exchange(store, other)
+    other.execute("Put", PutRequest(b"b", b"2"))
+    with other.read() as view:
+        saved = list(view.snapshot())
+    before = state_of(store)
+    assert not store.restore(saved).fits
+    assert state_of(store) == before
+
+
+# --- wrong calls ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("envelopes", [["text"], [None], b"one envelope"])
+def test_what_is_not_an_envelope_is_refused_by_its_type(envelopes: Any) -> None:
+    store = WeaverNode(1).stores.create("kv")
+    with pytest.raises(TypeMismatch, match="an envelope is bytes, got"):
+        store.ingest(envelopes)
+
+
+@pytest.mark.parametrize(("payload", "deps"), [("text", []), (b"", ["a" * 32]), (b"", b"a" * 32)])
+def test_what_is_not_bytes_is_not_submitted(payload: Any, deps: Any) -> None:
+    store = WeaverNode(1).stores.create("core:nullstore")
+    with pytest.raises(TypeMismatch, match="a payload or dependency is bytes, got"):
+        store.submit(payload, deps)
+    assert store.status().floating == 0
