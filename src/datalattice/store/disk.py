@@ -209,7 +209,12 @@ class RealFile:
             _write_ahead(self._fd, offset, size, _BEGIN_TO_WRITE)
 
     def begin_write(self, offset: int, parts: list[bytes]) -> None:
-        self._begun = _BegunWrite(partial(self._write_parts, offset, parts), self._begun)
+        write = partial(self._write_parts, offset, parts)
+        try:
+            self._begun = _BegunWrite(write, self._begun)
+        except RuntimeError:  # the system starts no more threads
+            self._wait()
+            write()
 
     def _write_parts(self, start: int, parts: list[bytes]) -> None:
         offset = start

@@ -113,3 +113,19 @@ def test_a_file_is_closed_after_what_was_begun(file: DiskFile, system: System) -
     threading.Timer(0.01, system.gate.set).start()
     file.close()
     assert system.calls == ["pwritev", "close"]
+
+
+def test_without_a_further_thread_the_caller_writes(
+    file: DiskFile, system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system.gate.clear()
+    file.begin_write(0, [b"ab"])
+
+    def refused(_thread: threading.Thread) -> None:
+        system.gate.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    file.begin_write(1, [b"c"])
+    assert system.calls == ["pwritev", "pwritev"]
+    assert file.read(0, 9) == b"ac", "after what was begun before"
