@@ -43,6 +43,9 @@ class _UnsyncedFile:
     def write(self, offset: int, data: bytes) -> None:
         self._file.write(offset, data)
 
+    def begin_write(self, offset: int, parts: list[bytes]) -> None:
+        self._file.begin_write(offset, parts)
+
     def sync(self) -> None:
         pass  # bytes lost in a crash do not fit the checksum in the task's message, or their hash
 
