@@ -128,7 +128,8 @@ def update(last: Hlc, received: Hlc, now_ms: int) -> Hlc:
 
 def is_future(stamp: Hlc, now_ms: int, drift_ms: int = HLC_DRIFT_MS) -> bool:
     """Return whether the stamp's wall time is more than `drift_ms` later than now."""
-    return stamp.wall > now_ms + drift_ms  # by the wall time alone: a counter cannot reach an hour
+    # The counter is ignored: it orders the stamps of one millisecond.
+    return stamp.wall > now_ms + drift_ms
 
 
 def clamp_future(stamp: Hlc, parent: Hlc, now_ms: int, drift_ms: int = HLC_DRIFT_MS) -> Hlc:

@@ -233,7 +233,7 @@ class KeyPair:
     def seal(self, message: bytes) -> bytes:
         """Return the 32-byte keyed hash of `message`, which only the holder of the seed can make.
 
-        Use it where the same key pair checks later: it costs a twentieth of a signature.
+        Use it where the same key pair later checks it: it costs a twentieth of a signature.
         """
         key = self._seal_key
         if key is None:
@@ -298,7 +298,7 @@ class KeyRing:
 
 
 class Secret(str):
-    """A text that code which prints, joins or encodes it sees as `***`; `reveal` returns it.
+    """A text that prints, joins and encodes as `***`; `reveal` returns it.
 
     As a string it is `***`, so that it is hidden in JSON, in joined texts and in logs, too.
     """
@@ -379,7 +379,7 @@ class Verification(Protocol):
 class PlainVerification:
     """`Verification` in pure Python.
 
-    It takes the interpreter's lock for each signature; the compiled class, once for many.
+    It takes the interpreter's lock for each signature; the compiled class takes it once for many.
     """
 
     def __init__(self, _function: int, signed: list[tuple[bytes, bytes, bytes]], /) -> None:

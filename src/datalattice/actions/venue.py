@@ -128,8 +128,9 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
 class InvokeOperation(ActionRequest[JobRecord], name="datalattice.v1.InvokeOperationRequest"):
     """Run an operation as a job, which is durable when it returns.
 
-    operation: "v/ops/json/merge", or an asset id. input: a value of JSON. wait_ms: 120,000 at most:
-    the answer waits for the end of the job for this long, 10 s at most. wait: wait for 10 s.
+    operation: "v/ops/json/merge", or an asset id. input: a value of JSON. wait_ms: how
+    long to wait for the end of the job before answering; up to 120,000 is accepted, and more than
+    10,000 counts as 10,000. wait: the same as 10,000.
     timeout_ms: time after which the job ends as TIMEOUT.
     Raises: NoSuchPath: there is no such operation. UsageError: it does not accept this input.
     """
@@ -162,7 +163,7 @@ class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"
 
 @action("venue.job", ActionKind.QUERY, "r", _JOBS, GET("/jobs/{id}"), is_tool=True)
 class GetJob(ActionRequest[JobRecord], name="datalattice.v1.GetJobRequest"):
-    """Return a job. wait_ms: wait for its end for this long (120,000 at most), 10 s at most."""
+    """Return a job. wait_ms: how long to wait for its end, as in `venue.invoke`."""
 
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
     wait_ms: Annotated[int, Field(2, "uint32")] = 0

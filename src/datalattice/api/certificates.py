@@ -74,7 +74,7 @@ class DoorCertificate:
         self.refresh()
 
     def refresh(self) -> None:
-        """Load a newer certificate: of changed files, or a new own one if the present ends soon.
+        """Load a newer certificate: changed files, or a new own one if the present expires soon.
 
         Raises: UsageError: the files cannot be used; the present certificate stays in use.
         """

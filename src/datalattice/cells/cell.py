@@ -631,7 +631,7 @@ def same_kid(a: object, b: object) -> bool:
 
 
 def unchanged(kid: object, fresh: object) -> bool:
-    """Return whether `fresh` in the place of a kid changes nothing.
+    """Return whether replacing a kid by `fresh` leaves its cell unchanged.
 
     A cell that was never encoded counts as a change, unless it is the kid itself: a comparison
     would encode all that is new below it, and make signatures that the next write replaces.

@@ -2,7 +2,7 @@
 
 Marked text keeps every value exactly (see `jsonmarks`); plain text is the lossy mapping of
 `to_json` and `from_json`. The text is never in memory as a whole. With `stage`, such as the `put`
-of a store, nor is a value that is read: finished parts are staged and load on demand.
+of a store, finished parts of a value that is read are stored at once and load on demand.
 
 Source: CAD044; docs/json.md "Marks", "Streams".
 """
@@ -44,8 +44,8 @@ STAGE_CHARS: Final = 8_000_000
 """Characters read between two stagings of finished parts."""
 
 WHOLE_CHARS: Final = 262_144
-"""Characters to have in memory when an array or object begins, if the text has as many: one that
-ends within them is decoded at once, which is far faster than step by step."""
+"""Characters that are buffered when an array or object begins. One that ends within them is decoded
+at once, which is far faster than step by step."""
 
 _PENDING_MAX: Final = 4_096
 """Most elements that wait to be added to their container: adding many at a time is cheaper."""

@@ -58,7 +58,7 @@ def begin_folder(
         if owner == identity:
             raise UsageError("owner has the new identity's key; give another key, or no owner")
         write_key(folder.named_key_path(OWNER_NAME), owner)
-    # The identity last: only with it does a folder have keys, so a killed call can be repeated.
+    # The identity is written last: until then the folder has no keys, and the call can be repeated.
     write_key(folder.identity_path, identity)
     return read_keys(folder)
 

@@ -89,7 +89,7 @@ def _run(case: Case) -> Exception | None:
     """Run one case; return what it raised."""
     try:
         runner = find_runner(case.kind)
-        # The vector within its file first: one that was changed is named as such.
+        # Checked against its file first, so that a changed vector is reported as changed.
         if case.inspect is not None:
             case.inspect()
         runner(case.fields)

@@ -240,7 +240,8 @@ def _leaf(field: FieldInfo, value: Any) -> object:
     if field.kind == "message":
         return _tree(value)
     if field.name == "app_data":
-        return _tree(KvPayload.decode(value))  # bytes there, but the vectors look inside
+        # The field is bytes, and the vectors state the message in them.
+        return _tree(KvPayload.decode(value))
     if isinstance(value, str):
         value = value.encode()
     return value.hex() if isinstance(value, bytes) else int(value)

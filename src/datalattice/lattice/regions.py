@@ -1,4 +1,4 @@
-"""Regions: the standard root of a node's data, section by section, and what of it is replicated.
+"""Regions: the sections of a node's standard root, and which of them are replicated.
 
 An application adds its section with `register_section` on import; `datalattice.apps` registers the
 sections of this package. `:local` belongs to the node: it is never sent and never accepted, and

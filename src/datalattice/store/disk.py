@@ -54,12 +54,13 @@ _ANSWER_BYTES: Final = 256  # of struct statx
 
 
 class DiskFile(JournalFile, Protocol):
-    """An open file, which can be cut, too. Every method may raise OSError."""
+    """An open file that can also be truncated. Every method may raise OSError."""
 
     def begin_write(self, offset: int, parts: list[bytes]) -> None:
         """Write parts one after another from `offset` on; may return before they are written.
 
-        Other calls wait for that. If it fails, each raises its error, except `close` and this one.
+        Later calls wait until they are written. If that fails, each later call except `close` and
+        `begin_write` raises the error.
         """
 
     def truncate(self, size: int) -> None:
@@ -228,7 +229,7 @@ class RealFile:
         self._write_ahead(start, offset - start)
 
     def _wait(self) -> None:
-        """Wait for what was begun. Raises: what it raised, each time."""
+        """Wait for begun writes. Raises: their error, at each call."""
         # Not cleared: a thread that syncs and one that writes may both wait for it.
         begun = self._begun
         if begun is not None:
@@ -248,9 +249,10 @@ class RealFile:
         os.ftruncate(self._fd, size)
 
     def close(self) -> None:
-        """Close the file, after what was begun; what failed then was never reported durable."""
+        """Close the file once begun writes have ended; a failed one was never reported durable."""
         if self._begun is not None:
-            self._begun.end()  # else the number of the file could be another one's by then
+            # Otherwise the begun write could reach another file, opened under the same number.
+            self._begun.end()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -56,7 +56,7 @@ class Standing:
     public_key:    the key that it has proved to hold.
     is_dirty:      something may have been lost since the last complete comparison.
     compared_ms:   when that comparison ended, by the steady clock.
-    agreed_ms:     while it is known to have our state: since when; otherwise until when it had it.
+    agreed_ms:     since when it has our state; if it is not known to have it: until when it had it.
     stated:        the last state that it stated, if all of that is here.
     """
 

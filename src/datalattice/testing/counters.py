@@ -2,8 +2,8 @@
 
 Grow-only counts by name; a part is one (name, count). Two replicas are compared in several rounds:
 ranges of hashes with a fingerprint each, halved until a few hashes are left, which are listed. The
-side that dialled begins. So counters use the interfaces of `sync` as a protocol of sets does, and
-the lattice uses them as one of roots. Counts may be kept in a file, and be for members alone.
+side that dialled begins. So counters use the interfaces of `sync` as a protocol for sets, while
+the lattice uses them as one for roots. Counts may be kept in a file, and be for members alone.
 
 Length: a replica, its comparison and its wire protocol, to be read together.
 """
@@ -230,7 +230,7 @@ class Ranges:
     [low, high, hashes, is_answer]   all hashes of one side in it; answered unless it is an answer
     """
 
-    probe = None  # ranges tell a peer nothing that news could begin at
+    probe = None  # a comparison of ranges states no root, so later news cannot begin at one
 
     def __init__(self, replica: Counters) -> None:
         self._replica = replica
@@ -327,7 +327,7 @@ class JsonConversation(talk.Outbox):
     def send(self, saying: talk.Saying, now_ms: int) -> int | None:
         match saying:
             case talk.Greet() if self.peer.dialled:
-                # The greeting of who dialled; the other answers it.
+                # The side that dialled greets; the other side answers.
                 self._write("hello", self._requests.add(saying, now_ms + ASK_TIMEOUT_MS))
                 self._events.append(talk.Joined())
             case talk.Push(offer):

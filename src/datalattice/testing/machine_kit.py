@@ -232,7 +232,7 @@ class MachineReplica:
 
 
 class CrashingEngine:
-    """An engine that crashes at one call of a write transaction, or behind its commit.
+    """An engine that crashes at one call of a write transaction, or right after its commit.
 
     crash_at: the number of the call, from 0; the commit is the last one. calls: how many were made.
     """

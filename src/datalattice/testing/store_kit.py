@@ -69,56 +69,64 @@ def _refused(call: Callable[[], object], error: type[Exception] = UsageError) ->
 
 def _keeps_a_root_and_its_cells(store: Store) -> None:
     assert store.root_hash() is None, "a new store has no root"
-    assert store.root() is None, "and none to read"
+    assert store.root() is None, "root() of a new store is None"
     value = records(0, 100)
     hashes = [hash for hash, _, _ in novelty(value)]  # before the commit: afterwards nothing is new
     done = store.commit(value)
-    assert done.root_hash == value_hash(value) == store.root_hash(), "the root is the value"
-    assert same(store.root(), value), "and reads as it"
-    assert missing(store.root()) == [], "with everything below it"
+    assert done.root_hash == value_hash(value) == store.root_hash(), (
+        "commit, the value and root_hash agree on the root"
+    )
+    assert same(store.root(), value), "root() returns the committed value"
+    assert missing(store.root()) == [], "every cell below the root can be loaded"
     for hash in hashes:
         encoding = store.get_encoding(hash)
-        assert encoding is not None, "every cell is there"
-        assert value_hash(store.load(hash)) == hash == value_hash(decode(encoding)), "unchanged"
-        assert hash in store, "and known to be there"
+        assert encoding is not None, "get_encoding returns every committed cell"
+        assert value_hash(store.load(hash)) == hash == value_hash(decode(encoding)), (
+            "load and get_encoding return the cell with its hash"
+        )
+        assert hash in store, "`in` finds every committed cell"
     assert store.get_encodings(hashes[::-1]) == [store.get_encoding(h) for h in hashes[::-1]]
-    assert [value_hash(v) for v in store.get_many(hashes)] == hashes, "also many at a time"
+    assert [value_hash(v) for v in store.get_many(hashes)] == hashes, (
+        "get_many returns the values in the order of the hashes"
+    )
     assert store.has_many([*hashes, bytes(32)]) == set(hashes)
 
 
 def _returns_the_novelty_alone(store: Store) -> None:
     value = records(0, 500)
     first = store.commit(value)
-    assert len(first.novelty) > 500, "all cells of the first root are new"
+    assert len(first.novelty) > 500, "the novelty of the first root is all its cells"
     value = value.append(LONG)
     second = store.commit(value)
     # A path of the tree, not the value.
-    assert 1 < len(second.novelty) < 10, "of the second only the changed path is"
-    assert second.novelty[-1][0] == second.root_hash, "the root last"
-    assert second.sequence > first.sequence, "commits are numbered"
+    assert 1 < len(second.novelty) < 10, "the novelty of the second root is only the changed path"
+    assert second.novelty[-1][0] == second.root_hash, "the root is the last cell of the novelty"
+    assert second.sequence > first.sequence, "each commit has a greater sequence number"
     top = store.root()  # loaded again: behind references of the store
     assert isinstance(top, Vector)
     third = store.commit(top.append(LONG + "!"))
-    assert len(third.novelty) < 10, "a value that was loaded counts as stored"
+    assert len(third.novelty) < 10, "cells of a loaded value are not in the novelty"
 
 
 def _moves_the_root_by_compare_and_set(store: Store) -> None:
     one, two = Vector.of([1]), Vector.of([2])
-    assert store.commit(one, value_hash(two)) is None, "another hash than the root's: refused"
-    assert store.root_hash() is None, "and nothing happens"
-    assert store.commit(one, None) is not None, "None stands for no root yet"
-    assert store.commit(two, None) is None, "once there is one, it does not fit"
-    assert store.commit(two, value_hash(one)) is not None, "the root's hash fits"
-    assert same(store.root(), two), "and the root moves"
+    assert store.commit(one, value_hash(two)) is None, (
+        "a commit that expects another root returns None"
+    )
+    assert store.root_hash() is None, "a refused commit leaves the root unchanged"
+    assert store.commit(one, None) is not None, "expecting None fits a store without a root"
+    assert store.commit(two, None) is None, "expecting None does not fit once there is a root"
+    assert store.commit(two, value_hash(one)) is not None, "expecting the hash of the root fits"
+    assert same(store.root(), two), "a commit that fits moves the root"
 
 
 def _keeps_any_value_as_root(store: Store) -> None:
     # Embedded values are roots, too.
     for value in (None, 5, True, 1.5, "short", LONG * 100, b"b" * 5000, Map.of([("k", LONG)])):
         done = store.commit(value)
-        assert store.root_hash() == done.root_hash == value_hash(value), "any value is a root"
-        assert same(store.root(), value), "and comes back"
-        assert store.announced(done.root_hash), "announced"
+        assert store.root_hash() == done.root_hash == value_hash(value), "any value can be the root"
+        assert same(store.root(), value), "root() returns any kind of value unchanged"
+        assert store.announced(done.root_hash), "the root is announced"
 
 
 def _writes_the_same_root_once(store: Store) -> None:
@@ -136,25 +144,27 @@ def _loads_children_through_itself(store: Store) -> None:
     assert isinstance(deep, Map)
     deeper = deep["deeper"]
     assert isinstance(deeper, Vector)
-    assert deeper[39] == f"39 {LONG}", "a committed value reads as before"
-    assert encode(value) == wanted, "and is the same value"
+    assert deeper[39] == f"39 {LONG}", "a committed value reads the same through the store"
+    assert encode(value) == wanted, "a committed value keeps its encoding"
 
 
 def _names_what_is_missing(store: Store) -> None:
     store.commit(records(0, 20))
     absent = bytes(31) + b"x"  # no cell has this hash
-    assert store.get(absent, "none") == "none", "get has a default"
-    assert store.get_encoding(absent) is None, "there is no encoding"
-    assert not store.has(absent), "nor a cell"
-    assert not store.announced(absent), "that could be served"
-    assert store.missing([absent, store.root_hash() or b""]) == [absent], "missing names it"
+    assert store.get(absent, "none") == "none", "get returns its default for an absent cell"
+    assert store.get_encoding(absent) is None, "get_encoding returns None for an absent cell"
+    assert not store.has(absent), "has is False for an absent cell"
+    assert not store.announced(absent), "an absent cell is not announced"
+    assert store.missing([absent, store.root_hash() or b""]) == [absent], (
+        "missing returns the absent hashes"
+    )
     for call in (store.load, _load_many(store)):
         named: tuple[bytes, ...] = ()
         try:
             call(absent)
         except MissingData as error:
             named = error.hashes
-        assert named == (absent,), "MissingData names the hash"
+        assert named == (absent,), "MissingData names the absent hash"
 
 
 def _load_many(store: Store) -> Callable[[bytes], object]:
@@ -167,25 +177,33 @@ def _announces_what_a_root_reaches(store: Store) -> None:
     loose = records(700, 3)
     # Reached by no root.
     loose_hashes = {hash for hash, _, _ in novelty(loose)} | {value_hash(loose)}
-    assert store.put(value, loose) == len(hashes | loose_hashes), "put counts new cells"
-    assert store.put(value) == 0, "and knows old ones"
+    assert store.put(value, loose) == len(hashes | loose_hashes), (
+        "put returns the number of new cells"
+    )
+    assert store.put(value) == 0, "put does not count stored cells"
     for _ in range(2):  # staged in memory, then on the disk
         assert all(store.has(hash) for hash in hashes), "staged cells can be read"
-        assert not any(store.announced(hash) for hash in hashes), "but are not announced"
+        assert not any(store.announced(hash) for hash in hashes), "staged cells are not announced"
         store.sync()
     store.commit(Vector.of([0]))
-    assert not any(store.announced(hash) for hash in hashes), "a root elsewhere changes nothing"
+    assert not any(store.announced(hash) for hash in hashes), (
+        "a root that does not reach staged cells announces none"
+    )
     part = value[0]
     # The loaded part refers to cells that are staged.
     below = {hash for hash, _, _ in novelty(part)}  # loaded: behind references of the store
     store.commit(Vector.of([part, LONG]))
     reached = {hash for hash in hashes if store.announced(hash)}
-    assert below <= reached, "what the root reaches is announced"
-    assert len(reached) == 13, "all of it"
-    assert value_hash(value) not in reached, "what it does not reach is not"
+    assert below <= reached, "cells that the root reaches are announced"
+    assert len(reached) == 13, "only the cells that the root reaches are announced"
+    assert value_hash(value) not in reached, "a cell above the reached ones stays unannounced"
     store.commit(Map.of([("all", value)]))
-    assert all(store.announced(hash) for hash in hashes), "until a root does"
-    assert not any(store.announced(hash) for hash in loose_hashes), "and only then"
+    assert all(store.announced(hash) for hash in hashes), (
+        "a later root announces the cells that it reaches"
+    )
+    assert not any(store.announced(hash) for hash in loose_hashes), (
+        "cells that no root reaches stay unannounced"
+    )
 
 
 def _keeps_the_private_part_of_a_root(store: Store) -> None:
@@ -201,24 +219,28 @@ def _keeps_the_private_part_of_a_root(store: Store) -> None:
     # Private and shared by the rest at once.
     store.commit(Index.of([(PRIVATE_KEY, Vector.of([own, both])), ("data", both)]))
     root = store.root_hash() or b""
-    assert store.has(root), "the root is stored"
-    assert not store.announced(root), "and not announced: it refers to what is private"
-    assert served(own) == {False}, "nor is what only the private part has"
-    assert served(both) == {True}, "what the rest has, too, is"
+    assert store.has(root), "a root with a private part is stored"
+    assert not store.announced(root), "a root with a private part is not announced"
+    assert served(own) == {False}, "cells of the private part alone are not announced"
+    assert served(both) == {True}, "cells that a public part shares are announced"
     store.commit(Index.of([(PRIVATE_KEY, shared), ("data", both)]))
-    assert served(own) == {False}, "it stays so when it is replaced"
+    assert served(own) == {False}, "replaced private cells stay unannounced"
     present = store.root()
-    assert isinstance(present, Index), "the root is the value"
+    assert isinstance(present, Index), "the root is an Index"
     store.commit(Index.of([("data", Vector.of([present.get(PRIVATE_KEY)]))]))
-    assert served(shared) == {True}, "until the rest has it, with all below it"
+    assert served(shared) == {True}, "private cells are announced once a public part has them"
     store.commit(Index.of([(PRIVATE_KEY, both), ("data", 1)]))
-    assert served(both) == {True}, "what was announced stays so"
+    assert served(both) == {True}, "announced cells stay announced when they become private"
     value = Index.of([(PRIVATE_KEY, seen)])
     store.commit(value, announced=[value.remove(PRIVATE_KEY), seen[3]])
-    assert {hash for hash in seen_hashes if store.announced(hash)} == {value_hash(seen[3])}, "named"
+    assert {hash for hash in seen_hashes if store.announced(hash)} == {value_hash(seen[3])}, (
+        "only the values named by `announced` are announced"
+    )
     store.commit(value, announced=[value])
-    assert store.announced(value_hash(value)), "all of it, when that is said"
-    assert all(map(store.announced, seen_hashes)), "and all below it"
+    assert store.announced(value_hash(value)), "`announced=[root]` announces the root itself"
+    assert all(map(store.announced, seen_hashes)), (
+        "`announced=[root]` announces all cells below the root"
+    )
 
 
 def _takes_commits_from_many_threads(store: Store) -> None:
@@ -244,10 +266,10 @@ def _takes_commits_from_many_threads(store: Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures, f"threads: {failures}"
+    assert not failures, f"commits of several threads failed: {failures}"
     root = store.root()
     assert isinstance(root, Map)
-    assert len(root) == 40, "no commit is lost between threads"
+    assert len(root) == 40, "every commit of every thread is in the root"
 
 
 def _refuses_bad_arguments(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Handles: what a program holds of a store. Keys and values as a dict, a log as a sequence.
+"""Handles: the objects with which a program uses a store: a dict of keys, or a sequence of entries.
 
     notes = node.store("notes", kind="kv")          # KVStore
     notes["title"] = "Shopping"
@@ -45,7 +45,7 @@ class StoreSource(Protocol):
 
     @property
     def name(self) -> str:
-        """How the store is called here."""
+        """The name of the store on this node."""
 
     def store(self) -> WeaverStore:
         """Return the store, open. Raises: StoreClosed: the node was closed."""
@@ -174,7 +174,7 @@ class WrittenValue(NamedTuple, Generic[T]):
 
 
 class StoreHandle:
-    """What all handles share."""
+    """Base of all handles."""
 
     def __init__(self, source: StoreSource) -> None:
         self._source = source
@@ -195,7 +195,7 @@ class StoreHandle:
         return self._source.store()
 
     def status(self) -> StoreStatus:
-        """Return how far the store is: intentions, authors, forks, and a stall."""
+        """Return counts of intentions, authors and forks, how far they are applied, and a stall."""
         return self._source.store().status()
 
     def invite(self, *addresses: str, once: Once | None = None) -> str:
@@ -231,7 +231,7 @@ class StoreHandle:
         return self._source.sync(timeout)
 
     def seen(self) -> SeenMatrix:
-        """Return how many contents of each author each author has acknowledged."""
+        """Return, for each pair of authors, how many contents of one the other has acknowledged."""
         with self._source.store().read() as view:
             return view.seen()
 

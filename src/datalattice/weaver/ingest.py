@@ -191,7 +191,7 @@ class Ingest:
         return self._log.operation(hash)
 
     def run(self, signed: Iterable[SignedIntention], *, bounded: bool = True) -> Ingested:
-        """Take admitted intentions in; those that are here already are skipped.
+        """Process admitted intentions; those that are stored already are skipped.
 
         Raises: FloatingFull: too many would wait, and `bounded`. UsageError: one is of another
                 store.
@@ -282,7 +282,7 @@ class Ingest:
         )
 
     def submit(self, key: KeyPair, payload: bytes, deps: Iterable[bytes]) -> bytes:
-        """Take in an intention of the author with this key; return its hash.
+        """Write an intention of the author with this key; return its hash.
 
         One call may submit several, each after the one before; `finish` signs them.
         Raises: PayloadTooLarge, TooManyCausalDeps. UsageError: a dependency is not a hash, or is

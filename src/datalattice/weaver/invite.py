@@ -41,7 +41,7 @@ class InviteToken(Message, name="lattice.storage.InviteToken"):
 
     @property
     def secret_hash(self) -> bytes:
-        """What the store keeps of the secret: its 32-byte BLAKE3."""
+        """The 32-byte BLAKE3 of the secret, which the store keeps in its place."""
         return blake3(self.secret)
 
     def to_text(self) -> str:

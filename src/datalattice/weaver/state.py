@@ -487,7 +487,7 @@ class Folding:
     @property
     def is_stalled(self) -> bool:
         """Return whether an operation could not be applied."""
-        # Asked here: of `stall is None` in a loop the compiler concludes that it stays None.
+        # A method, because mypyc assumes that a `stall is None` seen in a loop stays true.
         return self.stall is not None
 
     def apply(self, op: Op) -> bool:

@@ -117,7 +117,7 @@ class _OwnChanges:
         self._store = store
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after each change; return what ends this."""
+        """Call `wake` after each change; return a function that stops the calls."""
         return self._store.on_change(lambda _seq: wake())
 
 
@@ -313,7 +313,7 @@ class StoreView:
         return self._log.scan(self._txn, start_seq, limit)
 
     def seen(self) -> SeenMatrix:
-        """Return how many contents of each author each author has acknowledged.
+        """Return, for each pair of authors, how many contents of one the other has acknowledged.
 
         Cost: a row for each pair of authors.
         """
@@ -829,11 +829,11 @@ class WeaverStore:
         return 0
 
     def on_intention(self, listener: Callable[[SignedIntention], object]) -> Wake:
-        """Call `listener` with each intention that is written here; return what ends this."""
+        """Call `listener` with each intention written here; return what stops the calls."""
         return self._intentions.add(listener)
 
     def on_system(self, listener: Callable[[SystemEvent], object]) -> Wake:
-        """Call `listener` with each event of the system table; return what ends this."""
+        """Call `listener` with each event of the system table; return what stops the calls."""
         return self._system.add(listener)
 
     def on_change(self, listener: Callable[[int], object]) -> Wake:

@@ -239,7 +239,7 @@ class Stores:
         """Make a store and return it open: a root, or a child of `parent` that shares its peers.
 
         peers_of: copy the peers of this store once, instead of sharing or beginning anew.
-        peer_name: how this node is called among the peers of a root.
+        peer_name: this node's name among the peers of a root.
         exclusive: refuse a name that another root, or child of the parent, has on this node.
         once: makes it unless it was made before.
         Raises: UsageError: the kind is unknown, the name has `/` or is too long, or the tree would

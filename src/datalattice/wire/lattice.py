@@ -328,7 +328,7 @@ def _read_challenge(value: Vector) -> LatticeMessage:
     try:
         signed, terms = read_statement(_element(value, 2)[0])
     except ProtocolViolation as error:
-        return Challenge(id, None, (), f"what a challenge carries is {error}")
+        return Challenge(id, None, (), f"in [:CH id signed], signed is {error}")
     return Challenge(id, signed, terms)
 
 

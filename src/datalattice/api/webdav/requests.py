@@ -30,9 +30,9 @@ _TAG: Final = re.compile(r'\s*(W/)?("[^"]*")\s*')
 
 
 class DavPath(NamedTuple):
-    """The owner, the drive and the names in it that a URL names; "" and (): the URL ends before.
+    """The owner, the drive and the path in it that a URL names.
 
-    is_slashed: whether it ends with a slash.
+    owner, drive: ""; names: (): the URL ends before that part. is_slashed: it ends with a slash.
     """
 
     owner: str = ""

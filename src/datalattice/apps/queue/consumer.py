@@ -1,4 +1,4 @@
-"""Consumer: a named reader that continues from its stored position, with each entry at least once.
+"""Consumer: a named reader that continues at its stored position; it gets each entry at least once.
 
 Theory of operation: an entry is delivered, then done, then committed. Delivered and done entries
 are noted in memory; a commit writes the position after the done entries to the database
@@ -391,10 +391,10 @@ class Followable(Tabular, Generic[T]):
 
         Args:   start, stop: offsets of each partition, clamped like those of a list; negative ones
                 count from its end. columns: of owner, topic, partition, offset, timestamp, key,
-                value and headers; by default those that vary, without headers. values: "json",
-                "string", "bytes", "cell" or "variant", or a `pyarrow.Schema`: then each value is a
-                struct of its fields. keys: the form of keys, by name. verify: False skips the
-                comparison with the hash.
+                value and headers; by default those that differ within this handle, without headers.
+                values: "json", "string", "bytes", "cell" or "variant", or a `pyarrow.Schema`: then
+                each value is a struct of its fields. keys: the form of keys, by name. verify: False
+                skips the comparison with the hash.
         Raises: UsageError: an argument is not accepted, this is not a handle of a node, or it is
                 called inside a batch. TypeMismatch: while it is read, a value of another form.
         """

@@ -94,9 +94,11 @@ def proven_key(
         raise HandshakeFailed(f"{remote} has a certificate with another key than Ed25519")
     # The authority signs node certificates directly: one in between could vouch for another key.
     if issuer != _name(_AUTHORITY_NAME):
-        raise HandshakeFailed(f"{remote} has a certificate with others in between")
+        raise HandshakeFailed(
+            f"{remote} has a certificate that the common authority did not sign directly"
+        )
     found = key.public_bytes_raw()
-    # Everybody has the authority's private key, so it identifies no node.
+    # The authority's private key is public, so it identifies no node.
     if found == AUTHORITY.public_key().public_bytes_raw():
         raise HandshakeFailed(f"{remote} shows the public default key")
     if expected is not None and found != expected:
@@ -123,7 +125,7 @@ def tune(raw: socket.socket) -> None:
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:
-        option = getattr(socket, name, None)  # not every system has each of them
+        option = getattr(socket, name, None)  # some systems lack some of these options
         if option is not None:
             raw.setsockopt(socket.IPPROTO_TCP, option, value)
 

@@ -165,10 +165,10 @@ class NodeConfig:
            or `relay`: others find the node by its key, through public servers of the iroh project.
     allow: public keys, in hex, that may connect; empty: all. Plain connections prove no key.
     partial: `KEY/PATH`: with the peer of this key only these paths are exchanged, both ways.
-    fence_wait_ms: longest wait of the first writes for owners for the answer of a peer.
+    fence_wait_ms: how long the first write for an owner waits for a peer's answer.
     fence_moved_wait_ms: the same in a folder that was copied, restored or moved.
     fence_again_ms: after this long without a peer, writes wait again once one is connected.
-    accept_unfenced: whether a copied, restored or moved folder is written to without an answer.
+    accept_unfenced: whether writes to a copied, restored or moved folder go on without an answer.
     url:   this node's address for others, published in `:p2p` below its key; None: not published.
     discover: where to find further nodes: `p2p`, `mdns` on the local network, `all` or `none`.
     mdns_interfaces: local addresses on which to use mDNS; empty: all.

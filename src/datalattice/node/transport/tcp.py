@@ -71,7 +71,7 @@ class TcpLink:
 
     async def write(self, data: bytes) -> None:
         """Queue bytes to be sent; return when there is room for more."""
-        # After a closed stream has sent its rest, asyncio has no socket to write to or to abort.
+        # Once a closed stream has sent what was queued, asyncio has no socket to write to or abort.
         if self._writer.is_closing():
             raise ConnectionResetError("the link is closed")
         self._writer.write(data)

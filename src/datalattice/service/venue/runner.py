@@ -297,7 +297,7 @@ class VenueRunner:
         return found
 
     async def is_delegated(self, caller: str, venue: str, remote_id: str) -> bool:
-        """Return whether a job of a caller here runs, or ran, as this job of another venue."""
+        """Return whether a caller's job here runs, or ran, as the job `remote_id` of `venue`."""
         found: bool = await self._off_loop(
             partial(self._pages.is_delegated, caller, venue, remote_id)
         )
@@ -343,7 +343,7 @@ class VenueRunner:
         if request_id is not None:
             mark = mark_of_call(request_id, caller.did, f"message {id.hex()}", cell)
             if self._repeats.find(mark, present_ms(self._clock)) is not None:
-                # The next commit is not before that of the first call.
+                # Commits are in order: once this empty one is durable, that of the first call is.
                 await durably(self._jobs.committer.put(JobBatch()))
                 return 0 if job is None else len(job.private.queue)
         job = still_live(id, job)

@@ -87,7 +87,7 @@ class Scheduler:
             mark = mark_of_call(request_id, caller.did, asked, cell)
             known = self._repeats.find(mark, now_ms)
             if known is not None:
-                # The next commit is not before that of the first call.
+                # Commits are in order: once this one is durable, that of the first call is.
                 await durably(self._jobs.committer.put(batch))
                 return known
         when_ms = now_ms + (after_ms or 0) if time_ms is None else time_ms

@@ -28,7 +28,7 @@ from datalattice.sync.lattice.usage import OwnerSlot
 
 
 class Hosting:
-    """What of foreign values one node takes. One thread uses it.
+    """Decides which parts of foreign values one node takes. One thread uses it.
 
     known: the connections with wanted or allowed peers.
     """
@@ -44,7 +44,7 @@ class Hosting:
         """Return a foreign root without what is refused. What `root` has already may stay.
 
         Raises: MissingData: an owner's entry cannot be judged before its cell is here.
-                WorkExceeded: to find out whose data it has costs more than `work` has.
+                WorkExceeded: `work` does not pay for finding the owners of its parts.
         """
         if not isinstance(value, Index):
             return value
@@ -106,7 +106,7 @@ class Hosting:
         """Return (slot, hashes that lead into it) of what differs in a foreign root and is limited.
 
         Raises: MissingData: a node of a container that leads there is not here.
-                WorkExceeded: to find out whose data it has costs more than `work` has.
+                WorkExceeded: `work` does not pay for finding the owners of its parts.
         """
         found = [
             (OwnerSlot(section_name(path), owner), names)

@@ -340,7 +340,7 @@ class Intake:
         """Return a foreign value as a root, without what is not replicated or not hosted here.
 
         Raises: as `Views.frame`. MissingData: a cell that decides about it is not here yet.
-                WorkExceeded: to find out whose data it has costs more than `work` has.
+                WorkExceeded: `work` does not pay for finding the owners of its parts.
         """
         value = self._views.frame(path, value, peer)
         if self._hosting is not None:

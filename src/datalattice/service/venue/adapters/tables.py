@@ -57,7 +57,7 @@ class LatticeTables:
         self._may: Final = may
 
     def check(self, source: Json) -> None:
-        """Refuse a source that has not exactly one of the two names."""
+        """Refuse a source unless it has exactly one of `topic` and `database`."""
         _request(source)
 
     def open(self, caller: JobCaller, source: Json) -> TableRows:
