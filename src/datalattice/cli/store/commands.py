@@ -177,8 +177,8 @@ def forks(
         bool,
         typer.Option(
             "--append",
-            help="End a fork of this node itself: put the other history into the log, and write the "
-            "operations that it lacks again behind it. Stop the node first.",
+            help="End a fork of this node itself: put the other history into the log, and write "
+            "the operations that it lacks again behind it. Stop the node first.",
         ),
     ] = False,
 ) -> CommandResult:
