@@ -145,6 +145,7 @@ class Index(Cell):
             built = _index_of(entries)
             self._count, self._depth, self._mask = built._count, built._depth, built._mask
             self._has_entry, self._sample, self._kids = built._has_entry, built._sample, built._kids
+            self._encoding = built._encoding  # of one entry that was made from its encoding
 
     @classmethod
     def of(cls, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:

@@ -363,3 +363,13 @@ def test_a_class_makes_what_its_bulk_builder_makes(count: int, long: bool) -> No
     assert sorted(Map(pairs).items()) == sorted(pairs)
     assert list(Vector(items)) == items
     assert list(List(items)) == items
+
+
+def test_an_index_of_one_vector_that_was_read_is_that_of_a_new_vector() -> None:
+    new = Vector(["text", 7])
+    read = decode(encode(new))
+    wanted = encode(Index.of({"key": new}))
+    for made in (Index({"key": read}), Index.of({"key": read}), EMPTY_INDEX.put("key", read)):
+        assert encode(made) == wanted
+        assert made["key"] == new
+        assert encode(made.put("other", read).remove("other")) == wanted
