@@ -233,7 +233,10 @@ class PeerManager:
         self._commits.run(lambda txn: store.write_system_in(txn, make))
 
     def revoke(self, id: bytes, peer: bytes) -> None:
-        """Refuse a peer from now on; what it wrote before stays and spreads."""
+        """Refuse a peer from now on; what it wrote before stays and spreads.
+
+        Raises: UsageError: `peer` is not a public key of 32 bytes.
+        """
         store = self._independent(id)
         # "history written before a revocation must still spread": nothing is deleted.
         store.write_system(SystemBatch().set_peer_status(peer, PeerStatus.REVOKED))

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Annotated, Final, Self
 
+from datalattice.crypto import PUBLIC_KEY_BYTES
+from datalattice.errors import UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.heads import HeadReader, HeadTable
 from datalattice.weaver.machine import (
@@ -310,6 +312,10 @@ class SystemBatch:
         return self._add(SystemOp(invite=op))
 
     def _peer(self, op: PeerOp) -> Self:
+        # A row is replicated for good, and a key of another length is no peer's.
+        key: object = op.pubkey  # a caller may pass text
+        if not isinstance(key, bytes) or len(key) != PUBLIC_KEY_BYTES:
+            raise UsageError(f"the key of a peer is {PUBLIC_KEY_BYTES} bytes, got {key!r}")
         return self._add(SystemOp(peer=op))
 
     def _add(self, op: SystemOp) -> Self:

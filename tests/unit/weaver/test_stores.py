@@ -548,6 +548,16 @@ def test_revoke_peer() -> None:
     assert not stores.peers.policy(store.id).can_accept_gossip(STRANGER)
 
 
+@pytest.mark.parametrize("key", [b"", STRANGER[:31], STRANGER + b"x", STRANGER.hex()])
+def test_what_is_not_a_public_key_is_not_written_as_a_peer(key: Any) -> None:
+    stores = WeaverNode(1).stores
+    store = stores.create("kv")
+    before = store.status().intentions
+    with pytest.raises(UsageError, match="the key of a peer is 32 bytes, got"):
+        stores.peers.revoke(store.id, key)
+    assert store.status().intentions == before
+
+
 def test_rejoin_after_revoke() -> None:
     stores = WeaverNode(1).stores
     store = stores.create("kv")
