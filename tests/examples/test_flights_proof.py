@@ -10,7 +10,7 @@ import pytest
 from datalattice.apps.queue import QUEUE_SECTION, Topics
 from datalattice.cells import Index, Map, Signed, Value, decode_message, encode_message, value_hash
 from datalattice.cli.render import Bars
-from datalattice.client import read_key, read_keys
+from datalattice.client import read_key, read_key_pairs
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadSignature, Corruption
 from datalattice.lattice import root_lattice
@@ -39,7 +39,7 @@ class Demo:
         """Return what all four sign together."""
         joined: Value = None
         for site in self.cluster.nodes:
-            keys = read_keys(site.folder)
+            keys = read_key_pairs(site.folder)
             cursor = RootLattice(root_lattice(), root_lattice().zero(), keys.context())
             topics = Topics.at(cursor, keys.owner.public_key)
             if site.name == HQ:

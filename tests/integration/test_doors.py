@@ -51,7 +51,7 @@ from datalattice.actions import (
     WatchNode,
     WriteFile,
 )
-from datalattice.cli.node.peers import status_of
+from datalattice.cli.node.peers import health_document
 from datalattice.client import connect, running
 from datalattice.client.credentials import make_token
 from datalattice.client.rest import RestClient
@@ -258,7 +258,7 @@ def health(daemon: Process) -> dict[str, Any]:
     client = connect(daemon.folder)
     assert client is not None
     with client:
-        return status_of(client)
+        return health_document(client)
 
 
 @pytest.mark.parametrize("door", ["rest", "grpc"])

@@ -20,7 +20,7 @@ import pytest
 import datalattice
 from datalattice.client import Node
 from datalattice.errors import OutcomeUnknown, ReadOnly
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 
 PATIENCE_S = 60.0
 
@@ -90,7 +90,7 @@ def embedded(path: Path) -> Iterator[Node]:
 @contextmanager
 def beside_a_node(path: Path) -> Iterator[Node]:
     datalattice.open(path).close()
-    with running(path), embedded(path) as node:
+    with running_node(path), embedded(path) as node:
         yield node
 
 
@@ -245,7 +245,7 @@ def test_nodes_start_and_stop_under_load(tmp_path: Path) -> None:
         with ThreadPoolExecutor(2) as threads:
             loads = [threads.submit(load, name) for name in "ab"]
             for _ in range(5):
-                with running(path):
+                with running_node(path):
                     size = log.size()
                     ends_s = time.monotonic() + PATIENCE_S
                     while log.size() < size + 4:

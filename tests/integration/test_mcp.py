@@ -21,7 +21,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import PeerUnavailable
 from datalattice.lattice import did_of
 from datalattice.service import LocalClient
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 
 mcp = pytest.importorskip("mcp")
 httpx2 = pytest.importorskip("httpx2")
@@ -72,7 +72,7 @@ def test_a_running_node_is_no_hindrance_and_writes_go_through_it(folder: Path) -
         status = await client.call_tool("node_status", {})
         assert status.structured_content["address"]
 
-    with running(folder):
+    with running_node(folder):
         through_a_pipe(folder, use, "--tools", "all")
         with datalattice.open(folder) as node:
             assert list(node.queue("log")) == ["a"]

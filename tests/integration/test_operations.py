@@ -17,7 +17,7 @@ from typing import IO, Any
 import pytest
 
 from datalattice.cli.main import run
-from datalattice.cli.node.peers import status_of
+from datalattice.cli.node.peers import health_document
 from datalattice.client import connect, write_key
 from datalattice.crypto import KeyPair
 from datalattice.testing.polling import until
@@ -76,7 +76,7 @@ class Node:
         client = connect(self.folder)
         assert client is not None
         with client:
-            return status_of(client)
+            return health_document(client)
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """End it; return its exit code and what it logged."""

@@ -19,7 +19,7 @@ import datalattice
 from datalattice.client import Node
 from datalattice.errors import TypeMismatch
 from datalattice.node import serve
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 
 TWICE = [1, 2]
 
@@ -29,7 +29,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """Give a folder, in which a node may run."""
     path = tmp_path / "data"
     datalattice.open(path).close()
-    with running(path) if request.param == "served" else nullcontext():
+    with running_node(path) if request.param == "served" else nullcontext():
         yield path
 
 

@@ -20,7 +20,7 @@ from datalattice.actions import (
 )
 from datalattice.apps.grid import Venue
 from datalattice.cells import Map
-from datalattice.client import ControlClient, Folder, open_reader, read_keys, write_key
+from datalattice.client import ControlClient, Folder, open_store_reader, read_key_pairs, write_key
 from datalattice.client.backups import back_up
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
@@ -28,7 +28,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import Unavailable, Unfenced
 from datalattice.lattice import MergeContext, did_of, root_lattice
 from datalattice.service import FolderService, folder
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 from datalattice.testing.polling import until
 from datalattice.testing.venue_kit import LedgerAdapter
 
@@ -53,9 +53,9 @@ def peer(tmp_path: Path) -> Path:
 @contextmanager
 def venue(path: Path, *peers: str | None, **settings: Any) -> Iterator[ControlClient]:
     """Run the node of a folder with its venue."""
-    service = FolderService(path, read_keys(Folder(path)).identity, NodeConfig(venue=True))
+    service = FolderService(path, read_key_pairs(Folder(path)).identity, NodeConfig(venue=True))
     with (
-        running(
+        running_node(
             path, service=service, venue=True, peers=tuple(filter(None, peers)), **settings
         ) as found,
         ControlClient(found.control) as client,
@@ -73,7 +73,7 @@ def begun(client: ControlClient) -> JobRecord:
 
 def has_job(path: Path, job: JobRecord, status: str) -> bool:
     """Return whether the node of a folder has a job of the venue with a status."""
-    with open_reader(Folder(path)) as store:
+    with open_store_reader(Folder(path)) as store:
         root = RootLattice(root_lattice(), store.root(), MergeContext())
         record = Venue.at(root, did_of(KEY.public_key)).job(job.id)
     return record is not None and record.get("status") == status
@@ -89,7 +89,7 @@ def test_a_restored_folder_keeps_the_end_of_jobs_that_its_peer_holds(
 ) -> None:
     home, saved = tmp_path / "home", tmp_path / "saved"
     write_key(home / "identity.key", KEY)
-    with running(peer) as other:
+    with running_node(peer) as other:
         with venue(home, other.address) as client:
             job = begun(client)
             backup(home, saved)
@@ -111,7 +111,7 @@ def test_a_restored_folder_whose_peer_is_away_runs_nothing_until_it_answers(
     home, saved = tmp_path / "home", tmp_path / "saved"
     write_key(home / "identity.key", KEY)
     call = InvokeOperation(operation="v/ops/ledger/pure", input=Map.of({}))
-    with running(peer) as other, venue(home, other.address) as client:
+    with running_node(peer) as other, venue(home, other.address) as client:
         job = begun(client)
         backup(home, saved)
         client.call(MessageJob(id=job.id, message="go"))
@@ -123,7 +123,7 @@ def test_a_restored_folder_whose_peer_is_away_runs_nothing_until_it_answers(
         assert client.call(GetJob(id=job.id)).status == "INPUT_REQUIRED"
         assert client.call(ListJobIds()).jobs == (job.id,)
         port = int(str(other.address).rpartition(":")[2])
-        with running(peer, port=port):
+        with running_node(peer, port=port):
             until(lambda: client.call(GetNodeHealth()).fenced)
             until(lambda: client.call(GetJob(id=job.id)).status == "COMPLETE")
             until(lambda: takes(client, call))
@@ -144,7 +144,7 @@ def test_a_clone_beside_the_original_runs_nothing(
     home, copy = tmp_path / "home", tmp_path / "copy"
     write_key(home / "identity.key", KEY)
     call = InvokeOperation(operation="v/ops/ledger/pure", input=Map.of({}))
-    with running(peer) as other, venue(home, other.address) as client:
+    with running_node(peer) as other, venue(home, other.address) as client:
         job = begun(client)
         until(lambda: has_job(peer, job, "INPUT_REQUIRED"))
         backup(home, copy)

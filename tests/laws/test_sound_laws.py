@@ -38,7 +38,7 @@ from datalattice.cells import (
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, MissingData
 from datalattice.testing.dice import Dice
-from datalattice.testing.malformed import cells_of, mutated, value_of, with_cell
+from datalattice.testing.malformed import cells_of, mutated, value_from_cells, with_cell
 from datalattice.testing.strategies import pattern_bytes, values
 
 LONG = "x" * 150
@@ -205,7 +205,7 @@ def swapped(value: Value, old: Value, new: Value) -> Value:
     top, below = cells_of(value)
     _, more = cells_of(new)
     top, below = with_cell(top, {**below, **more}, value_hash(old), encode(new))
-    return value_of(top, below | more)
+    return value_from_cells(top, below | more)
 
 
 def child(value: Value, *path: int) -> Value:
@@ -213,21 +213,21 @@ def child(value: Value, *path: int) -> Value:
     top, below = cells_of(value)
     for position in path:
         top = below[references(top)[position]]
-    return value_of(top, below)
+    return value_from_cells(top, below)
 
 
 def with_bytes(value: Value, old: bytes, new: bytes) -> Value:
     """Return a value whose top cell has other bytes."""
     top, below = cells_of(value)
     assert top.count(old) == 1
-    return value_of(top.replace(old, new), below)
+    return value_from_cells(top.replace(old, new), below)
 
 
 def swapped_children(value: Value) -> Value:
     top, below = cells_of(value)
     first, second = references(top)[:2]
     top = top.replace(first, bytes(32)).replace(second, first).replace(bytes(32), second)
-    return value_of(top, below)
+    return value_from_cells(top, below)
 
 
 MAP = maps(60)

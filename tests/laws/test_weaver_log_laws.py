@@ -21,7 +21,7 @@ from datalattice.testing.log_kit import (
     LogFixture,
     NaiveLog,
     author,
-    batches,
+    cut_at,
 )
 from datalattice.weaver import (
     LOG_TABLES,
@@ -99,7 +99,7 @@ def test_a_log_is_the_fold_by_a_naive_model(
 ) -> None:
     store, model = LogFixture(), NaiveLog()
     signed = shuffled(history(*shape), seed)
-    for batch in batches(signed, cuts):
+    for batch in cut_at(signed, cuts):
         store.ingest(*batch)
         model.ingest(batch)
         check_against_model(store, model)
@@ -114,9 +114,9 @@ def test_the_witnessed_set_does_not_depend_on_the_order_of_arrival(
     authors, count, _, history_seed = shape
     signed = history(authors, count, 0, history_seed)
     one, other = LogFixture(), LogFixture()
-    for batch in batches(signed, cuts):
+    for batch in cut_at(signed, cuts):
         one.ingest(*batch)
-    for batch in batches(shuffled(signed, seed), others):
+    for batch in cut_at(shuffled(signed, seed), others):
         other.ingest(*batch)
     assert set(one.witnessed()) == set(other.witnessed()) == {s.hash for s in signed}
     assert one.head().fingerprint == other.head().fingerprint
@@ -139,7 +139,7 @@ def test_one_order_of_arrival_gives_the_same_log_however_it_is_cut_or_repeated(
 ) -> None:
     signed = shuffled(history(*shape), seed)
     one, other = LogFixture(), LogFixture()
-    for batch in batches(signed, cuts):
+    for batch in cut_at(signed, cuts):
         one.ingest(*batch)
         other.ingest(*batch)
         other.ingest(*batch)
@@ -152,7 +152,7 @@ def test_a_rebuild_gives_identical_bytes(
     shape: tuple[int, int, int, int], cuts: list[int], seed: int
 ) -> None:
     store = LogFixture()
-    for number, batch in enumerate(batches(shuffled(history(*shape), seed), cuts)):
+    for number, batch in enumerate(cut_at(shuffled(history(*shape), seed), cuts)):
         store.clock.now += 1000
         store.ingest(*batch)
         if number % 2:
@@ -169,7 +169,7 @@ def test_frontiers_equal_a_naive_computation(
     shape: tuple[int, int, int, int], cuts: list[int], seed: int
 ) -> None:
     store, model = LogFixture(), NaiveLog()
-    for batch in batches(shuffled(history(*shape), seed), cuts):
+    for batch in cut_at(shuffled(history(*shape), seed), cuts):
         store.ingest(*batch)
         model.ingest(batch)
     naive = {hash: model.frontier(hash) for hash in model.hashes}

@@ -40,7 +40,7 @@ def attacked(
     """Run two nodes with a stranger that does one thing only, and serves the cells of it."""
     monkeypatch.setattr(hostile, "ATTACKS", (attack,))
     monkeypatch.setattr(hostile, "POISON", (attack,))
-    monkeypatch.setattr(hostile, "MANNERS", (hostile.serve,))
+    monkeypatch.setattr(hostile, "MANNERS", (hostile.serve_kept,))
     given = {"links": line(2), "events_min": 200, "writes": 20, "hostile": 1, **given}
     simulation = Simulation(seed, 2, given.pop("faults", QUIET), **given)
     return simulation, simulation.run()

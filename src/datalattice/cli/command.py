@@ -42,7 +42,7 @@ from datalattice.client import (
     finish,
     folder_of,
     offline,
-    open_reader,
+    open_store_reader,
     read_key,
     read_names,
     reading,
@@ -81,7 +81,7 @@ SHORT_KEY: Final = 16  # 64 bits: two keys share them only by intent
 
 NODE_START: Final = "start one with `lattice node start`"
 
-ANY: Final = ("dir",)
+FOLDER: Final = ("dir",)
 """A command on a folder."""
 
 READS: Final = ("dir", "owner", "as_of")
@@ -266,7 +266,7 @@ class Call:
 
     def store(self) -> CellStore:
         """Return the folder's store, open for reading; print notices of damage in its history."""
-        store = self.enter(open_reader(self.existing))
+        store = self.enter(open_store_reader(self.existing))
         for damage in store.history.damage:  # the rest of the history can be read
             print_notice(f"{damage}; the history goes on without it")
         return store
@@ -455,7 +455,7 @@ def explaining_gaps(store: CellStore, *names: str) -> Any:
 
 
 __all__ = [
-    "ANY",
+    "FOLDER",
     "PAST",
     "READS",
     "SHORT_KEY",

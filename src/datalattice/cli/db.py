@@ -16,7 +16,7 @@ from datalattice.cli.command import READS, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Listing, Records, listed
 from datalattice.cli.units import duration_s, duration_text
 from datalattice.cli.values import InOption, parse_value, value_json, value_text
-from datalattice.client import open_reader
+from datalattice.client import open_store_reader
 from datalattice.cursors import RootLattice
 from datalattice.errors import NoSuchPath, UsageError
 from datalattice.lattice import root_lattice
@@ -228,7 +228,7 @@ def watch(
         raise UsageError(f"--count is 1 or more, got {count}")
     seconds = None if span is None else duration_s(span)
     # Reads the store, so that it works with or without a node.
-    store = call.enter(open_reader(call.existing))
+    store = call.enter(open_store_reader(call.existing))
     cursor = RootLattice(root_lattice(), store.root())
     changes = call.enter(_read(call, db, cursor).watch(prefix))
 

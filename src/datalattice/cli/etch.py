@@ -24,7 +24,7 @@ from datalattice.cells import (
     read_json,
     to_text,
 )
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.disk.archive import imported
 from datalattice.cli.paths.past import WithLocalOption, leaving
 from datalattice.cli.render import (
@@ -276,7 +276,7 @@ def gc(
     )
 
 
-@command(app, "import", ANY)
+@command(app, "import", FOLDER)
 def import_(
     call: Call,
     file: FileArgument,
@@ -329,7 +329,7 @@ def _into_folder(etch: EtchStore, pin: str | None, folder: Folder, progress: Any
     return {**head, **done}
 
 
-@command(app, "export", ANY)
+@command(app, "export", FOLDER)
 def export(
     call: Call,
     file: FileArgument,

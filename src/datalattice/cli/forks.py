@@ -10,7 +10,7 @@ import typer
 
 from datalattice.actions import PAGE, ForkInfo, ResolveFork, whole_document
 from datalattice.cells import to_text
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.paths.past import path_text
 from datalattice.cli.render import (
     CommandResult,
@@ -23,7 +23,7 @@ from datalattice.cli.render import (
     print_error,
 )
 from datalattice.cli.values import value_json
-from datalattice.client import FORK_ENTRIES_MAX, Forks, open_reader, read_keys_or_none
+from datalattice.client import FORK_ENTRIES_MAX, Forks, open_store_reader, read_keys_or_none
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
 from datalattice.lattice import LOG_BRANCH
@@ -49,11 +49,11 @@ IdArgument = Annotated[
 
 def _forks(call: Call) -> Forks:
     keys = read_keys_or_none(call.existing)
-    store = call.enter(open_reader(call.existing))
+    store = call.enter(open_store_reader(call.existing))
     return Forks(store.root(), store, None if keys is None else keys.context())
 
 
-@command(app, "list", ANY)
+@command(app, "list", FOLDER)
 def list_forks(call: Call) -> CommandResult:
     """List the branches that are kept here as evidence, the oldest first."""
     rows = [_document(one) for one in _forks(call).list()]
@@ -63,7 +63,7 @@ def list_forks(call: Call) -> CommandResult:
     return CommandResult(rows, [Listing(columns, map(_list_row, rows))])
 
 
-@command(app, "show", ANY)
+@command(app, "show", FOLDER)
 def show_fork(call: Call, id: IdArgument) -> CommandResult:
     """Compare a kept branch with the value in its slot, and name the ways to resolve it."""
     shown = _forks(call).show(id, 0, PAGE)
@@ -117,7 +117,7 @@ def resolve(
     return CommandResult(document, _resolved_lines(document))
 
 
-@command(app, "export", ANY)
+@command(app, "export", FOLDER)
 def export_proof(
     call: Call, id: IdArgument, file: Annotated[Path, typer.Argument(help="The new file.")]
 ) -> CommandResult:

@@ -14,7 +14,7 @@ from datalattice.actions import (
     GetHosting,
     whole_document,
 )
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.disk.garbage import collected
 from datalattice.cli.render import CommandResult, Listing, pair_lines
 from datalattice.cli.units import size_text
@@ -50,7 +50,7 @@ KEY_DIGITS: Final = 64
 ReasonOption = Annotated[str, typer.Option("--reason", help="The reason, stored with it.")]
 
 
-@command(app, "show", ANY)
+@command(app, "show", FOLDER)
 def hosting(call: Call) -> CommandResult:
     """Show the policy, the decisions about owners, and their usage.
 
@@ -63,19 +63,19 @@ def hosting(call: Call) -> CommandResult:
     return CommandResult(document, _hosting_lines(document))
 
 
-@command(app, "allow", ANY)
+@command(app, "allow", FOLDER)
 def allow(call: Call, owner: OwnerArgument) -> CommandResult:
     """Store the data of an owner without limits."""
     return _decide(call, "allow", owner)
 
 
-@command(app, "refuse", ANY)
+@command(app, "refuse", FOLDER)
 def refuse(call: Call, owner: OwnerArgument, reason: ReasonOption = "") -> CommandResult:
     """Accept no more data of an owner; `lattice forget` removes the present data from the root."""
     return _decide(call, "refuse", owner, reason=reason)
 
 
-@command(app, "limit", ANY)
+@command(app, "limit", FOLDER)
 def limit(
     call: Call,
     owner: OwnerArgument,
@@ -94,13 +94,13 @@ def limit(
     return _decide(call, "limit", owner, limit=None if size == "default" else parse_size(number))
 
 
-@command(None, "host", ANY)
+@command(None, "host", FOLDER)
 def host(call: Call, owner: OwnerArgument) -> CommandResult:
     """Store the data of a forgotten or refused owner again; peers bring it back."""
     return _decide(call, "host", owner)
 
 
-@command(None, "forget", ANY)
+@command(None, "forget", FOLDER)
 def forget(
     call: Call,
     owner: OwnerArgument,

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.render import CommandResult, listed
 from datalattice.cli.units import duration_s
 from datalattice.client import (
@@ -59,7 +59,7 @@ def _describe(path: Path, name: str, key_pair: KeyPair) -> dict[str, object]:
     return {"name": name, "public_key": key_pair.public_key.hex(), "file": str(path)}
 
 
-@command(app, "new", ANY)
+@command(app, "new", FOLDER)
 def new(call: Call, name: NameArgument = None) -> CommandResult:
     """Make a key pair. An existing key is never replaced.
 
@@ -76,14 +76,14 @@ def new(call: Call, name: NameArgument = None) -> CommandResult:
     return CommandResult(made, text, notices=notices)
 
 
-@command(app, "show", ANY)
+@command(app, "show", FOLDER)
 def show_key(call: Call, name: NameArgument = None) -> CommandResult:
     """Print a public key. The private part is never printed."""
     path = call.folder.key_path if name is None else _key_file(call.folder, name)
     return _public(path, name or "")
 
 
-@command(app, "list", ANY)
+@command(app, "list", FOLDER)
 def list_keys(call: Call) -> CommandResult:
     """List the identity of the node and the keys of the owners it writes for."""
     folder = call.folder
@@ -96,7 +96,7 @@ def list_keys(call: Call) -> CommandResult:
     return listed(found, columns, name=lambda name: name or "(identity)")
 
 
-@command(app, "name", ANY)
+@command(app, "name", FOLDER)
 def name_key(
     call: Call,
     name: Annotated[str, typer.Argument(help="A local name, for this folder only.")],
@@ -120,7 +120,7 @@ def name_key(
     return CommandResult({"name": name, "public_key": owner.hex()}, [f"{name}  {owner.hex()}"])
 
 
-@command(app, "names", ANY)
+@command(app, "names", FOLDER)
 def names(call: Call) -> CommandResult:
     """List the local names of owners."""
     found = sorted(read_names(call.folder).items())
@@ -128,7 +128,7 @@ def names(call: Call) -> CommandResult:
     return listed(rows, ("name", "public_key"))
 
 
-@command(app, "token", ANY)
+@command(app, "token", FOLDER)
 def token(
     call: Call,
     service: Annotated[str, typer.Argument(help="The service: the DID of a node, or its URL.")],
@@ -154,7 +154,7 @@ def token(
     return CommandResult({"token": text, "did": did_of(pair.public_key)}, [text])
 
 
-@command(app, "delegate", ANY)
+@command(app, "delegate", FOLDER)
 def delegate(
     call: Call,
     audience: Annotated[str, typer.Argument(help="The DID that gets the rights.", metavar="DID")],
@@ -202,13 +202,13 @@ def delegate(
     return CommandResult({"delegation": made, "did": owner, "audience": audience}, [made])
 
 
-@command(identity_app, "show", ANY)
+@command(identity_app, "show", FOLDER)
 def show_identity(call: Call) -> CommandResult:
     """Print the public key that this node proves to peers, which they list in `allow`."""
     return _public(call.folder.identity_path, "")
 
 
-@command(identity_app, "new", ANY)
+@command(identity_app, "new", FOLDER)
 def new_identity(call: Call) -> CommandResult:
     """Make this folder another node, which writes for the same owners as before.
 

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.client import open as open_node
 from datalattice.errors import UnsupportedOperation, UsageError
 from datalattice.service import OPERATOR, Service
 
 
-@command(None, "mcp", ANY)
+@command(None, "mcp", FOLDER)
 def mcp(
     call: Call,
     tools: Annotated[

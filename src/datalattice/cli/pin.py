@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.paths.past import HASH_DIGITS_SHOWN
 from datalattice.cli.render import CommandResult, listed
 from datalattice.cli.units import duration_ms, time_ms
@@ -17,7 +17,7 @@ from datalattice.store.kept import Pin
 app = typer.Typer(help="Pins: named roots that garbage collection keeps.")
 
 
-@command(app, "add", ANY)
+@command(app, "add", FOLDER)
 def add(
     call: Call,
     name: Annotated[str, typer.Argument(help="The name, for `lattice show NAME` and others.")],
@@ -52,7 +52,7 @@ def _expiry(text: str, now_ms: int) -> int:
         return time_ms(text, now_ms)
 
 
-@command(app, "remove", ANY)
+@command(app, "remove", FOLDER)
 def remove(
     call: Call,
     name: Annotated[str | None, typer.Argument(help="The name of the pin.")] = None,
@@ -71,7 +71,7 @@ def remove(
     return CommandResult(document, [f"removed  {name}", f"hash     {document['hash']}"])
 
 
-@command(app, "list", ANY)
+@command(app, "list", FOLDER)
 def list_(call: Call) -> CommandResult:
     """List the pins, by name."""
     columns = ("name", "hash", "owner", "label", "created", "expires")

@@ -156,7 +156,7 @@ class OwnKeys:
         return MergeContext(key_pair=self.identity, verifier=verify_did, keys=self.ring)
 
 
-def read_keys(folder: Folder) -> OwnKeys:
+def read_key_pairs(folder: Folder) -> OwnKeys:
     """Return the keys of a folder.
 
     Raises: NoSigningKey: it has no identity. UsageError: a key file is readable by others, or is
@@ -172,7 +172,7 @@ def read_keys_or_none(folder: Folder) -> OwnKeys | None:
 
     Raises: UsageError: a key file is readable by others, or is not a key file.
     """
-    return read_keys(folder) if folder.identity_path.exists() else None
+    return read_key_pairs(folder) if folder.identity_path.exists() else None
 
 
 def read_key(path: Path) -> KeyPair:

@@ -18,7 +18,7 @@ from datalattice.client.folder import (
     Folder,
     OwnKeys,
     read_key,
-    read_keys,
+    read_key_pairs,
     read_keys_or_none,
     write_key,
 )
@@ -60,7 +60,7 @@ def begin_folder(
         write_key(folder.named_key_path(OWNER_NAME), owner)
     # The identity is written last: until then the folder has no keys, and the call can be repeated.
     write_key(folder.identity_path, identity)
-    return read_keys(folder)
+    return read_key_pairs(folder)
 
 
 def keys_of(
@@ -117,7 +117,7 @@ def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
         found.close()
         raise UsageError(f"a node runs in {folder.path}; stop it before it becomes another node")
     with found as store, explaining_missing(folder):
-        before = read_keys(folder)
+        before = read_key_pairs(folder)
         identity = KeyPair.generate(entropy)
         owner = folder.named_key_path(OWNER_NAME)
         if not owner.exists():
@@ -136,7 +136,7 @@ def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
         RealDisk().sync_folder(str(folder.path))  # makes the new name durable
         if root is not None:
             store.commit(_without(store.root(), before.identity.public_key))
-    return read_keys(folder)
+    return read_key_pairs(folder)
 
 
 def _signed_anew(root: Value, old: KeyPair, new: KeyPair) -> Value:

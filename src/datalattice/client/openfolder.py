@@ -36,7 +36,7 @@ from datalattice.client.edits import (
     ServingNode,
     editing_context,
 )
-from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
+from datalattice.client.folder import Folder, OwnKeys, read_key_pairs, read_keys_or_none
 from datalattice.client.grouped import EditGroups
 from datalattice.client.opening import (
     LOCK_WAIT_S,
@@ -44,7 +44,7 @@ from datalattice.client.opening import (
     chosen_wait_s,
     damaged_store,
     explaining_missing,
-    open_reader,
+    open_store_reader,
     raise_format,
 )
 from datalattice.cursors import Listeners, Wake
@@ -164,7 +164,7 @@ class OpenFolder:
                 raise StoreClosed(f"{self.folder.path} is closed; open it again")
             # Without this file another process is still making the store.
             if self._reader is None and (self.folder.store_path / STORE_FILE).is_file():
-                self._reader = open_reader(self.folder, self._cache_bytes)
+                self._reader = open_store_reader(self.folder, self._cache_bytes)
             return self._turns.opened or self._reader
 
     # --- writing ---
@@ -438,7 +438,7 @@ def edit(folder: Folder, change: Change[T]) -> T:
 
 def _keys_to_edit_with(folder: Folder) -> OwnKeys:
     try:
-        return read_keys(folder)
+        return read_key_pairs(folder)
     except NoSigningKey:
         client = connect(folder.path)
         if client is None:

@@ -19,7 +19,13 @@ from datalattice.client.control import (
     ControlClient,
     connect,
 )
-from datalattice.client.folder import VARIABLE_PREFIX, Folder, OwnKeys, read_keys, read_keys_or_none
+from datalattice.client.folder import (
+    VARIABLE_PREFIX,
+    Folder,
+    OwnKeys,
+    read_key_pairs,
+    read_keys_or_none,
+)
 from datalattice.errors import (
     Corruption,
     DataLoss,
@@ -109,7 +115,7 @@ def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | Ce
     client = connect(folder.path)
     if client is not None:
         return client
-    keys = read_keys(folder)  # first: without a key no store is made
+    keys = read_key_pairs(folder)  # first: without a key no store is made
 
     def attempt() -> ControlClient | CellStore:
         return connect(folder.path) or CellStore.open(folder.store_path)
@@ -223,7 +229,7 @@ def damaged_store(folder: Folder, error: MissingData) -> Corruption:
     )
 
 
-def open_reader(folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> CellStore:
+def open_store_reader(folder: Folder, cache_bytes: int = CACHE_BYTES_MAX) -> CellStore:
     """Return the folder's store, open for reading while others write.
 
     If its index has to be rebuilt, as after a copy of the folder, that is done first. A warning is
@@ -265,7 +271,7 @@ def _opened(folder: Folder, cache_bytes: int) -> CellStore:
 @contextmanager
 def reading(folder: Folder) -> Iterator[Value]:
     """Yield the newest root of the folder's store."""
-    with open_reader(folder) as store, explaining_missing(folder):
+    with open_store_reader(folder) as store, explaining_missing(folder):
         yield store.root()
 
 

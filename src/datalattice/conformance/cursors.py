@@ -9,9 +9,9 @@ from datalattice.cells import EMPTY_SET, Set, Value
 from datalattice.conformance.checks import Fields, Mismatch
 from datalattice.conformance.lattices import error_word
 from datalattice.conformance.notation import (
+    lattice_field,
     need_cell,
     need_cells,
-    need_lattice,
     read_context,
 )
 from datalattice.conformance.registry import register_kind
@@ -44,7 +44,7 @@ class _Cursors(SequenceRun[LatticeCursor]):
     @operation("lattice", "context", "value", silent=True)
     def root(self, step: Fields) -> None:
         made = RootLattice(
-            need_lattice(step),
+            lattice_field(step),
             need_cell(step, "value"),
             read_context(step.need("context")),
             on_sync=self._synced,

@@ -16,11 +16,11 @@ from datalattice.conformance.checks import (
 from datalattice.conformance.notation import (
     expect_cell,
     hash_or_none,
+    lattice_field,
     need_cell,
     need_cells,
-    need_lattice,
     read_cell,
-    read_cells,
+    read_cell_list,
     read_context,
 )
 from datalattice.conformance.registry import Case, VectorFormat, register_format, register_kind
@@ -108,14 +108,14 @@ def _context(fields: Fields) -> MergeContext:
 def run_zero(fields: Fields) -> None:
     """Check the zero value of a lattice."""
     fields.only(*COMMON_FIELDS, "zero")
-    lattice = need_lattice(fields)
+    lattice = lattice_field(fields)
     expect_cell("zero", need_cell(fields, "zero"), lattice.zero())
 
 
 def run_check(fields: Fields) -> None:
     """Check whether a lattice accepts a foreign value."""
     fields.only(*COMMON_FIELDS, "value", "valid")
-    lattice = need_lattice(fields)
+    lattice = lattice_field(fields)
     value = need_cell(fields, "value")
     fields.expect("valid", lattice.check_foreign(value))
 
@@ -123,7 +123,7 @@ def run_check(fields: Fields) -> None:
 def run_merge(fields: Fields) -> None:
     """Check a merge: its result, and which of the two objects it must be."""
     fields.only(*COMMON_FIELDS, "context", "own", "other", "merged", "same_as")
-    lattice = need_lattice(fields)
+    lattice = lattice_field(fields)
     own = need_cell(fields, "own")
     other = need_cell(fields, "other")
     wanted = need_cell(fields, "merged")
@@ -163,7 +163,7 @@ def _check_same_as(same_as: object, facts: tuple[bool, bool]) -> None:
 def run_converge(fields: Fields) -> None:
     """Check that values merged in any order, as either argument, give one result."""
     fields.only(*COMMON_FIELDS, "context", "values", "merged")
-    lattice = need_lattice(fields)
+    lattice = lattice_field(fields)
     values = need_cells(fields, "values")
     wanted = need_cell(fields, "merged")
     context = _context(fields)
@@ -209,7 +209,7 @@ def run_key(fields: Fields) -> None:
 def run_resolve(fields: Fields) -> None:
     """Check the canonical form of a path and the lattice at its end."""
     fields.only(*COMMON_FIELDS, "path", "resolved", "child")
-    lattice = need_lattice(fields)
+    lattice = lattice_field(fields)
     keys = need_cells(fields, "path")
     wanted = fields.need("resolved")
     got = lattice.resolve_path(keys)
@@ -218,7 +218,7 @@ def run_resolve(fields: Fields) -> None:
         expect("resolved is null", wanted is None, got is None)
         _check_child(fields.need("child"), None)  # a path that leaves the lattice has no child
         return
-    cells = read_cells(wanted, "resolved")
+    cells = read_cell_list(wanted, "resolved")
     expect("number of resolved keys", len(cells), len(got))
     for position, (want, have) in enumerate(zip(cells, got, strict=True)):
         expect_cell(f"resolved[{position}]", want, have)
@@ -246,7 +246,7 @@ def run_to_json_key(fields: Fields) -> None:
 def run_assoc_in(fields: Fields) -> None:
     """Check a nested write that creates what the lattice tells it to."""
     fields.only(*COMMON_FIELDS, "base", "keys", "value", "result")
-    lattice = need_lattice(fields)
+    lattice = lattice_field(fields)
     base = need_cell(fields, "base")
     keys = need_cells(fields, "keys")
     value = need_cell(fields, "value")

@@ -89,10 +89,10 @@ def need_cell(fields: Fields, name: str) -> Value:
 
 def need_cells(fields: Fields, name: str) -> list[Value]:
     """Return the values of a field that must hold an array of cells."""
-    return read_cells(fields.need(name), name)
+    return read_cell_list(fields.need(name), name)
 
 
-def read_cells(nodes: Any, what: str) -> list[Value]:
+def read_cell_list(nodes: Any, what: str) -> list[Value]:
     """Return the values of an array of cells in notation."""
     return [
         read_cell(node, f"{what}[{position}]") for position, node in enumerate(as_list(nodes, what))
@@ -190,7 +190,7 @@ def read_lattice(node: Any) -> Lattice:
     return builder(fields)
 
 
-def need_lattice(fields: Fields, name: str = "lattice") -> Lattice:
+def lattice_field(fields: Fields, name: str = "lattice") -> Lattice:
     """Return the lattice that a field describes."""
     return read_lattice(fields.need(name))
 
@@ -208,7 +208,7 @@ def plain_type(lattice: Callable[[], Lattice]) -> LatticeBuilder:
 def _around_child(lattice: Callable[[Lattice], Lattice]) -> LatticeBuilder:
     def builder(fields: Fields) -> Lattice:
         fields.only("type", "child")
-        return lattice(need_lattice(fields, "child"))
+        return lattice(lattice_field(fields, "child"))
 
     return builder
 
@@ -229,7 +229,7 @@ def _lwp(fields: Fields) -> Lattice:
     fields.only("type", "timestamp", "inner")
     # Ours takes the time of a value from this key alone.
     expect("timestamp of an lwp lattice", ":timestamp", fields.text("timestamp"))
-    return LWPLattice(need_lattice(fields, "inner"))
+    return LWPLattice(lattice_field(fields, "inner"))
 
 
 def _tuple(fields: Fields) -> Lattice:

@@ -60,7 +60,7 @@ def drive(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
     chance.choice(acts)()
 
 
-def members(cursor: RootLattice, chance: Chance, _clock: StoppedClock) -> None:
+def change_members(cursor: RootLattice, chance: Chance, _clock: StoppedClock) -> None:
     """Change a set."""
     value = cursor.get()
     assert isinstance(value, Set)
@@ -75,7 +75,7 @@ def registers(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
     cursor.set(value.put(chance.choice("ab"), made))
 
 
-def jobs(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
+def change_job(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
     """Change the state of a job."""
     made = {"updated": clock.now_ms(), "status": chance.choice(["STARTED", "PENDING"])}
     cursor.set(Map.of(made))
@@ -85,9 +85,9 @@ BRANCH_WRITES: Final[dict[str, BranchWrite]] = {
     "queue": queue,
     "kv": database,
     "dlfs": drive,
-    "set": members,
+    "set": change_members,
     "lww": registers,
-    "job": jobs,
+    "job": change_job,
 }
 
 

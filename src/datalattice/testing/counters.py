@@ -126,7 +126,7 @@ class Counters:
     def _probe_of(self, counts: dict[str, int]) -> Probe:
         hashes = []
         for name in sorted(counts):  # sorted: equal counts have equal hashes
-            part = part_of(json.dumps([name, counts[name]]))
+            part = text_part(json.dumps([name, counts[name]]))
             self.parts[part.hash] = part
             hashes.append(part.hash.hex())
         return Probe(hashlib.sha3_256("".join(hashes).encode()).digest(), hashes)
@@ -376,7 +376,7 @@ class JsonConversation(talk.Outbox):
     def receive(self, payload: bytes, now_ms: int) -> None:
         match json.loads(payload):
             case ["offer", key, hashes, parts]:
-                offer = Offer(Probe(bytes.fromhex(key), hashes), tuple(map(part_of, parts)))
+                offer = Offer(Probe(bytes.fromhex(key), hashes), tuple(map(text_part, parts)))
                 self._events.append(talk.Offered(offer))
             case ["want", id, hashes]:
                 self._events.append(talk.Asked(id, Want(tuple(map(bytes.fromhex, hashes)))))
@@ -424,7 +424,7 @@ class JsonConversation(talk.Outbox):
         self._events.append(talk.Answered(pending.saying))
         match pending.saying:
             case talk.Request(want):
-                found = tuple(part_of(text) for text in content or () if text is not None)
+                found = tuple(text_part(text) for text in content or () if text is not None)
                 self._events.append(talk.Delivered(want, found))
             case talk.Greet():
                 self._events.append(talk.Met(True))
@@ -435,7 +435,7 @@ class JsonConversation(talk.Outbox):
         if want is None:
             self._events.append(talk.Fault(UNASKED, "part of an answer to nothing that was asked"))
             return
-        found = tuple(part_of(text) for text in content if text is not None)
+        found = tuple(text_part(text) for text in content if text is not None)
         self._events.append(talk.Delivered(want, found))
 
     # --- time ---------------------------------------------------------------------------------
@@ -477,7 +477,7 @@ def pack(*items: Any) -> bytes:
     return json.dumps(items).encode()
 
 
-def part_of(text: str) -> Part:
+def text_part(text: str) -> Part:
     """Return a text as a part, with its hash."""
     data = text.encode()
     return Part(hashlib.sha3_256(data).digest(), data)

@@ -19,7 +19,7 @@ from datalattice.client import (
     RemoteEditor,
     Running,
     connect,
-    open_reader,
+    open_store_reader,
     read_keys_or_none,
 )
 from datalattice.client.settings import NodeConfig
@@ -36,7 +36,7 @@ READY_S: Final = 60.0  # a loaded machine starts slowly
 
 
 @contextmanager
-def running(
+def running_node(
     folder: Path, *, has_key: bool = True, service: NodeService | None = None, **settings: Any
 ) -> Iterator[Running]:
     """Run a node of a folder in a thread, with the folder's identity or without one.
@@ -79,7 +79,7 @@ def node_editor(folder: Path, keys: KeyPair) -> Iterator[RemoteEditor]:
     if client is None:
         raise PeerUnavailable(f"no node runs in {folder}")
     found = Folder(folder)
-    with client, open_reader(found) as store:
+    with client, open_store_reader(found) as store:
         turn = EditTurn(found.edit_lock_path)
         with closing(RemoteEditor(client, store, OwnKeys.of(keys), turn)) as editor:
             yield editor

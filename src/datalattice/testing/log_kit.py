@@ -239,7 +239,7 @@ class FailingTxn:
         return getattr(self._txn, name)
 
 
-def batches(items: Sequence[SignedIntention], cuts: Iterable[int]) -> list[list[SignedIntention]]:
+def cut_at(items: Sequence[SignedIntention], cuts: Iterable[int]) -> list[list[SignedIntention]]:
     """Return `items` cut behind each of the positions `cuts`."""
     # Cuts beyond the end wrap around.
     edges = sorted({0, len(items), *(cut % (len(items) + 1) for cut in cuts)})

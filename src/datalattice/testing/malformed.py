@@ -54,7 +54,7 @@ def with_blob(value: Value) -> Value:
     # A child of the same kind: an inner node.
     node = next(hash for hash in references(top) if below[hash][0] == top[0])
     below[value_hash(_BLOB)] = encode(_BLOB)
-    return value_of(*with_cell(top, below, node, encode(_BLOB)))
+    return value_from_cells(*with_cell(top, below, node, encode(_BLOB)))
 
 
 def with_malformed_database(root: Value, key: KeyPair) -> Value:
@@ -69,7 +69,7 @@ def with_malformed_database(root: Value, key: KeyPair) -> Value:
     return root.put(_KV, section.put(key.public_key, signed))
 
 
-def value_of(top: bytes, below: Mapping[bytes, bytes]) -> Value:
+def value_from_cells(top: bytes, below: Mapping[bytes, bytes]) -> Value:
     """Return the value of these cells; others are missing.
 
     Raises: BadFormat: a single cell is not well formed.
@@ -142,7 +142,7 @@ def mutated(
         used = set(references(changed)).union(*map(references, cells.values()))
         cells |= {hash: cell for hash, cell in strangers.items() if hash in used}
         try:
-            return value_of(changed, cells)
+            return value_from_cells(changed, cells)
         except BadFormat:  # a new hash changed the order of map keys
             continue
 

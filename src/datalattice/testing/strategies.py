@@ -91,7 +91,7 @@ def nan_bits() -> Strategy[object]:
     return patterns.filter(lambda bits: bits != 0x7FF8000000000000).map(NanBits)
 
 
-def names() -> Strategy[str]:
+def symbol_names() -> Strategy[str]:
     """Return names of keywords and symbols: 1 to 128 bytes of UTF-8."""
     alphabet = st.characters(codec="utf-8")
     wide = st.text(alphabet, min_size=1, max_size=32)
@@ -100,12 +100,12 @@ def names() -> Strategy[str]:
 
 def keywords() -> Strategy[Keyword]:
     """Return keywords."""
-    return names().map(Keyword)
+    return symbol_names().map(Keyword)
 
 
 def symbols() -> Strategy[Symbol]:
     """Return symbols."""
-    return names().map(Symbol)
+    return symbol_names().map(Symbol)
 
 
 def strings(max_size: int = 40) -> Strategy[object]:

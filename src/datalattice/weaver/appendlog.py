@@ -77,7 +77,7 @@ class LogMachine(Machine):
         """Store the entry; an empty payload stores nothing."""
         if not op.payload:  # "Empty payload: accepted, nothing stored"
             return ()
-        key = entry_key(op)
+        key = log_entry_key(op)
         if state.get(key) is not None:
             # Both stay: a foreign author whose stamps do not increase must not stop this node.
             key += op.hash
@@ -109,7 +109,7 @@ class LogMachine(Machine):
         return ((SymbolWord("append"), printable(payload[:SUMMARY_BYTES])),)
 
 
-def entry_key(op: Op) -> bytes:
+def log_entry_key(op: Op) -> bytes:
     """Return the key of an entry: 44 bytes that sort by time, then author."""
     # The counter keeps the entries of one author and one millisecond apart.
     return op.stamp.wall.to_bytes(8, "big") + op.stamp.counter.to_bytes(4, "big") + op.author

@@ -140,6 +140,6 @@ def end_fork(txn: WriteTxn, store_id: bytes, other: bytes) -> None:
     txn.put(FENCE, store_id + other, b"ended")
 
 
-def has_ended(txn: ReadTxn, store_id: bytes, other: bytes) -> bool:
+def is_fork_ended(txn: ReadTxn, store_id: bytes, other: bytes) -> bool:
     """Return whether `end_fork` was called for a branch."""
     return txn.get(FENCE, store_id + other) is not None

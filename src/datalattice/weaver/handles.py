@@ -97,7 +97,7 @@ class Codec(Protocol[T]):
         """Return the value of bytes. Raises: BadFormat: they do not encode a value."""
 
 
-def text_bytes(text: str, what: str) -> bytes:
+def utf8_bytes(text: str, what: str) -> bytes:
     """Return text as UTF-8; text that was decoded from other bytes gives those again (PEP 383).
 
     what: how the error names the text, such as "a key".
@@ -124,7 +124,7 @@ class _TextCodec:
                 f"the values of this store are text, got {type(value).__name__}; open it with "
                 "of=bytes for bytes, or of= another type"
             )
-        return text_bytes(value, "a value")
+        return utf8_bytes(value, "a value")
 
     def decode(self, data: bytes) -> str:
         return data.decode(errors="surrogateescape")

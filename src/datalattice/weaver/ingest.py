@@ -52,7 +52,7 @@ from datalattice.weaver.rows import (
     read_floating,
     read_head,
     seq_key,
-    waiting,
+    waiting_rows,
 )
 
 _LOAD_FACTOR: Final = 2  # at two to one a scan reads fewer pages than three look-ups an intention
@@ -450,7 +450,11 @@ class Ingest:
         if not self._head.floating_count:
             return {}
         loaded = self._loaded.get(table)
-        return dict(waiting(self._txn, table, prefix)) if loaded is None else loaded.get(prefix, {})
+        return (
+            dict(waiting_rows(self._txn, table, prefix))
+            if loaded is None
+            else loaded.get(prefix, {})
+        )
 
     def _load_waiting(self) -> None:
         """Read every waiting row at once: cheaper than three look-ups an intention."""

@@ -26,7 +26,7 @@ from datalattice.weaver.handles import (
     StoreHandle,
     StoreSource,
     WrittenValue,
-    text_bytes,
+    utf8_bytes,
 )
 from datalattice.weaver.heads import HeadReader
 from datalattice.weaver.kv import (
@@ -50,20 +50,20 @@ from datalattice.weaver.system import app_payload
 T = TypeVar("T")
 
 
-def key_bytes(key: object) -> bytes:
+def kv_key_bytes(key: object) -> bytes:
     """Return a key as bytes.
 
-    Raises: TypeMismatch: it is neither text nor bytes. UsageError: as `text_bytes`.
+    Raises: TypeMismatch: it is neither text nor bytes. UsageError: as `utf8_bytes`.
     """
     if isinstance(key, str):
-        return text_bytes(key, "a key")
+        return utf8_bytes(key, "a key")
     if isinstance(key, bytes):
         return key
     raise TypeMismatch(f"a key is text or bytes, got {type(key).__name__}")
 
 
-def key_text(key: bytes) -> str:
-    """Return a key as text; `key_bytes` gives the same bytes again."""
+def kv_key_text(key: bytes) -> str:
+    """Return a key as text; `kv_key_bytes` gives the same bytes again."""
     return key.decode(errors="surrogateescape")
 
 
@@ -100,7 +100,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         self._codec = codec
 
     def __getitem__(self, key: str) -> T:
-        found = self._get(key_bytes(key))
+        found = self._get(kv_key_bytes(key))
         if found is None:
             raise KeyError(key)
         return self._codec.decode(found)
@@ -113,16 +113,16 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
             return HeadReader(view.data).get(key)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str | bytes) and self._get(key_bytes(key)) is not None
+        return isinstance(key, str | bytes) and self._get(kv_key_bytes(key)) is not None
 
     def __setitem__(self, key: str, value: T) -> None:
-        self._write(key_bytes(key), self._codec.encode(value))
+        self._write(kv_key_bytes(key), self._codec.encode(value))
 
     def __delitem__(self, key: str) -> None:
         # Like a dict: deleting a missing key is an error, though the machine would take it.
-        if self._get(key_bytes(key)) is None:
+        if self._get(kv_key_bytes(key)) is None:
             raise KeyError(key)
-        self._write(key_bytes(key), None)
+        self._write(kv_key_bytes(key), None)
 
     def _write(self, key: bytes, value: bytes | None) -> None:
         store = self._source.writable()
@@ -154,15 +154,15 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         yield from found.items()
 
     def __iter__(self) -> Iterator[str]:
-        return (key_text(key) for key, _ in self._items(b""))
+        return (kv_key_text(key) for key, _ in self._items(b""))
 
     def __len__(self) -> int:
         return sum(1 for _ in self._items(b""))
 
     def scan(self, prefix: str | bytes = "") -> Iterator[tuple[str, T]]:
         """Yield keys that begin with `prefix` and their values, in order of the keys' bytes."""
-        for key, value in self._items(key_bytes(prefix)):
-            yield key_text(key), self._codec.decode(value)
+        for key, value in self._items(kv_key_bytes(prefix)):
+            yield kv_key_text(key), self._codec.decode(value)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -201,7 +201,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
 
         Cost: the operations on this key, and no others.
         """
-        wanted = key_bytes(key)
+        wanted = kv_key_bytes(key)
         with self._source.store().read() as view:
             found = sorted(_writes(view, wanted), key=_rank, reverse=True)
             return [self._version(wanted, op) for op in found]
@@ -211,7 +211,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
 
         The next write to the key resolves the conflict.
         """
-        wanted = key_bytes(key)
+        wanted = kv_key_bytes(key)
         with self._source.store().read() as view:
             # "heads[0] is the winner", the others in descending rank.
             heads = HeadReader(view.data).heads(wanted)
@@ -223,7 +223,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         """Return the keys with concurrent writes that nothing has resolved, deleted ones too."""
         with self._source.store().read() as view:
             # A tombstone may be in conflict, too.
-            return [key_text(key) for key, _, open in HeadReader(view.data).scan() if open]
+            return [kv_key_text(key) for key, _, open in HeadReader(view.data).scan() if open]
 
     def _version(self, key: bytes, op: Op) -> Version[T]:
         value = written_by(op.payload).get(key)  # the last operation of this payload on the key
@@ -244,7 +244,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         Several writes that are read at once give the newest value for each.
         Raises: InvalidParams: the pattern cannot be used.
         """
-        wanted = KvMachine().event_filter("watch", WatchParams(key_bytes(prefix), pattern))
+        wanted = KvMachine().event_filter("watch", WatchParams(kv_key_bytes(prefix), pattern))
         return _Watch(self._source, self._codec, wanted, wait=wait, timeout=timeout)
 
     def __repr__(self) -> str:
@@ -362,4 +362,4 @@ class _Watch(LogStream):
             event = WatchEvent(key, value, True if value is None else None)
             if self._wanted(event) is not None:
                 shown = None if value is None else self._codec.decode(value)
-                yield KeyUpdate(key_text(key), shown)
+                yield KeyUpdate(kv_key_text(key), shown)

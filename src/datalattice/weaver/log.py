@@ -54,7 +54,7 @@ from datalattice.weaver.rows import (
     read_tip,
     read_witness,
     seq_key,
-    waiting,
+    waiting_rows,
     witness_content,
 )
 from datalattice.weaver.witness import WitnessRecord
@@ -350,7 +350,7 @@ class IntentionLog:
     def other_branch(self, txn: ReadTxn, fork: Fork) -> list[SignedIntention]:
         """Return what waits behind the branch of a fork that is not in the log, oldest first."""
         found = [fork.other]
-        while rows := waiting(txn, FLOATING_BY_PREV, line_key(found[-1].hash, fork.author)):
+        while rows := waiting_rows(txn, FLOATING_BY_PREV, line_key(found[-1].hash, fork.author)):
             row = read_floating(txn, rows[0][1])  # the first to come, which the log would take
             if row is None:
                 raise Corruption(f"{FLOATING} {rows[0][1].hex()}: the row is missing")

@@ -577,7 +577,7 @@ def line_key(store_prev: bytes, author: bytes) -> bytes:
     return store_prev + author  # 32 and 32 bytes, so no prefix is one of another
 
 
-def waiting(txn: ReadTxn, table: str, prefix: bytes) -> list[tuple[int, bytes]]:
+def waiting_rows(txn: ReadTxn, table: str, prefix: bytes) -> list[tuple[int, bytes]]:
     """Return (arrival, hash) of the intentions waiting below `prefix`, in order of arrival."""
     return [
         (int.from_bytes(key[-8:], "big"), hash)

@@ -43,7 +43,7 @@ from datalattice.weaver.fence import (
     check_fence,
     doubt_of,
     end_fork,
-    has_ended,
+    is_fork_ended,
     settle,
     suspect,
 )
@@ -600,7 +600,7 @@ class WeaverStore:
     def _own_forks(self, txn: ReadTxn) -> list[Fork]:
         found = self._log.forks(section(txn, self._prefix))
         own = [fork for fork in found if fork.author == self.author]
-        return [fork for fork in own if not has_ended(txn, self.id, fork.other.hash)]
+        return [fork for fork in own if not is_fork_ended(txn, self.id, fork.other.hash)]
 
     def rejoin(self) -> list[bytes]:
         """End a fork of this node: take the other history, and write its own behind it.

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from datalattice.client import Folder, offline, read_keys
+from datalattice.client import Folder, offline, read_key_pairs
 from datalattice.client.fence import ask_peers
 from datalattice.client.settings import load_settings
 from datalattice.store import CellStore
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 
 NOWHERE = "127.0.0.1:1"
 COPIED = "this folder was copied, restored or moved"
@@ -50,7 +50,7 @@ def values(lattice: Any) -> list[str]:
 def test_a_restored_folder_appends_behind_what_a_peer_has(lattice: Any, tmp_path: Path) -> None:
     home = begin(lattice, tmp_path)
     restore(home, tmp_path)
-    with running(tmp_path / "peer", has_key=False) as peer:
+    with running_node(tmp_path / "peer", has_key=False) as peer:
         peers(home, str(peer.address))
         offered = lattice("queue", "offer", "log", "f")
     assert (offered.code, offered.err) == (0, "")
@@ -138,7 +138,7 @@ def test_the_choice_to_be_offline_ends_with_its_command(lattice: Any, tmp_path: 
         assert lattice("db", "set", "shop", "k", "1").code == 75
         assert lattice("db", "set", "shop", "k", "1", "--offline").code == 0
     config = load_settings(home / "node.toml", {}, {}).config
-    keys = read_keys(Folder(home))
+    keys = read_key_pairs(Folder(home))
     with offline(), CellStore.open(home / "store") as store:
         assert ask_peers(Folder(home), store, keys, config) is not None
 
@@ -165,7 +165,7 @@ def test_a_loss_is_accepted_once_a_peer_has_said_what_was_written(
         refused = lattice(*command)
         assert refused.code == 1
         assert refused.line().endswith("lattice disk heal --accept-loss --offline")
-    with running(tmp_path / "peer", has_key=False) as peer:
+    with running_node(tmp_path / "peer", has_key=False) as peer:
         peers(home, str(peer.address))
         assert lattice("queue", "offer", "log", "f").code == 0
     assert values(lattice) == list("abcdef")

@@ -11,8 +11,8 @@ from datalattice.cells import Index, Keyword, Map, Signed, Value, encode, refere
 from datalattice.crypto import KeyPair
 from datalattice.lattice import get_in
 from datalattice.store import CellStore
-from datalattice.testing.folders import running
-from datalattice.testing.malformed import cells_of, value_of, with_cell
+from datalattice.testing.folders import running_node
+from datalattice.testing.malformed import cells_of, value_from_cells, with_cell
 
 
 def filled(lattice: Any, tmp_path: Path) -> Path:
@@ -97,7 +97,7 @@ def test_a_lost_file_is_healed_from_a_node(lattice: Any, tmp_path: Path) -> None
     whole = root_of(home)
     (home / "store" / "segments" / "00000001.seg").unlink()
     assert lattice("disk", "check").code == 1
-    with running(tmp_path / "whole", has_key=False) as node:
+    with running_node(tmp_path / "whole", has_key=False) as node:
         ran = lattice("disk", "heal", "--from", "127.0.0.1:1", "--from", node.address)
         assert ran.code == 0, ran.err
         assert "not asked: 127.0.0.1:1: " in ran.out
@@ -169,7 +169,7 @@ def test_a_node_that_lets_only_some_keys_in_serves_tools_that_have_one(
     whole = root_of(home)
     (home / "store" / "segments" / "00000001.seg").unlink()
     key = lattice("key", "show", "--json").document["public_key"]
-    with running(tmp_path / "whole", has_key=False, allow=(key,)) as node:
+    with running_node(tmp_path / "whole", has_key=False, allow=(key,)) as node:
         asked = lattice("node", "status", node.address)
         assert asked.code == 75
         assert asked.line().endswith("; does it let only some keys in (`allow`)?")
@@ -183,7 +183,7 @@ def test_a_node_that_lets_only_some_keys_in_serves_tools_that_have_one(
 def test_a_running_node_is_checked_and_heals_itself(lattice: Any, tmp_path: Path) -> None:
     home = filled(lattice, tmp_path)
     flip(home)
-    with running(home, has_key=False):
+    with running_node(home, has_key=False):
         assert lattice("disk", "check").code == 1
         alone = lattice("disk", "heal", "--json")
         assert alone.code == 1
@@ -197,7 +197,10 @@ def test_a_running_node_is_checked_and_heals_itself(lattice: Any, tmp_path: Path
         assert lattice("disk", "check").code == 0
     assert lattice("disk", "check").code == 0
     flip(home, 30_000)
-    with running(tmp_path / "whole", has_key=False) as other, running(home, has_key=False):
+    with (
+        running_node(tmp_path / "whole", has_key=False) as other,
+        running_node(home, has_key=False),
+    ):
         assert lattice("disk", "heal", "--from", other.address).code == 0
         assert lattice("disk", "check").code == 0
 
@@ -220,7 +223,7 @@ def malformed_map() -> Value:
     top, below = cells_of(Map.of([(f"{n}".ljust(150), n) for n in range(60)]))
     blob = b"b" * 200
     below[value_hash(blob)] = encode(blob)
-    return value_of(*with_cell(top, below, references(top)[0], encode(blob)))
+    return value_from_cells(*with_cell(top, below, references(top)[0], encode(blob)))
 
 
 def poisoned(lattice: Any, tmp_path: Path) -> tuple[Path, bytes, Value]:
@@ -292,7 +295,7 @@ def test_a_repair_waits_for_the_node_to_stop_and_for_a_damaged_store_to_be_heale
     lattice: Any, tmp_path: Path
 ) -> None:
     home = filled(lattice, tmp_path)
-    with running(home, has_key=False):
+    with running_node(home, has_key=False):
         ran = lattice("disk", "repair", "--apply")
         assert ran.code == 2
         assert "stop it before the root is repaired" in ran.line()

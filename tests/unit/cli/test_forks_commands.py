@@ -19,7 +19,7 @@ from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.store import CellStore
 from datalattice.testing.clocks import StoppedClock
-from datalattice.testing.folders import alone, fill, running
+from datalattice.testing.folders import alone, fill, running_node
 
 ANN = KeyPair(b"a" * 32)
 
@@ -61,7 +61,7 @@ def strangers_fork(tmp_path: Path, lattice: Any) -> Path:
     return home
 
 
-@pytest.mark.parametrize("through", [alone, running])
+@pytest.mark.parametrize("through", [alone, running_node])
 def test_records_that_a_log_lost_are_listed_shown_and_appended_once(
     tmp_path: Path, lattice: Any, through: Any
 ) -> None:
@@ -107,7 +107,7 @@ def test_the_log_tells_where_a_slot_went_over_to_another_branch(
     assert "FORK: another branch of its owner" in line
 
 
-@pytest.mark.parametrize("through", [alone, running])
+@pytest.mark.parametrize("through", [alone, running_node])
 def test_export_prints_the_lost_records_and_drop_forgets_them_for_good(
     tmp_path: Path, lattice: Any, through: Any
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_program_reads_what_a_branch_has_in_pages(tmp_path: Path, lattice: Any
         assert all(page.fork == fork for page in pages)
 
 
-@pytest.mark.parametrize("through", [alone, running])
+@pytest.mark.parametrize("through", [alone, running_node])
 def test_a_fork_of_another_owner_waits_for_that_owner(
     tmp_path: Path, lattice: Any, through: Any
 ) -> None:
@@ -240,10 +240,10 @@ def test_mistakes_are_one_line(tmp_path: Path, lattice: Any) -> None:
 
 def test_forks_of_own_and_watched_owners_alone_degrade_a_node(tmp_path: Path, lattice: Any) -> None:
     home = strangers_fork(tmp_path, lattice)
-    with running(home):
+    with running_node(home):
         status = lattice("node", "status", "--json").document
         assert status["health"] == "ok"
-    with running(home, watched_owners=(ANN.public_key.hex(),)):
+    with running_node(home, watched_owners=(ANN.public_key.hex(),)):
         status = lattice("node", "status", "--json").document
         assert "signed two values of :kv" in status["reasons"]["forks"]
         assert 'run "lattice forks list"' in status["health"]
@@ -256,7 +256,7 @@ def test_a_log_of_ones_own_that_lost_records_degrades_the_node(
     tmp_path: Path, lattice: Any
 ) -> None:
     home = own_fork(tmp_path, lattice)
-    with running(home):
+    with running_node(home):
         reason = lattice("node", "status", "--json").document["reasons"]["forks"]
         assert "your key" in reason
         assert "wrote two histories of orders/0; 2 records are not in the log" in reason

@@ -13,7 +13,7 @@ from datalattice.cli.units import duration_ms, duration_text
 from datalattice.errors import UsageError
 from datalattice.store import CellStore
 from datalattice.store.kept import KEEP_NOTHING
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 from datalattice.testing.sweep_kit import make_sweep_list
 
 
@@ -106,7 +106,7 @@ def test_the_default_grace_keeps_what_is_young(tmp_path: Path, lattice: Any) -> 
 
 def test_gc_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
     home = littered(tmp_path, lattice)
-    with running(home):
+    with running_node(home):
         done = lattice("disk", "gc", "--grace", "0", "--json").document
         assert done["dropped"] == 1
         offered = lattice("queue", "offer", "log", "another record")
@@ -145,7 +145,7 @@ def test_sweep_refuses_what_is_no_list_of_this_store(tmp_path: Path, lattice: An
 def test_sweep_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
     home = littered(tmp_path, lattice)
     make_sweep_list(home / "store", tmp_path / "list")
-    with running(home):
+    with running_node(home):
         assert lattice("queue", "offer", "log", "since the mark").code == 0
         done = lattice("disk", "sweep", str(tmp_path / "list"), "--json").document
         assert done["dropped"] == 1

@@ -15,7 +15,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.sync import HostingPolicy
-from datalattice.testing.folders import alone, fill, running
+from datalattice.testing.folders import alone, fill, running_node
 
 ANN, BEN = KeyPair(b"a" * 32), KeyPair(b"b" * 32)
 SMALL = HostingPolicy(owner_bytes=150_000)
@@ -38,7 +38,7 @@ def hosted(tmp_path: Path, lattice: Any) -> Path:
     return home
 
 
-@pytest.mark.parametrize("through", [alone, running])
+@pytest.mark.parametrize("through", [alone, running_node])
 def test_usage_is_shown_and_decisions_take_effect_at_once(
     tmp_path: Path, lattice: Any, through: Any
 ) -> None:
@@ -64,7 +64,7 @@ def test_usage_is_shown_and_decisions_take_effect_at_once(
         assert lattice("host", OWNER, "--json").document["decisions"] == []
 
 
-@pytest.mark.parametrize("through", [alone, running])
+@pytest.mark.parametrize("through", [alone, running_node])
 def test_forgetting_names_who_still_keeps_the_data_and_gives_room_back(
     tmp_path: Path, lattice: Any, through: Any
 ) -> None:
@@ -87,7 +87,7 @@ def test_forgetting_names_who_still_keeps_the_data_and_gives_room_back(
         assert "clean" in lattice("disk", "check").out
 
 
-@pytest.mark.parametrize("through", [alone, running])
+@pytest.mark.parametrize("through", [alone, running_node])
 def test_a_reason_stays_until_another_one_is_given(
     tmp_path: Path, lattice: Any, through: Any
 ) -> None:
@@ -112,7 +112,7 @@ def test_an_owner_over_its_quota_is_shown_with_the_cause_wherever_one_looks(
     home, there = hosted(tmp_path, lattice), tmp_path / "there"
     lattice("key", "new", "-d", there)
     fill(there, [log_of(BEN, 600)])
-    with running(there) as other, running(home, peers=(other.address,), hosting=SMALL):
+    with running_node(there) as other, running_node(home, peers=(other.address,), hosting=SMALL):
         until = time.monotonic() + 30
         while not (told := lattice("hosting", "--json").document["over_quota"]):
             assert time.monotonic() < until, "the value of the peer was not refused"

@@ -18,7 +18,7 @@ from datalattice.store import CellStore, export_cells
 from datalattice.store.etch import EtchStore
 from datalattice.sync import HostingPolicy
 from datalattice.testing.clocks import StoppedClock
-from datalattice.testing.folders import alone, fill, running
+from datalattice.testing.folders import alone, fill, running_node
 from datalattice.testing.malformed import with_malformed_database
 
 ANN, BEN, EVE, HUGE = (KeyPair(bytes([n]) * 32) for n in range(60, 64))
@@ -73,7 +73,7 @@ def written(path: Path, root: Value, kind: str) -> Path:
 
 @pytest.mark.parametrize(
     ("kind", "through"),
-    [("archive", alone), ("archive", running), ("store", alone), ("etch", alone)],
+    [("archive", alone), ("archive", running_node), ("store", alone), ("etch", alone)],
 )
 def test_each_bad_part_of_a_file_costs_that_part_and_is_told(
     tmp_path: Path, lattice: Any, owner: str, through: Any, kind: str

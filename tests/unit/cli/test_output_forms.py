@@ -28,7 +28,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import did_of
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 
 OTHER = "11" * 32
 
@@ -267,7 +267,7 @@ def test_every_command_prints_json_lines_and_text(lattice: Lattice, words: dict[
 
 def test_commands_of_a_running_node_print_json(lattice: Lattice, words: dict[str, str]) -> None:
     home = Path(words["tmp"]) / "home"
-    with running(home):
+    with running_node(home):
         for path in ("node status", "node ticket", "node peers list", "node watch"):
             ran = lattice(*CALLS[path].split(), "--json")
             assert ran.code == 0, ran.err

@@ -11,7 +11,7 @@ from datalattice.cells import Keyword, Map, value_hash
 from datalattice.client import Folder, read_key
 from datalattice.lattice import LOCAL_KEY, get_in, replicable, set_local
 from datalattice.store import CellStore, parse_time
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_beside_a_running_node(lattice: Any, filled: str, tmp_path: Path) -> Non
     lattice("key", "new", "-d", other)
     lattice("queue", "offer", "theirs", "one", "-d", other)
     lattice("disk", "export", "HEAD", file, "-d", other)
-    with running(home, has_key=False):
+    with running_node(home, has_key=False):
         before = lattice("history", "--json").document
         assert lattice("pin", "add", "mine", "HEAD~1").code == 0
         done = lattice("disk", "import", file, "--merge", "--pin", "got", "--json").document

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.unit.cli.conftest import Lattice
 
-from datalattice.client import read_keys
+from datalattice.client import read_key_pairs
 from datalattice.client.folder import Folder
 from datalattice.client.settings import NodeConfig
 from datalattice.service import FolderService
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 
 CONTENT = b"iris data\n"
 
@@ -25,8 +25,8 @@ CONTENT = b"iris data\n"
 def daemon(home: Path, **settings: Any) -> Iterator[None]:
     """Run the folder's node with a venue, in a thread."""
     config = NodeConfig(venue=True, venue_trial=True, **settings)
-    service = FolderService(home, read_keys(Folder(home)).identity, config)
-    with running(home, service=service):
+    service = FolderService(home, read_key_pairs(Folder(home)).identity, config)
+    with running_node(home, service=service):
         yield
     service.close()
 
@@ -109,8 +109,8 @@ def test_without_a_node_the_venue_runs_in_the_command(lattice: Lattice, tmp_path
 @pytest.mark.usefixtures("owner")
 def test_a_node_without_a_venue_says_how_there_is_one(lattice: Lattice, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    service = FolderService(home, read_keys(Folder(home)).identity, NodeConfig())
-    with running(home, service=service):
+    service = FolderService(home, read_key_pairs(Folder(home)).identity, NodeConfig())
+    with running_node(home, service=service):
         ran = lattice("venue", "invoke", "v/ops/json/merge")
         assert "`lattice venue start`" in ran.line()
         assert ran.code != 0

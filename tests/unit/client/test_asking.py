@@ -13,7 +13,7 @@ import pytest
 
 from datalattice.apps.queue import Topics
 from datalattice.cells import Value
-from datalattice.client import Folder, edit, read_keys, write_key
+from datalattice.client import Folder, edit, read_key_pairs, write_key
 from datalattice.client.fence import WITHOUT_ASKING, ask_peers
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
@@ -21,7 +21,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import IdentityCloned
 from datalattice.lattice import MergeContext, root_lattice, verify_did
 from datalattice.store import CellStore
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 from datalattice.wire import encode_length
 
 NOWHERE = "127.0.0.1:1"
@@ -55,7 +55,7 @@ def copy_of(folder: Folder, name: str) -> Folder:
 def ask(folder: Folder, *peers: str, wait_ms: int = 300) -> str | None:
     config = NodeConfig(peers=peers, fence_wait_ms=wait_ms, fence_moved_wait_ms=wait_ms)
     with CellStore.open(folder.store_path) as store:
-        return ask_peers(folder, store, read_keys(folder), config)
+        return ask_peers(folder, store, read_key_pairs(folder), config)
 
 
 def count(folder: Folder) -> int:
@@ -93,14 +93,14 @@ def listening(says: bytes | None) -> Iterator[str]:
 @pytest.mark.parametrize("scheme", ["", "tcp://"], ids=["tls", "plain"])
 def test_what_a_peer_has_of_the_owner_is_here_afterwards(folder: Folder, scheme: str) -> None:
     peer = copy_of(folder, "peer")
-    with running(peer.path, has_key=False, plain=True) as node:
+    with running_node(peer.path, has_key=False, plain=True) as node:
         assert ask(folder, NOWHERE, f"{scheme}{node.address}", wait_ms=20_000) is None
     assert count(folder) == 2
 
 
 def test_who_is_silent_is_waited_for_and_no_longer(folder: Folder) -> None:
     peer = copy_of(folder, "peer")
-    with listening(None) as silent, running(peer.path, has_key=False) as node:
+    with listening(None) as silent, running_node(peer.path, has_key=False) as node:
         found = ask(folder, f"tcp://{silent}", silent)
         assert found == f"{WITHOUT_ASKING} (tcp://{silent}: connected; {silent}: not dialled yet)"
         assert count(folder) == 1
@@ -130,7 +130,7 @@ def test_who_does_not_speak_the_protocol_is_named_with_the_reason(
 def test_a_node_that_runs_on_a_copy_of_the_folder_is_found_out(folder: Folder) -> None:
     clone = copy_of(folder, "clone")
     with (
-        running(clone.path) as node,
+        running_node(clone.path) as node,
         pytest.raises(IdentityCloned, match="identity new"),
     ):
         ask(folder, str(node.address), wait_ms=20_000)

@@ -14,7 +14,7 @@ from datalattice.client import (
     OwnKeys,
     begin_folder,
     edit,
-    read_keys,
+    read_key_pairs,
     reading,
     renew_identity,
     write_key,
@@ -50,12 +50,14 @@ def test_a_new_folder_has_one_key_for_both(tmp_path: Path) -> None:
     assert made.context().signer(made.owner.public_key) == made.owner
     assert Folder(tmp_path).identity_path.name == "identity.key"
     assert Folder(tmp_path).identity_path.stat().st_mode & 0o777 == 0o600
-    assert read_keys(Folder(tmp_path)) == made
+    assert read_key_pairs(Folder(tmp_path)) == made
 
 
 def test_a_folder_with_a_single_key_file_goes_on_working(tmp_path: Path) -> None:
     write_key(tmp_path / "key", OWNER)
-    assert read_keys(Folder(tmp_path)) == OwnKeys(OWNER, OWNER, read_keys(Folder(tmp_path)).ring)
+    assert read_key_pairs(Folder(tmp_path)) == OwnKeys(
+        OWNER, OWNER, read_key_pairs(Folder(tmp_path)).ring
+    )
     edit(Folder(tmp_path), count_one)
 
 
@@ -130,7 +132,7 @@ def test_a_new_identity_takes_over_what_is_the_nodes_own(
     edit(folder, count_one)
     with_own_slots(folder, before)
     after = renew_identity(folder)
-    assert after == read_keys(folder)
+    assert after == read_key_pairs(folder)
     assert after.identity not in (before.identity, before.owner)
     assert after.owner == before.owner
     with reading(folder) as root:
@@ -167,7 +169,7 @@ def test_a_renewal_that_is_broken_off_leaves_an_identity_with_all_its_data(
         if commits < 2:
             with pytest.raises(KeyboardInterrupt):
                 renew_identity(folder)
-    keys = read_keys(folder)
+    keys = read_key_pairs(folder)
     with reading(folder) as root:
         assert local_value(root, keys.identity.public_key) == KEPT
     after = renew_identity(folder)

@@ -31,7 +31,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.store import CellStore
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 
 OTHER = KeyPair(bytes([7]) * 32)
 
@@ -48,7 +48,7 @@ def node(path: Path) -> Iterator[Node]:
 
 
 def served(path: Path) -> AbstractContextManager[object]:
-    return running(path)
+    return running_node(path)
 
 
 def embedded(_path: Path) -> AbstractContextManager[object]:
@@ -181,7 +181,7 @@ def test_what_is_done_atomically_returns_what_was_written(path: Path) -> None:
     datalattice.open(path).close()
     tries: list[range] = []
     undone: list[int] = []
-    with running(path), datalattice.open(path) as node:
+    with running_node(path), datalattice.open(path) as node:
         log = node.queue("log")
 
         def work() -> range:
@@ -476,7 +476,7 @@ def test_nodes_start_and_end_between_writes(node: Node, path: Path) -> None:
     log = node.queue("log")
     for number in range(3):
         log.offer(f"alone {number}")
-        with running(path):
+        with running_node(path):
             assert node.running is not None
             assert node.address is not None
             log.offer(f"beside {number}")

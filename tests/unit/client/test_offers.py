@@ -43,7 +43,7 @@ from datalattice.lattice import root_lattice
 from datalattice.node import operations
 from datalattice.service import FolderService
 from datalattice.store import CellStore
-from datalattice.testing.folders import alone, append, running
+from datalattice.testing.folders import alone, append, running_node
 
 OWNER = KeyPair(bytes(32))
 PATIENCE_S = 30.0
@@ -65,12 +65,12 @@ def served(folder: Path) -> Iterator[None]:
     """Run a node in this process that serves the folder's users, as a daemon does."""
     with (
         closing(FolderService(folder, OWNER, NodeConfig())) as service,
-        running(folder, service=service),
+        running_node(folder, service=service),
     ):
         yield
 
 
-@pytest.fixture(params=[alone, running, served])
+@pytest.fixture(params=[alone, running_node, served])
 def place(request: pytest.FixtureRequest) -> Place:
     """Return what has no node run in a folder, and what has one run."""
     made: Place = request.param
@@ -149,7 +149,7 @@ def offered(editor: Editor, values: list[object], requests: list[str]) -> list[s
 def test_records_go_by_one_request_and_very_many_by_an_edit(
     folder: Folder, requests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(folder.path), editing(folder) as editor:
+    with running_node(folder.path), editing(folder) as editor:
         monkeypatch.setattr(edits, "OFFER_RECORDS_MAX", 8)
         assert offered(editor, list(range(7)), requests) == ["queue.append"]
         assert offered(editor, list(range(8)), requests) == ["queue.append"]
@@ -211,7 +211,7 @@ def test_the_node_refuses_what_is_no_offer(folder: Folder, tmp_path: Path) -> No
         ({"keys": ["k", "l"]}, UsageError, "`keys` has 2 elements for 1 values"),
         ({"headers": [1]}, TypeMismatch, "`headers` is not a mapping or None"),
     ]
-    with running(folder.path):
+    with running_node(folder.path):
         for changed, error, words in wrong:
             with pytest.raises(error, match=words):
                 asked(folder, **changed)
@@ -229,7 +229,7 @@ def test_the_node_appends_so_many_records_at_once(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "OFFER_RECORDS_MAX", 8)
-    with running(folder.path):
+    with running_node(folder.path):
         assert asked(folder, values=list(range(7))) == (0, 7)
         assert asked(folder, values=list(range(8)), keys=list(range(8))) == (7, 8)
         for name in ("values", "keys", "headers"):
@@ -240,7 +240,7 @@ def test_the_node_appends_so_many_records_at_once(
 
 def test_without_a_key_of_the_node_nothing_is_offered(folder: Folder) -> None:
     with (
-        running(folder.path, has_key=False),
+        running_node(folder.path, has_key=False),
         editing(folder) as editor,
         pytest.raises(NoSigningKey, match="started without a key"),
     ):
@@ -253,7 +253,7 @@ def test_on_a_full_disk_one_offer_is_kept_and_later_ones_are_refused(
     def full(*_arguments: object, **_more: object) -> None:
         raise StoreFull("no room")
 
-    with running(folder.path), editing(folder) as editor:
+    with running_node(folder.path), editing(folder) as editor:
         assert editor.offer_many("t", 0, ["before"]) == range(1)
         with monkeypatch.context() as patch:
             patch.setattr(CellStore, "commit", full)
@@ -278,7 +278,7 @@ def test_an_answer_that_does_not_come_is_an_error_and_nothing_is_offered_again(
         real(client)
         raise ConnectionResetError
 
-    with running(folder.path):
+    with running_node(folder.path):
         with editing(folder) as editor, monkeypatch.context() as patch:
             patch.setattr(ControlClient, "_receive", lost)
             with pytest.raises(OutcomeUnknown, match="whether the edit happened is not known"):
@@ -336,7 +336,7 @@ class Offering(threading.Thread):
 
 
 def test_a_node_that_stops_has_each_acknowledged_record_once(folder: Folder) -> None:
-    with running(folder.path):
+    with running_node(folder.path):
         writers = [Offering(folder, name) for name in "ab"]
         for one in writers:
             one.start()
@@ -359,7 +359,7 @@ def test_a_node_that_stops_has_each_acknowledged_record_once(folder: Folder) -> 
 
 
 def test_many_who_offer_get_offsets_of_their_own(folder: Folder) -> None:
-    with running(folder.path):
+    with running_node(folder.path):
         writers = [Offering(folder, name, 20) for name in "abcd"]
         for one in writers:
             one.start()
@@ -385,7 +385,7 @@ def test_offers_wait_for_an_edit_that_was_in_vain(
         runs[-1].join(PATIENCE_S if len(runs) == 1 else 0.2)
         return Topics.at(cursor, keys.public_key).partition("t", 0).offer("edit")
 
-    with running(folder.path):
+    with running_node(folder.path):
         with editing(folder) as editor:
             editor.offer_many("t", 0, ["first"])
             assert editor.edit(change) == 2
@@ -408,7 +408,7 @@ def test_offers_wait_for_so_long_only(folder: Folder, monkeypatch: pytest.Monkey
             raise ZeroDivisionError
 
     tries: list[int] = []
-    with running(folder.path), editing(folder) as editor:
+    with running_node(folder.path), editing(folder) as editor:
         with pytest.raises(ZeroDivisionError):
             editor.edit(given_up)
         assert editor.offer_many("t", 0, ["last"]) == range(2, 3)

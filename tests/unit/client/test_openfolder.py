@@ -30,7 +30,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import DataLoss, NoSigningKey, StoreClosed, StoreLocked, Unfenced
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore, RealDisk
-from datalattice.testing.folders import append, running
+from datalattice.testing.folders import append, running_node
 
 PATIENCE_S = 50.0
 KEYS = KeyPair(bytes(32))
@@ -113,7 +113,7 @@ def test_it_needs_a_key(tmp_path: Path) -> None:
 def test_nodes_start_and_end_between_its_edits(folder: Folder, data: OpenFolder) -> None:
     for number in range(3):
         offer(data, f"alone {number}")
-        with running(folder.path):
+        with running_node(folder.path):
             offer(data, f"beside {number}")
             with data.editor(OwnKeys.of(KEYS)) as editor:
                 assert editor.stage("a text of its own " * 20)
@@ -128,7 +128,7 @@ def test_nodes_start_and_end_between_its_edits(folder: Folder, data: OpenFolder)
 def test_one_that_begins_beside_a_node_goes_on_without(folder: Folder) -> None:
     edit(folder, append([0]))
     with closing(OpenFolder.at(folder)) as data:
-        with running(folder.path):
+        with running_node(folder.path):
             assert data.root() is not None
             offer(data, 1)
         offer(data, 2)
@@ -189,7 +189,7 @@ def test_threads_share_it_beside_a_node_and_without(folder: Folder, data: OpenFo
     threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
     for thread in threads:
         thread.start()
-    with running(folder.path):
+    with running_node(folder.path):
         for thread in threads:
             thread.join()
     assert sorted(offsets) == list(range(20)), "none lost, none given twice"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.client import Folder, open_reader
+from datalattice.client import Folder, open_store_reader
 from datalattice.errors import Corruption
 from datalattice.store import CellStore
 
@@ -21,7 +21,7 @@ def test_what_is_read_of_a_damaged_log_is_said_to_lack_its_end(
     for number in range(3):
         with CellStore.open(folder.store_path) as store:
             store.commit(f"value {number} " * 30)
-    with caplog.at_level(logging.WARNING), open_reader(folder) as reader:
+    with caplog.at_level(logging.WARNING), open_store_reader(folder) as reader:
         assert reader.loss is None
         assert reader.load(reader.root_hash() or b"") == "value 2 " * 30
     assert caplog.messages == []
@@ -32,8 +32,8 @@ def test_what_is_read_of_a_damaged_log_is_said_to_lack_its_end(
     damaged = data[:last] if is_cut else data[: last + 150] + b"?" + data[last + 151 :]
     segment.write_bytes(damaged)
     with pytest.raises(Corruption, match="cannot be read any more"):
-        open_reader(folder)  # it has the index made anew
-    with open_reader(folder) as reader:
+        open_store_reader(folder)  # it has the index made anew
+    with open_store_reader(folder) as reader:
         assert reader.load(reader.root_hash() or b"") == "value 1 " * 30
         loss = reader.loss
         assert loss is not None

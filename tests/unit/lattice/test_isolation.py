@@ -52,7 +52,7 @@ from datalattice.lattice import (
 )
 from datalattice.limits import WORK_LIMITS, WorkLimits
 from datalattice.testing.cells_kit import CellDict
-from datalattice.testing.malformed import cells_of, value_of, with_cell
+from datalattice.testing.malformed import cells_of, value_from_cells, with_cell
 
 LONG = "x" * 150
 KV = Keyword("kv")
@@ -71,7 +71,7 @@ def malformed(value: Value) -> Value:
     blob = b"b" * 200
     below[value_hash(blob)] = encode(blob)
     changed, cells = with_cell(top, below, references(top)[0], encode(blob))
-    made = value_of(changed, cells)
+    made = value_from_cells(changed, cells)
     with pytest.raises(BadFormat):
         validate(made)
     return made

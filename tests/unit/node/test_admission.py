@@ -45,7 +45,7 @@ from datalattice.node.transport import Accept, Link, Listener, OnRefused
 from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
 from datalattice.sync.conduct import MALFORMED_MAX
-from datalattice.testing.malformed import cells_of, value_of, with_cell
+from datalattice.testing.malformed import cells_of, value_from_cells, with_cell
 from datalattice.wire import FrameBuffer, encode_frame, encode_length, encode_ping
 
 WANTED = KeyPair(b"w" * 32).public_key
@@ -369,7 +369,7 @@ def unsound(number: int) -> bytes:
     top, below = cells_of(entries)
     content = b"%d" % number + b"b" * 200
     blob = below[value_hash(content)] = encode(content)
-    value = value_of(*with_cell(top, below, references(top)[0], blob))
+    value = value_from_cells(*with_cell(top, below, references(top)[0], blob))
     message = Vector.of((Keyword("LV"), Vector.of((Keyword("data"),)), value))
     return encode_frame(encode_message(message))
 

@@ -21,7 +21,7 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.service import FolderService, Service
 from datalattice.sync import FORK, check_proof
 from datalattice.testing.clocks import StoppedClock
-from datalattice.testing.folders import fill, running
+from datalattice.testing.folders import fill, running_node
 
 STRANGER = KeyPair(b"s" * 32).public_key.hex()
 NOWHERE = "127.0.0.1:1"
@@ -48,7 +48,7 @@ class LiveWorld(World):
         self.other = self._ends.enter_context(datalattice.serve(path / "there"))
         peers = (str(self.other.address),)
         self.offered = FolderService(here, own, NodeConfig())
-        served = running(here, service=self.offered, peers=peers)
+        served = running_node(here, service=self.offered, peers=peers)
         self.control = self._ends.enter_context(served).control
         self.node = self._ends.enter_context(datalattice.open(here))
         self.service = Service(self.node)

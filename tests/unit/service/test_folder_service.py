@@ -39,7 +39,7 @@ from datalattice.lattice import did_of
 from datalattice.service import OPERATOR, FolderService
 from datalattice.service.access import ANONYMOUS, Principal, parse_grants
 from datalattice.service.access.policies import POLICY_FILE
-from datalattice.testing.folders import running
+from datalattice.testing.folders import running_node
 
 DID = did_of(KeyPair(b"b" * 32).public_key)
 
@@ -53,7 +53,7 @@ def service(tmp_path: Path) -> FolderService:
 
 @pytest.fixture
 def control(service: FolderService, tmp_path: Path) -> Iterator[ControlClient]:
-    with running(tmp_path, service=service) as found, ControlClient(found.control) as client:
+    with running_node(tmp_path, service=service) as found, ControlClient(found.control) as client:
         yield client
 
 

@@ -35,7 +35,7 @@ from datalattice.store import (
     open_damaged,
 )
 from datalattice.store.log.packing import locate
-from datalattice.testing.malformed import cells_of, value_of, with_cell
+from datalattice.testing.malformed import cells_of, value_from_cells, with_cell
 
 FOLDER = "store"
 LONG = "a text that is too long to stand inside its parent " * 4
@@ -370,7 +370,7 @@ def test_cells_that_are_whole_and_do_not_fit_together_are_named(tmp_path: Path) 
     top, below = cells_of(Map.of([(f"{n}".ljust(150), n) for n in range(60)]))
     blob = b"b" * 200
     below[value_hash(blob)] = encode(blob)
-    bad = value_of(*with_cell(top, below, references(top)[0], encode(blob)))
+    bad = value_from_cells(*with_cell(top, below, references(top)[0], encode(blob)))
     with CellStore.open(tmp_path / "store") as store:
         store.commit(Vector.of([bad, Vector.of(range(700)), "x" * 200]))
         report = store.check()

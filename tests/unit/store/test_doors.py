@@ -18,7 +18,7 @@ from datalattice.cells import (
     validate,
     value_hash,
 )
-from datalattice.cli.paths.documents import read_document
+from datalattice.cli.paths.documents import read_layout
 from datalattice.errors import BadFormat, UsageError
 from datalattice.store import (
     CheckedCells,
@@ -30,7 +30,7 @@ from datalattice.store import (
     import_cells,
 )
 from datalattice.store.etch import EtchStore
-from datalattice.testing.malformed import cells_of, value_of, with_cell
+from datalattice.testing.malformed import cells_of, value_from_cells, with_cell
 
 LONG = "x" * 150
 
@@ -40,13 +40,13 @@ def malformed() -> Value:
     top, below = cells_of(Map.of([(f"{LONG}{n}", n) for n in range(60)]))
     blob = b"b" * 200
     below[value_hash(blob)] = encode(blob)
-    return value_of(*with_cell(top, below, references(top)[0], encode(blob)))
+    return value_from_cells(*with_cell(top, below, references(top)[0], encode(blob)))
 
 
 def poisoned(value: Value) -> MemoryStore:
     """Return a store that holds a value though it is not sound."""
     store = MemoryStore()
-    store.commit(value_of(*cells_of(value)))
+    store.commit(value_from_cells(*cells_of(value)))
     return store
 
 
@@ -103,8 +103,8 @@ def test_no_more_bytes_are_kept_apart_than_the_limit(monkeypatch: pytest.MonkeyP
 def test_an_unsound_cell_is_not_copied_from_another_store(value: Value, tmp_path: Path) -> None:
     cells = cells_of(value)
     with EtchStore.open(tmp_path / "a.etch") as etch:
-        etch.commit(value_of(*cells))
-        sources: list[Store] = [poisoned(value_of(*cells)), etch]
+        etch.commit(value_from_cells(*cells))
+        sources: list[Store] = [poisoned(value_from_cells(*cells)), etch]
         for source in sources:
             target = MemoryStore()
             with pytest.raises(BadFormat, match="is not sound"):
@@ -126,9 +126,9 @@ def test_cells_in_a_file_are_checked_when_they_are_put(tmp_path: Path) -> None:
     file = tmp_path / "cells"
     file.write_bytes(encode_message(BAD))
     with pytest.raises(UsageError, match="not a canonical value"):
-        read_document(file, "cells", lambda _: None)
+        read_layout(file, "cells", lambda _: None)
     file.write_bytes(encode_message(Vector.of([LONG])))
-    assert read_document(file, "cells", lambda _: None) == Vector.of([LONG])
+    assert read_layout(file, "cells", lambda _: None) == Vector.of([LONG])
 
 
 @pytest.mark.parametrize("value", [*UNSOUND, Vector.of([Vector.of([BAD])])], ids=repr)

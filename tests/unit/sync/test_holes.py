@@ -26,7 +26,7 @@ from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.sync.lattice import incomplete
 from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
 from datalattice.testing.dice import Dice
-from datalattice.testing.malformed import Below, cells_of, mutated, value_of, with_cell
+from datalattice.testing.malformed import Below, cells_of, mutated, value_from_cells, with_cell
 
 LONG = "x" * 150
 
@@ -356,7 +356,7 @@ def test_a_foreign_value_is_sound_or_has_holes_and_nothing_else_is_stored() -> N
         progress = all_at_once(home, sha3_256(top), {**below, sha3_256(top): top})
         assert progress.complete == ["claim"]
         for encoding in home.cells.values():
-            assert not _is_unsound(value_of(encoding, home.cells))
+            assert not _is_unsound(value_from_cells(encoding, home.cells))
         seen += "claim" in progress.holes
     assert seen > 5
 

@@ -34,7 +34,7 @@ from datalattice.testing.counters import (
     JsonProtocol,
     hashes_of,
     pack,
-    part_of,
+    text_part,
 )
 from datalattice.testing.sim import Faults, SimChecker, SimHost, SimNode, Simulation
 from datalattice.testing.sim.counting import COUNTERS, counters_kind
@@ -435,7 +435,7 @@ def test_a_peer_whose_values_lack_too_many_parts_is_cut(monkeypatch: pytest.Monk
 
 
 def _part_of(name: str, count: int) -> Part:
-    return part_of(json.dumps([name, count]))
+    return text_part(json.dumps([name, count]))
 
 
 def test_damaged_parts_are_asked_of_every_joined_peer_and_handed_over() -> None:
@@ -615,7 +615,7 @@ def test_what_follows_of_an_answer_is_made_as_the_peer_reads() -> None:
     came += messages(node)
     assert [one[:2] for one in came[:-1]] == [["more", 7]] * (2 * ANSWERED_MAX - 1)
     assert came[-1][:2] == ["answer", 7]
-    assert [part_of(text).hash.hex() for one in came for text in one[2]] == hashes
+    assert [text_part(text).hash.hex() for one in came for text in one[2]] == hashes
     node.written("p", ANSWERED_MAX, 0)
     assert messages(node) == []
 

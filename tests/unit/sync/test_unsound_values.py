@@ -39,7 +39,7 @@ from datalattice.store import MemoryStore
 from datalattice.sync import Absorbed, LatticeReplica, Offer, Part, Peer, Probe
 from datalattice.sync.lattice.absorption import UNSOUND_CELLS, VALUE_REFUSED
 from datalattice.sync.lattice.incoming import Incoming
-from datalattice.testing.malformed import cells_of, value_of, with_cell
+from datalattice.testing.malformed import cells_of, value_from_cells, with_cell
 
 KV, DATA = Keyword("kv"), Keyword("data")
 KEYS = [KeyPair(bytes([n]) * 32) for n in range(50)]
@@ -56,7 +56,7 @@ def malformed(value: Value) -> Value:
     top, below = cells_of(value)
     blob = b"b" * 200
     below[value_hash(blob)] = encode(blob)
-    return value_of(*with_cell(top, below, references(top)[0], encode(blob)))
+    return value_from_cells(*with_cell(top, below, references(top)[0], encode(blob)))
 
 
 def slot(key: KeyPair, value: Value) -> Signed:

@@ -52,7 +52,7 @@ from datalattice.api.rest.bodies import (
     JSON,
     OCTETS,
     event_id,
-    event_of,
+    sse_event,
 )
 from datalattice.api.rest.description import describe, page_of
 from datalattice.api.rest.problems import problem_answer, problem_body
@@ -464,7 +464,7 @@ class RestDoor:
                 if self.is_draining:
                     raise Draining("the service is being stopped")
                 if items:
-                    yield b"".join(event_of(item, name) for item in items)
+                    yield b"".join(sse_event(item, name) for item in items)
                     token = stream.resume
                     continue
                 token = stream.resume

@@ -211,7 +211,7 @@ def event_id(token: str) -> bytes:
     return b"id: " + token.encode() + b"\n" if token else b""
 
 
-def event_of(item: Message, name: str = "") -> bytes:
+def sse_event(item: Message, name: str = "") -> bytes:
     """Return an item as an event; its resume token is the event's id instead of a field.
 
     name: of the event; "": none.

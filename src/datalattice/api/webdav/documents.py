@@ -135,12 +135,12 @@ def write_xml(element: XMLElement, outer: str = "") -> str:
 def write_children(element: XMLElement, outer: str = "") -> str:
     """Return the children of an element as text; arguments as of `write_xml`."""
     return "".join(
-        write_text(one) if isinstance(one, str) else write_xml(one, outer)
+        escaped_text(one) if isinstance(one, str) else write_xml(one, outer)
         for one in element.children
     )
 
 
-def write_text(text: str) -> str:
+def escaped_text(text: str) -> str:
     """Return an escaped text; characters that XML does not allow become U+FFFD."""
     # Readers turn an unescaped carriage return into a line feed.
     return escape("".join(map(_allowed, text)), {"\r": "&#13;"})
@@ -157,11 +157,11 @@ def _allowed(character: str) -> str:
 
 def directory_page(title: str) -> tuple[str, str]:
     """Return the text before and after the links on a directory's page for browsers."""
-    shown = write_text(title)
+    shown = escaped_text(title)
     head = f'<!doctype html><meta charset="utf-8"><title>{shown}</title><h1>{shown}</h1><ul>'
     return head, "</ul>"
 
 
 def directory_link(href: str, name: str) -> str:
     """Return one link of a directory, in HTML."""
-    return f"<li><a href={quoteattr(href)}>{write_text(name)}</a></li>"
+    return f"<li><a href={quoteattr(href)}>{escaped_text(name)}</a></li>"

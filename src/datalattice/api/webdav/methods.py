@@ -43,7 +43,7 @@ from datalattice.api.webdav.resources import (
     DavAsked,
     DavError,
     DavResources,
-    name_of,
+    last_name,
 )
 from datalattice.clock import Clock
 from datalattice.errors import (
@@ -178,7 +178,7 @@ class DavMethods(DavResources):
             for path, info in children:
                 is_directory = info is None or info.is_directory
                 href = path.href(self._base, is_directory=is_directory)
-                shown.append(directory_link(href, name_of(path) + "/" * is_directory))
+                shown.append(directory_link(href, last_name(path) + "/" * is_directory))
             return "".join(shown)
 
         head, end = directory_page(asked.path.href(self._base, is_directory=True))

@@ -20,10 +20,10 @@ from datalattice.actions import FileInfo, LockInfo
 from datalattice.api.webdav.documents import (
     LANG,
     XMLElement,
+    escaped_text,
     read_xml,
     split_name,
     write_children,
-    write_text,
     write_xml,
 )
 from datalattice.errors import BadFormat, LimitExceeded, UsageError
@@ -98,7 +98,7 @@ _ENTRY: Final = (
 )
 
 _LIVE: Final[Mapping[str, Callable[[Resource], str | None]]] = {
-    f"{DAV}displayname": lambda one: write_text(one.name),
+    f"{DAV}displayname": lambda one: escaped_text(one.name),
     f"{DAV}resourcetype": lambda one: "<D:collection/>" if one.is_directory else "",
     f"{DAV}getcontentlength": _file_only(lambda info: str(info.size)),
     f"{DAV}getcontenttype": lambda one: None if one.is_directory else content_type(one.name),
@@ -123,8 +123,8 @@ def active_lock(lock: LockInfo, root: str, now_ms: int) -> str:
         f"<D:{'shared' if lock.is_shared else 'exclusive'}/></D:lockscope>"
         f"<D:depth>{'infinity' if lock.is_deep else '0'}</D:depth>"
         f"<D:owner>{write_children(_read_inside(lock.owner_note))}</D:owner><D:timeout>Second-{left_s}</D:timeout>"
-        f"<D:locktoken><D:href>{write_text(lock.token)}</D:href></D:locktoken>"
-        f"<D:lockroot><D:href>{write_text(root)}</D:href></D:lockroot></D:activelock>"
+        f"<D:locktoken><D:href>{escaped_text(lock.token)}</D:href></D:locktoken>"
+        f"<D:lockroot><D:href>{escaped_text(root)}</D:href></D:lockroot></D:activelock>"
     )
 
 
@@ -231,7 +231,7 @@ def response(resource: Resource, wanted: RequestedProperties) -> str:
             found.append(text)
     # Only properties asked for by name are reported as missing.
     lacking = [one for one in missing if one in wanted.names]
-    parts = [f"<D:response><D:href>{write_text(resource.href)}</D:href>"]
+    parts = [f"<D:response><D:href>{escaped_text(resource.href)}</D:href>"]
     if found or not lacking:
         parts.append(_propstat("".join(found), "200 OK"))
     if lacking:
@@ -303,7 +303,7 @@ def patched(href: str, names: Iterable[str]) -> str:
     asked = list(names)
     refused = [one for one in asked if one in PROTECTED]
     others = [one for one in asked if one not in PROTECTED]
-    parts = [f"<D:response><D:href>{write_text(href)}</D:href>"]
+    parts = [f"<D:response><D:href>{escaped_text(href)}</D:href>"]
     # RFC 4918, 9.2: either all changes are made or none.
     if refused:
         error = "<D:error><D:cannot-modify-protected-property/></D:error>"

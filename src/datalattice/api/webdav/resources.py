@@ -197,7 +197,7 @@ class DavResources:
         is_directory = info is None or info.is_directory
         return Resource(
             path.href(self._base, is_directory=is_directory),
-            name_of(path),
+            last_name(path),
             info,
             tuple((one, self.lock_root(path, one)) for one in locks if covers(one, path)),
             self._clock.now_ms(),
@@ -215,6 +215,6 @@ def covers(lock: LockInfo, path: DavPath) -> bool:
     return names == path.names or (lock.is_deep and names == path.names[: len(names)])
 
 
-def name_of(path: DavPath) -> str:
+def last_name(path: DavPath) -> str:
     """Return the last name of a path; of the base, "dlfs"."""
     return path.names[-1] if path.names else path.drive or path.owner or "dlfs"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import typer
 
 from datalattice.actions import ImportedRoot, ImportRoot, StartTask
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.paths.past import HOLD_SECONDS, WithLocalOption, leaving, short
 from datalattice.cli.render import CommandResult, count_text, pair_lines
 from datalattice.cli.units import size_text
@@ -31,7 +31,7 @@ EXIT_INCOMPLETE: Final = 1
 """Exit code of an import that left parts out."""
 
 
-@command(app, "export", ANY)
+@command(app, "export", FOLDER)
 def export(
     call: Call,
     ref: Annotated[str, typer.Argument(help="HEAD, HEAD~2, a pin, a hash, or a time.")],
@@ -57,7 +57,7 @@ def export(
     return CommandResult(document, pair_lines({**document, "bytes": size_text(size)}))
 
 
-@command(app, "backup", ANY)
+@command(app, "backup", FOLDER)
 def backup(
     call: Call,
     target: Annotated[
@@ -82,7 +82,7 @@ def backup(
     return CommandResult(document, pair_lines(shown))
 
 
-@command(app, "import", ANY)
+@command(app, "import", FOLDER)
 def import_(
     call: Call,
     source: Annotated[

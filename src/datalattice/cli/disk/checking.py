@@ -10,10 +10,17 @@ import typer
 
 from datalattice.actions import HealedStore, HealStore, StartTask, whole_document
 from datalattice.cells import Index, Map, Value, encode, references, to_text, value_hash
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.render import EXIT_FAILED, CommandResult, pair_lines, print_notice
 from datalattice.cli.units import size_text
-from datalattice.client import Folder, Progress, ask_first, open_reader, read_keys_or_none, running
+from datalattice.client import (
+    Folder,
+    Progress,
+    ask_first,
+    open_store_reader,
+    read_keys_or_none,
+    running,
+)
 from datalattice.cursors import without_malformed
 from datalattice.errors import BadFormat, Corruption, StoreFailed, UsageError
 from datalattice.store import CellStore, time_text
@@ -25,7 +32,7 @@ LINES_MAX: Final = 20
 """Most lines that are printed of each kind of finding; --json has all."""
 
 
-@command(app, "check", ANY)
+@command(app, "check", FOLDER)
 def check(call: Call) -> CommandResult:
     """Verify every byte of the store: checksums, encodings, hashes, index and completeness.
 
@@ -41,7 +48,7 @@ def check(call: Call) -> CommandResult:
     if not call.folder.store_path.is_dir():
         code = EXIT_FAILED if found else 0
         return CommandResult({"weaver": weaver}, list(_weaver_lines(weaver)), code, found)
-    store = call.enter(open_reader(call.existing))
+    store = call.enter(open_store_reader(call.existing))
     report = store.check(call.bar(f"check {store.path}").to)
     document = _check_document(whole_document(store_check(report)))
     unsound = {hash for hash, _ in report.unsound}
@@ -133,7 +140,7 @@ def heal(
     return CommandResult(document, lines, EXIT_FAILED, [advice])
 
 
-@command(app, "repair", ANY)
+@command(app, "repair", FOLDER)
 def repair(
     call: Call,
     apply: Annotated[
@@ -152,7 +159,7 @@ def repair(
     folder = call.existing
     if apply and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before the root is repaired")
-    store = call.enter(CellStore.open(folder.store_path) if apply else open_reader(folder))
+    store = call.enter(CellStore.open(folder.store_path) if apply else open_store_reader(folder))
     report = store.check(call.bar(f"check {folder.store_path}").to)
     # Healing may bring damaged cells back, so nothing is left out before it.
     if not report.is_clean:

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from datalattice.actions import CollectedGarbage, CollectGarbage, ForgetRoots, StartTask
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.render import CommandResult, pair_lines
 from datalattice.cli.units import duration_ms, size_text, time_ms
-from datalattice.client import Progress, collect, connect, open_reader
+from datalattice.client import Progress, collect, connect, open_store_reader
 from datalattice.clock import SystemClock
 from datalattice.store import CellStore, time_text
 
@@ -27,7 +27,7 @@ DryRunOption = Annotated[
 ]
 
 
-@command(app, "stats", ANY)
+@command(app, "stats", FOLDER)
 def stats(
     call: Call,
     live: Annotated[
@@ -48,7 +48,7 @@ def stats(
     weaver = weaver_figures(folder)
     if not folder.store_path.is_dir():
         return CommandResult(weaver, _stats_lines(weaver))
-    store = call.enter(open_reader(folder))
+    store = call.enter(open_store_reader(folder))
     document = asdict(store.stats())
     if live:
         bar = call.bar(f"count {folder.store_path}")
@@ -68,7 +68,7 @@ def stats(
     return CommandResult(document, _stats_lines(document))
 
 
-@command(app, "gc", ANY)
+@command(app, "gc", FOLDER)
 def gc(call: Call, grace: GraceOption = GRACE, dry_run: DryRunOption = False) -> CommandResult:
     """Free the space of cells that no root, pin, lease or recorded root reaches.
 
@@ -77,7 +77,7 @@ def gc(call: Call, grace: GraceOption = GRACE, dry_run: DryRunOption = False) ->
     return _collected_result(collected(call, grace_ms=duration_ms(grace), dry_run=dry_run))
 
 
-@command(app, "sweep", ANY)
+@command(app, "sweep", FOLDER)
 def sweep(
     call: Call,
     plan: Annotated[
@@ -93,7 +93,7 @@ def sweep(
     return _collected_result(collected(call, plan=str(plan.absolute()), dry_run=dry_run))
 
 
-@command(app, "forget", ANY)
+@command(app, "forget", FOLDER)
 def forget(
     call: Call,
     before: Annotated[

@@ -21,9 +21,9 @@ import typer
 
 from datalattice.actions import DrainNode, GetNodeHealth, PullPeers, ReloadSettings, StopNode
 from datalattice.cells import Value
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.node import peers as peers_commands
-from datalattice.cli.node.peers import peers_listing, status_of
+from datalattice.cli.node.peers import health_document, peers_listing
 from datalattice.cli.node.watch import watch_node
 from datalattice.cli.render import (
     CommandResult,
@@ -37,9 +37,9 @@ from datalattice.cli.units import duration_s, duration_text, moment_text, size_t
 from datalattice.cli.values import value_json
 from datalattice.client import (
     Folder,
-    open_reader,
+    open_store_reader,
     read_key,
-    read_keys,
+    read_key_pairs,
     read_keys_or_none,
     take_turn,
     write_key,
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Run a node in a folder, show its state, and pull its peers' data.")
 
 app.add_typer(peers_commands.app, name="peers")
-command(app, "watch", ANY)(watch_node)
-command(app, "ticket", ANY)(peers_commands.ticket)
+command(app, "watch", FOLDER)(watch_node)
+command(app, "ticket", FOLDER)(peers_commands.ticket)
 
 STANDARD_INPUT: Final = 0
 
@@ -154,7 +154,7 @@ def settings_of(
     return load_settings(file or folder.settings_path, os.environ, given or {})
 
 
-@command(app, "start", ANY)
+@command(app, "start", FOLDER)
 def start(
     call: Call,
     port: PortOption = None,
@@ -214,7 +214,7 @@ def run_node(
     settings = load()  # wrong settings are an error before anything is made
     _wait_for_writer(folder)
     is_new = _make_key(folder)
-    keys = read_keys(folder)
+    keys = read_key_pairs(folder)
     opening = ExitStack()
     service = FolderService(folder.path, keys.identity, settings)
 
@@ -255,7 +255,7 @@ def collect_seldom() -> None:
     gc.set_threshold(*COLLECTOR_STEPS)
 
 
-@command(app, "init", ANY)
+@command(app, "init", FOLDER)
 def init(
     call: Call,
     port: PortOption = None,
@@ -286,7 +286,7 @@ def init(
     return CommandResult(document)
 
 
-@command(app, "reload", ANY)
+@command(app, "reload", FOLDER)
 def reload(call: Call) -> CommandResult:
     """Make the running node read its settings, access rules and door certificates again.
 
@@ -297,7 +297,7 @@ def reload(call: Call) -> CommandResult:
     return CommandResult({"waiting": waiting}, lines)
 
 
-@command(app, "stop", ANY)
+@command(app, "stop", FOLDER)
 def stop(
     call: Call,
     wait: Annotated[str, typer.Option("--wait", help="Longest wait for its end.")] = STOP_WAIT,
@@ -305,7 +305,7 @@ def stop(
     """End the running node of the folder; its store is closed when this returns."""
     folder, wait_s = call.folder, duration_s(wait)
     client = call.node("there is nothing to stop")
-    found = status_of(client)
+    found = health_document(client)
     client.call(StopNode())
     # A node keeps its store's lock to its end, so taking the lock proves that the node has ended.
     take_turn(str(folder.store_path / LOCK_NAME), wait_s, "stopping node").release()
@@ -313,7 +313,7 @@ def stop(
     return CommandResult(document, [f"process {found['pid']} has ended"])
 
 
-@command(app, "drain", ANY)
+@command(app, "drain", FOLDER)
 def drain(call: Call) -> CommandResult:
     """Close the doors of the running daemon; the node stays connected to its peers.
 
@@ -371,7 +371,7 @@ def _end_with_input(stop: Callable[[], bool]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # the node does not serve yet: end its start
 
 
-@command(app, "config", ANY)
+@command(app, "config", FOLDER)
 def config(call: Call, config: ConfigOption = None) -> CommandResult:
     """Print the settings of the node, and the source of each.
 
@@ -392,7 +392,7 @@ def _setting_text(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-@command(app, "status", ANY)
+@command(app, "status", FOLDER)
 def status(
     call: Call,
     address: Annotated[
@@ -454,12 +454,12 @@ def _status_of(folder: Folder) -> dict[str, Any]:
     client = connect(folder.path)
     if client is not None:
         with client:
-            found = {"running": True, **status_of(client)}
+            found = {"running": True, **health_document(client)}
         names = [name for name in STATUS_FIRST if name in found]
         return {name: found[name] for name in names + sorted(found.keys() - names)}
     from datalattice.lattice import replicable
 
-    with open_reader(folder) as store:
+    with open_store_reader(folder) as store:
         root = replicable(store.root())  # the announced value, which peers compare
         return {
             "running": False,
@@ -474,7 +474,7 @@ def _hash_text(root: Value) -> str:
     return value_hash(root).hex()
 
 
-@command(app, "pull", ANY)
+@command(app, "pull", FOLDER)
 def pull(
     call: Call,
     address: Annotated[

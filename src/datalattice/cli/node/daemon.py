@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.node.commands import (
     AttachedOption,
     BindOption,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TOOLS: Final = "read|all"
 
 
-@command(None, "daemon", ANY)
+@command(None, "daemon", FOLDER)
 def daemon(
     call: Call,
     port: PortOption = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from datalattice.actions import AddPeer, GetNodeHealth, RemovePeer, whole_document
-from datalattice.cli.command import ANY, NODE_START, Call, command
+from datalattice.cli.command import FOLDER, NODE_START, Call, command
 from datalattice.cli.render import CommandResult, Listing
 from datalattice.cli.units import size_text
 from datalattice.errors import UsageError
@@ -32,28 +32,28 @@ PeerArgument = Annotated[
 ]
 
 
-@command(app, "list", ANY)
+@command(app, "list", FOLDER)
 def list_(call: Call) -> CommandResult:
     """List the peers, then those that connected by themselves, with their state.
 
     A peer is equal if the root it announced last is the one here, or the replicated part of it;
     otherwise it differs. A client receives no changes.
     """
-    status = status_of(call.node(NODE_START))
+    status = health_document(call.node(NODE_START))
     found = [*status["peers"], *status["guests"]]
     if not found:
         return CommandResult([], ["no peers; add one with `lattice node peers add`"])
     return CommandResult(found, [peers_listing(found)])
 
 
-@command(app, "add", ANY)
+@command(app, "add", FOLDER)
 def add(call: Call, peer: PeerArgument) -> CommandResult:
     """Connect the running node to a peer, until the node ends or the peer is removed."""
     call.node(_KEEP).call(AddPeer(address=peer))
     return CommandResult({"added": peer}, [f"added {peer}"])
 
 
-@command(app, "remove", ANY)
+@command(app, "remove", FOLDER)
 def remove(call: Call, peer: PeerArgument) -> CommandResult:
     """Disconnect the running node from a peer for good."""
     call.node(NODE_START).call(RemovePeer(address=peer))
@@ -74,7 +74,7 @@ def ticket(call: Call) -> CommandResult:
     return CommandResult({"ticket": found.ticket}, [found.ticket])
 
 
-def status_of(client: ControlClient) -> dict[str, Any]:
+def health_document(client: ControlClient) -> dict[str, Any]:
     """Return the status of a node as JSON values."""
     return whole_document(client.call(GetNodeHealth()))
 

@@ -13,7 +13,7 @@ import typer
 
 from datalattice.actions import WaitForRoot
 from datalattice.cli.command import Call
-from datalattice.cli.node.peers import peers_listing, status_of
+from datalattice.cli.node.peers import health_document, peers_listing
 from datalattice.cli.render import Records, is_json, results, table, visible
 from datalattice.cli.units import duration_s, size_text
 
@@ -99,7 +99,7 @@ def watch_node(
 
 def _sights(client: ControlClient, end_s: float | None, count: int | None) -> Iterator[Sight]:
     """Yield samples at each change and at least every `INTERVAL_S`, until `end_s` or `count`."""
-    status, at_s = status_of(client), time.monotonic()
+    status, at_s = health_document(client), time.monotonic()
     yield Sight(status, at_s, 0.0, (), {}, 0, 0)
     seen = 1
     while seen != count:
@@ -113,7 +113,7 @@ def _sights(client: ControlClient, end_s: float | None, count: int | None) -> It
         # The node answers at a change, or at the end of the time.
         known = bytes.fromhex(status["root_hash"])
         client.call(WaitForRoot(known=known, timeout_ms=wait_ms))
-        before, status, before_s, at_s = status, status_of(client), at_s, time.monotonic()
+        before, status, before_s, at_s = status, health_document(client), at_s, time.monotonic()
         yield _compared(before, status, before_s, at_s)
 
 

@@ -105,7 +105,7 @@ def _stream(value: Value, file: TextIO, label: str, *, marked: bool = True) -> N
         write_json(value, _Escaped(file), marked=marked, progress=bars.add(label).to)
 
 
-def read_document(source: Path | None, layout: str, stage: Callable[[Value], object]) -> Value:
+def read_layout(source: Path | None, layout: str, stage: Callable[[Value], object]) -> Value:
     """Return the value in a file, or in standard input. stage: stores parts of a large value.
 
     Raises: UsageError: the input does not have this layout.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from datalattice.cells import ABSENT, Signed, Value, changes, same, value_hash
-from datalattice.cli.command import ANY, Call, command, explaining_gaps
+from datalattice.cli.command import FOLDER, Call, command, explaining_gaps
 from datalattice.cli.paths import past
 from datalattice.cli.paths.get import FullOption, brief_text, path_keys, value_result
 from datalattice.cli.render import CommandResult, Listing
@@ -45,7 +45,7 @@ PathArgument = Annotated[
 CountOption = Annotated[int, typer.Option("--count", "-n", min=0, help="Most entries; 0: all.")]
 
 
-@command(None, "history", ANY)
+@command(None, "history", FOLDER)
 def history(
     call: Call,
     count: CountOption = HISTORY_COUNT,
@@ -133,7 +133,7 @@ def _slot_text(slot: dict[str, Any]) -> str:
     return f"{slot['text']}{by}{fork}{'' if slot['valid'] else ' SIGNATURE NOT VALID'}"
 
 
-@command(None, "show", ANY)
+@command(None, "show", FOLDER)
 def show_root(
     call: Call, ref: RefArgument, path: PathArgument = None, full: FullOption = False
 ) -> CommandResult | None:
@@ -145,7 +145,7 @@ def show_root(
     return value_result(store.load(hash), keys, full=full, about=about)
 
 
-@command(None, "diff", ANY)
+@command(None, "diff", FOLDER)
 def diff(
     call: Call,
     before: RefArgument,
@@ -221,7 +221,7 @@ def _change_line(row: dict[str, Any]) -> str:
     return f"~ {path}  {brief_text(row['before'])} -> {brief_text(row['after'])}"
 
 
-@command(None, "checkout", ANY)
+@command(None, "checkout", FOLDER)
 def checkout(
     call: Call,
     ref: RefArgument,
@@ -272,7 +272,7 @@ def _copy_root(store: CellStore, hash: bytes, path: Path, progress: Any) -> int:
     return cells
 
 
-@command(None, "audit", ANY)
+@command(None, "audit", FOLDER)
 def audit(call: Call, path: PathArgument = None, count: CountOption = AUDIT_COUNT) -> CommandResult:
     """Show who signed each slot, and its recorded changes.
 

@@ -12,7 +12,7 @@ import datalattice.apps  # noqa: F401 - registers the sections of the root
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, to_text, value_hash
 from datalattice.cli.command import WRITES, Call, command
-from datalattice.cli.paths.documents import LAYOUTS, checked_layout, read_document
+from datalattice.cli.paths.documents import LAYOUTS, checked_layout, read_layout
 from datalattice.cli.paths.get import path_keys
 from datalattice.cli.render import CommandResult, pair_lines
 from datalattice.cli.values import value_json
@@ -76,7 +76,7 @@ def put(
         if value is not None:
             new = _given(value, layout)
         else:
-            new = read_document(source, layout, editor.stage)
+            new = read_layout(source, layout, editor.stage)
         where = editor.edit(lambda cursor, _: _write(cursor, keys, new))
     document = {
         "path": [value_json(key) for key in where],

@@ -41,7 +41,7 @@ from datalattice.cli.values import (
     value_json,
     value_text,
 )
-from datalattice.client import Editor, open_reader, parse_path_key, section_owners
+from datalattice.client import Editor, open_store_reader, parse_path_key, section_owners
 from datalattice.cursors import RootLattice
 from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, UsageError
 from datalattice.lattice import root_lattice
@@ -397,7 +397,7 @@ class _Tail:
         self._is_begun = True
         # `found` has up to `_lines` records of each partition.
         yield from found[max(0, len(found) - self._lines) :]
-        store = self._call.enter(open_reader(self._call.existing)) if follow else None
+        store = self._call.enter(open_store_reader(self._call.existing)) if follow else None
         while store is not None:
             left_s = _LOOK_S if end_s is None else min(_LOOK_S, end_s - time.monotonic())
             if left_s <= 0:

@@ -28,7 +28,7 @@ from datalattice.cli.repl.language import (
     Incomplete,
     NamedPart,
     parse_command,
-    read_fields,
+    read_words,
     write_word,
 )
 from datalattice.client import Client
@@ -195,6 +195,6 @@ def _closed(text: str) -> tuple[CommandPart, ...]:
 
 def _said(shape: Any, parts: tuple[CommandPart, ...], given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that have values already, without looking up names of stores."""
-    return read_fields(
+    return read_words(
         shape, parts, set(given), lambda one, _: b"" if one.codec is STORE_ID_FORMAT else None
     )

@@ -49,8 +49,8 @@ from datalattice.cli.repl.language import (
     CommandPart,
     MessageShape,
     parse_command,
-    read_fields,
     read_message,
+    read_words,
 )
 from datalattice.cli.repl.results import (
     answer_of,
@@ -171,7 +171,7 @@ class Evaluator:
             result = result_of(self.client.call(request))
         elif isinstance(target, StoreMethod):
             assert self.store is not None
-            values = read_fields(shape, rest)
+            values = read_words(shape, rest)
             if target.kind == "stream":
                 events = self.store.stream(target.name, **values)
                 self._begin(text, events, target.answer, document_of, count)
@@ -253,7 +253,7 @@ class Evaluator:
             if not parts:
                 return False
             (_, shape), rest = self.find(parts)
-            values = read_fields(shape, rest, set(self.given(shape)), _no_store)
+            values = read_words(shape, rest, set(self.given(shape)), _no_store)
         except UsageError:
             return False
         return SECRETS.isdisjoint(values)

@@ -206,12 +206,12 @@ def read_message(
     given: values of fields that arguments set only by name. read_word: asked before `read_value`.
     Raises: UsageError: an argument does not fit; the text names its field.
     """
-    made: Q = cls(**{**(given or {}), **read_fields(cls, parts, set(given or ()), read_word)})
+    made: Q = cls(**{**(given or {}), **read_words(cls, parts, set(given or ()), read_word)})
     made.encode()  # checks the lengths of hashes and the ranges of numbers
     return made
 
 
-def read_fields(
+def read_words(
     shape: MessageShape | type[Message],
     parts: Sequence[CommandPart],
     by_name: set[str] | frozenset[str] = frozenset(),
@@ -306,16 +306,16 @@ def _read_single(field: FieldInfo, part: CommandPart, read_word: ReadWord | None
                 f"{field.name} is a list of its fields in parentheses, such as (name=value)"
             )
         of: Any = field.type
-        return of(**read_fields(of, part, frozenset(), read_word))
+        return of(**read_words(of, part, frozenset(), read_word))
     if isinstance(part, tuple):
         hint = ", or JSON: [1, 2]" if field.codec is CELL_FORMAT else ""
         raise UsageError(f"{field.name} is one value, got a list{hint}")
     text = part if isinstance(part, str) else part.text
     found = read_word(field, text) if read_word is not None else None
-    return read_value(field, text, quoted=isinstance(part, str)) if found is None else found
+    return read_field(field, text, quoted=isinstance(part, str)) if found is None else found
 
 
-def read_value(field: FieldInfo, text: str, *, quoted: bool = False) -> Any:
+def read_field(field: FieldInfo, text: str, *, quoted: bool = False) -> Any:
     """Return the value of a field that one word gives. Raises: UsageError."""
     if field.codec is CELL_FORMAT:
         return text if quoted else read_text(field, text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datalattice.cli.command import ANY, WRITES, Call, command
+from datalattice.cli.command import FOLDER, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Listing, pair_lines
 from datalattice.cli.store.access import (
     RECORD_DIGITS_SHOWN,
@@ -56,7 +56,7 @@ def create(
     return CommandResult(document, pair_lines({key: document[key] for key in ("id", "kind")}))
 
 
-@command(app, "list", ANY)
+@command(app, "list", FOLDER)
 def list_(call: Call) -> CommandResult:
     """List the stores as a tree: name, kind, id. Archived ones are marked."""
     node = reader(call)
@@ -92,7 +92,7 @@ def _tree(stores: Stores, parent: bytes | None, depth: int) -> Iterator[dict[str
             yield from _tree(stores, info.id, depth + 1)
 
 
-@command(app, "open", ANY)
+@command(app, "open", FOLDER)
 def open_(call: Call, store: StoreArgument) -> CommandResult:
     """Show kind, intentions, authors, state, forks and peers of a store."""
     stores = reader(call).weaver
@@ -145,9 +145,9 @@ def _document(info: StoreInfo, view: StoreView) -> dict[str, Any]:
     }
 
 
-command(app, "status", ANY)(status_of_store)
-command(app, "sync", ANY)(sync_store)
-command(app, "watch", ANY)(watch_store)
+command(app, "status", FOLDER)(status_of_store)
+command(app, "sync", FOLDER)(sync_store)
+command(app, "watch", FOLDER)(watch_store)
 
 
 @command(app, "archive", WRITES)
@@ -225,7 +225,7 @@ def _append(call: Call, name: str) -> CommandResult:
     return CommandResult({"store": name, "written": hashes}, text)
 
 
-@command(app, "fsck", ANY)
+@command(app, "fsck", FOLDER)
 def fsck(
     call: Call,
     store: StoreArgument,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datalattice.cli.command import ANY, WRITES, Call, command
+from datalattice.cli.command import FOLDER, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Listing, Records, print_notice
 from datalattice.cli.store.access import (
     RECORD_DIGITS_SHOWN,
@@ -82,7 +82,7 @@ def _present(kv: KVStore[bytes], store: str, key: str) -> bytes:
     return found
 
 
-@command(app, "get", ANY)
+@command(app, "get", FOLDER)
 def get(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResult:
     """Print the value of a key. Exit code 1 if there is no such key."""
     kv = _read(call, store)
@@ -96,7 +96,7 @@ def get(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResul
     return CommandResult(document, [bytes_text(value)])
 
 
-@command(app, "list", ANY)
+@command(app, "list", FOLDER)
 def list_(
     call: Call,
     store: StoreArgument,
@@ -116,13 +116,13 @@ def list_(
     return CommandResult(rows, [Listing(("key", "value", "state"), shown)])
 
 
-@command(app, "history", ANY)
+@command(app, "history", FOLDER)
 def history(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResult:
     """List the writes of a key, the newest first."""
     return _versions(_read(call, store).history(key))
 
 
-@command(app, "conflicts", ANY)
+@command(app, "conflicts", FOLDER)
 def conflicts(
     call: Call,
     store: StoreArgument,
@@ -159,7 +159,7 @@ def _versions(versions: list[Version[bytes]]) -> CommandResult:
     return CommandResult(rows, [Listing(("time", "author", "value", "hash"), shown)])
 
 
-@command(app, "watch", ANY)
+@command(app, "watch", FOLDER)
 def watch(
     call: Call,
     store: StoreArgument,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from datalattice.cli.command import ANY, WRITES, Call, command
+from datalattice.cli.command import FOLDER, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Records
 from datalattice.cli.store.access import (
     ForOption,
@@ -46,14 +46,14 @@ def append(
     return CommandResult([{"hash": hash} for hash in hashes], hashes)
 
 
-@command(app, "read", ANY)
+@command(app, "read", FOLDER)
 def read(call: Call, store: StoreArgument) -> Records:
     """Print all entries, the oldest first."""
     log: LogStore[bytes] = handle(reader(call), store, None, _KIND)
     return Records(iter(log), bytes_json, bytes_text)
 
 
-@command(app, "tail", ANY)
+@command(app, "tail", FOLDER)
 def tail(
     call: Call,
     store: StoreArgument,

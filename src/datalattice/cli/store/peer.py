@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from datalattice.cli.command import ANY, WRITES, Call, command
+from datalattice.cli.command import FOLDER, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Listing, pair_lines
 from datalattice.cli.store.access import StoreArgument, handle_of, reader
 from datalattice.cli.units import moment_text
@@ -59,7 +59,7 @@ def join(
     return CommandResult(document, pair_lines(document))
 
 
-@command(app, "list", ANY)
+@command(app, "list", FOLDER)
 def list_(call: Call, store: StoreArgument) -> CommandResult:
     """List the peers of a store: key, name, status, since when."""
     rows = [

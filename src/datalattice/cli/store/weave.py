@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.render import CommandResult, Listing, pair_lines
 from datalattice.cli.store.access import (
     RECORD_DIGITS_SHOWN,
@@ -48,7 +48,7 @@ def _last(view: StoreView, number: int) -> list[WitnessEntry]:
     return list(view.entries(max(1, view.last_seq() - number + 1)))
 
 
-@command(app, "history", ANY)
+@command(app, "history", FOLDER)
 def history(call: Call, store: StoreArgument, number: NumberOption = NUMBER_SHOWN) -> CommandResult:
     """List the operations in the order in which this node witnessed them."""
     with _view(call, store) as (view, machine):
@@ -69,7 +69,7 @@ def history(call: Call, store: StoreArgument, number: NumberOption = NUMBER_SHOW
     return CommandResult(rows, [Listing(("seq", "time", "author", "hash", "operation"), shown)])
 
 
-@command(app, "inspect", ANY)
+@command(app, "inspect", FOLDER)
 def inspect(call: Call, store: StoreArgument, hash: HashArgument) -> CommandResult:
     """Show one operation, witnessed or floating: its signer, its dependencies, what it does."""
     with _view(call, store) as (view, machine):
@@ -103,7 +103,7 @@ def _one(view: StoreView, digits: str) -> SignedIntention:
     return matches[0]
 
 
-@command(app, "branch", ANY)
+@command(app, "branch", FOLDER)
 def branch(
     call: Call,
     store: StoreArgument,
@@ -141,7 +141,7 @@ def _branch_lines(document: dict[str, Any]) -> Iterator[str]:
             )
 
 
-@command(app, "graph", ANY)
+@command(app, "graph", FOLDER)
 def graph(
     call: Call,
     store: StoreArgument,

@@ -18,7 +18,7 @@ import typer
 
 from datalattice.actions import JobRecord, whole_document
 from datalattice.apps.grid import INTERACTIVE, Venue, parse_job_id
-from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.command import FOLDER, Call, command
 from datalattice.cli.node.commands import (
     AttachedOption,
     BindOption,
@@ -41,7 +41,7 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.units import duration_s
 from datalattice.cli.values import value_json
-from datalattice.client import COMPLETE, VenueClient, connect, has_ended, read_keys
+from datalattice.client import COMPLETE, VenueClient, connect, has_ended, read_key_pairs
 from datalattice.cursors import RootLattice
 from datalattice.errors import NoSuchPath, UsageError
 from datalattice.lattice import did_of, root_lattice
@@ -65,7 +65,7 @@ ValuesArgument = Annotated[
 ]
 
 
-@command(app, "start", ANY)
+@command(app, "start", FOLDER)
 def start(
     call: Call,
     port: PortOption = None,
@@ -106,7 +106,7 @@ def start(
     run_node(call, given, config, attached=attached, doors=doors_of)
 
 
-@command(app, "operations", ANY)
+@command(app, "operations", FOLDER)
 def operations(call: Call) -> CommandResult:
     """List the operations that the venue offers."""
     client, _ = _client(call)
@@ -116,7 +116,7 @@ def operations(call: Call) -> CommandResult:
     return listed(rows, ("path", "name", "description"))
 
 
-@command(app, "invoke", ANY)
+@command(app, "invoke", FOLDER)
 def invoke(
     call: Call,
     operation: Annotated[
@@ -148,7 +148,7 @@ def invoke(
     return _ended(_followed(client, record))
 
 
-@command(app, "job", ANY)
+@command(app, "job", FOLDER)
 def job(
     call: Call,
     id: JobArgument,
@@ -175,7 +175,7 @@ def job(
     return CommandResult(document, pair_lines({name: _text(one) for name, one in document.items()}))
 
 
-@command(app, "message", ANY)
+@command(app, "message", FOLDER)
 def message(call: Call, id: JobArgument, values: ValuesArgument) -> CommandResult:
     """Send a message to a job: the answer to its question, or one that it reads later."""
     client, wanted = _steered(call, id)
@@ -183,28 +183,28 @@ def message(call: Call, id: JobArgument, values: ValuesArgument) -> CommandResul
     return CommandResult({"id": wanted.hex(), "queueDepth": depth}, [f"{depth} waiting"])
 
 
-@command(app, "pause", ANY)
+@command(app, "pause", FOLDER)
 def pause(call: Call, id: JobArgument) -> CommandResult:
     """Stop a job until it is resumed."""
     client, wanted = _steered(call, id)
     return _status(client.pause(wanted))
 
 
-@command(app, "resume", ANY)
+@command(app, "resume", FOLDER)
 def resume(call: Call, id: JobArgument) -> CommandResult:
     """Resume a paused job; it runs again with its input."""
     client, wanted = _steered(call, id)
     return _status(client.resume(wanted))
 
 
-@command(app, "cancel", ANY)
+@command(app, "cancel", FOLDER)
 def cancel(call: Call, id: JobArgument) -> CommandResult:
     """Cancel a job; a job that has ended is not changed."""
     client, wanted = _steered(call, id)
     return _status(client.cancel(wanted))
 
 
-@command(app, "delete", ANY)
+@command(app, "delete", FOLDER)
 def delete(call: Call, id: JobArgument) -> CommandResult:
     """Cancel a job if it has not ended, and no longer list it on this node."""
     client, wanted = _steered(call, id)
@@ -224,7 +224,7 @@ def _client(call: Call) -> tuple[VenueClient, bool]:
 
     folder = call.writable()
     config = replace(settings_of(folder).config, venue=True)
-    service = FolderService(folder.path, read_keys(folder).identity, config)
+    service = FolderService(folder.path, read_key_pairs(folder).identity, config)
     call.enter(closing(service))
     return VenueClient(LocalClient(service.at_doors((), tuple)[0])), True
 

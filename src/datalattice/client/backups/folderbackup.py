@@ -22,7 +22,7 @@ from typing import Any, Final
 from datalattice.cells import Value, decode, encode, novelty, references, same, value_hash
 from datalattice.client.control import Progress
 from datalattice.client.folder import Folder, read_keys_or_none
-from datalattice.client.opening import open_reader
+from datalattice.client.opening import open_store_reader
 from datalattice.client.weaverfolder import WEAVER_FOLDER
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
@@ -74,7 +74,7 @@ def back_up(folder: Folder, target: Path, *, with_keys: bool, progress: Progress
 
 def _back_up_cells(folder: Folder, copy: Folder, progress: Progress) -> str | None:
     """Copy the newest root; return its hash in hex."""
-    with open_reader(folder) as source:
+    with open_store_reader(folder) as source:
         top = source.root_hash()
         if top is None:
             return None

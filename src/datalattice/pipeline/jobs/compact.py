@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from datalattice.apps.queue import PARTITIONS_MAX, Topics
-from datalattice.client import Folder, open_reader, read_key
+from datalattice.client import Folder, open_store_reader, read_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
@@ -140,7 +140,7 @@ def _keyless(given: Keyless | str) -> Keyless:
 def _has_records(folder: Folder, key_pair: KeyPair, topic: str) -> bool:
     if not folder.store_path.exists():
         return False
-    with open_reader(folder) as reader:
+    with open_store_reader(folder) as reader:
         root = RootLattice(root_lattice(), reader.root(), MergeContext(key_pair=key_pair))
         found = Topics.at(root, key_pair.public_key).topic(topic)
         return any(found.partition(name).end_offset() for name in found.partitions())

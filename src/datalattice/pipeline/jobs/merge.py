@@ -34,7 +34,7 @@ from datalattice.cells import (
     index_joined,
     to_text,
 )
-from datalattice.client import read_keys
+from datalattice.client import read_key_pairs
 from datalattice.crypto import KeyPair, KeyRing, SystemEntropy
 from datalattice.errors import UsageError
 from datalattice.lattice import (
@@ -164,7 +164,7 @@ def merge(
         if key is not None:
             raise UsageError("into names a node's folder, whose own key signs: leave out key")
         # The node's own keys sign joins of its owners' devices, as in its own merges.
-        keys = read_keys(output.folder)
+        keys = read_key_pairs(output.folder)
         ring = KeyRing(*keys.ring, keys.identity, keys.owner)
     elif key is not None:
         ring = KeyRing(key)

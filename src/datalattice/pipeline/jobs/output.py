@@ -18,7 +18,7 @@ from pathlib import Path
 
 from datalattice.actions import ImportedRoot, ImportRoot, StartTask
 from datalattice.cells import Index, Signed, Value, same, value_hash
-from datalattice.client import Folder, finish, folder_of, node_or_store, open_reader
+from datalattice.client import Folder, finish, folder_of, node_or_store, open_store_reader
 from datalattice.client.replicas import import_into, taking
 from datalattice.crypto import KeyRing
 from datalattice.errors import UsageError
@@ -84,7 +84,7 @@ class Output:
         # A new folder of a node has no store yet.
         if self.folder is None or not (self.folder.store_path / STORE_FILE).is_file():
             return False
-        with open_reader(self.folder) as store:
+        with open_store_reader(self.folder) as store:
             return store.root_hash() is not None
 
     def write(self, result: MergeResult, staging: str, on_progress: OnCells) -> tuple[str, int]:

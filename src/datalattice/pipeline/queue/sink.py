@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from datalattice.apps.queue import PARTITIONS_MAX, Topics
 from datalattice.arrow import ValueFormat
-from datalattice.client import Folder, open_reader, read_key
+from datalattice.client import Folder, open_store_reader, read_key
 from datalattice.clock import SystemClock
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
@@ -170,7 +170,7 @@ def partition_counts(folder: str, topic: str | None) -> dict[str, int]:
     # There is no store before the first write.
     if not home.store_path.exists():
         return {}
-    with open_reader(home) as store:
+    with open_store_reader(home) as store:
         cursor = RootLattice(root_lattice(), store.root(), MergeContext(key_pair=keys))
         mine = Topics.at(cursor, keys.public_key)
         names = [name for name in mine.topics() if isinstance(name, str) and topic in (None, name)]

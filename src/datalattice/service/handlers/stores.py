@@ -321,7 +321,7 @@ def list_system(call: ServiceCall, request: actions.ListSystem) -> actions.Syste
 
 
 @handles(actions.ListStorePeers)
-def list_peers(call: ServiceCall, request: actions.ListStorePeers) -> actions.StorePeers:
+def list_store_peers(call: ServiceCall, request: actions.ListStorePeers) -> actions.StorePeers:
     """Return the peers of a store."""
     handle = _handle(call, request.id)
     try:

@@ -46,7 +46,7 @@ from datalattice.lattice import (
 from datalattice.store import MemoryStore
 from datalattice.testing.bombs import database_bomb, drive_bomb, pair_bomb, queue_bombs
 from datalattice.testing.dice import Dice
-from datalattice.testing.malformed import Below, cells_of, mutated, value_of, with_cell
+from datalattice.testing.malformed import Below, cells_of, mutated, value_from_cells, with_cell
 from datalattice.testing.sim.node import SIM_MESSAGE_BYTES_MAX, SimNode
 from datalattice.testing.sim.timeline import EPOCH_MS, SimClock
 from datalattice.wire import (
@@ -346,7 +346,7 @@ def blob_as_child(value: Value, dice: Dice) -> Value:
         old = dice.pick(references(top)) if references(top) else b""
     if not old:
         return mutated(value, dice, {})  # nothing to replace: any change will do
-    return value_of(*with_cell(top, below, old, encode(blob)))
+    return value_from_cells(*with_cell(top, below, old, encode(blob)))
 
 
 def malform(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from datalattice.sync import Replica, WireProtocol
-from datalattice.testing.counters import Counters, CountFile, JsonProtocol, part_of
+from datalattice.testing.counters import Counters, CountFile, JsonProtocol, text_part
 from datalattice.testing.dice import Dice
 from datalattice.testing.sim.network import HostName
 from datalattice.testing.sim.neutral_checkers import neutral_checkers
@@ -38,7 +38,7 @@ def open_counters(node: SimNode) -> Counters:
     return Counters(file, node.admitted)
 
 
-def count_up(node: SimNode, dice: Dice) -> None:
+def count_once(node: SimNode, dice: Dice) -> None:
     """Count under one of the node's own names."""
     name = f"{node.name} {dice.between(0, NAMES_MAX)}"
     counters_of(node).add(name, dice.between(1, 3))
@@ -75,7 +75,7 @@ class CountersHost(SimHost):
     def held(self) -> Collection[bytes]:
         names = []
         for name, count in self._replica.counts.items():
-            names.append(part_of(json.dumps([name, count])).hash)
+            names.append(text_part(json.dumps([name, count])).hash)
             self._counts[names[-1]] = name, count
         return names
 
@@ -110,7 +110,7 @@ class CountersHost(SimHost):
                 listed = [one[2] for one in ranges if isinstance(one[2], list)]
                 return [bytes.fromhex(hash) for hashes in listed for hash in hashes]
             case ["answer", _, list(texts)]:
-                return [part_of(text).hash for text in texts if text is not None] or None
+                return [text_part(text).hash for text in texts if text is not None] or None
         return None
 
     def admits(self, peer: str) -> bool:
@@ -123,4 +123,4 @@ def counters_kind(
 ) -> ReplicaKind:
     """Return counters as a kind of replica."""
     host = partial(CountersHost, opened_by=opened_by, counts={})
-    return ReplicaKind(COUNTERS, host, count_up, checkers)
+    return ReplicaKind(COUNTERS, host, count_once, checkers)

@@ -138,9 +138,18 @@ def nonsense(request: DataRequest, _knowledge: Knowledge, dice: Dice) -> bytes |
     return encode_supply(dice.below(100), [(hash, None) for hash in request.hashes])
 
 
-def serve(request: DataRequest, knowledge: Knowledge, _dice: Dice) -> bytes | None:
+def serve_kept(request: DataRequest, knowledge: Knowledge, _dice: Dice) -> bytes | None:
     """Answer with those of the requested cells that it has kept, like a relay of any data."""
     return encode_supply(request.id, [(name, knowledge.known.get(name)) for name in request.hashes])
 
 
-MANNERS: Final[tuple[Manner, ...]] = (silent, empty, late, wrong, nonsense, serve, serve, serve)
+MANNERS: Final[tuple[Manner, ...]] = (
+    silent,
+    empty,
+    late,
+    wrong,
+    nonsense,
+    serve_kept,
+    serve_kept,
+    serve_kept,
+)

@@ -121,7 +121,7 @@ def withhold(know: StoreKnowledge, dice: Dice) -> Iterator[bytes]:
     yield know.frame(0, NewsMessage((lacking.encode(),)))
 
 
-def write(know: StoreKnowledge, _dice: Dice) -> Iterator[bytes]:
+def write_validly(know: StoreKnowledge, _dice: Dice) -> Iterator[bytes]:
     """Push a valid intention, as any member may."""
     yield know.frame(0, NewsMessage((know.sign(b"").encode(),)))
 
@@ -176,7 +176,7 @@ WEAVER_ATTACKS: Final[tuple[WeaverAttack, ...]] = (
     announce,
     forge,
     withhold,
-    write,
+    write_validly,
     compare,
     answer_unasked,
     ask_much,
@@ -190,7 +190,9 @@ def silent(_know: StoreKnowledge, _exchange: int, _asked: PeerMessage, _dice: Di
     return None
 
 
-def refuse(know: StoreKnowledge, exchange: int, _asked: PeerMessage, _dice: Dice) -> bytes | None:
+def refuse_all(
+    know: StoreKnowledge, exchange: int, _asked: PeerMessage, _dice: Dice
+) -> bytes | None:
     """Refuse every request and comparison."""
     return know.frame(exchange)
 
@@ -208,7 +210,7 @@ def lie(know: StoreKnowledge, exchange: int, asked: PeerMessage, dice: Dice) -> 
     )
 
 
-WEAVER_MANNERS: Final[tuple[WeaverManner, ...]] = (silent, refuse, lie)
+WEAVER_MANNERS: Final[tuple[WeaverManner, ...]] = (silent, refuse_all, lie)
 
 
 class WeaverAttacker(ScriptedPeer):

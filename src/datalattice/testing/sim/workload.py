@@ -33,7 +33,7 @@ def standard_workload(node: SimNode, dice: Dice) -> None:
     if kind < 6:
         offer_records(node, dice)
     elif kind < 9:
-        put_content(node, dice)
+        put_blob(node, dice)
     elif kind < 11:
         announce_info(node)
     else:
@@ -48,7 +48,7 @@ def offer_records(node: SimNode, dice: Dice) -> None:
     queue.offer_many([f"{node.name} {dice.below(10**9)}".ljust(count) for _ in range(count)])
 
 
-def put_content(node: SimNode, dice: Dice) -> None:
+def put_blob(node: SimNode, dice: Dice) -> None:
     """Put a blob under its hash, sometimes one of several cells."""
     blob = dice.bytes(20) * dice.pick((1, 15, 15, 450))  # in one cell, in several, or as a tree
     content = Index.of([(value_hash(blob), blob)])
