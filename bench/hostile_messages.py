@@ -37,7 +37,7 @@ from datalattice.testing.bombs import (
     repeated_log,
     topics,
 )
-from datalattice.testing.malformed import cells_of, value_of, with_cell
+from datalattice.testing.malformed import cells_of, value_from_cells, with_cell
 from datalattice.wire import (
     encode_announcement,
     encode_length,
@@ -193,7 +193,7 @@ def unsound(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
         entries = Index.of([(dice.randbytes(8), "x" * 90) for _ in range(60)])
         top, below = cells_of(entries)
         blob = below[value_hash(b"b" * 200)] = encode(b"b" * 200)
-        value = value_of(*with_cell(top, below, references(top)[0], blob))
+        value = value_from_cells(*with_cell(top, below, references(top)[0], blob))
         yield encode_message(Vector.of((Keyword("LV"), Vector.of((DATA,)), value)))
 
 

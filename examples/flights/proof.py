@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datalattice.apps.queue import QUEUE_SECTION, Queue
 from datalattice.cells import Index, Map, Signed, Value, branch_hashes
 from datalattice.cli.render import ProgressBar
-from datalattice.client import open_reader
+from datalattice.client import open_store_reader
 from datalattice.store import CellStore
 from flights.dataset import FLIGHTS, SITES, DataSet, plain_rows
 from flights.figures import Figure, Figures, plain
@@ -48,7 +48,7 @@ def prove(
     expected = plain(plain_rows(data.text))
     counts: dict[str, int] = {}
     wrong: list[str] = []
-    with open_reader(cluster.hq.folder) as store:
+    with open_store_reader(cluster.hq.folder) as store:
         root = store.root()
         for site in cluster.sites.values():
             queue = topics_of(root, site.public_key).partition(FLIGHTS_TOPIC, 0)
@@ -107,7 +107,7 @@ def _roots(nodes: Sequence[Site], hashes: Mapping[str, str]) -> Check:
     """Compare the root hashes that the nodes announce with those on their disks."""
     found = dict(hashes)
     for site in nodes:
-        with open_reader(site.folder) as store:
+        with open_store_reader(site.folder) as store:
             on_disk = store.root_hash()
         found[f"{site.name} on disk"] = "nothing" if on_disk is None else on_disk.hex()
     holds = len(set(found.values())) == 1 and set(hashes) == {site.name for site in nodes}
@@ -123,7 +123,7 @@ def _signatures(nodes: Sequence[Site], step: ProgressBar) -> Check:
     count = 0
     bad: list[str] = []
     for site in nodes:
-        with open_reader(site.folder) as store:
+        with open_store_reader(site.folder) as store:
             root = store.root()
             section = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
             signed = dict(section.entries()) if isinstance(section, Map) else {}

@@ -16,7 +16,7 @@ from typing import Final
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Map, Value, to_python
 from datalattice.cli.render import Bars, ProgressBar, print_lines, progress_bars
-from datalattice.client import edit, editing, open_reader, reading
+from datalattice.client import edit, editing, open_store_reader, reading
 from datalattice.errors import PeerUnavailable, Unavailable
 from datalattice.store import CellStore
 from flights.dataset import CARRIER, DataSet, read_flights
@@ -99,7 +99,7 @@ def run_demo(
                 hashes = cluster.wait_converged(CONVERGE_TIMEOUT_S)
             checks = run.prove(hashes)
             run.note_memory()
-            with open_reader(cluster.hq.folder) as store:
+            with open_store_reader(cluster.hq.folder) as store:
                 figures = read_figures(store.root(), cluster.hq.public_key)
             with journal.wait("stop", "the nodes end in order"):
                 cluster.stop()
@@ -193,7 +193,7 @@ class _Run:
             step = bars.add("flights at hq", self.data.count)
             self.cluster.start([self.cluster.hq])
             self.cluster.connect()
-            with open_reader(self.cluster.hq.folder) as store:
+            with open_store_reader(self.cluster.hq.folder) as store:
                 self.cluster.wait_converged(
                     CONVERGE_TIMEOUT_S, lambda: self._arrived(store, step) >= self.data.count
                 )
@@ -287,7 +287,7 @@ def _write_figures(hq: Site, groups: Groups) -> int:
     A micro-batch that is repeated after an interruption changes nothing, so it writes nothing.
     """
     figures = fold(groups)
-    with open_reader(hq.folder) as store:
+    with open_store_reader(hq.folder) as store:
         known = read_figures(store.root(), hq.public_key)
     changed = {key: figure for key, figure in sorted(figures.items()) if known.get(key) != figure}
     if changed:
@@ -298,5 +298,5 @@ def _write_figures(hq: Site, groups: Groups) -> int:
 
 
 def _written(hq: Site) -> int:
-    with open_reader(hq.folder) as store:
+    with open_store_reader(hq.folder) as store:
         return total_of(read_figures(store.root(), hq.public_key), CARRIER).flights

@@ -21,7 +21,7 @@ from datalattice.client import (
     Folder,
     connect,
     editing,
-    open_reader,
+    open_store_reader,
     read_key,
     write_key,
 )
@@ -154,7 +154,7 @@ class Site:
         """Return the number of records of its own topic in the node's store."""
         if not self.folder.store_path.is_dir():
             return 0
-        with open_reader(self.folder) as store:
+        with open_store_reader(self.folder) as store:
             return count_of(store.root(), self.public_key, topic)
 
 
