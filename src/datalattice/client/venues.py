@@ -157,6 +157,7 @@ class VenueClient:
         """Wait until a job has ended, at most `limit_s` seconds; return its latest record."""
         found: actions.JobRecord | None = None
         with self.watch(id) as records:
+            # At the limit the stream is closed, which ends the iteration over it.
             timer = None if limit_s is None else threading.Timer(limit_s, records.close)
             if timer is not None:
                 timer.daemon = True

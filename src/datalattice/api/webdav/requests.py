@@ -131,6 +131,7 @@ def depth(headers: Mapping[str, str], allowed: tuple[str, ...]) -> str:
 
 def is_overwriting(headers: Mapping[str, str]) -> bool:
     """Return whether the target may be replaced. Raises: UsageError: it is not T or F."""
+    # RFC 4918, 10.6: without the header, as with T.
     found = headers.get("overwrite", "T").upper()
     if found not in ("T", "F"):
         raise UsageError(f"Overwrite: T or F, got {found[:80]!r}")
@@ -141,6 +142,7 @@ def lock_seconds(headers: Mapping[str, str], most: int) -> int:
     """Return the seconds of a lock: the first valid time in the header Timeout, else `LOCK_S`."""
     for one in headers.get("timeout", "").split(","):
         kind, _, number = one.strip().lower().partition("-")
+        # RFC 4918, 10.7: the times are requests, in order of preference, which the server may change.
         if kind == "infinite":
             return most
         if kind == "second" and number.isascii() and number.isdigit() and len(number) < 12:
@@ -238,6 +240,7 @@ class IfHeader(NamedTuple):
 
         state: returns the entity tag of a URL, or None, and the tokens of its locks.
         """
+        # RFC 4918, 10.4: the lists are alternatives; all conditions of one list must hold.
         return any(_all_hold(one, *state(one.tag)) for one in self.lists)
 
 

@@ -127,6 +127,7 @@ class DavResources:
         Raises: DavError: 412: a condition does not hold.
         """
         tag = entity_tag(held)
+        # RFC 9110, 13.1: `*` stands for any version of an existing file.
         match, none = asked.headers.get("if-match"), asked.headers.get("if-none-match")
         if match is not None and not (
             held is not None and (match.strip() == "*" or tag in entity_tags(match))
@@ -183,6 +184,7 @@ class DavResources:
         """Perform an action that writes. missing: the status of NoSuchPath."""
         try:
             return self.call(asked, request)
+        # A Conflict, too, which the door answers with 423 and not with 412.
         except FileLocked:
             raise
         except Conflict as error:
@@ -212,6 +214,7 @@ class DavResources:
 def covers(lock: LockInfo, path: DavPath) -> bool:
     """Return whether a lock in the same drive covers a path."""
     names = tuple(one for one in lock.path.split("/") if one)
+    # A lock of depth infinity also covers every path below its own.
     return names == path.names or (lock.is_deep and names == path.names[: len(names)])
 
 

@@ -269,6 +269,7 @@ def _given(words: list[str]) -> object:
         try:
             return json.loads(words[0])
         except (ValueError, RecursionError):
+            # A text that begins like JSON is a mistyped document rather than a plain text.
             if words[0].lstrip().startswith(("{", "[", '"')):
                 raise UsageError(f"the input is not JSON: {words[0][:80]!r}") from None
     if not any("=" in word for word in words) and len(words) == 1:

@@ -313,6 +313,7 @@ class GridJobs:
 
     def write(self, batch: JobBatch) -> None:
         """Write a batch in one commit, durable when it returns."""
+        # In one commit: no crash leaves a record without its private part, or the other way round.
         self._atomically(lambda: self._write(batch))
 
     def _write(self, batch: JobBatch) -> None:

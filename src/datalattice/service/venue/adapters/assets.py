@@ -125,6 +125,7 @@ class AssetAdapter(PlainAdapter):
         """
         kind = sub_operation(meta, _KINDS)
         given = members(input, _KINDS[kind][1])
+        # Checked at the run, not when the job was made: rules may have changed.
         await asyncio.to_thread(self._may, caller_of(job), RegisterAsset())
         if kind == "store":
             return await asyncio.to_thread(self._put, *_stored(given))
@@ -140,6 +141,7 @@ class AssetAdapter(PlainAdapter):
                 raise NoSuchPath(f"this node holds no asset {asset.hex()}")
             self._may_call(caller)
             text = await self._source.metadata(did, asset)
+            # The id is the hash of the text, so the other venue needs no trust.
             if asset_id(text) != asset:
                 raise BadFormat(f"{did} sent a text whose hash is not {asset.hex()}")
         if "content" in read_metadata(text):
@@ -189,6 +191,7 @@ def _stored(given: Mapping[str, Json]) -> tuple[str, bytes | None]:
 
 
 def _text(metadata: Mapping[str, Json]) -> str:
+    # Sorted and without blanks: equal metadata gives one text, and so one asset id.
     return json.dumps(metadata, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 

@@ -124,6 +124,7 @@ class SparkAdapter(PlainAdapter):
                         "input": {"type": "object", "properties": dict(one.open)},
                     },
                 },
+                # Run again, a job without a `write_id` could write its result twice.
                 recover=RecoveryRule.RETRY if one.once else RecoveryRule.FAIL,
             )
             for one in self._offers.values()
@@ -141,6 +142,7 @@ class SparkAdapter(PlainAdapter):
         """
         offer, arguments = self._arguments(meta, input)
         tag = job.effect_key().hex()
+        # The same text at each attempt of a job, so a repeated run writes its result once.
         if offer.once:
             arguments["write_id"] = tag
         async with self._turns:
@@ -176,6 +178,7 @@ class SparkAdapter(PlainAdapter):
 
     def _arguments(self, meta: OperationMetadata, given: Json) -> tuple[SparkOffer, dict[str, Any]]:
         offer = self._offers[sub_operation(meta, self._offers)]
+        # The fixed arguments last: no caller replaces what the operator set.
         return offer, {**members(given, offer.open), **offer.fixed}
 
 
@@ -197,6 +200,7 @@ class _SparkRun:
         spark = start()
         with tagged(spark, self._tag):
             self._spark = spark
+            # Cancelled while the session started, when there was no work to interrupt.
             if self._interrupted:
                 raise OperationFailed("the job was cancelled")
             with spark_errors(), clear_errors():
