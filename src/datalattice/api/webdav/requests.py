@@ -142,7 +142,7 @@ def lock_seconds(headers: Mapping[str, str], most: int) -> int:
     """Return the seconds of a lock: the first valid time in the header Timeout, else `LOCK_S`."""
     for one in headers.get("timeout", "").split(","):
         kind, _, number = one.strip().lower().partition("-")
-        # RFC 4918, 10.7: the times are requests, in order of preference, which the server may change.
+        # RFC 4918, 10.7: the times are wishes, the preferred one first; the server decides.
         if kind == "infinite":
             return most
         if kind == "second" and number.isascii() and number.isdigit() and len(number) < 12:
