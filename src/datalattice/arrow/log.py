@@ -203,6 +203,7 @@ def _native(numbers: bytes, width: int) -> pa.Buffer:
     import numpy as np
     import pyarrow as pa
 
+    # Arrow reads numbers in the byte order of the machine.
     if sys.byteorder == "little":
         return pa.py_buffer(numbers)
     return pa.py_buffer(np.frombuffer(numbers, dtype=f"<i{width}").astype(f"=i{width}"))

@@ -64,6 +64,7 @@ class Spans:
 
     def add_none(self) -> None:
         """Append an absent entry."""
+        # An empty range at the end of the last entry, because the bounds of Arrow must not decrease.
         write_i32_le(self.bounds, i32(self.last))
         write_i32_le(self.bounds, i32(self.last))
         self.marks.append(0)

@@ -103,9 +103,11 @@ def to_column_value(value: Value, format: ValueFormat) -> object:
         # "Others are refused" (docs/spark.md): their encodings would pass for contents.
         raise NotBytes
     if format is ValueFormat.STRING and isinstance(value, (str, Text)):
+        # A STRING column holds only UTF-8; BYTES and CELL keep all other bytes.
         return _utf8(value).decode("utf-8", "replace")
     text = json_in_utf8(value)
     if format is ValueFormat.STRING and text.startswith('"'):
+        # "Another value that JSON writes as a string, unquoted".
         unquoted: str = json.loads(text)
         return unquoted
     return variant_parts(text) if format is ValueFormat.VARIANT else text

@@ -72,6 +72,7 @@ def read_cell(node: Any, what: str) -> Value:
     if node is None:
         return None
     fields = as_fields(node, what)
+    # All three forms must agree, so that a vector changed in one of them is noticed.
     fields.only("enc", "hash", "text")
     message = fields.hex("enc")
     value = decode_message(message)
@@ -103,6 +104,7 @@ def check_message(what: str, message: bytes, value: Value) -> None:
     """Raise `Mismatch` unless our message of `value` has the parts of `message`, in any order."""
     own = encode_message(value)
     top = encode(value)
+    # The top cell comes first in every message; only the order of the branches is free.
     if not message.startswith(top):
         raise Mismatch(f"{what}: the top cell differs: expected {shown(top)}, got {shown(message)}")
     theirs, ours = _children(message[len(top) :], what), _children(own[len(top) :], what)

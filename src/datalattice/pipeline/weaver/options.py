@@ -92,6 +92,7 @@ _FIRST: Final[int | None] = 1
 
 def _start_option(text: str) -> int | None:
     """Parse the number of the first record to read, from 1; None: the next record to be written."""
+    # Case-insensitive, like Spark's own options.
     if text.lower() in (EARLIEST, LATEST):
         return _FIRST if text.lower() == EARLIEST else None
     return _record_option(text)
@@ -182,6 +183,7 @@ def parse_options(given: Mapping[str, str]) -> WeaverOptions:
         )
     if not made.name:
         raise UsageError("option name is missing: the name or id of a weaver store")
+    # Found on the driver: the kind of the store decides which columns a table has.
     with open_weaver_stores(folder) as stores:
         found = stores.find(made.name)
         if found is None:
@@ -196,6 +198,7 @@ def parse_options(given: Mapping[str, str]) -> WeaverOptions:
         raise bad_option("table", made.table.value, accepted)
     return replace(
         made,
+        # Absolute, because workers of Spark have another working directory.
         folder=str(Path(folder).expanduser().absolute()),
         columns=options.get("columns", columns_option(columns), columns),
         id=found.id,
