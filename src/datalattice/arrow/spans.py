@@ -64,7 +64,7 @@ class Spans:
 
     def add_none(self) -> None:
         """Append an absent entry."""
-        # An empty range at the end of the last entry, because the bounds of Arrow must not decrease.
+        # An empty range where the last entry ended, because bounds in Arrow never decrease.
         write_i32_le(self.bounds, i32(self.last))
         write_i32_le(self.bounds, i32(self.last))
         self.marks.append(0)
