@@ -176,3 +176,20 @@ def test_any_error_of_a_worker_reaches_its_producers(monkeypatch: pytest.MonkeyP
         concurrent.offer("y", partition=0)
     with pytest.raises(OSError, match="no disk"):
         concurrent.close()
+
+
+def test_a_record_that_meets_a_close_is_committed() -> None:
+    topic = Topic.create()
+    concurrent = ConcurrentTopic(topic, 1).start()
+    inbox = concurrent._workers[0].inbox
+    put = inbox.put
+
+    def late(item: Any, timeout: float) -> None:
+        concurrent.close()  # between the check of the producer and its put
+        put(item, timeout=timeout)
+
+    inbox.put = late  # type: ignore[method-assign,assignment]
+    concurrent.offer("late", partition=0)
+    assert list(topic.partition(0)) == ["late"]
+    with pytest.raises(UsageError, match="closed"):
+        concurrent.offer("later", partition=0)

@@ -149,6 +149,7 @@ class ConcurrentTopic:
         self._started = False
         self._closed = False
         self._drained = False
+        self._draining = threading.Lock()
 
     @property
     def topic(self) -> Topic:
@@ -200,7 +201,13 @@ class ConcurrentTopic:
                 worker.inbox.put(item, timeout=_POLL_S)
             except queue.Full:
                 continue  # checks for a close or a failure every _POLL_S
-            return
+            break
+        if self._closed:
+            with self._draining:
+                # `close` emptied the inbox just before: it never looks there again.
+                if self._drained:
+                    worker.drain()
+            self._check(worker)
 
     def flush(self) -> None:
         """Wait until all records offered before this call are in the primary topic.
@@ -254,9 +261,10 @@ class ConcurrentTopic:
                 "call close again to commit the remaining records"
             )
         # "drain leftovers": records offered before `close` are committed.
-        for worker in self._workers:
-            worker.drain()
-        self._drained = True
+        with self._draining:
+            for worker in self._workers:
+                worker.drain()
+            self._drained = True
         for worker in self._workers:  # after all are drained, so that one failure stops no other
             self._check(worker)
 
