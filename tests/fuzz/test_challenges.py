@@ -13,9 +13,9 @@ from datalattice.wire import (
     Challenge,
     Result,
     answer_challenge,
-    check_answer,
     decode_payload,
     encode_challenge,
+    proved_key,
 )
 
 ASKER = KeyPair(b"a" * 32)
@@ -37,7 +37,7 @@ def test_whatever_is_signed_comes_back_signed(
     assert isinstance(asked, Challenge)
     result = result_of(answer_challenge(asked, OWN))
     assert value_hash(result.id) == value_hash(id)
-    assert check_answer(result.value, ASKER.public_key, token, None, *context) == OWN.public_key
+    assert proved_key(result.value, ASKER.public_key, token, None, *context) == OWN.public_key
 
 
 @given(carried=st.lists(values(), max_size=3), signed=values())
@@ -87,4 +87,4 @@ def test_a_changed_byte_of_an_answer_proves_nothing(place: float, byte: int) -> 
         return
     if isinstance(message, Result):
         with pytest.raises(PeerError):
-            check_answer(message.value, ASKER.public_key, TOKEN, OWN.public_key)
+            proved_key(message.value, ASKER.public_key, TOKEN, OWN.public_key)

@@ -594,6 +594,10 @@ class _CountedFile:
         self._disk.written += len(data)
         self._inner.write(offset, data)
 
+    def begin_write(self, offset: int, parts: list[bytes]) -> None:
+        self._disk.written += sum(map(len, parts))
+        self._inner.begin_write(offset, parts)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 

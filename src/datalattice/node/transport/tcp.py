@@ -169,7 +169,8 @@ class TcpTransport:
 
     async def dial(self, address: str) -> Link:
         """Return a link to a node; over TLS, it proves the key that the address names, if any."""
-        target = self.endpoint(address)
+        # Not `self.endpoint`: a transport derived from this one may have addresses of its own kind.
+        target = TcpTransport.endpoint(self, address)
         link: TcpLink | None = None
         try:
             async with asyncio.timeout(_DIAL_TIMEOUT_S):
