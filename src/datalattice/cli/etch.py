@@ -209,7 +209,7 @@ def write(
 
 
 @command(app, "validate")
-def validate(
+def validate_file(
     call: Call,
     file: FileArgument,
     limit: Annotated[

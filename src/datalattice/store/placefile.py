@@ -14,7 +14,7 @@ from typing import Final
 
 from datalattice.crypto import sha3_256
 from datalattice.store.files import StoreFolder
-from datalattice.store.log.segments import FOLDER as SEGMENTS
+from datalattice.store.log.segments import SEGMENTS
 
 PLACE_FILE: Final = "place.json"
 START_BYTES: Final = 6

@@ -85,7 +85,9 @@ def node_editor(folder: Path, keys: KeyPair) -> Iterator[RemoteEditor]:
             yield editor
 
 
-def append(values: Sequence[object], topic: str = "t", partition: object = 0) -> Change[range]:
+def append_change(
+    values: Sequence[object], topic: str = "t", partition: object = 0
+) -> Change[range]:
     """Return the edit that appends records to a topic of the editor's owner."""
 
     def change(cursor: RootLattice, keys: KeyPair) -> range:

@@ -176,13 +176,13 @@ class KvMachine(Machine):
     def put(self, request: PutRequest, state: StateReader, dag: Dag) -> Proposal[Written]:
         """Set a key."""
         # "Semantic validation belongs in the command handler before signing."
-        check_key(request.key)
+        check_kv_key(request.key)
         return _propose((Operation(put=PutOp(request.key, request.value)),), [request.key], state)
 
     @command
     def delete(self, request: DeleteRequest, state: StateReader, dag: Dag) -> Proposal[Written]:
         """Delete a key, present or not."""
-        check_key(request.key)
+        check_kv_key(request.key)
         return _propose((Operation(delete=DeleteOp(request.key)),), [request.key], state)
 
     @command
@@ -195,7 +195,7 @@ class KvMachine(Machine):
             changed = operation.put or operation.delete
             if changed is None:
                 raise UsageError("an operation of a batch is a put or a delete")
-            check_key(changed.key)
+            check_kv_key(changed.key)
             last.pop(changed.key, None)  # the kept operation stands where it was given
             last[changed.key] = operation
         return _propose(tuple(last.values()), list(last), state)
@@ -288,7 +288,7 @@ def _propose(
     return Proposal(KvPayload(ops).encode(), tuple(deps))
 
 
-def check_key(key: bytes) -> None:
+def check_kv_key(key: bytes) -> None:
     """Raise UsageError unless a key that is going to be written has an accepted length."""
     # "empty key refused" before signing; "an empty key replays"
     if not 1 <= len(key) <= STATE_KEY_BYTES_MAX:

@@ -39,7 +39,7 @@ from datalattice.weaver.kv import (
     PutRequest,
     WatchEvent,
     WatchParams,
-    check_key,
+    check_kv_key,
     written_by,
 )
 from datalattice.weaver.log import WitnessEntry
@@ -128,7 +128,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         store = self._source.writable()
         waiting = self._waiting()
         if waiting is not None:
-            check_key(key)  # refused where it is written, not when the batch ends
+            check_kv_key(key)  # refused where it is written, not when the batch ends
             waiting[key] = value
         elif value is None:
             store.execute("Delete", DeleteRequest(key))

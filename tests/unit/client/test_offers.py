@@ -43,7 +43,7 @@ from datalattice.lattice import root_lattice
 from datalattice.node import operations
 from datalattice.service import FolderService
 from datalattice.store import CellStore
-from datalattice.testing.folders import alone, append, running_node
+from datalattice.testing.folders import alone, append_change, running_node
 
 OWNER = KeyPair(bytes(32))
 PATIENCE_S = 30.0
@@ -263,7 +263,7 @@ def test_on_a_full_disk_one_offer_is_kept_and_later_ones_are_refused(
                 with pytest.raises(StoreFull, match=r"^no room$"):
                     editor.offer_many("t", 0, ["refused"])
             with pytest.raises(StoreFull, match=r"^no room$"):
-                editor.edit(append(["refused"], "other"))
+                editor.edit(append_change(["refused"], "other"))
         assert editor.offer_many("t", 0, ["after"]) == range(2, 3)
         assert values_in(folder) == ["before", "kept", "after"]
         assert entries_in(folder, "other") == []
@@ -402,7 +402,7 @@ def test_offers_wait_for_so_long_only(folder: Folder, monkeypatch: pytest.Monkey
     def given_up(cursor: RootLattice, keys: KeyPair) -> None:
         with editing(folder) as other:
             other.offer_many("t", 0, [f"offer {len(tries)}"])
-        append(["edit"])(cursor, keys)
+        append_change(["edit"])(cursor, keys)
         tries.append(1)
         if len(tries) == 2:
             raise ZeroDivisionError

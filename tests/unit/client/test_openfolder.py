@@ -30,7 +30,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import DataLoss, NoSigningKey, StoreClosed, StoreLocked, Unfenced
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore, RealDisk
-from datalattice.testing.folders import append, running_node
+from datalattice.testing.folders import append_change, running_node
 
 PATIENCE_S = 50.0
 KEYS = KeyPair(bytes(32))
@@ -61,7 +61,7 @@ def data(folder: Folder) -> Iterator[OpenFolder]:
 
 
 def offer(data: OpenFolder, *values: object, wait_s: float = 10.0) -> range:
-    return data.edit(OwnKeys.of(KEYS), append(values), wait_s)
+    return data.edit(OwnKeys.of(KEYS), append_change(values), wait_s)
 
 
 def values_in(folder: Folder) -> list[object]:
@@ -76,7 +76,9 @@ def test_it_writes_what_one_shot_edits_read_and_they_write_between(
     wanted = []
     for number in range(10):
         assert offer(data, f"kept {number}") == range(2 * number, 2 * number + 1)
-        assert edit(folder, append([f"one {number}"])) == range(2 * number + 1, 2 * number + 2)
+        assert edit(folder, append_change([f"one {number}"])) == range(
+            2 * number + 1, 2 * number + 2
+        )
         wanted += [f"kept {number}", f"one {number}"]
     root = data.root()
     assert values_in(folder) == wanted
@@ -107,7 +109,7 @@ def test_an_edit_syncs_once(
 
 def test_it_needs_a_key(tmp_path: Path) -> None:
     with pytest.raises(NoSigningKey):
-        edit(Folder(tmp_path), append([1]))
+        edit(Folder(tmp_path), append_change([1]))
 
 
 def test_nodes_start_and_end_between_its_edits(folder: Folder, data: OpenFolder) -> None:
@@ -117,7 +119,7 @@ def test_nodes_start_and_end_between_its_edits(folder: Folder, data: OpenFolder)
             offer(data, f"beside {number}")
             with data.editor(OwnKeys.of(KEYS)) as editor:
                 assert editor.stage("a text of its own " * 20)
-            edit(folder, append([f"one {number}"]))
+            edit(folder, append_change([f"one {number}"]))
             offer(data, f"again {number}")
             assert data.root() is not None
     offer(data, "last")
@@ -126,7 +128,7 @@ def test_nodes_start_and_end_between_its_edits(folder: Folder, data: OpenFolder)
 
 
 def test_one_that_begins_beside_a_node_goes_on_without(folder: Folder) -> None:
-    edit(folder, append([0]))
+    edit(folder, append_change([0]))
     with closing(OpenFolder.at(folder)) as data:
         with running_node(folder.path):
             assert data.root() is not None

@@ -59,7 +59,7 @@ from datalattice.node.daemon import SIGNAL_REST_S
 from datalattice.protobuf import Message
 from datalattice.store import CellStore
 from datalattice.store.gc import Collected
-from datalattice.testing.folders import append, node_editor
+from datalattice.testing.folders import append_change, node_editor
 
 
 def serving(
@@ -327,7 +327,7 @@ def test_records_that_wait_for_room_on_the_disk_are_not_acknowledged(
 
         monkeypatch.setattr(type(node.cursor), "sync", full)
         with pytest.raises(StoreFull, match="no room; the edit is not acknowledged"):
-            await asyncio.to_thread(edited, tmp_path, key, append(["one"]))
+            await asyncio.to_thread(edited, tmp_path, key, append_change(["one"]))
         monkeypatch.undo()  # the end needs it
 
     key = KeyPair.generate()
@@ -340,7 +340,7 @@ def test_an_end_with_records_that_were_never_stored_says_which_are_lost(
     key = KeyPair.generate()
 
     async def work(_daemon: Daemon, _node: NodeServer) -> None:
-        await asyncio.to_thread(edited, tmp_path, key, append(["stored"]))
+        await asyncio.to_thread(edited, tmp_path, key, append_change(["stored"]))
 
         def full(*_arguments: object, **_more: object) -> None:
             raise StoreFull("no room")
@@ -348,14 +348,14 @@ def test_an_end_with_records_that_were_never_stored_says_which_are_lost(
         monkeypatch.setattr(CellStore, "commit", full)
 
         def two_topics(cursor: RootLattice, keys: KeyPair) -> None:
-            append(["one", "two"])(cursor, keys)
-            append(["three"], "other", 3)(cursor, keys)
+            append_change(["one", "two"])(cursor, keys)
+            append_change(["three"], "other", 3)(cursor, keys)
 
         with pytest.raises(StoreFull, match="if it stops before, it is lost"):
             await asyncio.to_thread(edited, tmp_path, key, two_topics)
         # What is durable is behind what the node keeps, so a later edit is refused, and not kept.
         with pytest.raises(StoreFull, match=r"^no room$"):
-            await asyncio.to_thread(edited, tmp_path, key, append(["four"]))
+            await asyncio.to_thread(edited, tmp_path, key, append_change(["four"]))
 
     with (
         pytest.raises(StoreFull) as raised,

@@ -175,7 +175,7 @@ def _time(value: Value) -> int | None:
     return None if number is None or number < 0 else number
 
 
-def register(value: Value, tag: int | None, utime: int, expire: int | None) -> Vector:
+def pack_register(value: Value, tag: int | None, utime: int, expire: int | None) -> Vector:
     """Return the entry of a value or list; of a tombstone if `value` and `tag` are None.
 
     Units:  utime, expire: Unix milliseconds.

@@ -17,7 +17,7 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMappi
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar, cast
 
-from datalattice.apps.kv.entries import VALUE_TAG, Entry, register
+from datalattice.apps.kv.entries import VALUE_TAG, Entry, pack_register
 from datalattice.apps.kv.joining import ENTRY_KEYS
 from datalattice.apps.kv.keys import checked_key, checked_text, checked_values
 from datalattice.apps.kv.showing import typed_value
@@ -28,7 +28,7 @@ from datalattice.apps.kv.writing import (
     due,
     expire_at,
     is_garbage,
-    put_value,
+    put_value_entry,
     read_slot,
     wrong_type,
 )
@@ -170,7 +170,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
         """
         cell = self._type.to_cell(value)
         ttl_ms = None if ttl is None else milliseconds("ttl", ttl)
-        self._write(key, lambda stored, now: (put_value(stored, cell, ttl_ms, now), None))
+        self._write(key, lambda stored, now: (put_value_entry(stored, cell, ttl_ms, now), None))
 
     def set_many(self, values: Mapping[str, T], ttl: Duration | None = None) -> None:
         """Set many plain values in one update of the store; on an error, none is set.
@@ -186,7 +186,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
         def step(store: Index) -> tuple[Index, None]:
             before = ENTRY_KEYS.get_many(store, list(cells))
             entries = [
-                (name, put_value(stored, cell, ttl_ms, now_ms))
+                (name, put_value_entry(stored, cell, ttl_ms, now_ms))
                 for (name, cell), stored in zip(cells.items(), before, strict=True)
             ]
             return ENTRY_KEYS.put_many(store, entries), None
@@ -207,7 +207,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             # The stored entry itself: a key that is live stays as it is, with its time and expiry.
             if slot.entry is not None and slot.live:
                 return stored, self._value(slot.entry)
-            return put_value(stored, cell, None, now_ms), self._type.from_cell(cell)
+            return put_value_entry(stored, cell, None, now_ms), self._type.from_cell(cell)
 
         return self._write(key, write)
 
@@ -230,7 +230,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             fresh = kind.to_cell(function(missing if entry is None else self._value(entry)))
             expire = None if entry is None else entry.expire
             # "Replaces a plain value ... and keeps its expiry" (docs/kv.md "Read, change, write").
-            return register(fresh, VALUE_TAG, after(slot, now_ms), expire), fresh
+            return pack_register(fresh, VALUE_TAG, after(slot, now_ms), expire), fresh
 
         return kind.from_cell(self._write(key, write))
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final, cast
 
-from datalattice.apps.kv.entries import LIST_TAG, VALUE, VALUE_TAG, Entry, register
+from datalattice.apps.kv.entries import LIST_TAG, VALUE, VALUE_TAG, Entry, pack_register
 from datalattice.apps.kv.keys import checked_key
 from datalattice.apps.kv.kinds import (
     COUNTER,
@@ -220,7 +220,7 @@ def put_shown(
     """
     kind = STRUCTURE_KINDS.get(tag)
     if kind is None:
-        return register(value, tag, after(read_slot(stored, now_ms), now_ms), expire)
+        return pack_register(value, tag, after(read_slot(stored, now_ms), now_ms), expire)
     held = live_entry(stored, now_ms)
     if held is not None and held.kind is not kind:
         # "Another type is deleted first" (docs/kv.md "As one value").

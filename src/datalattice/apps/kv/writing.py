@@ -18,8 +18,8 @@ from datalattice.apps.kv.entries import (
     VALUE,
     VALUE_TAG,
     Entry,
+    pack_register,
     read_entry,
-    register,
     structure,
 )
 from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, StructureKind
@@ -76,10 +76,10 @@ def wrong_type(operation: str, entry: Entry) -> WrongType:
 # --- registers ----------------------------------------------------------------------------------
 
 
-def put_value(stored: Value, value: Value, ttl_ms: int | None, now_ms: int) -> Vector:
+def put_value_entry(stored: Value, value: Value, ttl_ms: int | None, now_ms: int) -> Vector:
     """Return the entry of a plain value; it replaces any entry and its expiry."""
     expire = None if ttl_ms is None else due(ttl_ms, now_ms)
-    return register(value, VALUE_TAG, after(read_slot(stored, now_ms), now_ms), expire)
+    return pack_register(value, VALUE_TAG, after(read_slot(stored, now_ms), now_ms), expire)
 
 
 def delete(stored: Value, now_ms: int) -> tuple[Value, bool]:
@@ -88,7 +88,7 @@ def delete(stored: Value, now_ms: int) -> tuple[Value, bool]:
     if not slot.live:
         return stored, False
     # "A tombstone has nil as value and as type" (docs/kv.md "Entries").
-    return register(None, None, after(slot, now_ms), None), True
+    return pack_register(None, None, after(slot, now_ms), None), True
 
 
 def due(ttl_ms: int, now_ms: int) -> int:
@@ -140,7 +140,7 @@ def put_list(stored: Value, items: Vector, now_ms: int) -> Vector:
     slot = read_slot(stored, now_ms)
     # "Writes into a structure or list keep its expiry, `set` replaces it" (docs/kv.md "Expiry").
     expire = slot.entry.expire if slot.entry is not None and slot.live else None
-    return register(items, LIST_TAG, after(slot, now_ms), expire)
+    return pack_register(items, LIST_TAG, after(slot, now_ms), expire)
 
 
 # --- structures ---------------------------------------------------------------------------------

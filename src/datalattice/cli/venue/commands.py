@@ -60,7 +60,7 @@ AssetArgument = Annotated[
 
 
 @command(app, "register", WRITES)
-def register(
+def register_asset(
     call: Call,
     file: Annotated[
         str, typer.Argument(help="File with the metadata, a JSON object; - for standard input.")

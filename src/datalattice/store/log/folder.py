@@ -36,7 +36,7 @@ from datalattice.errors import Corruption, StoreVersion, UsageError
 from datalattice.store.files import StoreFolder
 from datalattice.store.kept.pins import PINS_FILE, PINS_LOCK, write_pins
 from datalattice.store.log.packing import LOG_STORE_ID_BYTES
-from datalattice.store.log.segments import FOLDER as SEGMENTS
+from datalattice.store.log.segments import SEGMENTS
 
 STORE_FILE: Final = "STORE"
 LOCK_FILE: Final = "lock"

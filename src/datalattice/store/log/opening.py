@@ -50,7 +50,7 @@ from datalattice.store.log.removed import (
     read_swept_before,
 )
 from datalattice.store.log.segments import (
-    FOLDER as SEGMENTS,
+    SEGMENTS,
     SegmentWriter,
     segment_head,
     segment_numbers,

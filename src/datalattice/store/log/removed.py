@@ -40,7 +40,7 @@ from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import STAGED, HashIndex
 from datalattice.store.log.packing import SEGMENTS_MAX, seed_of
 from datalattice.store.log.segments import (
-    FOLDER as SEGMENTS,
+    SEGMENTS,
     first_pack,
     segment_numbers,
     segment_path,

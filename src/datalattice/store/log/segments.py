@@ -56,7 +56,7 @@ _RUN_BYTES_MAX: Final = 512 * 1024
 GAP_BYTES_MAX: Final = 2_048
 """Two cells this far apart are read at a time, with what is between them."""
 
-FOLDER: Final = "segments"
+SEGMENTS: Final = "segments"
 _SUFFIX: Final = ".seg"
 
 assert SEGMENT_HEADER_BYTES + SEGMENT_BYTES + 2 * PACK_BYTES_MAX < OFFSET_MAX
@@ -65,12 +65,12 @@ assert ROOM_PACK_BYTES_MAX <= ROOM_BYTES <= SEGMENT_BYTES
 
 def segment_path(folder: StoreFolder | str, segment: int) -> str:
     """Return the path of a segment of the store at `folder`."""
-    return f"{folder}/{FOLDER}/{segment:08d}{_SUFFIX}"
+    return f"{folder}/{SEGMENTS}/{segment:08d}{_SUFFIX}"
 
 
 def segment_numbers(folder: StoreFolder) -> list[int]:
     """Return the numbers of the segment files, in order; files with other names are ignored."""
-    names = folder.disk.names(f"{folder}/{FOLDER}")
+    names = folder.disk.names(f"{folder}/{SEGMENTS}")
     stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
     # Copies that an operator left beside them have other names.
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
@@ -78,12 +78,12 @@ def segment_numbers(folder: StoreFolder) -> list[int]:
 
 def segment_size(folder: StoreFolder, segment: int) -> int:
     """Return the length of a segment's file in bytes. Raises: OSError."""
-    return folder.size(f"{FOLDER}/{segment:08d}{_SUFFIX}")
+    return folder.size(f"{SEGMENTS}/{segment:08d}{_SUFFIX}")
 
 
 def segment_head(folder: StoreFolder, segment: int) -> tuple[int, bytes, int, int] | None:
     """Return the header of a segment (`read_segment_header`); None: damaged, or no such file."""
-    data = folder.read(f"{FOLDER}/{segment:08d}{_SUFFIX}", SEGMENT_HEADER_BYTES)
+    data = folder.read(f"{SEGMENTS}/{segment:08d}{_SUFFIX}", SEGMENT_HEADER_BYTES)
     return None if data is None else read_segment_header(data)
 
 
@@ -95,7 +95,9 @@ def first_pack(folder: StoreFolder, segment: int) -> int | None:
 
 def first_header(folder: StoreFolder, store_id: bytes, segment: int) -> PackHeader | None:
     """Return the header of a segment's first pack; None: damaged, or there is no pack."""
-    data = folder.read(f"{FOLDER}/{segment:08d}{_SUFFIX}", SEGMENT_HEADER_BYTES + PACK_HEADER_BYTES)
+    data = folder.read(
+        f"{SEGMENTS}/{segment:08d}{_SUFFIX}", SEGMENT_HEADER_BYTES + PACK_HEADER_BYTES
+    )
     if data is None:
         return None
     at = SEGMENT_HEADER_BYTES
@@ -150,7 +152,7 @@ class SegmentWriter:
         file.write(0, segment_header(self._store_id, segment, sequence))
         # Durable with its name before any pack: a later segment proves those before it durable.
         file.sync()
-        self._folder.disk.sync_folder(f"{self._folder}/{FOLDER}")
+        self._folder.disk.sync_folder(f"{self._folder}/{SEGMENTS}")
         self._file = file
         self.segment = segment
         self.offset = self._size = SEGMENT_HEADER_BYTES
@@ -190,7 +192,7 @@ class SegmentWriter:
             finally:
                 file.close()
             self.segment = segment
-        self._folder.disk.sync_folder(f"{self._folder}/{FOLDER}")
+        self._folder.disk.sync_folder(f"{self._folder}/{SEGMENTS}")
 
     def append(self, parts: list[bytes], length: int) -> None:
         """Write a pack of `length` bytes, in parts, after the last one.

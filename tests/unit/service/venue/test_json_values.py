@@ -12,10 +12,10 @@ from datalattice.service.venue import OperationMetadata
 from datalattice.service.venue.adapters.json_values import (
     JSON_VALUE_DEPTH_MAX,
     JsonAdapter,
-    assoc,
     cond,
+    json_assoc,
+    json_select,
     merge_json,
-    select,
 )
 from datalattice.testing.venue_kit import LoneJob
 
@@ -67,14 +67,14 @@ def test_cond_takes_the_first_true_case() -> None:
 
 
 def test_assoc_makes_missing_objects() -> None:
-    assert assoc({"path": ["a", "b"], "value": 1}) == {"a": {"b": 1}}
-    assert assoc({"target": {"a": None}, "path": ["a", "b"], "value": 1}) == {"a": {"b": 1}}
-    assert assoc({"target": {"a": 1}, "path": "b.c", "value": 2}) == {"a": 1, "b.c": 2}
+    assert json_assoc({"path": ["a", "b"], "value": 1}) == {"a": {"b": 1}}
+    assert json_assoc({"target": {"a": None}, "path": ["a", "b"], "value": 1}) == {"a": {"b": 1}}
+    assert json_assoc({"target": {"a": 1}, "path": "b.c", "value": 2}) == {"a": 1, "b.c": 2}
 
 
 def test_assoc_replaces_one_position_of_a_list() -> None:
     target = {"a": [1, {"b": 2}]}
-    assert assoc({"target": target, "path": ["a", 1, "b"], "value": 3}) == {"a": [1, {"b": 3}]}
+    assert json_assoc({"target": target, "path": ["a", 1, "b"], "value": 3}) == {"a": [1, {"b": 3}]}
     assert target == {"a": [1, {"b": 2}]}
 
 
@@ -94,20 +94,20 @@ def test_assoc_replaces_one_position_of_a_list() -> None:
 )
 def test_a_path_that_leads_nowhere_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="path"):
-        assoc({"value": 1, **given})
+        json_assoc({"value": 1, **given})
 
 
 @pytest.mark.parametrize("steps", [JSON_VALUE_DEPTH_MAX - 1, JSON_VALUE_DEPTH_MAX])
 def test_a_path_may_have_so_many_names(steps: int) -> None:
-    assert assoc({"path": ["a"] * steps, "value": 1}) == nested(steps)
+    assert json_assoc({"path": ["a"] * steps, "value": 1}) == nested(steps)
 
 
 def test_select_takes_the_member_even_if_null() -> None:
     cases = {"a": 1, "b": None}
-    assert select({"cases": cases, "key": "a", "default": 2}) == 1
-    assert select({"cases": cases, "key": "b", "default": 2}) is None
-    assert select({"cases": cases, "key": "c", "default": 2}) == 2
-    assert select({"cases": cases, "key": None}) is None
+    assert json_select({"cases": cases, "key": "a", "default": 2}) == 1
+    assert json_select({"cases": cases, "key": "b", "default": 2}) is None
+    assert json_select({"cases": cases, "key": "c", "default": 2}) == 2
+    assert json_select({"cases": cases, "key": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_select_takes_the_member_even_if_null() -> None:
         (merge_json, {}, "`values` is a list, got null"),
         (cond, {"cases": "a"}, "`cases` is a list, got string"),
         (cond, {"cases": [{"when": True}, 1]}, r"`cases\[1\]` is an object"),
-        (select, {"cases": []}, "`cases` is an object, got list"),
-        (select, {"cases": {}, "key": 1}, "`key` is a name or null, got a number"),
-        (select, {"cases": {}, "key": True}, "got a boolean"),
+        (json_select, {"cases": []}, "`cases` is an object, got list"),
+        (json_select, {"cases": {}, "key": 1}, "`key` is a name or null, got a number"),
+        (json_select, {"cases": {}, "key": True}, "got a boolean"),
     ],
 )
 def test_a_wrong_member_is_named(call: Any, given: dict[str, Any], named: str) -> None:

@@ -66,7 +66,7 @@ def cond(given: Mapping[str, Any]) -> Any:
     return given.get("default")
 
 
-def assoc(given: Mapping[str, Any]) -> Any:
+def json_assoc(given: Mapping[str, Any]) -> Any:
     """Return `target` (by default `{}`) with `value` at `path`; missing objects are made.
 
     path: a name, or a list of names of objects and positions in lists.
@@ -102,7 +102,7 @@ def _with(target: Any, steps: list[Any], at: int, value: Any) -> Any:
     raise UsageError(f"`path[{at}]` names no member: {step!r} in a {_kind(target)}")
 
 
-def select(given: Mapping[str, Any]) -> Any:
+def json_select(given: Mapping[str, Any]) -> Any:
     """Return the member `key` of `cases`, otherwise `default`, else None.
 
     Raises: UsageError: `cases` is not an object, or `key` neither a name nor null.
@@ -144,12 +144,12 @@ _OPERATIONS: Final[
         {"cases": {"type": "array", "items": {"type": "object"}}, "default": {}},
     ),
     "assoc": (
-        assoc,
+        json_assoc,
         "Sets `value` at `path` in `target`, where missing objects are made",
         {"target": {}, "path": {"type": ["string", "array"]}, "value": {}},
     ),
     "select": (
-        select,
+        json_select,
         "Takes the member `key` of `cases`, otherwise `default`",
         {"key": {"type": ["string", "null"]}, "cases": {"type": "object"}, "default": {}},
     ),
