@@ -94,7 +94,7 @@ def test_ctrl_c_is_one_line_and_leaves_nothing_running(tmp_path: Path) -> None:
                 break
         _, error = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert error == "lattice: interrupted; run the same command again to go on from here\n"
+    assert error == "lattice: interrupted; run the same command again to continue from here\n"
     assert processes_over(folder) == []
 
 

@@ -194,7 +194,6 @@ def test_10_sql_in_place(nodes: Nodes) -> None:
         sales.offer_many([3, 4])
         reader = sales.to_arrow(columns=["value"])
         assert reader.schema.names == ["value"]
-        assert duckdb.sql("select count(*), sum(value::int) from reader").fetchone() == (
-            2 * run,
-            7 * run,
-        )
+        with duckdb.connect() as database:
+            found = database.sql("select count(*), sum(value::int) from reader").fetchall()
+        assert found == [(2 * run, 7 * run)]

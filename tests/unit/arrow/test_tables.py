@@ -383,7 +383,8 @@ def test_a_table_is_loaded_and_read_back(node: Node, monkeypatch: pytest.MonkeyP
     assert log.load(table, value="n") == 20
     assert log[-20:] == numbers
     topic = node.topic("spread", 2)
-    assert topic.load(duckdb.from_arrow(table), key="id") == 20
+    with duckdb.connect() as database:
+        assert topic.load(database.from_arrow(table), key="id") == 20
     assert sorted(value["n"] for value in topic) == numbers
     shop = node.database("shop")
     assert shop.load(table.to_reader(), key="id", value="n") == 20
@@ -448,11 +449,12 @@ def test_keys_of_a_database_are_texts_each_once(node: Node) -> None:
 def test_duckdb_and_pandas_read_a_handle_in_place(node: Node) -> None:
     log = node.queue("log")
     log.offer_many([{"city": city, "n": n} for n, city in enumerate(["Oslo", "Rome"] * 50)])
-    found = duckdb.sql(
-        "select value->>'city' as city, count(*) as n from log group by 1 order by 1"
-    )
-    assert found.fetchall() == [("Oslo", 50), ("Rome", 50)]
-    reader = log.to_arrow(columns=["offset"], start=10)  # noqa: F841 - DuckDB finds it by its name
-    assert duckdb.sql('select min("offset"), count(*) from reader').fetchone() == (10, 90)
+    with duckdb.connect() as database:
+        found = database.sql(
+            "select value->>'city' as city, count(*) as n from log group by 1 order by 1"
+        )
+        assert found.fetchall() == [("Oslo", 50), ("Rome", 50)]
+        reader = log.to_arrow(columns=["offset"], start=10)  # noqa: F841 - found by its name
+        assert database.sql('select min("offset"), count(*) from reader').fetchall() == [(10, 90)]
     frame = log.to_pandas(columns=["offset"])
     assert list(itertools.chain(frame["offset"])) == list(range(100))
