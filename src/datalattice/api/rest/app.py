@@ -315,7 +315,7 @@ class RestDoor:
         try:
             return await self._answer(request, resource)
         except ClientDisconnect:
-            return Response(status_code=499)  # nobody receives it
+            return Response(status_code=499)  # for the log: the client is gone
         except DataLatticeError as error:
             has_condition = any(one in request.headers for one in ("if-match", "if-none-match"))
             return problem_answer(error, right, if_match=has_condition)

@@ -52,7 +52,7 @@ def has_body(request: Request) -> bool:
 
 
 def declared_length(request: Request) -> int | None:
-    """Return the Content-Length in bytes; None: there is none, or it is not a decimal number."""
+    """Return the Content-Length in bytes; None: it is absent, or other than a decimal number."""
     text = request.headers.get("content-length", "")
     return int(text) if text and _is_position(text) else None
 

@@ -40,7 +40,7 @@ class XMLElement:
         return [one for one in self.children if isinstance(one, XMLElement)]
 
     def named(self, name: str) -> XMLElement | None:
-        """Return the first child element with a name, None if there is none."""
+        """Return the first child element with a name; None: no child has it."""
         return next((one for one in self.elements() if one.name == name), None)
 
 

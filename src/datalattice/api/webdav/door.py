@@ -100,7 +100,7 @@ class WebDavDoor:
             status = 201 if is_new else 204
             return Response(status_code=status, headers={"etag": str(entity_tag(info))})
         except ClientDisconnect:
-            return Response(status_code=499)  # nobody receives it
+            return Response(status_code=499)  # for the log: the client is gone
         except DavError as error:
             return _refusal(error)
         except DataLatticeError as error:

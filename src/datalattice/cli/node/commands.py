@@ -263,7 +263,7 @@ def init(
     peer: PeerOption = None,
     http_port: HttpPortOption = None,
 ) -> CommandResult:
-    """Write `node.toml` with the given settings and all defaults; make a key if there is none.
+    """Write `node.toml` with the given settings and all defaults; make a key where one is missing.
 
     An existing file is never replaced.
     """
