@@ -211,6 +211,7 @@ class SegmentWriter:
         elif length < BEHIND_BYTES:
             file.write(self.offset, b"".join(parts))
         else:
+            # Begun writes hold at most one segment in memory: it is synced before the next begins.
             file.begin_write(self.offset, parts)
         self._size = max(self._size, end)
         self.offset = end
