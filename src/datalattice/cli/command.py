@@ -50,6 +50,7 @@ from datalattice.client import (
     root_named,
     running,
     section_owners,
+    try_change,
     waiting,
     write_key,
 )
@@ -293,6 +294,7 @@ class Call:
         from datalattice.cursors import RootLattice
         from datalattice.lattice import root_lattice
 
+        # Kept, so that a command sees one root throughout, even if others write meanwhile.
         if self._cursor is None:
             self._cursor = RootLattice(root_lattice(), self.root())
         return self._cursor
@@ -369,24 +371,39 @@ class Call:
     def writable(self) -> Folder:
         """Return the folder for a write; a key is made if it has none and no node runs in it."""
         folder = self.folder
-        # "(makes folder and key)": "first write needs no `key new`". A node that runs without a
-        # key would not read a new one: the error of the write says that it must be restarted.
-        if not folder.key_path.exists() and running(folder.path) is None:
+        # "The first write makes the folder and its key." (docs/cli.md)
+        if self._needs_key():
             key_pair = KeyPair.generate()
             with contextlib.suppress(AlreadyExists):  # another first write made one meanwhile
                 write_key(folder.identity_path, key_pair)
                 print_notice(f"made the key {key_pair.public_key.hex()} in {folder.path}")
         return folder
 
+    def _needs_key(self) -> bool:
+        # A node that runs without a key would not read a new one: the error of the write says that
+        # it must be restarted.
+        folder = self.folder
+        return not folder.key_path.exists() and running(folder.path) is None
+
     def edit(self, change: Change[T]) -> T:
         """Make one change of our own data; return what it returned, once it is on disk."""
+        # Tried first where it would make the folder: a change that is refused must not make one.
+        if self._needs_key():
+            try_change(change)
         return edit(self.writable(), change)
 
-    def node_handle(self) -> Node:
-        """Open the folder as a program does, until the command ends; return the node."""
+    def node_handle(self, *, makes_folder: bool = True) -> Node:
+        """Open the folder as a program does, until the command ends; return the node.
+
+        makes_folder: whether the command may be the first write to a folder.
+        Raises: UsageError: the folder has no data, and the command makes no folder.
+        """
         from datalattice.client import open as open_node
 
+        # "wait up to 10 s (`--wait`) for another process that is writing" (docs/cli.md)
         wait_s = 10.0 if self.wait is None else duration_s(self.wait)
+        if not makes_folder:
+            _ = self.filled  # raises where there is no data
         return self.enter(open_node(self.writable().path, wait=wait_s))
 
     def editing(self) -> AbstractContextManager[Editor]:

@@ -158,6 +158,7 @@ def _held(database: Database, key: str, kind: str) -> tuple[object, list[str | L
         rows = [(name, value_text(value)) for name, value in pairs]
         return document, [Listing(("field", "value"), rows)]
     if kind == "zset":
+        # A list, because a member need not be a text, as names of a JSON object are.
         scored = database.zitems(key)
         document = [
             {"member": value_json(one), "score": _score_json(score)} for one, score in scored
@@ -438,6 +439,7 @@ def gc(
     ] = f"{GC_AGE // timedelta(hours=1)}h",
 ) -> CommandResult:
     """Forget tombstones and expired keys; print how many. First let all replicas sync."""
+    # A replica that has not seen a tombstone yet would bring the deleted key back, hence the age.
     age_s = duration_s(min_age)
     gone = _edit(call, db, lambda database: database.gc(age_s))
     return CommandResult({"database": db, "forgotten": gone}, [str(gone)])

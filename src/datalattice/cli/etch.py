@@ -6,7 +6,7 @@ import csv
 import io
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
@@ -16,6 +16,7 @@ import typer
 from datalattice.actions import whole_document
 from datalattice.cells import (
     Index,
+    Value,
     decode,
     decode_message,
     encode_message,
@@ -93,8 +94,9 @@ def _open(path: Path) -> EtchStore:
 @command(app, "info")
 def info(call: Call, file: FileArgument, output: EtchOutputOption = None) -> CommandResult:
     """Print version, data length and root of the file."""
+    store = call.enter(_open(file))  # first: an error must not make the output file
     call.enter(_redirected(output))
-    return CommandResult(_info(call.enter(_open(file))))
+    return CommandResult(_info(store))
 
 
 def _info(store: EtchStore) -> dict[str, Any]:
@@ -193,19 +195,24 @@ def write(
     """Store a value with all its cells, and print its hash. A missing file is made."""
     if (text is None) == (source is None):
         raise UsageError("give either the value with --text, or a file of JSON with --from")
-    with EtchStore.open(file) as store:
-        if text is not None:
-            try:
-                value = from_text(text)
-            except BadFormat as error:
-                raise UsageError(f"--text: {error}") from error
+    # The value is read, or its file opened, before the store: opening makes a missing one.
+    with ExitStack() as stack:
+        if source is None:
+            value, store = _printed(str(text)), stack.enter_context(EtchStore.open(file))
         else:
-            assert source is not None
-            with source.open("rb") as stream:
-                # Staged while it is read, because a document may be larger than memory.
-                value = read_json(stream, stage=store.put)
+            stream = stack.enter_context(source.open("rb"))
+            store = stack.enter_context(EtchStore.open(file))
+            # Staged while it is read, because a document may be larger than memory.
+            value = read_json(stream, stage=store.put)
         hash = store.commit(value).root_hash if root else store.persist(value)
     return CommandResult({"hash": hash.hex()}, [hash.hex()])
+
+
+def _printed(text: str) -> Value:
+    try:
+        return from_text(text)
+    except BadFormat as error:
+        raise UsageError(f"--text: {error}") from error
 
 
 @command(app, "validate")
@@ -343,6 +350,7 @@ def export(
     if file.exists():  # an existing store is never overwritten
         raise UsageError(f"{file} exists already; name a new file")
     if cells is not None:
+        # A file of the user, so the limit of a message from a peer does not apply.
         value = decode_message(cells.read_bytes(), limit=sys.maxsize)
         with EtchStore.open(file) as etch:
             return CommandResult({"hash": etch.commit(value).root_hash.hex()})
@@ -354,6 +362,7 @@ def export(
 
     def fetch(hash: bytes) -> bytes:
         nonlocal done
+        # Cells above the section that was left out are new; all others are in the store.
         found = made.get(hash) or store.get_encoding(hash)
         if found is None:
             raise MissingData([hash])

@@ -39,6 +39,8 @@ app = typer.Typer(
 ID_SHOWN: Final = 8
 _OWNER_SHOWN: Final = 12
 
+# "exits with 0 for a fork, 1 for a chain, 2 for an invalid file, 3 for none that can be read"
+# (docs/cli.md "Commands")
 _VERDICT_CODES: Final = {FORK: 0, CHAIN: 1, INVALID: 2}
 EXIT_UNREADABLE: Final = 3
 
@@ -50,6 +52,7 @@ IdArgument = Annotated[
 def _forks(call: Call) -> Forks:
     keys = read_keys_or_none(call.existing)
     store = call.enter(open_store_reader(call.existing))
+    # The keys decide only which forks are called own; a folder without a key has none.
     return Forks(store.root(), store, None if keys is None else keys.context())
 
 
@@ -106,6 +109,8 @@ def resolve(
         )
     forks = _forks(call)
     if export:
+        # "prints these records, or the entries that differ, as JSON lines" (docs/node.md "Forks"),
+        # whatever the form of the output.
         return Records(map(whole_document, forks.parts(id)), dict, json_text, is_live=True)
     request = ResolveFork(id=forks.id(id), how=chosen[0])
     done = call.on_replica(
@@ -179,6 +184,7 @@ def _document(fork: ForkInfo) -> dict[str, Any]:
 def _next(fork: ForkInfo) -> str:
     if not fork.kept:
         return "resolve --drop: the branch was too large to be kept"
+    # "Takes a key of the owner" (docs/node.md "Forks"), because new records are signed.
     if fork.kind == LOG_BRANCH and fork.mine:
         return "resolve --append, --export or --drop"
     # Only its owner's node can join the branches.

@@ -37,6 +37,8 @@ SETTINGS: Final = (
 )
 """The settings of the policy, in the order in which they are printed."""
 
+# "An owner is a public key of 64 hex digits or a DID" (docs/node.md "Hosting"); short forms are for
+# owners whose data is here.
 OwnerArgument = Annotated[
     str,
     typer.Argument(
@@ -125,11 +127,12 @@ def forget(
 
     def alone(replica: LatticeReplica) -> ForgottenOwner:
         gone = refuse_for_good(replica, request)
+        # "commits a root without its data" (docs/node.md "Hosting")
         replica.state.drop_refused()
         return gone
 
     document = whole_document(call.on_replica(request, alone))
-    # The root lacks the data at once; the disk has it until garbage collection.
+    # "The next collection frees the room; `--now` collects at once." (docs/node.md "Hosting")
     if now:
         document["collected"] = collected(call)
     return CommandResult(document, pair_lines(_forgotten(document)))

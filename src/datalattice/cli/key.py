@@ -148,7 +148,7 @@ def token(
         pair,
         service,
         SystemClock().now_ms(),
-        scopes=grant or None,
+        scopes=grant or None,  # none given: all rights of the owner
         life_s=round(duration_s(life)),
     )
     return CommandResult({"token": text, "did": did_of(pair.public_key)}, [text])

@@ -278,6 +278,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
         # A flag is one word, as is `--dir=x`; other options take the next word as their value.
         if word in SHARED_FLAGS or (word.partition("=")[0] in SHARED_VALUES and "=" in word):
             early.append(rest.pop(0))
+        # As the last word it has no value: typer then names it in the error.
         elif word in SHARED_VALUES and len(rest) > 1:
             early += [rest.pop(0), rest.pop(0)]
         elif word in here.commands:
@@ -287,6 +288,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
             rest.insert(0, DEFAULTS[tuple(path)])
         else:
             break
+    # A group that ends the line prints its help or an error, and has no such options.
     return [*path, *(early if not isinstance(here, TyperGroup) else ()), *rest]
 
 
@@ -295,6 +297,7 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
 
     command: another program's command; None: `lattice`.
     """
+    # A process may run several commands: the form of the one before is over.
     use_form(None)
     failed = _Failed(arguments)
     try:
@@ -308,6 +311,7 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
     except BrokenPipeError:
         return EXIT_PIPE_CLOSED
     except SystemExit as error:
+        # Typer turns a closed pipe into an exit of its own, with code 1.
         if isinstance(error.__context__, BrokenPipeError):
             return EXIT_PIPE_CLOSED
         raise
@@ -330,6 +334,7 @@ def explained(error: Exception) -> tuple[str, str, int]:
         return str(error), error.code, code
     if isinstance(error, OSError):
         return _os_text(error), "system", EXIT_FAILED
+    # A module that belongs to no extra is missing through a fault of this program.
     if isinstance(error, ModuleNotFoundError) and (text := missing_package(error)) is not None:
         return text, "missing-package", EXIT_FAILED
     text = f"a fault of this program ({DEBUG_VARIABLE}=1 shows where): {error!r}"

@@ -36,5 +36,6 @@ def mcp(
             f"the package {error.name} is not installed: pip install 'datalattice[mcp]'"
         ) from error
     chosen: Any = tools
+    # Who may start a process of this user may read and write the folder, so no token is asked for.
     with open_node(folder.path) as node:
         asyncio.run(serve_stdio(McpTools(Service(node), chosen), OPERATOR))

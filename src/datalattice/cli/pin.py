@@ -37,6 +37,7 @@ def add(
 
     A node may be running.
     """
+    # Opened for reading: pins are a file of their own, with a lock for the moment of a change.
     store = call.store()
     (hash,) = call.named(store, ref)
     ends_ms = None if expires is None else _expiry(expires, store.clock.now_ms())

@@ -188,6 +188,7 @@ def use_form(name: str | None, *, json: bool = False, quiet: bool = False) -> No
     """Set the output form from now on. Raises: UsageError: there is no such form."""
     if name is not None and name not in _FORMS:
         raise UsageError(f"--as is text, table, json or lines, got {name!r}")
+    # `--json`: "the same as `--as json`" (docs/cli.md); it wins over another `--as`.
     _form.name = "json" if json else name
     _form.is_quiet = quiet
 
@@ -225,8 +226,11 @@ def _show_records(records: Records) -> None:
     if _form.name == "json" and not records.is_live:
         print_json_list(map(records.document, records.items))
     elif is_json():
+        # "print one document on each line" (docs/cli.md "Output"), so that a reader need not wait
+        # for the end of a list that may have none.
         for item in records.items:
             print_json_line(records.document(item))
+    # The width of a column is known only when all rows are, so a live list has no table.
     elif _form.name == "table" and not records.is_live:
         rows = [*map(records.row or records.document, records.items)]
         _show_text(
@@ -261,6 +265,7 @@ def _show_text(result: CommandResult) -> None:
             print_lines("\t".join(_tabbed(cell) for cell in row) for row in part.rows)
 
 
+# A value must not add a column or a line to the output.
 _TABBED: Final = {**_VISIBLE, ord("\t"): "\\t", ord("\n"): "\\n"}
 
 
@@ -291,6 +296,7 @@ def cell_text(cell: object) -> str:
     """Return a table cell as text: grouped digits, two decimals, JSON for lists and objects."""
     if isinstance(cell, (dict, list)):
         return json_text(cell)
+    # Before int: a bool is an int in Python.
     if isinstance(cell, bool) or cell is None:
         return "" if cell is None else str(cell).lower()
     if isinstance(cell, int):
@@ -342,6 +348,7 @@ def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars
 
     transient: whether the bars are removed at the end.
     """
+    # "Progress is shown only on a terminal" (docs/cli.md "Output")
     if quiet or _form.is_quiet or is_json() or not sys.stderr.isatty():
         yield Bars(None)
         return
@@ -374,6 +381,7 @@ def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars
 
 def print_notice(message: str) -> None:
     """Print a notice as one line on standard error; with `--quiet` nothing."""
+    # "no notices and no progress" (docs/cli.md "Options of every command")
     if _form.is_quiet:
         return
     sys.stderr.write(f"lattice: {' '.join(message.split())}\n")
@@ -381,7 +389,10 @@ def print_notice(message: str) -> None:
 
 def print_error(message: str, code: str, as_json: bool) -> None:
     """Print an error as one line on standard error."""
+    # "An error is one line." (docs/cli.md "Exit codes")
     line = " ".join(message.split())
+    # "an error is then an object with `error` (its code) and `message` on standard error"
+    # (docs/cli.md "Output")
     if as_json:
         sys.stderr.write(json_text({"error": code, "message": line}) + "\n")
     else:

@@ -30,6 +30,7 @@ def duration_ms(text: str) -> int:
         raise UsageError(
             f"a duration is a number and ms, s, m, h, d or w, such as 10m; got {text!r}"
         )
+    # "without a unit it is seconds" (docs/cli.md "Options of every command")
     return round(float(found[1]) * _UNITS[found[2] or "s"])
 
 

@@ -40,6 +40,7 @@ from datalattice.client.edits import (
     RemoteEditor as RemoteEditor,
     ServingNode as ServingNode,
     take_turn as take_turn,
+    try_change as try_change,
 )
 from datalattice.client.folder import (
     DEFAULT_FOLDER as DEFAULT_FOLDER,

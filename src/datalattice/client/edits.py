@@ -136,6 +136,18 @@ class EditRoot(RootLattice):
         return self.get()
 
 
+def try_change(change: Change[T]) -> T:
+    """Run a change on an empty root in memory, under a key of its own; return its result.
+
+    Raises: as the change.
+    """
+    keys = OwnKeys.of(KeyPair.generate())
+    cursor = EditRoot(root_lattice().zero(), keys.context())
+    result = change(cursor, keys.owner)
+    cursor.finished()
+    return result
+
+
 class Editor:
     """Makes changes of a folder's data durable, in a store that this process has opened.
 

@@ -256,3 +256,21 @@ def test_the_page_lists_every_setting_with_its_default() -> None:
             assert text.partition(":")[0] == f"{default:,}".removesuffix(".0"), name
         elif isinstance(default, str):
             assert text == default, name
+
+
+@pytest.mark.parametrize(
+    ("listen", "is_local"),
+    [
+        ("127.0.0.1:8", True),
+        ("127.1:8", True),
+        ("[::1]:8", True),
+        ("localhost:8", True),
+        ("127.\u00b2.0.1:8", False),
+        ("127.example:8", False),
+        ("10.0.0.1:8", False),
+    ],
+)
+def test_an_address_of_this_machine_is_known_by_its_ascii_digits(
+    listen: str, is_local: bool
+) -> None:
+    assert DoorConfig(listen).is_local is is_local

@@ -102,6 +102,8 @@ def import_(
     if not name and not merge:  # the cells would be garbage at once
         raise UsageError("choose --pin NAME, --merge, or both")
     folder, pin = call.folder, name or ""
+    if source != _PIPE and not source.exists():  # first: an import makes the store
+        raise UsageError(f"{source} is neither an archive nor the folder of a node or store")
     with _opened(source) as path:
 
         def alone(progress: Progress) -> ImportedRoot:
@@ -168,6 +170,7 @@ def _opened(source: Path) -> Iterator[str]:
         except BadFormat as error:
             raise BadFormat(f"{source}: {error}") from error
         return
+    # A running node opens the file by its path, which a pipe does not have.
     with tempfile.NamedTemporaryFile(prefix="lattice-", suffix=".archive") as spool:
         shutil.copyfileobj(sys.stdin.buffer, spool)
         spool.flush()

@@ -227,6 +227,8 @@ def _heal_alone(
     from datalattice.client.network import HealingSources, healed_store
     from datalattice.store import CellFetcher, heal_store, open_damaged
 
+    # "prove the folder's own key, so that a node which admits only some keys (`allow`) can serve
+    # them" (docs/cli.md)
     keys = read_keys_or_none(folder)
     identity = None if keys is None else keys.identity
     with (

@@ -90,6 +90,7 @@ def sweep(
     Cells that are in use again stay. A list of another store, or from before another collection, is
     refused. Works through the running node, which goes on meanwhile, or without one.
     """
+    # Absolute, because the node has another working directory.
     return _collected_result(collected(call, plan=str(plan.absolute()), dry_run=dry_run))
 
 
@@ -106,6 +107,7 @@ def forget(
     """
     folder = call.existing
     before_ms = time_ms(before, SystemClock().now_ms())
+    # The history belongs to the writer of the store: the running node, or else this process.
     client = connect(folder.path)
     if client is None:
         with CellStore.open(folder.store_path) as store:

@@ -107,6 +107,7 @@ def ls(
 @command(app, "cat", READS)
 def cat(call: Call, paths: DrivePathsArgument) -> None:
     """Write the bytes of files to standard output."""
+    # All paths are parsed before the first byte is written.
     for one in [parse_drive_path(path) for path in paths]:
         drive, path = drive_at(call, one)
         for piece in pieces_of(drive.content(path)):
@@ -118,6 +119,7 @@ def cat(call: Call, paths: DrivePathsArgument) -> None:
 def tree(call: Call, path: DrivePathArgument) -> CommandResult:
     """Show a directory and everything below it."""
     drive, at = drive_at(call, parse_drive_path(path))
+    # Only JSON needs the documents; making them would walk the tree twice.
     documents = []
     if is_json():
         documents = [
@@ -186,7 +188,9 @@ def mkdir(
             else:
                 drive.mkdir(one.path)
 
-    _edit(call.writable(), change)
+    # Without --parents a first write is a drive, or a directory at its top: others are below one.
+    may_begin = parents or any("/" not in one.path.strip("/") for one in targets)
+    _edit(call.writable() if may_begin else call.existing, change)
     return CommandResult({"made": [str(one) for one in targets]}, [])
 
 
@@ -203,6 +207,7 @@ def rm(call: Call, paths: DrivePathsArgument, recursive: RecursiveOption = False
             else:
                 drive.delete(one.path)
 
+    # There is nothing to delete in a folder without a store, so none is made.
     _edit(call.existing, change)
     return CommandResult({"deleted": [str(one) for one in targets]}, [])
 
@@ -312,6 +317,8 @@ def sync(
     target = parse_drive_path(path)
     assert target.drive is not None
     owner = drive_owner(call)
+    if direction is Direction.TO_DRIVE and not local.is_dir():  # first: no key is made for it
+        raise UsageError(f"{local} is not a directory")
     # Only commands that may write to the drive make a key.
     folder = call.folder if direction is Direction.TO_LOCAL else call.writable()
     with closing(Drives(folder, owner)) as all_drives:

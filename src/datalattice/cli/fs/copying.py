@@ -136,6 +136,8 @@ def copy_files(
             if source.stat(one.path).is_dir and not recursive:
                 raise IsADirectory(f"{one} is a directory; copy it with --recursive")
             to = goal_of(one, goal, drive.is_dir(goal.path), several=len(sources) > 1)
+            # "copies and moves share contents" (docs/dlfs.md "fsspec"), but an update has one
+            # drive: into another one the tree is written entry by entry.
             if owner is None and one.drive == goal.drive:
                 drive.copy(one.path, to.path)
             else:

@@ -201,6 +201,8 @@ def run_node(
     from datalattice.service import FolderService
 
     folder = call.folder
+    # Only to name the process: the lock of the store is what "keeps a second node out"
+    # (docs/node.md).
     other = running(folder.path)
     if other is not None:
         raise UsageError(
@@ -406,6 +408,8 @@ def status(
     if address is not None:
         from datalattice.client.network import probe
 
+        # "uses a new key for the one connection" (docs/cli.md "Commands"): any node may be asked,
+        # and no node learns who asked.
         report = probe(address)
         document: dict[str, object] = {
             "address": report.address,
@@ -527,7 +531,8 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
     identity = None if keys is None else keys.identity
     owners = () if keys is None else keys.in_order()
 
-    # Raises at once if no node answers there, before the store is opened.
+    # Raises at once if no node answers there, before the store is opened. "prove the folder's own
+    # key, so that a node which admits only some keys (`allow`) can serve them" (docs/cli.md).
     probe(address, key_pair=identity)
 
     async def work() -> str:

@@ -49,6 +49,7 @@ def list_(call: Call) -> CommandResult:
 @command(app, "add", FOLDER)
 def add(call: Call, peer: PeerArgument) -> CommandResult:
     """Connect the running node to a peer, until the node ends or the peer is removed."""
+    # "The changes of `add` and `remove` last until the node ends." (docs/cli.md)
     call.node(_KEEP).call(AddPeer(address=peer))
     return CommandResult({"added": peer}, [f"added {peer}"])
 
@@ -103,6 +104,7 @@ def peer_state(peer: Mapping[str, Any]) -> str:
     """Return the state of a peer in a few words."""
     if not peer.get("connected"):
         return str(peer.get("reason") or "not connected")
+    # "it asked for no announcements of changes; commands do that" (docs/cli.md)
     if peer.get("joined") is False:
         return "client"
     states = {True: "equal", False: "differs", None: "connected"}  # None: no root announced yet

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from datalattice.client import ControlClient
 
+# "at most ten a second, and at least one each second" (docs/cli.md "Commands")
 INTERVAL_S: Final = 1.0
 """Longest time between two samples."""
 

@@ -45,6 +45,11 @@ OutputOption = Annotated[
 ]
 
 
+def is_pipe(path: Path | None) -> bool:
+    """Return whether a path of the command line stands for a standard stream."""
+    return path is None or path == _PIPE
+
+
 def print_document(document: dict[str, object], value: Value) -> None:
     """Print a JSON document with a value of any size as its last member, "value"."""
     # The value is streamed, so the document's last brace is written after it.
@@ -67,15 +72,15 @@ def write_document(value: Value, layout: str, output: Path | None) -> None:
     if layout == "cells":
         # Without the limit for peers' messages: this is the user's own value.
         data = encode_message(value, limit=sys.maxsize)
-        if output is not None and output != _PIPE:
+        if output is not None and not is_pipe(output):
             output.write_bytes(data)
         else:
-            sys.stdout.flush()
+            sys.stdout.flush()  # text that waits there comes first
             sys.stdout.buffer.write(data)
         return
     with ExitStack() as stack:
         file: TextIO = sys.stdout
-        if output is not None and output != _PIPE:
+        if output is not None and not is_pipe(output):
             file = stack.enter_context(output.open("w", encoding="utf-8", newline="\n"))
         if layout == "text":
             file.write(to_text(value))
@@ -110,7 +115,7 @@ def read_layout(source: Path | None, layout: str, stage: Callable[[Value], objec
 
     Raises: UsageError: the input does not have this layout.
     """
-    name = "standard input" if source is None or source == _PIPE else str(source)
+    name = "standard input" if is_pipe(source) else str(source)
     with _opened(source) as file, progress_bars(transient=True) as bars:
         try:
             if layout == "text":
@@ -138,7 +143,7 @@ def _hint(layout: str, error: DataLatticeError) -> str:
 
 @contextmanager
 def _opened(source: Path | None) -> Iterator[BinaryIO]:
-    if source is not None and source != _PIPE:
+    if source is not None and not is_pipe(source):
         with source.open("rb") as file:
             yield file
         return

@@ -332,6 +332,7 @@ def _same_at(before: Value, after: Value, keys: Sequence[Value]) -> bool:
 
 
 def _starts(path: list[Any], keys: list[Any]) -> bool:
+    # A path below a slot selects the slot, and a path above slots selects them all.
     shared = min(len(path), len(keys))
     return path[:shared] == keys[:shared]
 

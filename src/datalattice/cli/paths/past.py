@@ -81,6 +81,7 @@ def leaving(store: CellStore, root: bytes, *, with_local: bool) -> tuple[bytes, 
     from datalattice.lattice import replicable
 
     value = store.load(root)
+    # `:local` is the node's own, and peers never get it.
     other = value if with_local else replicable(value)
     if other is value:
         return root, {}

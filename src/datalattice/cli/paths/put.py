@@ -12,10 +12,11 @@ import datalattice.apps  # noqa: F401 - registers the sections of the root
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, to_text, value_hash
 from datalattice.cli.command import WRITES, Call, command
-from datalattice.cli.paths.documents import LAYOUTS, checked_layout, read_layout
+from datalattice.cli.paths.documents import LAYOUTS, checked_layout, is_pipe, read_layout
 from datalattice.cli.paths.get import path_keys
 from datalattice.cli.render import CommandResult, pair_lines
 from datalattice.cli.values import value_json
+from datalattice.client import canonical_path, parse_path_key
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -69,14 +70,16 @@ def put(
     if value is not None and source is not None:
         raise UsageError("give the value with --value or with --from, not both")
     checked_layout(layout, LAYOUTS, "--in")
+    # All that needs no key is checked before one is made, and before a file is read, which may take
+    # long.
+    _check_path(canonical_path([parse_path_key(key) for key in path]))
+    given = None if value is None else _given(value, layout)
+    if source is not None and not is_pipe(source):
+        source.stat()  # raises for a missing file; a FIFO can be opened only once
     with call.editing() as editor:
         keys = path_keys(path, call.folder)
-        # Checked before the value is read, which may take long.
-        _check_writable(keys, editor.context, editor.key_pair)
-        if value is not None:
-            new = _given(value, layout)
-        else:
-            new = read_layout(source, layout, editor.stage)
+        _check_owner(keys, editor.context, editor.key_pair)
+        new = read_layout(source, layout, editor.stage) if value is None else given
         where = editor.edit(lambda cursor, _: _write(cursor, keys, new))
     document = {
         "path": [value_json(key) for key in where],
@@ -100,8 +103,8 @@ def _given(text: str, layout: str) -> Value:
         raise UsageError(f"--value: {error}") from error
 
 
-def _check_writable(keys: list[Value], context: MergeContext, key_pair: KeyPair) -> None:
-    """Raise UsageError if a value cannot be written at a canonical path."""
+def _check_path(keys: list[Value]) -> None:
+    """Raise UsageError if no value can be written at a canonical path, whoever its owner is."""
     section = keys[0]
     # Merges drop unknown sections.
     if not isinstance(section, Keyword) or root_lattice().child(section) is None:
@@ -116,16 +119,19 @@ def _check_writable(keys: list[Value], context: MergeContext, key_pair: KeyPair)
         raise UsageError("in :kv a value goes to: kv own value DATABASE KEY")
     if section == KV_SECTION and not all(isinstance(key, str) for key in keys[3:]):
         raise UsageError("names of databases and their keys are strings; write a number as '\"5\"'")
-    # Peers would refuse a value below another owner, so it is refused here.
-    if isinstance(root_lattice().child(section), OwnerLattice) and len(keys) > 1:
-        _check_owner(keys[1], context, key_pair)
-        if len(keys) < OWNER_PATH_KEYS:
-            raise UsageError(f"in {to_text(section)} a value goes to: {section.name} own value ...")
+    if _is_owned(keys) and len(keys) < OWNER_PATH_KEYS:
+        raise UsageError(f"in {to_text(section)} a value goes to: {section.name} own value ...")
     if section not in (DATA_KEY, KV_SECTION) and len(keys) < 2:
         raise UsageError(f"{to_text(section)} cannot be replaced as a whole: name a key in it")
 
 
-def _check_owner(owner: Value, context: MergeContext, key_pair: KeyPair) -> None:
+def _is_owned(keys: list[Value]) -> bool:
+    return len(keys) > 1 and isinstance(root_lattice().child(keys[0]), OwnerLattice)
+
+
+def _check_owner(keys: list[Value], context: MergeContext, key_pair: KeyPair) -> None:
+    # Peers would refuse a value below another owner, so it is refused here.
+    owner = keys[1] if _is_owned(keys) else None
     if isinstance(owner, bytes) and not context.holds(owner):
         raise UsageError(
             f"only the owner {to_text(owner)} can write below its key; "

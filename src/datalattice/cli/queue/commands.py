@@ -6,6 +6,7 @@ import heapq
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
@@ -196,16 +197,22 @@ def offer(
     Lines of standard input are written as they arrive: `tail -f log | lattice queue offer log`.
     With `--in json` the value null is a tombstone: a compaction removes its key.
     """
-    check_form(form)  # first: a wrong form must not make a folder and a key
+    # Arguments and the first batch are read first: a wrong one must not make a folder and a key.
+    check_form(form)
     name = parse_path_key(topic)
     key_cell = None if key is None else parse_path_key(key)
     header_cell = None if headers is None else _parse_headers(headers)
+    named = None if partition is None else parse_path_key(partition)
+    given = batches(values_of(values, form))
+    begun = list(islice(given, 1))
+    if not begun:
+        raise UsageError("no values: give some as arguments or as lines of standard input")
     offsets: list[range] = []
     with call.editing() as editor, progress_bars(transient=True) as bars:
-        id = _route(editor, name, key_cell, partition)
+        id = _route(editor, name, key_cell) if named is None else named
         bar = bars.add(f"offer to {topic}", None if not values else len(values))
         try:
-            for batch in batches(values_of(values, form)):
+            for batch in chain(begun, given):
                 keys = None if key_cell is None else [key_cell] * len(batch)
                 all_headers = None if header_cell is None else [header_cell] * len(batch)
                 # Each batch is durable before the next is read, so a broken pipe loses no batch.
@@ -216,8 +223,6 @@ def offer(
                 # The user must not offer these again.
                 error.args = (f"{error}; on disk: {offsets_text(offsets)}",)
             raise
-    if not offsets:
-        raise UsageError("no values: give some as arguments or as lines of standard input")
     first, count = offsets[0].start, sum(map(len, offsets))
     done = {"topic": topic, "partition": value_json(id), "offset": first, "count": count}
     return CommandResult(done, [f"{topic} {value_text(id)}: {offsets_text(offsets)}"])
@@ -233,10 +238,8 @@ def _parse_headers(text: str) -> Value:
     return value
 
 
-def _route(editor: Editor, topic: Value, key: Value, partition: str | None) -> Value:
-    """Return the partition of the records: the named one, else the key's, else 0."""
-    if partition is not None:
-        return parse_path_key(partition)
+def _route(editor: Editor, topic: Value, key: Value) -> Value:
+    """Return the partition of records for which none is named: the key's, else 0."""
     # "Without a key: partition 0"; with one its hash, so that a key's records keep their order.
     if key is None:
         return 0
@@ -487,6 +490,7 @@ def list_(call: Call) -> CommandResult:
                 {
                     "owner": owner.hex(),
                     "topic": listed_json(name),
+                    # A topic has its number of partitions before their first records.
                     "partitions": max(topic.num_partitions, len(ids)),
                     "records": sum(topic.partition(id).size() for id in ids),
                 }

@@ -40,9 +40,12 @@ def taken(
     count: int | None,
 ) -> Iterator[QueueEntry[Value]]:
     """Yield the records after a consumer's position; asking for the next one commits it."""
-    node, key = call.node_handle(), parse_path_key(topic)
-    if partition is not None:
-        source = node.queue(key, parse_path_key(partition), owner=call.owner)
+    key = parse_path_key(topic)
+    id = None if partition is None else parse_path_key(partition)
+    # It stores positions, but a reading command makes no folder.
+    node = call.node_handle(makes_folder=False)
+    if id is not None:
+        source = node.queue(key, id, owner=call.owner)
         consumer: Consumer[Value] = source.consumer(name)
     elif call.owner == "all":
         consumer = node.feed(key).consumer(name)
@@ -71,6 +74,7 @@ def _positions(call: Call, name: str | None = None) -> list[tuple[str, str, int]
         for consumer in sorted(held)
         if name in (None, consumer) and isinstance(held, Database)
         for field, mark in held.hgetall(consumer).entries()
+        # A position has the name TOPIC/OWNER/PARTITION, in which a `/` of a name is escaped.
         if isinstance(mark, Vector) and str(field).count("/") == 2
     ]
 

@@ -96,6 +96,7 @@ def _prompt(call: Call, evaluator: Evaluator, make: Callable[[float], Client]) -
     folder = call.folder
     names = ["own", *read_names(folder)]
     candidates = Candidates(evaluator, call.enter(make(COMPLETION_S)), lambda: names)
+    # A prompt at a service elsewhere makes no folder for its history.
     history = folder.path / HISTORY_NAME if folder.path.is_dir() else None
     Screen(evaluator, candidates, history).run()
 
@@ -144,6 +145,7 @@ def _maker(
     from datalattice.service import LocalClient
 
     local = LocalClient(call.node_handle())
+    # One client for commands and completion: it waits for no network, so it has no limit.
     return lambda _: local
 
 
@@ -167,11 +169,12 @@ def _run(evaluator: Evaluator, lines: Iterator[tuple[str, str]], keep_going: boo
             except Quit:
                 return code
             except Exception as error:  # noqa: BLE001 - reported with its line
-                # "first failure ends with the exit code of the table"
+                # "the exit code is that of the first failure" (docs/repl.md "Scripts")
                 failed = print_failure(error, where)
                 code = code or failed
                 if not keep_going:
                     return code
+        # "A script ends when its streams have ended" (docs/repl.md "Scripts")
         return evaluator.wait() or code
     finally:
         evaluator.close()

@@ -98,6 +98,7 @@ class Candidates:
 
     def _after(self, parts: tuple[CommandPart, ...], word: str) -> Iterator[Candidate]:
         if parts[0] == parse_command("take")[0]:
+            # `take 3` stands in front of the command that is completed.
             parts = parts[2:]
         (target, shape), rest = self._evaluator.find(parts)
         if target is REPL_COMMANDS["help"]:
@@ -171,6 +172,7 @@ class Candidates:
         if kept is not None and now_ms - kept[0] < FRESH_MS:
             return kept[1]
         answer = self._client.call(request)
+        # Cleared as a whole: most answers are too old to be used again.
         if len(self._answers) >= _ANSWERS_MAX:
             self._answers.clear()
         self._answers[key] = (now_ms, answer)

@@ -94,6 +94,7 @@ class BackgroundStream(threading.Thread):
         print: Callable[[Any], None],
         failed: OnFailed,
     ) -> None:
+        # A daemon thread, because a stream may be silent for ever, and the program must end.
         super().__init__(name=f"job {number}", daemon=True)
         self.number: Final = number
         self.text: Final = text.strip()
@@ -160,11 +161,15 @@ class Evaluator:
         """Run a command. count: of the items to wait for; None: a stream runs in the background."""
         found, rest = self.find(parts)
         target, shape = found
+        kind = target.kind if isinstance(target, (Action, StoreMethod)) else "command"
+        is_stream = kind in (ActionKind.STREAM, "stream")
+        if count is not None and not is_stream:  # before the command is performed
+            raise UsageError("take is for streams; this command answers once")
         if isinstance(target, Action):
             request = read_message(
                 target.request, rest, self.given(target.request), self._read_store
             )
-            if target.kind is ActionKind.STREAM:
+            if is_stream:
                 stream = self.client.stream(request)
                 self._begin(text, stream, target.result, to_document, count)
                 return
@@ -172,7 +177,7 @@ class Evaluator:
         elif isinstance(target, StoreMethod):
             assert self.store is not None
             values = read_words(shape, rest)
-            if target.kind == "stream":
+            if is_stream:
                 events = self.store.stream(target.name, **values)
                 self._begin(text, events, target.answer, document_of, count)
                 return
@@ -180,8 +185,6 @@ class Evaluator:
         else:
             made = read_message(target, rest)
             result = self._own[target](self, made)
-        if count is not None:
-            raise UsageError("take is for streams; this command answers once")
         self._show(result)
 
     # --- names ------------------------------------------------------------------------------------
@@ -196,6 +199,7 @@ class Evaluator:
         both = f"{first}.{second}" if second else first
         if not first:
             raise UsageError("a command begins with its name; `help` lists them")
+        # An exact name wins, even if longer names begin with it.
         for name, count in ((first, 1), (both, 2)):
             exact = self._named(name)
             if exact is not None:
@@ -256,6 +260,8 @@ class Evaluator:
             values = read_words(shape, rest, set(self.given(shape)), _no_store)
         except UsageError:
             return False
+        # "except commands with a token in them and lines that were not commands" (docs/repl.md
+        # "Commands")
         return SECRETS.isdisjoint(values)
 
     # --- stores -----------------------------------------------------------------------------------
@@ -371,6 +377,7 @@ class Evaluator:
         self._end(list(self._jobs.values()))
 
     def _end(self, jobs: list[BackgroundStream]) -> None:
+        # All are closed before the first is waited for, so that they end side by side.
         for one in jobs:
             one.stream.close()
         for one in jobs:

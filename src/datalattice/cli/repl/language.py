@@ -25,7 +25,7 @@ from datalattice.actions import CELL_FORMAT, HexFormat, from_document, read_text
 from datalattice.errors import UsageError
 from datalattice.protobuf import FieldInfo, Message
 
-COMMAND_DEPTH_MAX: Final = 32
+COMMAND_DEPTH_MAX: Final = 32  # each level takes frames of Python's bounded stack
 """Deepest nesting of lists; JSON has its own limit."""
 
 _BREAKS: Final = frozenset("()\"' \t\r\n")

@@ -51,6 +51,12 @@ def reader(call: Call) -> Node:
     return call.enter(open_node(call.folder.path, read_only=True))
 
 
+def writer(call: Call, name: str) -> Node:
+    """Return the folder's node, for a write that makes a missing store of this name."""
+    # PARENT/NAME is a child of a store that exists, so it cannot be the first write to a folder.
+    return call.node_handle(makes_folder="/" not in name)
+
+
 def has_stores(node: Node) -> bool:
     """Return whether a store was ever made in the folder; makes none of its files."""
     return node._weaver().weaver.exists

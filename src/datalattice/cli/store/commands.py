@@ -44,7 +44,7 @@ def create(
     ] = None,
 ) -> CommandResult:
     """Make a store, signed by this node; it is active at once."""
-    stores = call.node_handle().weaver
+    stores = call.node_handle(makes_folder=parent is None).weaver
     above = None if parent is None else found(stores, parent).id
     try:
         made = stores.create(kind, name, above, exclusive=True)
@@ -160,7 +160,7 @@ def archive(
     ] = False,
 ) -> CommandResult:
     """Archive a child and everything below it, on all nodes. The data stays."""
-    stores = call.node_handle().weaver
+    stores = call.node_handle(makes_folder=False).weaver
     above = found(stores, parent)
     # Under the parent first: a name is unique among its children only.
     below = stores.find(child, above.id) or found(stores, child)
@@ -218,7 +218,7 @@ def _append(call: Call, name: str) -> CommandResult:
             f"a node runs in {call.folder.path}; stop it first (`lattice node stop`): its history "
             "is replaced"
         )
-    stores = call.node_handle().weaver
+    stores = call.node_handle(makes_folder=False).weaver
     store = stores.open(found(stores, name).id)
     hashes = [hash.hex() for hash in store.rejoin()]
     text = [f"{len(hashes):,} operations written once more"] if hashes else ["no fork of this node"]

@@ -39,6 +39,7 @@ def _peer_rows(held: StoreHandle) -> tuple[bool, list[dict[str, Any]]]:
     try:
         online: dict[bytes, PeerPresence] = {one.public_key: one for one in held.presence()}
         is_running = True
+    # Only a running node knows who is connected.
     except PeerUnavailable:
         online, is_running = {}, False
     matrix = held.seen()

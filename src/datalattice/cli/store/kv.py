@@ -20,6 +20,7 @@ from datalattice.cli.store.access import (
     limited,
     parse_bytes,
     reader,
+    writer,
 )
 from datalattice.cli.units import moment_text
 from datalattice.errors import NoSuchPath
@@ -41,11 +42,6 @@ def _read(call: Call, store: str) -> KVStore[bytes]:
     return found
 
 
-def _write(call: Call, store: str) -> KVStore[bytes]:
-    found: KVStore[bytes] = handle(call.node_handle(), store, "kv", _KIND)
-    return found
-
-
 @command(app, "put", WRITES)
 def put(
     call: Call,
@@ -55,8 +51,8 @@ def put(
     form: InBytes = "text",
 ) -> CommandResult:
     """Set a key. The first write makes the store."""
-    data = parse_bytes(value, form)
-    kv = _write(call, store)  # after parsing, because it makes the store
+    data = parse_bytes(value, form)  # first: what follows makes the store
+    kv: KVStore[bytes] = handle(writer(call, store), store, "kv", _KIND)
     kv[key] = data
     return _written(kv, key)
 
@@ -64,7 +60,7 @@ def put(
 @command(app, "delete", WRITES)
 def delete(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResult:
     """Delete a key. Exit code 1 if there is no such key."""
-    kv = _write(call, store)
+    kv: KVStore[bytes] = handle(call.node_handle(makes_folder=False), store, None, _KIND)
     _present(kv, store, key)
     del kv[key]
     return _written(kv, key)
@@ -105,13 +101,12 @@ def list_(
     """List keys and values, in order; a conflict is marked."""
     kv = _read(call, store)
     conflicted = set(kv.conflicted())
+    held = list(kv.scan(prefix))
     rows = [
-        {"key": key, **bytes_json(value), "conflicted": key in conflicted}
-        for key, value in kv.scan(prefix)
+        {"key": key, **bytes_json(value), "conflicted": key in conflicted} for key, value in held
     ]
     shown = [
-        (key, bytes_text(value), "conflict" if key in conflicted else "")
-        for key, value in kv.scan(prefix)
+        (key, bytes_text(value), "conflict" if key in conflicted else "") for key, value in held
     ]
     return CommandResult(rows, [Listing(("key", "value", "state"), shown)])
 

@@ -19,6 +19,7 @@ from datalattice.cli.store.access import (
     limited,
     parse_bytes,
     reader,
+    writer,
 )
 from datalattice.cli.units import moment_text
 
@@ -41,7 +42,7 @@ def append(
 ) -> CommandResult:
     """Append entries, each signed; all or none. The first entry makes the store."""
     data = [parse_bytes(text, form) for text in values]  # before the store is made
-    log: LogStore[bytes] = handle(call.node_handle(), store, "log", _KIND)
+    log: LogStore[bytes] = handle(writer(call, store), store, "log", _KIND)
     hashes = [hash.hex() for hash in log.extend(data)]
     return CommandResult([{"hash": hash} for hash in hashes], hashes)
 

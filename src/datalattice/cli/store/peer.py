@@ -43,7 +43,7 @@ def invite(
     given = [one if "://" in one else f"tls://{one}" for one in address or ()]
     for one in given:
         parse_address(one)  # checked here, because else only the node that joins finds it
-    text = handle_of(call.node_handle(), store).invite(*given)
+    text = handle_of(call.node_handle(makes_folder=False), store).invite(*given)
     reached = list(InviteToken.from_text(text).addresses)
     notices = [] if reached else [NOT_SERVED]
     return CommandResult({"token": text, "addresses": reached}, [text], notices=notices)
@@ -54,6 +54,7 @@ def join(
     call: Call, token: Annotated[str, typer.Argument(help="What `lattice peer invite` printed.")]
 ) -> CommandResult:
     """Join the store of an invite, through the running node, which fetches it."""
+    call.node()  # raises if no node runs: a join then makes no folder and no key
     joined = call.node_handle().join(token)
     document = {"id": joined.id, "kind": joined.store.kind}
     return CommandResult(document, pair_lines(document))
@@ -83,7 +84,7 @@ def revoke(
     peer: Annotated[str, typer.Argument(help="The first digits of the peer's key, or its name.")],
 ) -> CommandResult:
     """Remove a peer: it gets no new data. Its earlier writes stay."""
-    held = handle_of(call.node_handle(), store)
+    held = handle_of(call.node_handle(makes_folder=False), store)
     peers = held.peers()
     found = [
         one for one in peers if one.name == peer or one.public_key.hex().startswith(peer.lower())

@@ -98,7 +98,8 @@ def upload(
     """Store the content of an asset if the metadata declares its hash. Prints the hash."""
     door = _door(call)
     if door is not None:
-        # Piece by piece to the daemon, which alone has its storage `memory`.
+        # "sends the file through it in pieces, so the file may be larger than memory" (docs/cli.md
+        # "Running operations"); and the daemon alone has its storage `memory`.
         with _opened(file) as body:
             stored = door.upload(PutContent(id=_asset_of(_venue(call), asset)), body)
         return CommandResult({"sha256": stored.hash.hex()}, [stored.hash.hex()])
@@ -125,6 +126,7 @@ def download(
     venue = _venue(call)  # its view has all venues; an asset has the same content in each
     wanted = _asset_of(venue, asset)
     pieces = venue.stream(wanted)
+    # Contents in the memory of the daemon belong to no former root.
     door = _door(call) if pieces is None and call.as_of is None else None
     if door is not None and settings_of(call.folder).config.venue_storage == _MEMORY:
         pieces = (piece.data for piece in call.enter(door.stream(GetContent(id=wanted))))
@@ -273,6 +275,7 @@ def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) ->
         if len(known) != 1:
             raise UsageError(f"{len(known)} venues are in the grid; name one with --venue")
         did = known[0]
+    # Contents outside of the lattice are here only for the venue of this folder.
     storage = None if own is None or did != did_of(own) else _storage(call, cursor, own)
     return Venue.at(cursor, did, keys=keys, storage=storage)
 

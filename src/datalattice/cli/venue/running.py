@@ -143,6 +143,7 @@ def invoke(
     given = _given(values or [])
     client, is_here = _client(call)
     record = client.invoke(operation, given, timeout_ms=timeout_ms, request_id=request_id)
+    # A venue in this process ends with it, so its job is always waited for.
     if not wait and not is_here:
         return CommandResult(_document(record), [record.id.hex()])
     return _ended(_followed(client, record))
@@ -222,6 +223,8 @@ def _client(call: Call) -> tuple[VenueClient, bool]:
         return VenueClient(call.enter(running)), False
     from datalattice.service import FolderService, LocalClient
 
+    # "Without a running node, `operations` and `invoke` run the venue of the folder in their own
+    # process" (docs/cli.md "Running operations").
     folder = call.writable()
     config = replace(settings_of(folder).config, venue=True)
     service = FolderService(folder.path, read_key_pairs(folder).identity, config)
@@ -259,6 +262,8 @@ def _job_id(call: Call, given: str) -> bytes:
 
 def _given(words: list[str]) -> object:
     """Return the input that the words of the command line stand for."""
+    # "each value JSON or else a text; or one word that is JSON, or a text; or `-` for JSON on
+    # standard input" (docs/cli.md "Running operations")
     if words == [_STANDARD_STREAM]:
         words = [sys.stdin.read()]
         if not words[0].strip():
@@ -272,8 +277,8 @@ def _given(words: list[str]) -> object:
             # A text that begins like JSON is a mistyped document rather than a plain text.
             if words[0].lstrip().startswith(("{", "[", '"')):
                 raise UsageError(f"the input is not JSON: {words[0][:80]!r}") from None
-    if not any("=" in word for word in words) and len(words) == 1:
-        return words[0]
+        if "=" not in words[0]:
+            return words[0]
     found: dict[str, object] = {}
     for word in words:
         name, is_pair, text = word.partition("=")

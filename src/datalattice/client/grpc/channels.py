@@ -101,7 +101,8 @@ class DoorAddress:
             if self.pin is not None:
                 raise UsageError(f"{self.pin.did} is proved over TLS: host:port, got {text!r:.80}")
             return
-        if not self._host_port.rpartition(":")[2].isdigit():
+        port = self._host_port.rpartition(":")[2]
+        if not (port.isascii() and port.isdecimal()):
             raise UsageError(f"a door is the file of a socket, or host:port, got {text!r:.80}")
         if self.pin is not None and certificate is not None:
             raise UsageError("give either certificate or did: each verifies the door by itself")

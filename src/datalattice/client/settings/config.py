@@ -47,7 +47,7 @@ ADDRESS_CONNECTIONS_MAX: Final = 64  # many nodes may share one address behind a
 """Most inbound connections from one address."""
 
 DEFAULT_PORT: Final = 18_888
-_LOOPBACK: Final = ("::1", "localhost")
+_LOOPBACK: Final = re.compile(r"::1|localhost|127(\.[0-9]{1,3}){1,3}")
 TLS_MODES: Final = ("auto", "on", "off")
 CONNECTIONS_MAX: Final = 1_024
 COLLECT_AFTER_BYTES: Final = 256_000_000  # a collection reads all live cells, so it must be rare
@@ -87,7 +87,7 @@ def split_listen(text: str) -> tuple[str, int]:
 
 
 def _is_loopback(host: str) -> bool:
-    return host in _LOOPBACK or (host.startswith("127.") and host.replace(".", "").isdigit())
+    return _LOOPBACK.fullmatch(host) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,13 @@ def test_what_cannot_be_done_is_said(run: Run, text: str, said: str) -> None:
         run(text)
 
 
+def test_take_of_a_command_that_is_no_stream_performs_nothing(run: Run) -> None:
+    before = run("queue.range log")
+    with pytest.raises(UsageError, match="take is for streams"):
+        run("take 1 queue.offer log more")
+    assert run("queue.range log") == before
+
+
 def test_blank_lines_do_nothing_and_quit_ends(run: Run) -> None:
     assert run("") == run("# queue.range log") == run("()") == ""
     with pytest.raises(Quit):

@@ -90,6 +90,7 @@ def test_what_does_not_go_together_is_refused(lattice: Lattice, tmp_path: Path) 
         (("-c", "help", "--rest", "ftp://x"), "a service is at http://host:port"),
         (("-c", "help", "--rest", tmp_path / "none"), "there is no socket at"),
         (("-c", "help", "--grpc", "nowhere"), "a door is the file of a socket"),
+        (("-c", "help", "--grpc", "127.0.0.1:\u00b2"), "a door is the file of a socket"),
         ((tmp_path / "none.txt",), "No such file"),
     ):
         ran = lattice("repl", *arguments)
