@@ -75,7 +75,7 @@ PULL_TIMEOUT_S: Final = 30.0
 LAST_PUBLICATION_S: Final = 10.0  # a closing node waits this long for its last writes to be durable
 LAST_FRAMES_S: Final = 1.0  # and this long for its last frames to leave
 CONDITION_S: Final = 0.05  # `wait_until` checks its condition this often without a change
-_WRITER_WAIT_S: Final = 5.0  # a writing program yields the store after its write, however slow the disk
+_WRITER_WAIT_S: Final = 5.0  # a writing program yields after its write, on a slow disk as well
 
 R = TypeVar("R", bound=Replica)
 
