@@ -5,6 +5,8 @@
  *   WORD     a vector of LANES 64-bit words, or uint64_t where LANES is 1
  *   NAMED(x) x with the number of lanes in its name
  *   TARGET   the attribute that allows the instructions, or nothing
+ *   ADD_BLOCKS  a function that adds a block to each state, much faster than word by word; may be
+ *               left out
  *
  * A state is 25 words; word i of lane k is ((uint64_t *)state)[i * LANES + k]. The rounds are those
  * of FIPS 202, section 3.2, with the lane at (x, y) as word x + 5 y.
@@ -101,6 +103,10 @@ TARGET static void NAMED(hash)(struct message *messages, size_t count)
 {
     WORD state[WORDS];
     struct message *held[LANES];
+#if defined(ADD_BLOCKS)
+    const unsigned char *blocks[LANES];
+    unsigned char lasts[LANES][RATE];
+#endif
     size_t next = 0;
     int busy = 0;
 
@@ -110,9 +116,15 @@ TARGET static void NAMED(hash)(struct message *messages, size_t count)
         busy += held[lane] != NULL;
     }
     while (busy > (LANES > 1)) {
+#if defined(ADD_BLOCKS)
+        for (int lane = 0; lane < LANES; lane++)
+            blocks[lane] = held[lane] != NULL ? next_block(held[lane], lasts[lane]) : no_block;
+        ADD_BLOCKS(state, blocks);
+#else
         for (int lane = 0; lane < LANES; lane++)
             if (held[lane] != NULL)
                 absorb(held[lane], (uint64_t *)state + lane, LANES);
+#endif
         NAMED(permute)(state);
         for (int lane = 0; lane < LANES; lane++) {
             if (held[lane] == NULL || !held[lane]->is_padded)
@@ -134,3 +146,4 @@ TARGET static void NAMED(hash)(struct message *messages, size_t count)
 #undef WORD
 #undef NAMED
 #undef TARGET
+#undef ADD_BLOCKS
