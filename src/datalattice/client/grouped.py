@@ -121,8 +121,8 @@ class EditGroups:
 
     @property
     def waiting(self) -> int:
-        """The number of changes that wait for a commit."""
-        return len(self._queue)
+        """The number of changes that wait for a commit, or whose thread commits for all."""
+        return len(self._queue) + self._is_led
 
     def edit(self, keys: OwnKeys, change: Change[T], wait_s: float) -> T:
         """Make a change, alone or with others; return what it returned, once it is durable.
@@ -138,28 +138,29 @@ class EditGroups:
         began_s = time.monotonic()
         try:
             with self._lock:
-                self._queue.append(mine)
-                mine.leads = not self._is_led
-                self._is_led = True
-            if not mine.leads:
-                self._wait(mine, wait_s)
-                wait_s = max(0.0, wait_s - (time.monotonic() - began_s))
+                if self._is_led:
+                    self._queue.append(mine)
+                else:
+                    self._is_led = mine.leads = True
             if mine.leads:
-                self._lead(mine, wait_s)
+                self._lead(mine, [mine], wait_s)
+            elif self._is_to_lead(mine, wait_s):
+                self._lead(mine, [], max(0.0, wait_s - (time.monotonic() - began_s)))
         except BaseException:
             self._withdraw(mine)
             raise
         return mine.result()  # type: ignore[no-any-return]
 
-    def _wait(self, mine: _WaitingEdit, wait_s: float) -> None:
-        """Return when a change is done or its thread is to lead. Raises: StoreLocked."""
+    def _is_to_lead(self, mine: _WaitingEdit, wait_s: float) -> bool:
+        """Wait until a change is done (False) or its thread is to lead. Raises: StoreLocked."""
         if mine.wake.acquire(timeout=wait_s):
-            return
+            return mine.leads
         with self._lock:
             if mine in self._queue and not mine.leads:
                 self._queue.remove(mine)
                 raise StoreLocked(f"waited {wait_s:g} s in vain for other threads that write")
         mine.wake.acquire()  # it left the queue: its commit has begun, and ends by itself
+        return mine.leads
 
     def _withdraw(self, mine: _WaitingEdit) -> None:
         """Remove a change whose thread gives up, if it is still queued."""
@@ -187,9 +188,8 @@ class EditGroups:
                 self._queue.remove(one)
         return found
 
-    def _lead(self, mine: _WaitingEdit, wait_s: float) -> None:
-        """Commit all changes that are queued when the turn comes; raise if it does not come."""
-        group: list[_WaitingEdit] = []
+    def _lead(self, mine: _WaitingEdit, group: list[_WaitingEdit], wait_s: float) -> None:
+        """Commit `group` and all that is queued when the turn comes; raise if it does not come."""
         is_made = False
 
         def together(cursor: RootLattice, own: KeyPair) -> None:
@@ -200,7 +200,7 @@ class EditGroups:
             for one in group:
                 if not one.is_alone:
                     one.make_among(cursor, own)
-            while found := self._take(mine.keys, GROUP_MAX - len(group)):
+            while self._queue and (found := self._take(mine.keys, GROUP_MAX - len(group))):
                 group.extend(found)
                 for one in found:
                     one.make_among(cursor, own)

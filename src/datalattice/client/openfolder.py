@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -245,40 +245,45 @@ class OpenFolder:
         """
         give_up_s = time.monotonic() + wait_s
         awaited = f"thread of this process that writes to {self.folder.path}"
-        with ExitStack() as stack:
-            while True:
-                serving = self._serving
-                if serving is not None:
-                    self._check_can_sign()
-                    with closing(ServedEditor(serving, keys, self._edit_turn)) as editor:
-                        yield editor
-                    return
-                # "A store has one writer": no node runs while this process has the lock.
-                client = None if self._turns.is_held else self._take_client()
-                if client is not None:
-                    yield from self._through(client, keys)
-                    return
-                try:
-                    # Threads share one turn for both ways: a batch that began through a node keeps
-                    # out threads that write to the store once the node has ended.
-                    stack.enter_context(self._edit_turn.threads.held(wait_s, awaited))
+        is_entered = False
+        while not is_entered:
+            serving = self._serving
+            if serving is not None:
+                self._check_can_sign()
+                with closing(ServedEditor(serving, keys, self._edit_turn)) as editor:
+                    yield editor
+                return
+            # "A store has one writer": no node runs while this process has the lock.
+            client = None if self._turns.is_held else self._take_client()
+            if client is not None:
+                yield from self._through(client, keys)
+                return
+            try:
+                # Threads share one turn for both ways: a batch that began through a node keeps
+                # out threads that write to the store once the node has ended.
+                with self._edit_turn.threads.held(wait_s, awaited):
                     if self._is_closed:
                         raise StoreClosed(f"{self.folder.path} is closed; open it again")
-                    store = stack.enter_context(self._turns.write(min(SLICE_S, wait_s)))
-                    break
-                except StoreLocked as error:  # by a command, or by a node that is starting
-                    stack.close()
-                    if time.monotonic() >= give_up_s:
-                        reason = error.__cause__ or error
-                        raise StoreLocked(f"waited {wait_s:g} s in vain: {reason}") from error
-            if store.has_failed:
-                store.resume()
-            owner = keys.owner.public_key
-            context = self._checked.get(owner)
-            if context is None:
-                check_writable(self.folder, store, keys, fenced=True)
-                context = self._checked[owner] = editing_context(store, keys)
-            yield Editor(store, keys, context)
+                    with self._turns.write(min(SLICE_S, wait_s)) as store:
+                        is_entered = True
+                        yield Editor(store, keys, self._context(store, keys))
+            except StoreLocked as error:  # by a command, or by a node that is starting
+                if is_entered:
+                    raise
+                if time.monotonic() >= give_up_s:
+                    reason = error.__cause__ or error
+                    raise StoreLocked(f"waited {wait_s:g} s in vain: {reason}") from error
+
+    def _context(self, store: CellStore, keys: OwnKeys) -> MergeContext:
+        """Return the context of edits with these keys, after the checks of a new writer."""
+        if store.has_failed:
+            store.resume()
+        owner = keys.owner.public_key
+        context = self._checked.get(owner)
+        if context is None:
+            check_writable(self.folder, store, keys, fenced=True)
+            context = self._checked[owner] = editing_context(store, keys)
+        return context
 
     def _through(self, client: ControlClient, keys: OwnKeys) -> Iterator[Editor]:
         """Yield an editor of the running node."""

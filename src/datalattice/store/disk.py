@@ -96,6 +96,9 @@ class LockFile(Lock, Protocol):
         Raises: StoreLocked: another process has it. UsageError: the parent process lent it.
         """
 
+    def is_free(self) -> bool:
+        """Return whether no other process has it. It was lent, and stays so."""
+
     def raise_generation(self) -> None:
         """Make readers notice a change of the store (`log.locking`); the lock is held."""
 

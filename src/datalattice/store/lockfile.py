@@ -142,6 +142,17 @@ class FileLock:
             raise
         return False
 
+    def is_free(self) -> bool:
+        # Of a child process it is the parent's, which it must not release.
+        if self._pid != os.getpid():
+            raise UsageError(f"{self._path}: the lock of another process, from before a fork")
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        return True
+
     def _is_named(self) -> bool:
         """Return whether the file that is locked is the one at the path."""
         try:

@@ -169,12 +169,11 @@ class WriteTurn:
 
     def _is_awaited(self) -> bool:
         """Return whether another process waits for the lock."""
+        if self._line is not None:
+            return not self._line.is_free()
+        assert self._store is not None
         try:
-            if self._line is None:
-                assert self._store is not None
-                self._line = self._disk.lock(f"{self._store.path}/{TURN_FILE}")
-            else:
-                self._line.retake()
+            self._line = self._disk.lock(f"{self._store.path}/{TURN_FILE}")
         except StoreLocked:
             return True
         # Released at once: taking it only showed that no other process waits.

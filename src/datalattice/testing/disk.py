@@ -409,6 +409,10 @@ class SimLock:
             self._write()
         return is_same
 
+    def is_free(self) -> bool:
+        self._disk.check_alive()
+        return self._path not in self._disk._locks
+
     def raise_generation(self) -> None:
         self._generation += 1
         self._write()
