@@ -15,6 +15,7 @@ from datalattice.errors import StaleToken
 from datalattice.service.registry import Streamed
 from datalattice.service.resuming import not_a_position, read_token
 
+# "Two at a time, while the two before are sent: four in memory a reader" (docs/design/service.md).
 PIECES_AT_ONCE: Final = 2
 """Pieces read at once: the most that a door reads ahead of a slow caller."""
 

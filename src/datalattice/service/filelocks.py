@@ -228,7 +228,7 @@ class FileLocks:
         return list(self._locks.values())
 
     def _own(self, holder: str, place: LockPlace, token: str) -> HeldLock:
-        self._live()
+        self._live()  # removes the ended ones
         # One error for all cases, so that it reveals neither whether a token exists nor its holder.
         found = self._locks.get(token)
         if (

@@ -114,7 +114,7 @@ class FolderService:
         return self._opened()[0].stream(request, OPERATOR)
 
     def _opened(self) -> tuple[Service, AccessControl]:
-        with self._lock:
+        with self._lock:  # doors that start together open it once
             if self._both is None:
                 self._node = open_node(self._path, cache_bytes=self._cache_bytes)
                 access = self._access()
@@ -174,6 +174,7 @@ class FolderService:
         def begun() -> VenueRunner:
             away_s = self._config.venue_grid.away_s
             grid = GridAdapter(
+                # A function, since the runner is made below, with this adapter.
                 lambda: runner,
                 self._venues,
                 may_call=may_call,

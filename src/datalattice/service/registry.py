@@ -25,7 +25,6 @@ from datalattice.errors import DataLoss, LimitExceeded, MissingData, StaleToken,
 from datalattice.protobuf import Message
 from datalattice.service.access import (
     ANYBODY,
-    LOCAL_DOORS,
     AccessControl,
     Policy,
     Principal,
@@ -82,12 +81,14 @@ class ServiceCall:
     def holder(self) -> str:
         """The name under which the caller holds locks on files."""
         who = self.principal
-        return who.did or ("local" if who.how in LOCAL_DOORS else who.how)
+        # Anonymous callers are one holder: nothing tells them apart.
+        return who.did or ("local" if who.is_local else who.how)
 
     @property
     def asker(self) -> str:
         """The caller in requests to the running node: a DID, or "" for the owner of the folder."""
-        return "" if self.principal.how in LOCAL_DOORS else self.caller or ANYBODY
+        # "" would make an anonymous caller the owner of the folder.
+        return "" if self.principal.is_local else self.caller or ANYBODY
 
     @property
     def is_operator(self) -> bool:
@@ -160,6 +161,7 @@ class Streamed(ResultStream[R]):
             taken = list(islice(self._waiting, self._at_once))
         self._peek()
         if self._positions is not None:
+            # Without items the position moves, too: over changes that are not of this stream.
             now = getattr(taken[-1], "resume", "") if taken else ""
             self.resume = now or self._write(self._name, self._positions.now())
         return taken

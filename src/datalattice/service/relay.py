@@ -46,6 +46,7 @@ class _States(Generic[M]):
         self._is_over = False
 
     def subscribe(self, wake: Wake) -> Wake:
+        # A daemon: a program may end while its thread waits for the node.
         threading.Thread(target=self._read, args=(wake,), name="relay", daemon=True).start()
         return self._items.close
 
@@ -56,6 +57,7 @@ class _States(Generic[M]):
                 wake()
         except DataLatticeError as error:  # raised where the items are taken
             self._error = error
+        # After the error, since `is_taken` reads the error once this is set.
         self._is_over = True
         wake()
 

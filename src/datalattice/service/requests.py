@@ -42,6 +42,8 @@ class RequestLimits(NamedTuple):
     one takes the place of the one whose last request is oldest.
     """
 
+    # "24 hours, 10,000 requests and 16 MB of results a principal, 256 principals; the oldest are
+    # dropped" (docs/design/service.md).
     kept_ms: int = 24 * 60 * 60 * 1_000
     requests: int = 10_000
     result_bytes: int = 16_000_000

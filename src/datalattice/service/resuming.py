@@ -21,6 +21,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 TOKEN_BYTES_MAX: Final = 32_768
 """Longest token: that of a topic with some 400 partitions."""
 
+# Few, since "a forged one gives no more than a request for that position" (docs/design/service.md).
 _NAME_BYTES: Final = 8
 """Bytes of the hash that names a stream in its tokens."""
 

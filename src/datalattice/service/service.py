@@ -171,14 +171,15 @@ class Service:
         Raises: Unauthenticated, Unauthorized: the caller may not. UsageError: a field that the
                 scope needs is invalid.
         """
-        policy = NO_POLICY if self._access is None else self._access.policy()
         scope, _ = self._scope(request.action, request, caller)
-        decide(policy, caller, request.action.right, scope).require()
+        self.check_scope(request.action.right, scope, caller)
 
     def check_scope(self, right: str, scope: str, caller: Principal) -> None:
         """Raise unless the caller has a right on a scope. Raises: Unauthenticated, Unauthorized."""
-        policy = NO_POLICY if self._access is None else self._access.policy()
-        decide(policy, caller, right, scope).require()
+        decide(self._policy(), caller, right, scope).require()
+
+    def _policy(self) -> Policy:
+        return NO_POLICY if self._access is None else self._access.policy()
 
     def check_head(
         self,
@@ -192,9 +193,8 @@ class Service:
         Raises: RateLimited. Unauthenticated, Unauthorized: the caller may not do this with any
                 body. UsageError: a field that the scope needs is invalid.
         """
-        action, access, policy = request.action, self._access, NO_POLICY
+        action, access, policy = request.action, self._access, self._policy()
         if access is not None:
-            policy = access.policy()
             access.check_rate(action, caller)
         scope, is_whole = self._scope(action, request, caller, unread)
         # Open to all, or the first segment is in the body: the complete call decides.
@@ -220,13 +220,13 @@ class Service:
         self, action: Action, request: ActionRequest[Any], caller: Principal
     ) -> ServiceCall:
         """Return the call for the handler, counted and audited. Raises: as `call`: no right."""
-        access, decision = self._access, None
-        policy = NO_POLICY if access is None else access.policy()
+        access, policy, decision = self._access, self._policy(), None
         # An action without a scope is open to all: it is counted, and no right is checked.
         if action.scope:
             scope, _ = self._scope(action, request, caller)
             decision = decide(policy, caller, action.right, scope)
         if access is not None:
+            # Before the refusal is raised: it is recorded, too.
             access.witness(action, caller, decision)
         if decision is not None:
             decision.require()
@@ -268,6 +268,8 @@ class Service:
             elif name == "path":
                 segments += self._path(request.path)  # type: ignore[attr-defined]
             elif name == "owner":
+                # "The scope names an owner by DID whatever spelling the request used"
+                # (docs/design/service.md).
                 segments.append(_named(self._node.owner_key(request.owner)))  # type: ignore[attr-defined]
             else:
                 value = getattr(request, name)

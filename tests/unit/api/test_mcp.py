@@ -406,7 +406,7 @@ def test_calls_over_http_are_recorded_and_counted_like_others(world: World, tmp_
     assert [first.status_code, second.status_code, last.status_code] == [401, 401, 429]
     assert "retry-after" in last.headers
     assert first.json()["code"] == "unauthenticated"
-    records = audit.after(0)[1]
+    records = audit.ring.after(0)[1]
     assert {one.door for one in records} == {"mcp"}
     assert [one.action for one in records] == ["kv.write", *["authenticate"] * 3]
 

@@ -302,7 +302,7 @@ def test_a_signature_is_checked_over_the_head_and_then_the_body(
         )
         assert answer(caller)[0] == 401
     assert node.cursor().get() == before
-    reasons = [one.reason for one in door.audit.after(0)[1] if one.action == "authenticate"]
+    reasons = [one.reason for one in door.audit.ring.after(0)[1] if one.action == "authenticate"]
     assert reasons == ["components", "signature", "digest"]
     with door.connect() as caller:
         caller.sendall(
@@ -327,5 +327,5 @@ def test_a_refusal_is_recorded_once(door: Door) -> None:
     with door.connect() as caller:
         caller.sendall(door.head(*RECORDS, ALICES, LONG))
         assert answer(caller)[0] == 403
-    (record,) = door.audit.after(0)[1]
+    (record,) = door.audit.ring.after(0)[1]
     assert (record.action, record.did, record.code) == ("queue.offer", ALICE_DID, "unauthorized")

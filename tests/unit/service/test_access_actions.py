@@ -237,7 +237,7 @@ def test_a_token_is_shown_once_and_nowhere_else(served: Served) -> None:
     made = served.call(IssueToken(subject=ALICE_DID), token_of(BOB))
     assert isinstance(made, IssuedToken)
     assert made.token not in repr(made)
-    lines = [audit_line(record) for record in served.access.audit.after(0)[1]]
+    lines = [audit_line(record) for record in served.access.audit.ring.after(0)[1]]
     assert lines
     assert not any(made.token in line for line in lines)
 
@@ -276,7 +276,7 @@ def test_records_come_as_they_are_made_and_a_slow_reader_is_told(served: Served)
         (first,) = stream.take()
         assert first.record is not None
         assert (first.record.action, first.record.did) == ("queue.offer", ALICE_DID)
-        record = served.access.audit.after(0)[1][-1]
+        record = served.access.audit.ring.after(0)[1][-1]
         for _ in range(RING_RECORDS + 3):
             served.access.audit.add(record)
         (last,) = stream.take()

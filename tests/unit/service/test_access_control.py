@@ -63,7 +63,7 @@ class Daemon:
         return self.service.call(request, self.access.enter(credentials))
 
     def last(self) -> tuple[str, str, bool, str, str | None]:
-        record = self.audit.after(0)[1][-1]
+        record = self.audit.ring.after(0)[1][-1]
         return (record.door, record.action, record.is_allowed, record.reason, record.code)
 
 
@@ -113,7 +113,7 @@ def test_a_new_rule_counts_from_the_next_call_on(daemon: Daemon) -> None:
 
 def test_reads_that_are_allowed_are_not_recorded(daemon: Daemon) -> None:
     daemon.call(ListTopics(), at(Credentials()))
-    assert daemon.audit.after(0) == (0, [])
+    assert daemon.audit.ring.after(0) == (0, [])
 
 
 def test_a_bad_credential_is_recorded_with_its_reason(daemon: Daemon) -> None:
@@ -123,7 +123,7 @@ def test_a_bad_credential_is_recorded_with_its_reason(daemon: Daemon) -> None:
     with pytest.raises(UsageError):
         daemon.call(ListTopics(), at(Credentials(url=f"{URL}/?access_token=canary")))
     assert daemon.last() == ("rest", "authenticate", False, "usage", "usage")
-    assert "canary" not in repr(daemon.audit.after(0))
+    assert "canary" not in repr(daemon.audit.ring.after(0))
 
 
 def test_calls_are_counted_by_caller_or_address(daemon: Daemon) -> None:
@@ -135,10 +135,10 @@ def test_calls_are_counted_by_caller_or_address(daemon: Daemon) -> None:
     daemon.call(ListTopics(), at(bearer(token_of())))
     for _ in range(3):
         daemon.call(OFFER, at(bearer(token_of())))
-    count, _ = daemon.audit.after(0)
+    count, _ = daemon.audit.ring.after(0)
     with pytest.raises(RateLimited, match="too many effects"):
         daemon.call(OFFER, at(bearer(token_of())))
-    assert daemon.audit.after(0)[0] == count
+    assert daemon.audit.ring.after(0)[0] == count
     daemon.clock.ms += 1_000
     daemon.call(OFFER, at(bearer(token_of())))
 

@@ -89,13 +89,13 @@ def test_effects_refusals_and_reads_of_admin_are_recorded(
 def test_the_ring_keeps_the_newest() -> None:
     assert RING_RECORDS == 1_024
     audit = Audit(records_max=3)
-    assert audit.after(0) == (0, [])
+    assert audit.ring.after(0) == (0, [])
     for number in range(5):
         audit.add(replace(RECORD, request=number))
-    assert [one.request for one in audit.after(0)[1]] == [2, 3, 4]
-    assert [one.request for one in audit.after(4)[1]] == [4]
-    assert audit.after(5) == audit.after(9) == (5, [])
-    assert [one.request for one in audit.after(-1)[1]] == [2, 3, 4]
+    assert [one.request for one in audit.ring.after(0)[1]] == [2, 3, 4]
+    assert [one.request for one in audit.ring.after(4)[1]] == [4]
+    assert audit.ring.after(5) == audit.ring.after(9) == (5, [])
+    assert [one.request for one in audit.ring.after(-1)[1]] == [2, 3, 4]
 
 
 def test_a_sink_gets_each_record_and_its_failures_are_counted() -> None:
@@ -110,7 +110,7 @@ def test_a_sink_gets_each_record_and_its_failures_are_counted() -> None:
     for number in range(3):
         audit.add(replace(RECORD, request=number))
     assert (got, audit.failures, audit.last_failure) == ([0, 2], 1, "OSError")
-    assert audit.after(0)[0] == 3
+    assert audit.ring.after(0)[0] == 3
 
 
 @dataclass(frozen=True)

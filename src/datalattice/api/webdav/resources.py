@@ -39,7 +39,7 @@ from datalattice.errors import (
 )
 from datalattice.protobuf import Message
 from datalattice.service import Service
-from datalattice.service.access import LOCAL_DOORS, Principal
+from datalattice.service.access import Principal
 
 R = TypeVar("R", bound=Message)
 
@@ -162,7 +162,7 @@ class DavResources:
             found.append(path.child("own"))
         except (NoSigningKey, Unauthorized):
             pass  # the folder has no own key, or this caller may not list its drives
-        if asked.caller.did is not None and asked.caller.how not in LOCAL_DOORS:
+        if asked.caller.did is not None and not asked.caller.is_local:
             found.append(path.child(asked.caller.did))
         return [(one, None) for one in found], b""
 

@@ -41,7 +41,6 @@ from datalattice.service.access.policy import (
 from datalattice.service.access.principal import (
     ANONYMOUS as ANONYMOUS,
     BAD_CREDENTIAL as BAD_CREDENTIAL,
-    LOCAL_DOORS as LOCAL_DOORS,
     BadCredential as BadCredential,
     How as How,
     Origin as Origin,

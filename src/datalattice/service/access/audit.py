@@ -67,7 +67,3 @@ class Audit:
             except Exception as error:  # noqa: BLE001 - counted: a call must not fail by its record
                 self.failures += 1
                 self.last_failure = type(error).__name__
-
-    def after(self, number: int) -> tuple[int, list[AuditEntry]]:
-        """Return the records from this number on, and the number of the next record."""
-        return self.ring.after(number)

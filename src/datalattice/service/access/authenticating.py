@@ -95,6 +95,8 @@ class Credentials:
         found: dict[str, str] = {}
         for name, value in self.headers.items():
             key = name.lower()
+            # One name in two cases is one header: "two credentials must not look like one"
+            # (docs/design/access.md).
             if key in _SHOWN:
                 found[key] = f"{found[key]}, {value}" if key in found else value
         return found
@@ -178,6 +180,7 @@ class Authenticator:
 
     def reached_at(self, urls: Iterable[str]) -> None:
         """Accept requests for these URLs in place of the earlier ones."""
+        # A client may write the URL of a door with a slash at its end or without.
         bare = [url.rstrip("/") for url in urls]
         self._audiences = frozenset([self.did, *bare, *(f"{url}/" for url in bare)])
         self._origins = frozenset(filter(None, map(_origin, bare)))
@@ -198,6 +201,8 @@ class Authenticator:
         headers = credentials.credential_headers()
         bearer = headers.get("authorization")
         is_signed = "signature" in headers or "signature-input" in headers
+        # A bad credential "is refused everywhere, on open calls and on sockets too"
+        # (docs/design/access.md): a local caller is one that shows none.
         if bearer is None and not is_signed:
             local = credentials.local
             return ANONYMOUS if local is None else Principal(self.did, local)
@@ -205,6 +210,8 @@ class Authenticator:
         if (bearer is not None and is_signed) or "," in (bearer or ""):
             raise UsageError("a request has one credential, a token or a signature; got several")
         token = None if bearer is None else _token_of(bearer)
+        # "An address with too many failures may still use a token that was verified before"
+        # (docs/design/access.md "Limits").
         known = None if token is None else self._tokens.get(_key(token), now_ms)
         if known is not None:
             return known
@@ -244,6 +251,7 @@ class Authenticator:
 
         Raises: RateLimited: the table of revoked ids is full.
         """
+        # The row comes first: a token that is verified meanwhile finds it.
         self._spent.revoke(did, token_id, ends_ms, now_ms)
         self._tokens.forget(did, token_id)
         self._chains.forget(did, token_id)
@@ -251,6 +259,8 @@ class Authenticator:
     # --- tokens -----------------------------------------------------------------------------
 
     def _token(self, text: str | None, now_ms: int) -> Principal:
+        # Another scheme, such as Basic, is a bad credential: "The caller meant to act under its own
+        # name" (docs/design/access.md).
         if text is None:
             raise BadCredential("scheme")
         issuer, claims = read_signed(text)
@@ -276,6 +286,7 @@ class Authenticator:
         if now_ms < begins_ms - skew_ms:
             raise BadCredential("not-yet-valid")
         ids = ((issuer, claim_id(claims, "jti")),)
+        # `Principal.check_live` and the cache know no skew.
         ends_ms += skew_ms
         principal = Principal(str(subject), "token", _grants(claims), ends_ms, key_id=issuer)
         return _Verified(principal, begins_ms - skew_ms, ends_ms, ids)
@@ -323,6 +334,8 @@ class Authenticator:
         found = parse_request_signature(
             headers.get("signature-input", ""), headers.get("signature", "")
         )
+        # "over `@method`, `@target-uri` and, where there is a body, `content-digest`"
+        # (docs/design/access.md "Signed requests").
         needed = {METHOD, TARGET}
         if credentials.body_sha256 is not None or credentials.is_unread:
             needed.add(CONTENT_DIGEST)
@@ -346,8 +359,10 @@ class Authenticator:
         if key is None or not verify_strict(key, found.signature, base):
             raise BadCredential("signature")
         if CONTENT_DIGEST in found.covered and not credentials.is_unread:
+            # A digest that was signed without a body is that of no bytes.
             check_body(credentials, credentials.body_sha256 or _NO_BODY)
         # Last, so that only the holder of a key can use up its nonces.
+        # A request is accepted in the millisecond of its end, so its nonce is kept for one more.
         self._spent.spend(did, found.nonce, ends_ms + 1, now_ms)
         # A stream begun by a signed request lasts as long as one of a token.
         return Principal(did, "signature", None, created_ms + TOKEN_LIFE_S_MAX * 1_000, did)

@@ -145,6 +145,7 @@ class AccessControl:
         now_ms, ends_ms = self._clock.now_ms(), issued_for.expires_ms
         if ends_ms is not None:
             # "narrower": a token ends with the credential it was issued for, at the latest.
+            # Less the skew, by which a token is accepted after its end.
             life_s = max(1, min(life_s, (ends_ms - now_ms) // 1_000 - CLOCK_SKEW_S))
         node = did_of(self._key_pair.public_key)
         text = make_token(

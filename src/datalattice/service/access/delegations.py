@@ -97,6 +97,7 @@ class ChainReader:
         ids = [(issuer, claim_id(claims, "nnc"))]
         held: list[_DelegatedPart] = []
         begins_ms, ends_ms = begins_ms - _SKEW_MS, ends_ms + _SKEW_MS
+        # The caller chooses the depth of this recursion; LINKS_MAX bounds it.
         for proof in _proofs(claims):
             parts, begins, ends, above = self._link(proof, issuer, now_ms)
             held += parts

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 from datalattice.errors import RateLimited, UsageError
-from datalattice.service.access.principal import LOCAL_DOORS, Principal
+from datalattice.service.access.principal import Principal
 
 BUCKETS_MAX: Final = 10_000
 """Most buckets of each use."""
@@ -63,13 +63,11 @@ class RateLimits:
 
         Raises: RateLimited: there were too many.
         """
-        if caller.how not in LOCAL_DOORS:
-            self._take(use, caller.did or address_key(caller.origin.address), now_ms, 1)
+        self._take_of(use, caller, now_ms, 1)
 
     def check(self, use: Use, caller: Principal, now_ms: int) -> None:
         """Raise RateLimited if `take` would; count nothing."""
-        if caller.how not in LOCAL_DOORS:
-            self._take(use, caller.did or address_key(caller.origin.address), now_ms, 0)
+        self._take_of(use, caller, now_ms, 0)
 
     def check_failures(self, address: str | None, now_ms: int) -> None:
         """Raise RateLimited if too many invalid credentials came from an address."""
@@ -79,7 +77,12 @@ class RateLimits:
         """Count an invalid credential."""
         with self._lock:
             key = address_key(address)
+            # Not below 0: many calls may pass `check_failures` before the first of them fails.
             self._put("failures", key, max(0.0, self._tokens("failures", key, now_ms) - 1), now_ms)
+
+    def _take_of(self, use: Use, caller: Principal, now_ms: int, count: int) -> None:
+        if not caller.is_local:
+            self._take(use, caller.did or address_key(caller.origin.address), now_ms, count)
 
     def _take(self, use: Use, key: str, now_ms: int, count: int) -> None:
         with self._lock:
@@ -122,9 +125,12 @@ def address_key(address: str | None) -> str:
     try:
         found = ipaddress.ip_address(address or "")
     except ValueError:
+        # No address, as on a Unix socket: all such callers share a bucket.
         return address or ""
     if isinstance(found, ipaddress.IPv6Address):
         if found.ipv4_mapped is not None:
+            # A listener of both families shows IPv4 callers so; by their first 64 bits all would be
+            # one.
             return str(found.ipv4_mapped)
         return str(ipaddress.IPv6Network((int(found), _IPV6_PREFIX), strict=False))
     return str(found)

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from datalattice.errors import Unauthenticated, Unauthorized, UsageError
 from datalattice.lattice import is_bare_did
-from datalattice.service.access.principal import LOCAL_DOORS, Principal
+from datalattice.service.access.principal import Principal
 from datalattice.service.access.scopes import (
     ROOMS_OF_OWNERS,
     checked_right,
@@ -137,7 +137,7 @@ def could_allow(policy: Policy, caller: Principal, right: str, scope: str) -> bo
 
 
 def _by_policy(policy: Policy, caller: Principal, right: str, scope: str) -> tuple[bool, str]:
-    if caller.how in LOCAL_DOORS:  # the owner of the folder
+    if caller.is_local:  # the owner of the folder
         return True, "local"
     if caller.did in policy.admins:
         return True, "admin"

@@ -13,8 +13,6 @@ How = Literal["process", "socket", "token", "signature", "anonymous"]
 """How a caller was authenticated: it is this process; by a socket that only our user can open; by a
 bearer token; by a signed request; not at all."""
 
-LOCAL_DOORS: Final = ("process", "socket")
-
 BAD_CREDENTIAL: Final = "the credential is not valid"
 """The text for every invalid credential, so that a caller cannot learn which check failed."""
 
@@ -27,6 +25,7 @@ class BadCredential(Unauthenticated):
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[BadCredential], tuple[str]]:
+        # By default an exception is made again from its text, which is not the reason.
         return BadCredential, (self.reason,)
 
 
@@ -65,7 +64,7 @@ class Principal:
     @property
     def is_local(self) -> bool:
         """Whether it is a program of the folder's owner, on this machine."""
-        return self.how in LOCAL_DOORS
+        return self.how in ("process", "socket")
 
     def check_live(self, now_ms: int) -> None:
         """Raise BadCredential if the credential has ended."""

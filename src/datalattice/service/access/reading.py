@@ -30,6 +30,8 @@ def read_signed(text: str) -> tuple[str, Mapping[str, Any]]:
     Raises: BadCredential: the header or the signature is invalid. BadFormat: it is malformed.
     """
     parts = split_token(text)
+    # "The key comes from `iss`, a `did:key`, never from the header" (docs/design/access.md
+    # "Tokens").
     issuer = did_key(parts.claims.get("iss"))
     _check_header(parts.header, issuer)
     key = public_key_of(issuer)
@@ -39,6 +41,7 @@ def read_signed(text: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _check_header(header: Mapping[str, Any], issuer: str) -> None:
+    # "With one algorithm none can be mistaken for another" (docs/design/access.md "Tokens").
     if header.get("alg") not in ALGORITHMS:
         raise BadCredential("algorithm")
     # Extensions in `crit` must be understood (RFC 7515), and this package knows none.

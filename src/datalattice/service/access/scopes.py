@@ -29,6 +29,7 @@ SCOPE_SEGMENTS_MAX: Final = 64
 GRANTS_MAX: Final = 64
 """Most grants of one credential."""
 
+# Surrogates too: scopes are written to files and logs as UTF-8.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _ESCAPE: Final = re.compile(r"%(25|2F)")
 

@@ -59,6 +59,7 @@ class SpentIds:
     def is_revoked(self, did: str, token_id: str) -> bool:
         """Return whether a token has been revoked."""
         with self._engine.read() as txn:
+            # Without a look at the end: the token has ended before its revocation does.
             return txn.get(SPENT_TABLE, b"i" + _digest(_TOKEN, did, token_id)) is not None
 
     def _add(self, txn: WriteTxn, digest: bytes, ends_ms: int, now_ms: int) -> None:
@@ -69,7 +70,7 @@ class SpentIds:
             if txn.get(SPENT_TABLE, b"i" + key[9:]) == key[1:9]:
                 txn.delete(SPENT_TABLE, b"i" + key[9:])
         # "full: 429 for that principal": an id removed before its end could be used again.
-        if txn.count(SPENT_TABLE) >= 2 * self._ids_max:
+        if txn.count(SPENT_TABLE) >= 2 * self._ids_max:  # two rows an id
             raise RateLimited("the table of used nonces and revoked tokens is full; use a token")
         end = _time(ends_ms)
         txn.put(SPENT_TABLE, b"i" + digest, end)

@@ -57,6 +57,7 @@ def put_policy(call: ServiceCall, request: actions.PutPolicy) -> actions.AccessR
     """Set the rule of a scope."""
     access = _for_rules(call, request.scope)
     rights = {one.right: one.who for one in request.rights}
+    # A rule without rights would decide nothing; DELETE removes one.
     if not rights or len(rights) != len(request.rights):
         raise UsageError(
             f"rights: one or more, each named once, got {[one.right for one in request.rights]}"

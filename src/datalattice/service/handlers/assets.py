@@ -76,6 +76,7 @@ def _content(venue: Venue, id: bytes) -> StoredContent:
     """Return a content. Raises: NoSuchPath: the asset declares none, or the node lacks it."""
     try:
         found = venue.content_reader(id)
+    # A UsageError too, but its text is for the caller.
     except NoSuchPath:
         raise
     except UsageError as error:

@@ -81,11 +81,7 @@ def read_file(call: ServiceCall, request: actions.ReadFile) -> actions.FilePiece
     count = page(request.count, actions.PIECE_BYTES_MAX)
     drive = _drive(call, request.drive, request.owner)
     stat = drive.stat(request.path)
-    if request.hash is not None and request.hash != stat.hash:
-        raise Conflict(
-            f"{request.path}: the file has changed: it has the hash {stat.hash.hex()}, the call "
-            f"expects {request.hash.hex()}"
-        )
+    _check_version(stat, request.hash)
     data = drive.read(request.path, request.start, request.start + count)
     return actions.FilePiece(data=data, start=request.start, size=stat.size, hash=stat.hash)
 
@@ -128,6 +124,7 @@ def _write(
     call: ServiceCall, request: actions.WriteFile | actions.PutFile, content: FileContent
 ) -> actions.FileInfo:
     names = split_path(request.path)
+    # Outside of the edit: it decides only whether locks on the directory guard the write.
     is_there = _held(_drive(call, request.drive, request.owner), request.path) is not None
     with _writing(call, request, Touched(names, is_member=not is_there)) as drive:
         _check_expected(drive, request.path, request.if_match, is_new=request.is_new)
@@ -142,7 +139,8 @@ def put_file(call: ServiceCall, request: actions.PutFile) -> Upload[actions.File
     drive = _drive(call, request.drive, request.owner)
     _check_expected(drive, request.path, request.if_match, is_new=request.is_new)
     names = split_path(request.path)
-    if names and not drive.is_dir(join_path(names[:-1])) and names[:-1]:
+    # A file at the top of an absent drive makes the drive.
+    if names[:-1] and not drive.is_dir(join_path(names[:-1])):
         raise NoSuchPath(f"{request.path}: its directory does not exist")
     if drive.is_dir(request.path):
         raise IsADirectory(f"{request.path} is a directory")
@@ -156,6 +154,8 @@ class _FileUpload(Upload[actions.FileInfo]):
 
     def write(self, piece: bytes) -> None:
         self._size += len(piece)
+        # "The bytes of a file of up to 4 GiB" (docs/rest.md "Files"): no length need come before
+        # them.
         if self._size > actions.UPLOAD_BYTES_MAX:
             raise LimitExceeded(f"a file has at most {actions.UPLOAD_BYTES_MAX} bytes")
         self._upload.write(piece)
@@ -173,12 +173,9 @@ def get_file(call: ServiceCall, request: actions.GetFile) -> Streamed[actions.Fi
     """Return a file in pieces."""
     owner = call.owner(request.owner)
     drive = _present(call, request.drive, request.owner)
+    # The content is immutable: the pieces are of one version, whatever is written meanwhile.
     stat, content = drive.stat(request.path), drive.content(request.path)
-    if request.hash is not None and request.hash != stat.hash:
-        raise Conflict(
-            f"{request.path}: the file has the hash {stat.hash.hex()}, the call expects "
-            f"{request.hash.hex()}"
-        )
+    _check_version(stat, request.hash)
     name = stream_name(
         request.action.name, owner, request.drive, request.path, request.start, request.count
     )
@@ -187,6 +184,15 @@ def get_file(call: ServiceCall, request: actions.GetFile) -> Streamed[actions.Fi
         return content.read(start, stop) if isinstance(content, Blob) else content[start:stop]
 
     return piece_stream(FilePieces(stat.path, stat.size, stat.hash, read, request), name, request)
+
+
+def _check_version(stat: Stat, expected: bytes | None) -> None:
+    """Raise Conflict unless a file has the expected hash; None: any."""
+    if expected is not None and expected != stat.hash:
+        raise Conflict(
+            f"{stat.path}: the file has the hash {stat.hash.hex()}, the call expects "
+            f"{expected.hex()}"
+        )
 
 
 def _held(drive: Drive, path: str) -> Stat | None:
@@ -229,6 +235,7 @@ def remove_file(call: ServiceCall, request: actions.RemoveFile) -> actions.Empty
     with _writing(call, request, Touched(names, is_tree=True, is_member=True)) as drive:
         _check_expected(drive, request.path, request.if_match)
         (drive.remove_tree if request.is_recursive else drive.delete)(request.path)
+    # After the edit: a file that could not be removed keeps its locks.
     _unlock_removed(call, request, names)
     return actions.Empty()
 

@@ -108,6 +108,7 @@ def merge_path(call: ServiceCall, request: actions.MergePath) -> actions.Merged:
         raise BadFormat(
             f"a {kind_of(request.value)} cannot be merged at {request.path or 'the root'}"
         )
+    # Of the root, so a merge of another caller meanwhile counts as a change, too.
     before = value_hash(call.node.cursor().get())
     cursor.merge(request.value)
     after = value_hash(call.node.cursor().get())

@@ -133,6 +133,7 @@ def get_store(call: ServiceCall, request: actions.GetStore) -> actions.StoreMeta
 def get_details(call: ServiceCall, request: actions.GetStoreDetails) -> actions.StoreDetails:
     """Return the counts of a store and the last record that its state has."""
     with _view(call, request.id) as view:
+        # One view, so the counts and both positions are of one moment.
         status, applied, head = view.progress(), view.applied(), view.position(view.last_seq())
     return actions.StoreDetails(
         author_count=status.authors,
@@ -219,6 +220,7 @@ def read_witness_log(call: ServiceCall, request: actions.ReadWitnessLog) -> acti
                 wall_time=entry.wall_ms,
                 prev_hash=entry.prev_hash,
             )
+            # 0, the default of the field, is record 1.
             for entry in view.entries(max(1, request.start_seq), limit)
         ]
     return actions.WitnessPage(items=tuple(records))
@@ -401,12 +403,14 @@ def exec_method(call: ServiceCall, request: actions.ExecMethod) -> actions.ExecR
         handle = _handle(call, request.store_id)
     except NoSuchPath as error:
         return actions.ExecResult(error=str(error), error_code=NO_STORE)
+    # "An error of a method is in the answer of `Exec`" (docs/grpc.md "Weaver stores").
     try:
         method = handle.machine.find_method(request.method)
         once = call.once(lambda answer: actions.ExecResult(result=answer.encode()))
         answer = handle.call(method.name, method.request.decode(request.payload), once)
     except RequestReused:
         raise  # an error of the call; those of the method are in the answer
+    # Before UsageError, which it is, too.
     except UnknownMethod as error:
         return actions.ExecResult(error=str(error), error_code=NO_METHOD)
     except (UsageError, BadFormat) as error:
@@ -421,6 +425,8 @@ def query_store(call: ServiceCall, request: actions.QueryStore) -> actions.Query
     """Call a query of a store."""
     handle = _handle(call, request.store_id)
     method = handle.machine.find_method(request.method)
+    # "`stores.query` is for readers: `stores.exec` needs the right to write"
+    # (docs/design/service.md).
     if method.kind is not MethodKind.QUERY:
         raise UsageError(f"method: {method.name} is a command; call it with stores.exec")
     answer = handle.call(method.name, message_of(method.request, request.arguments))
@@ -515,6 +521,7 @@ class _EventPositions:
 
     def after(self, items: Sequence[Message]) -> Iterator[Value]:
         if self._stream.skipped:
+            # `Streamed` turns it into a StaleToken that says where to begin again.
             raise DataLoss(f"the store no longer keeps {self._stream.skipped} of the next events")
         return self._positions(self._stream.numbers)
 

@@ -88,6 +88,7 @@ def _at_venue(
 
 def _is_beside(call: ServiceCall) -> bool:
     """Return whether another process, a node, may run the venue of this folder."""
+    # The service of a node has events, also where the node runs no venue.
     return call.venue is None and call.events is None
 
 
@@ -214,6 +215,7 @@ def _version(token: str) -> int:
     """Return the `updated` of a token; -1: there is no token. Raises: UsageError."""
     if not token:
         return -1
+    # `isdigit` alone accepts superscripts, which `int` refuses.
     if not (token.isascii() and token.isdigit() and len(token) <= VERSION_DIGITS_MAX):
         raise UsageError(f"resume: a number, the `updated` of the job, got {token!r:.80}")
     return int(token)
@@ -391,6 +393,7 @@ def _record(record: Map) -> JobRecord:
         found: Value = record.get(name)
         return "" if found is None else str(found)
 
+    # A member of another kind, which a later version may write, reads as empty.
     def number(name: str) -> int:
         found = record.get(name)
         return found if isinstance(found, int) and found >= 0 else 0
