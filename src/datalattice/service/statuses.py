@@ -78,6 +78,7 @@ GrpcCode = Literal[
 
 _EXIT_FAILED: Final = 1
 _EXIT_WRONG_CALL: Final = 2
+# EX_SOFTWARE, EX_TEMPFAIL and EX_NOPERM of sysexits.h.
 EXIT_FAULT: Final = 70
 EXIT_NOT_NOW: Final = 75
 EXIT_NOT_ALLOWED: Final = 77
@@ -137,7 +138,7 @@ STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
     NotContained: _STATE,
     Conflict: _STATE,
     RequestReused: _STATE,
-    FileLocked: Status(423, "FAILED_PRECONDITION", _EXIT_WRONG_CALL),
+    FileLocked: Status(423, "FAILED_PRECONDITION", _EXIT_WRONG_CALL),  # RFC 4918, 11.3
     StaleToken: Status(410, "OUT_OF_RANGE", _EXIT_FAILED),
     OperationFailed: _BROKEN,
     MissingData: Status(404, "NOT_FOUND", _EXIT_FAILED),
@@ -197,6 +198,7 @@ def status_of(error: BaseException, right: str = "r", *, if_match: bool = False)
     if (
         if_match
         and isinstance(error, Conflict)
+        # Neither is about the version that the call named.
         and not isinstance(error, RequestReused | FileLocked)
     ):
         return found._replace(http=_PRECONDITION_FAILED)

@@ -65,6 +65,7 @@ class VenueOperation:
         """The rule for its interrupted jobs."""
         if self.recover is not None:
             return self.recover
+        # "`fail` | is FAILED; with effects this is the default" (docs/design/venue.md "Adapters").
         return RecoveryRule.FAIL if self.has_effects else RecoveryRule.RETRY
 
 

@@ -212,6 +212,7 @@ class Catalogue:
         # An adapter declares the effects of its operations; for an unknown one assume the worst.
         has_effects = offered is None or offered.has_effects
         rule = RecoveryRule.FAIL if offered is None else offered.rule
+        # "The rule is `operation.recover` of the asset, else the adapter's" (docs/design/venue.md).
         declared = operation_of(metadata).get("recover")
         if declared is not None:
             if declared not in RecoveryRule._value2member_map_:

@@ -63,6 +63,7 @@ class JobCommitter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # A commit that runs takes what waits when it ends.
         if self._task is None and self._durable is not None:
             self._task = asyncio.get_running_loop().create_task(self._commit_all())
 
@@ -91,18 +92,17 @@ class JobCommitter:
         while True:
             try:
                 await self._write(batch)
-            except IdentityCloned as error:  # until a restart
-                self.failure, self.is_retrying = f"{type(error).__name__}: {error}", False
-                raise
-            # The disk may get room, another writer may end: the batch is not given up.
-            except (StoreError, Unavailable, OSError) as error:
+            except Exception as error:
                 self.failure = f"{type(error).__name__}: {error}"
-                self.is_retrying = True
+                # The disk may get room, another writer may end. A cloned identity lasts until the
+                # next start.
+                self.is_retrying = isinstance(
+                    error, StoreError | Unavailable | OSError
+                ) and not isinstance(error, IdentityCloned)
+                if not self.is_retrying:
+                    raise
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
-            except Exception as error:
-                self.failure, self.is_retrying = f"{type(error).__name__}: {error}", False
-                raise
             else:
                 self.failure, self.is_retrying = "", False
                 return

@@ -42,6 +42,7 @@ class CallGate:
         # As every write, a call waits until the fence has decided, and then gets its error.
         await self._decided.wait()
         if self._refusal is not None:
+            # A new error for each caller: each raise adds its traceback to the exception.
             raise type(self._refusal)(str(self._refusal))
         if not self.is_open:
             raise Draining("the venue is ending and takes no calls")

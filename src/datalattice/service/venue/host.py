@@ -46,6 +46,7 @@ class VenueHost:
     def close(self, drain_s: float = CLOSE_S) -> None:
         """Wait for running jobs and end; jobs that still run are recovered at the next start."""
         if not self._is_closed:
+            # First: a start that waits for the fence must not open the venue later.
             self._starting.cancel()
             self.call(self.runner.close(drain_s))
             self._end()

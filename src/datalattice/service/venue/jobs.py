@@ -230,6 +230,7 @@ class JobRun:
         """Run an operation as a job of the same caller; return its end."""
         self._check()
         if venue is not None:
+            # A job here, which asks that venue and follows the job there.
             op, input = "v/ops/grid/run", {"operation": op, "input": input, "venue": venue}
         known = self.job.private.children.get(key)
         if isinstance(known, bytes):
@@ -258,6 +259,7 @@ class JobRun:
 
 def effect_key(did: str, id: bytes, name: str) -> bytes:
     """Return the key of an effect, 32 bytes: the hash of venue, job and name, each framed."""
+    # Framed by their lengths, so that no other parts give the same bytes.
     parts = (did.encode(), id, name.encode())
     return hashlib.sha256(b"".join(len(p).to_bytes(4, "big") + p for p in parts)).digest()
 

@@ -184,6 +184,7 @@ class LiveJobs:
             self._drop(job)  # its caller gets the error
             raise
         self.set_deadline(job)
+        # It may have been cancelled while it became durable.
         if job.status is JobStatus.PENDING and self.is_open:
             self.begin(job)
 
@@ -221,6 +222,7 @@ class LiveJobs:
         record = await self.record(id)
         status = status_of_job(record)
         if status is None or not status.is_terminal:
+            # Neither live nor ended: this node lacks its private part.
             return JobResult(id, JobStatus.FAILED, None, ORPHAN_TEXT)
         return job_result(id, record)
 
@@ -315,6 +317,7 @@ class LiveJobs:
     def stop(self, job: LiveJob) -> None:
         """Stop the run of a job: its result is dropped."""
         run, job.run = job.run, None
+        # A run that ends its own job, as FAILED, goes on to its end.
         if run is not None and run.task is not None and run.task is not asyncio.current_task():
             run.task.cancel()
 

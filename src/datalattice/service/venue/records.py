@@ -68,6 +68,7 @@ def json_cell(value: object, name: str) -> Value:
     Raises: UsageError: it is not JSON. LimitExceeded: it is longer than 4 MiB.
     """
     try:
+        # Without NaN, which Python writes and other readers of JSON refuse.
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())
         if size > JSON_BYTES_MAX:
@@ -92,6 +93,7 @@ def read_texts(cell: Value) -> tuple[str, ...] | None:
     """Return the texts in a cell; None for nil, no texts for a cell of another shape."""
     if cell is None:
         return None
+    # Of another shape: no grants, where None would mean all.
     return tuple(map(str, cell)) if isinstance(cell, Vector) else ()
 
 

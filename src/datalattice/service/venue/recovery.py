@@ -133,6 +133,7 @@ def orphans(
     for status in [one for one in JobStatus if not one.is_terminal]:
         for id in pages.all(status):
             record = storage.job(id) if id not in known and id < before else None
+            # The lists may be older than the record.
             if record is not None and status_of_job(record) is status:
                 found.append((id, record))
     return found

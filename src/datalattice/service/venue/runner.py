@@ -120,6 +120,7 @@ class VenueRunner:
             self._jobs.admit(job)
             self._recover(job, why)
         self._jobs.last_id = max((job.id for job, _ in found.jobs), default=self._begun)
+        # In a task, since the first look at the lists reads all records.
         self._jobs.spawn(self._fail_orphans())
         self._gate.open()
         self._scheduler.begin(found.schedule)
@@ -308,7 +309,7 @@ class VenueRunner:
         job = await self._mine(id, caller)
         if job is None or job.status.is_terminal:
             if job is not None:
-                await job.done.wait()
+                await job.done.wait()  # until the end is durable
             return await self.get(id, caller)
         await durably(self._jobs.apply(job, JobEvent.CANCEL, {"error": CANCELLED_TEXT}))
         return _shown(job)
@@ -440,6 +441,8 @@ class VenueRunner:
 
     async def _resolved(self, reference: str) -> ResolvedOperation:
         await self._gate.passed()
+        # "Meanwhile nothing is answered, and new calls are refused with the reason"
+        # (docs/design/venue.md).
         if self._jobs.committer.is_retrying:
             raise Unavailable(f"the venue cannot write its jobs: {self.failure}")
         return await self._finder.find(reference)

@@ -134,6 +134,8 @@ class Scheduler:
 
     async def _fire_due(self) -> None:
         """Start the jobs of the calls whose time has come."""
+        # Until its commit a call is on the disk, so one that a stop of the venue interrupts here
+        # fires at the next start.
         for handle, call in self._calls.take_due():
             # One commit removes the call and makes the job: "at most once", and no call is lost.
             gone = JobBatch(schedule={handle: None})

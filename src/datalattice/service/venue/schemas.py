@@ -82,7 +82,7 @@ class InputSchemas:
 
     def _check(self, asset: bytes, schema: Json, input: Json) -> None:
         if asset not in self._ready:
-            _keep(self._ready, asset, (_compiled(schema), _expanded_size(schema)))
+            _keep(self._ready, asset, _compiled(schema))
         validator, size = self._ready[asset]
         if _size(input, CHECK_WORK_MAX // size) * size > CHECK_WORK_MAX:
             raise LimitExceeded(
@@ -106,7 +106,8 @@ def _keep(kept: dict[bytes, Any], asset: bytes, value: object) -> None:
     kept[asset] = value
 
 
-def _compiled(schema: Json) -> _Validator:
+def _compiled(schema: Json) -> tuple[_Validator, int]:
+    """Return the validator of a schema, and the schema's size."""
     try:
         import jsonschema_rs  # noqa: PLC0415 - of an extra
     except ImportError:
@@ -115,7 +116,7 @@ def _compiled(schema: Json) -> _Validator:
     def refuse(uri: str) -> NoReturn:
         raise ValueError(f"{uri} is outside of the schema, and nothing is fetched")
 
-    _expanded_size(schema)
+    size = _expanded_size(schema)  # first: a schema is measured before it is used
     if not isinstance(schema, bool | dict):
         raise UsageError(_unusable("a schema is an object or a boolean"))
     patterns = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES)
@@ -130,7 +131,7 @@ def _compiled(schema: Json) -> _Validator:
         )
     except (jsonschema_rs.ValidationError, ValueError) as error:
         raise UsageError(_unusable(str(error).partition("\n")[0][:TEXT_CHARS_MAX])) from error
-    return made
+    return made, size
 
 
 def _expanded_size(schema: Json) -> int:

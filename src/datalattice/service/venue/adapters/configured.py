@@ -166,12 +166,15 @@ def _offer(name: str, config: SparkJobConfig, folder: Path) -> SparkOffer:
     known = [one for one in taken if one not in _NOT_JSON]
     fixed, where = dict(config.fixed), f"venue.spark.jobs.{name}"
     if "store" in known and taken["store"].default is inspect.Parameter.empty:
+        # "`store`, where a job needs one, is the node's folder unless `fixed` says otherwise"
+        # (docs/venue-operations.md "Jobs on Spark").
         fixed.setdefault("store", str(folder))
     for one in (*fixed, *config.open):
         if one not in known:
             raise UsageError(
                 f"{where}: {config.job} has no argument {one!r}; it has: {', '.join(known)}"
             )
+    # Here, so that a wrong setting stops the start of the node and not the first job.
     missing = [
         one
         for one in known
@@ -200,6 +203,8 @@ def configured_storage(
     drive: returns a drive of the node. staging: holds a content for the drive while it arrives.
     Raises: UsageError: the folder or directory cannot be used.
     """
+    # `venue.content_bytes_max` does not count: "in the lattice it is always this, since peers
+    # refuse longer ones" (docs/node.md).
     if config.venue_storage == "lattice":
         return None
     backend: ContentBackend

@@ -286,6 +286,7 @@ class GridAdapter(PlainAdapter):
 
     async def _begin(self, job: JobContext, call: _Call, door: VenueDoor) -> JobRecord:
         """Start a job at the other venue; return its record, which the job here has durably."""
+        # Before the request: a job that is cancelled meanwhile still has to cancel the one there.
         self._asked_for[job.id] = (call, None)
         record = await self._ask_for(job, call, door)
         self._asked_for[job.id] = (call, record)
@@ -416,6 +417,7 @@ def _texts(given: Json) -> tuple[str, ...]:
     if (
         not isinstance(given, list)
         or len(given) > DELEGATIONS_MAX
+        # One header carries all of them, separated by commas.
         or not all(isinstance(one, str) and one.isascii() and "," not in one for one in given)
     ):
         raise UsageError(f"`ucans` is a list of at most {DELEGATIONS_MAX} delegations, each a text")
@@ -433,6 +435,7 @@ def _job_id(text: str) -> bytes:
 
 def _checked(record: JobRecord, id: bytes | None, door: VenueDoor) -> JobRecord:
     """Return a record from another venue. Raises: OperationFailed: its id or status is wrong."""
+    # "A record with another id or status fails the job" (docs/design/venue.md "Other venues").
     if not 0 < len(record.id) <= JOB_ID_BYTES_MAX or id not in (None, record.id):
         raise OperationFailed(f"{door} answered with another job than the requested one")
     if record.status not in JobStatus._value2member_map_:

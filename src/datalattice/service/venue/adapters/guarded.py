@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import httpcore
 
-from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable
+from datalattice.errors import LimitExceeded, PeerUnavailable
 from datalattice.service.venue import OperationFailed
 from datalattice.service.venue.adapters.hosts import HostRules, HostUnreached
 
@@ -152,8 +152,6 @@ async def fetch(
             pool.stream(method, url, headers=sent, content=body, extensions=limits) as answer,
         ):
             return await _read(to, answer, body_max)
-    except DataLatticeError:
-        raise
     except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
         raise HostUnreached(f"{to}: {str(error) or type(error).__name__}") from error
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:

@@ -70,7 +70,7 @@ class HostRules:
     def refused_address(self, text: str) -> str | None:
         """Return why an IP address is refused; None: it is allowed."""
         try:
-            address = ipaddress.ip_address(text.partition("%")[0])
+            address = ipaddress.ip_address(text.partition("%")[0])  # without the zone
         except ValueError:
             return f"{text} is not an IP address"
         for one in _all_of(address):
@@ -93,6 +93,7 @@ def _is_ipv6(text: str) -> bool:
 
 def _is_listed(host: str, patterns: tuple[str, ...]) -> bool:
     return any(
+        # "`*.name` for those below a name, `*` for all" (docs/node.md): not for the name itself.
         pattern in {"*", host} or (pattern.startswith("*.") and host.endswith(pattern[1:]))
         for pattern in patterns
     )

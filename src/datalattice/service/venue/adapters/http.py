@@ -236,6 +236,7 @@ class HttpAdapter(PlainAdapter):
             raise UsageError("`url` begins with http:// or https:// and a host")
         if "@" in parts.netloc:  # records show the URL
             raise UsageError("`url` contains user or password; send them in `headers`")
+        # `%` is kept: what the caller has escaped stays as it is.
         path = urllib.parse.quote(parts.path or "/", safe="/%:@!$&'()*+,;=~")
         query = urllib.parse.quote(parts.query, safe="/?%:@!$&'()*+,;=~")
         return self._guarded.HttpTarget(
@@ -269,6 +270,7 @@ def _with_query(url: str, given: Json) -> str:
         for value in values if isinstance(values, list) else [values]:
             if value is None or isinstance(value, (list, dict)):
                 raise UsageError(f"`queryParams.{name}` is a text, a number or a boolean")
+            # `true`, as the schema of the input writes it, and not `True`.
             text = json.dumps(value) if isinstance(value, (bool, float)) else str(value)
             pairs.append((name, text))
     front, hash_sign, fragment = url.partition("#")

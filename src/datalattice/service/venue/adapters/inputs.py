@@ -1,11 +1,23 @@
-"""Inputs: the name of an operation in its metadata, and checks of the members of an input."""
+"""Inputs: names of operations, and checks of the members of an input."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from datalattice.errors import UsageError
 from datalattice.service.venue import Json, OperationMetadata
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+def check_offer_name(kind: str, name: str) -> None:
+    """Check the name of a function or job, the end of its operation's path. Raises: UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"the name of a {kind} is a lower-case letter and up to 63 of a-z 0-9 _ -, got {name!r}"
+        )
 
 
 def sub_operation(meta: OperationMetadata, known: Collection[str]) -> str:

@@ -54,6 +54,7 @@ def cond(given: Mapping[str, Any]) -> Any:
     Raises: UsageError: `cases` is not a list of objects.
     """
     cases = _list(given, "cases")
+    # All of them, so that an input is refused whichever case holds.
     for number, case in enumerate(cases):
         if not isinstance(case, dict):
             raise UsageError(
@@ -93,6 +94,8 @@ def _with(target: Any, steps: list[Any], at: int, value: Any) -> Any:
         return {**target, step: _with(target.get(step), steps, at + 1, value)}
     # In Python, a bool is an int.
     if isinstance(target, list) and isinstance(step, int) and not isinstance(step, bool):
+        # "Positions are not added" (docs/venue-operations.md "JSON values"), since the list would
+        # need values between.
         if not 0 <= step < len(target):
             raise UsageError(
                 f"`path[{at}]`: the list has {len(target)} elements, and no position {step}"

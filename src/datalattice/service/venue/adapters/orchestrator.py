@@ -136,6 +136,7 @@ class _Orchestration:
                 task = asyncio.create_task(self._step(number, self._plan.steps[number]))
                 task.add_done_callback(lambda _task: self._changed.set())
                 self._tasks[number] = task
+            # Before the write, so that a step that ends during it sets it again.
             self._changed.clear()
             await self._show()
             await self._changed.wait()
@@ -174,6 +175,8 @@ class _Orchestration:
             shown["status"] = "CANCELLED"
             raise
         except DataLatticeError as error:
+            # A job that ended otherwise keeps its status; a complete one failed the check of its
+            # output.
             if shown["status"] in {"PENDING", "STARTED", _COMPLETE}:
                 shown["status"] = "FAILED"
             shown["error"] = str(error)

@@ -222,6 +222,7 @@ def _own_size(value: Any) -> int:
         return 2 + 2 * len(value) + sum(len(name) + 2 for name in value)
     if isinstance(value, list):
         return 2 + len(value)
+    # A decimal digit has 3.3 bits.
     return value.bit_length() // 3 + 1 if isinstance(value, int) else _SCALAR_CHARS
 
 

@@ -51,6 +51,7 @@ async def call_in_process(
             "RLIMIT_CPU": limits.cpu_s,
             "RLIMIT_FSIZE": limits.file_bytes,
             "RLIMIT_NOFILE": limits.files,
+            # A core file would hold the input, which may be secret.
             "RLIMIT_CORE": 0,
         },
         "path": [*path, *(entry for entry in sys.path if entry)],
@@ -109,6 +110,7 @@ async def _exchange(process: asyncio.subprocess.Process, sent: bytes) -> bytes:
 
 async def _why_it_ended(process: asyncio.subprocess.Process, limits: VenuePythonConfig) -> str:
     code = await process.wait()
+    # Soft and hard limit are equal, so the kernel may send either.
     if code in {-signal.SIGXCPU, -signal.SIGKILL}:
         return f"the process was killed: it may use {limits.cpu_s} s of processor time"
     how = f"by signal {-code}" if code < 0 else f"with code {code}"

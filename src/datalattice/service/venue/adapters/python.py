@@ -23,13 +23,12 @@ from datalattice.service.venue import (
     RecoveryRule,
     VenueOperation,
 )
-from datalattice.service.venue.adapters.inputs import sub_operation
+from datalattice.service.venue.adapters.inputs import check_offer_name, sub_operation
 from datalattice.service.venue.adapters.processes import (
     PIPE_BYTES_MAX,
     call_in_process,
 )
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -53,11 +52,7 @@ class RegisteredFunction:
     recover: RecoveryRule | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise UsageError(
-                f"the name of a function is a lower-case letter and up to 63 of a-z 0-9 _ -, "
-                f"got {self.name!r}"
-            )
+        check_offer_name("function", self.name)
         if isinstance(self.function, str) and not _REFERENCE.fullmatch(self.function):
             raise UsageError(f"a function of a module is `module:name`, got {self.function!r}")
 

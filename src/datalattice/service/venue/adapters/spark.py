@@ -6,7 +6,6 @@ All work of a job on Spark has the job's effect key as tag, by which it is found
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from datalattice.service.venue import (
     RecoveryRule,
     VenueOperation,
 )
-from datalattice.service.venue.adapters.inputs import members, sub_operation
+from datalattice.service.venue.adapters.inputs import check_offer_name, members, sub_operation
 from datalattice.service.venue.adapters.python import checked_result
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ _INTERRUPT_S: Final = 0.2
 
 SPARK_JOBS_AT_ONCE: Final = 2
 """Concurrent jobs of a venue on Spark; further ones wait."""
-
-_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 class Reported(Protocol):
@@ -67,11 +64,7 @@ class SparkOffer:
     once: bool = False
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise UsageError(
-                f"the name of a job is a lower-case letter and up to 63 of a-z 0-9 _ -, "
-                f"got {self.name!r}"
-            )
+        check_offer_name("job", self.name)
         for name in (*self.open, *self.fixed):
             if name in {"spark", "progress", "write_id"} or (
                 name in self.open and name in self.fixed
@@ -157,6 +150,7 @@ class SparkAdapter(PlainAdapter):
                 while not call.done():
                     await asyncio.to_thread(run.interrupt)
                     await asyncio.wait([call], timeout=_INTERRUPT_S)
+                # Retrieved, since asyncio logs an exception that is not.
                 call.exception()
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)

@@ -125,6 +125,7 @@ class SqlAdapter(PlainAdapter):
                 while not call.done():
                     query.stop()
                     await asyncio.wait([call], timeout=_INTERRUPT_S)
+                # Retrieved, since asyncio logs an exception that is not.
                 call.exception()
                 query.close()
 
@@ -230,6 +231,7 @@ class _Query:
     def load(self, name: str, table: TableRows) -> None:
         """Copy a table into the database."""
         columns = re.sub(r"(\w+) (\w+)", r'"\1" \2', table.columns)  # `offset` is a word of SQL
+        # A name has no quote (`_TABLE`), so it cannot end its own text.
         self._connection.execute(f'CREATE TABLE "{name}" ({columns})')
         rows = self._counted(table.rows)
         while some := list(islice(rows, BATCH_RECORDS_MAX)):
@@ -277,6 +279,7 @@ class _Query:
             "rows": rows,
             "truncated": len(found) > self.request.rows,
         }
+        # "Rows, of the result, whose JSON has at most 4 Mi characters" (docs/venue-operations.md).
         check_size(result)
         return result
 

@@ -68,6 +68,7 @@ class LatticeTables:
         owner = self._node.owner_key(request.owner)
         if isinstance(request, ReadRecords):
             topic = self._node.topic(request.topic, owner=owner)
+            # A topic with a fixed number of partitions exists before its first record.
             if not topic.partitions() and not topic.num_partitions:
                 raise NoSuchPath(f"there is no topic {request.topic}")
             return TableRows(TOPIC_COLUMNS, _records(topic))

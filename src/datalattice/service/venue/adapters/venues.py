@@ -112,6 +112,7 @@ class VenueRules:
         for door in doors:
             for other in (door.did, door.url):
                 if other:
+                    # A name that the operator gave is never replaced.
                     self._listed.setdefault(other, door)
 
     def find(self, given: str) -> VenueDoor:
@@ -311,6 +312,7 @@ class RemoteVenues:
         try:
             return await self._ask_once(door, verb, target, fields, body, body_max)
         except HostUnreached:
+            # Nothing was sent, so the request is not made twice.
             if self._certificates.pop(door, None) is None:
                 raise
             return await self._ask_once(door, verb, target, fields, body, body_max)
