@@ -132,6 +132,7 @@ class DoorCertificate:
         if not both or _ends(both, self._path) - RENEW_BEFORE < self._now():
             both = b"".join(self._make())
             replace_file(RealDisk(), str(self._path), [both])
+        # As `_make` writes them: the key first.
         key, mark, chain = both.partition(b"-----BEGIN CERTIFICATE")
         return key, mark + chain
 
@@ -145,6 +146,7 @@ class DoorCertificate:
             .not_valid_before(now - _SKEW)
             .not_valid_after(now + VALID)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            # A client that trusts it must not trust what its key would sign.
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(usage, critical=False)
             .sign(key, hashes.SHA256())

@@ -244,6 +244,7 @@ class Doors:
             if listener.listen is not None and listener.has_tls:
                 files = self._files_of(listener)
                 if files is not None and files not in self._certificates:
+                    # Made to be checked: other files of a listener take effect at the next start.
                     DoorCertificate(self._folder, self._identity, self._clock, files)
         # All are read before any is put in use, so that an error changes no door.
         newer = [one.prepare() for one in list(self._certificates.values())]
@@ -285,6 +286,8 @@ class Doors:
             try:
                 await serve()
             except Exception as error:  # noqa: BLE001 - reported by `trouble`; other doors serve on
+                # "Fails while it serves, it is tried again after 1 to 60 s" (docs/node.md): first
+                # after 1 s.
                 was_serving = name not in self._failures and name not in self._awaited
                 pause_s = _RETRY_FIRST_S if was_serving else min(2 * pause_s, RETRY_MOST_S)
                 self._fail(name, error)
@@ -319,6 +322,7 @@ class Doors:
             self._bind(name, listener)
         bound = self._bound.pop(name)
         local: Literal["socket"] | None = "socket" if listener is None else None
+        # Held by the application, so that `/mcp` is added when its door begins to serve.
         mounts = self._mounts.setdefault(name, {})
         closing: list[Callable[[], None]] = [bound.close]
         try:
@@ -478,6 +482,7 @@ def _bound(text: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # With the protocol named, asyncio sets TCP_NODELAY: no pause between head and body.
         made = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
+        # A restart binds while connections of the earlier process linger.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((host, port))

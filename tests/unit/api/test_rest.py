@@ -15,7 +15,7 @@ from datalattice.actions import ACTIONS
 from datalattice.cells import Map, encode, encode_message, to_text
 from datalattice.client import Node
 from datalattice.errors import RateLimited, Unauthenticated
-from datalattice.service import Service
+from datalattice.service import Service, Streamed
 from datalattice.service.access import (
     ANONYMOUS,
     AccessControl,
@@ -424,6 +424,39 @@ def events(node: Node) -> Iterator[Any]:
 
     yield read
     door.close()
+
+
+def test_a_stream_ends_if_its_reader_leaves_before_the_first_line(node: Node) -> None:
+    begun: list[Streamed[Any]] = []
+
+    class Noting(Service):
+        def stream(self, *given: Any) -> Streamed[Any]:
+            begun.append(super().stream(*given))
+            return begun[-1]
+
+    app, door = rest_app(Noting(node), lambda _: Principal(None, "socket"))
+    scope = {
+        "type": "http", "method": "GET", "path": f"{API}/queues/log/follow", "query_string": b"",
+        "headers": [], "server": ("localhost", 80), "scheme": "http",
+    }  # fmt: skip
+
+    async def leave() -> None:
+        sending = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                sending.set()
+                await asyncio.Event().wait()  # the reader takes nothing
+
+        async def receive() -> Any:
+            await sending.wait()
+            return {"type": "http.disconnect"}
+
+        await app(scope, receive, send)
+
+    asyncio.run(leave())
+    door.close()
+    assert [one.closed for one in begun] == [True]
 
 
 def test_each_event_has_a_token_and_the_last_one_says_why(events: Any, node: Node) -> None:

@@ -264,6 +264,7 @@ class GrpcDoor:
     async def unary(self, action: Action, context: Any) -> bytes:
         """Answer a call of an action that answers once."""
         try:
+            # Read before the call takes a slot: a caller that sends slowly holds none.
             data = await self._request(context)
             with self._calls:
                 return await self._run(self._call, action, data, *_shown(context))

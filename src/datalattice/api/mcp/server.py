@@ -176,6 +176,8 @@ def _operation(tool: OperationTool) -> types.Tool:
         description=tool.description,
         input_schema=tool.schema,
         annotations=types.ToolAnnotations(
+            # The worst of each, as what an operation does is not known here; it may call other
+            # systems.
             read_only_hint=False,
             destructive_hint=True,
             idempotent_hint=False,

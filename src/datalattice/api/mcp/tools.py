@@ -230,6 +230,7 @@ class McpTools:
         found: dict[str, OperationTool] = {}
         for one in map(_operation_tool, offered):
             if one is not None:
+                # Two paths may give one name: the first keeps it.
                 found.setdefault(one.name, one)
         return found
 
@@ -238,6 +239,8 @@ class McpTools:
             operation = self.operations(caller).get(name)
             if operation is None:
                 return _refused(UsageError(f"there is no operation {name[:80]!r}; list the tools"))
+            # "If the job takes longer than 10 s or asks a question, the answer has its id"
+            # (docs/mcp.md).
             document = {"operation": operation.path, "input": dict(arguments), "wait": True}
             request = from_document(InvokeOperation, document)
             answer = _job_answer(self.service.call(request, caller))

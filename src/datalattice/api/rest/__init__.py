@@ -25,7 +25,7 @@ from datalattice.api.rest.connections import (
 )
 from datalattice.api.rest.problems import problem_answer as problem_answer
 from datalattice.api.rest.requests import (
-    byte_range as byte_range,
+    asked_range as asked_range,
     has_body as has_body,
     merged_headers as merged_headers,
     shown_credentials as shown_credentials,

@@ -35,7 +35,7 @@ from datalattice.actions import (
     to_document,
 )
 from datalattice.api.rest.bodies import OCTETS, RAW, REPRESENTATIONS, accepted
-from datalattice.api.rest.requests import byte_range, declared_length
+from datalattice.api.rest.requests import asked_range, declared_length
 from datalattice.client import INFO_HEADER
 from datalattice.clock import SystemClock
 from datalattice.errors import IsADirectory, LimitExceeded, UsageError
@@ -88,7 +88,8 @@ async def take_upload(
                 await run(write, bytes(waiting))
                 waiting.clear()
         await run(write, bytes(waiting))
-        # "A body that comes in parts is checked at its end; nothing is done with it before"
+        # "A body is checked at its end against the digest that was signed, before it is used"
+        # (docs/design/access.md).
         if is_signed:
             await run(service.check_body, shown, digest.digest())
         return await run(upload.finish)
@@ -126,8 +127,7 @@ def file_answer(
         headers["content-disposition"] = _disposition(info.file_name, is_inline=is_inline)
     if tag in [one.strip() for one in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers=headers)
-    fits = request.headers.get("if-range", tag) == tag
-    span = byte_range(request.headers.get("range", ""), info.size) if fits else None
+    span = asked_range(request.headers, tag, info.size)
     if span is not None and span.start >= info.size:
         headers["content-range"] = f"bytes */{info.size}"
         return Response(status_code=416, headers=headers)
@@ -199,9 +199,7 @@ def value_answer(result: Any, request: Request) -> Response:
 
 def _ranged(body: bytes, request: Request, headers: dict[str, str], tag: str) -> Response:
     """Return one range of bytes; for several ranges, or those of another version, the whole."""
-    asked = request.headers.get("range", "")
-    fits = request.headers.get("if-range", tag) == tag
-    span = byte_range(asked, len(body)) if fits else None
+    span = asked_range(request.headers, tag, len(body))
     if span is None:
         return Response(body, media_type=OCTETS, headers=headers)
     if span.start >= len(body):

@@ -200,7 +200,7 @@ class _RestApplication:
             problem = problem_answer(
                 UsageError("Host or Origin is not a name of this door (setting `hosts`)"), "w"
             )
-            problem.status_code = 421
+            problem.status_code = 421  # "Misdirected Request" (RFC 9110, 15.5.20)
             answer: ASGIApp = problem
         else:
             first = "/".join(scope["path"].split("/", 2)[:2])
@@ -452,9 +452,9 @@ class RestDoor:
         stream.on_wake(wake)
         self._wakes.add(wake)
         token, end = stream.resume, dict[str, Any](reason="done")
-        # Sent before any item, so that a reader cut off now can resume without a gap.
-        yield event_id(token) + b": begun\n\n"
         try:
+            # Sent before any item, so that a reader cut off now can resume without a gap.
+            yield event_id(token) + b": begun\n\n"
             while not stream.closed:
                 rung.clear()
                 # In a thread, because it reads from the store.

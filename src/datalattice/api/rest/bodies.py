@@ -184,6 +184,7 @@ def read_json_body(body: bytes) -> Any:
                 raise LimitExceeded(f"JSON is nested deeper than {JSON_DEPTH_MAX} levels")
         elif closing:
             depth -= 1
+        # An element has a comma before it, or the bracket of its list or object.
         elif comma:
             count += 1
         if count > JSON_ELEMENTS_MAX:

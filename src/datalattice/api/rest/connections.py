@@ -36,7 +36,7 @@ HTTP_LIMITS: Final = HttpLimits()
 
 
 class RefusedHead(Exception):
-    """The head of a request is malformed or too large; the text is the answer."""
+    """The head of a request is malformed or too large; the server answers with 400."""
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -57,6 +57,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Start the timer of the first head."""
         super().connection_made(transport)
+        # "Connections of a listener | 512 | further ones are ended" (docs/rest.md "Bounds").
         if len(self.connections) > self._limits.connections:
             transport.abort()
             return
@@ -91,6 +92,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Check the head, and start the timer of the body."""
         self._is_head, self._is_body = False, True
+        # Its error goes through the parser, so uvicorn answers and closes the connection.
         self._check_head()
         self._wait(self._limits.stall_s, self._body_is_late)
         super().on_headers_complete()

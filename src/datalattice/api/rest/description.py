@@ -85,6 +85,7 @@ def describe(base: str) -> dict[str, Any]:
                 "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
             },
         },
+        # The empty one: callers of a socket, or of public data, need no credential.
         "security": [{}, {"bearer": []}],
     }
 
@@ -92,6 +93,7 @@ def describe(base: str) -> dict[str, Any]:
 def _operation(action: Action, route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     arguments = Arguments(action, route)
     fields = {field.name: field for field in action.request.declared()}
+    # "Where the body is one field ..., the other fields are in the query string" (docs/rest.md).
     in_query = not arguments.has_body or arguments.body is not None
     parameters = [_parameter(fields[name], "path", schemas, required=True) for name in route.fields]
     parameters += [
@@ -188,6 +190,7 @@ def _success(action: Action, route: Route, schemas: dict[str, Any]) -> dict[str,
     answer = {"description": action.result.__doc__ or "", "content": content}
     found = {str(route.success): answer}
     if route.success == 201:
+        # Where nothing was made: `document_answer` decides it.
         found["200"] = answer
     return found
 

@@ -29,7 +29,7 @@ def problem_body(error: BaseException, right: str, *, if_match: bool = False) ->
         "status": status.http,
         "detail": answer.text,
         "code": answer.code,
-        "error": answer.text,
+        "error": answer.text,  # the name that venues of other implementations use
     }
     hashes = getattr(error, "hashes", None)
     if hashes:
@@ -42,7 +42,8 @@ def problem_answer(error: BaseException, right: str, *, if_match: bool = False) 
     status, body = problem_body(error, right, if_match=if_match)
     headers = {}
     if status.retry_s is not None:
+        # In seconds, and at least 1: 0 would say at once.
         headers["retry-after"] = str(max(1, round(status.retry_s)))
     if status.http == 401:
-        headers["www-authenticate"] = "Bearer"
+        headers["www-authenticate"] = "Bearer"  # required (RFC 9110, 15.5.2)
     return Response(body, status.http, headers, "application/problem+json")

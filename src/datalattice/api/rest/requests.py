@@ -205,12 +205,15 @@ class Arguments:
         return getattr(from_document(self._request, document), field.name)
 
 
-def byte_range(header: str, size: int) -> range | None:
-    """Return the positions of a Range header's one range; None: ignore the header.
+def asked_range(headers: Mapping[str, str], tag: str | None, size: int) -> range | None:
+    """Return the positions of the one range that a request asks for; None: it gets all.
 
+    tag: of the present version; a range of another one (If-Range) is not given.
     A range that begins at `size` or later has no bytes: the answer is 416.
     """
-    unit, _, text = header.partition("=")
+    if headers.get("if-range", tag) != tag:
+        return None
+    unit, _, text = headers.get("range", "").partition("=")
     first, dash, last = text.partition("-")
     if unit != "bytes" or not dash or not all(map(_is_position, (first, last))):
         return None

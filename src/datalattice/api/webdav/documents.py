@@ -59,8 +59,9 @@ def read_xml(body: bytes) -> XMLElement:
     if len(body) > XML_BYTES_MAX:
         raise LimitExceeded(f"an XML body has at most {XML_BYTES_MAX} bytes, got {len(body)}")
     reader = _XMLTreeBuilder()
+    # expat puts it between namespace and name; `_clark` adds the brace in front.
     parser = expat.ParserCreate(namespace_separator="}")
-    parser.buffer_text = True
+    parser.buffer_text = True  # else a text comes in one piece for each line
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
     parser.CharacterDataHandler = reader.text

@@ -114,6 +114,7 @@ class WebDavDoor:
             condition = "no-conflicting-lock" if method == "LOCK" else "lock-token-submitted"
             return _refusal(DavError(423, str(error), condition))
         if method == PUT_METHOD and isinstance(error, Conflict | NoSuchPath):
+            # "409: no such directory" (docs/webdav.md "Methods").
             return _refusal(DavError(412 if isinstance(error, Conflict) else 409, str(error)))
         if isinstance(error, NotADirectory):
             return _refusal(DavError(404, str(error)))  # a path below a file does not exist

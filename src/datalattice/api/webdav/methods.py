@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from starlette.responses import Response, StreamingResponse
 
 from datalattice import actions
-from datalattice.api.rest import byte_range, file_pieces
+from datalattice.api.rest import asked_range, file_pieces
 from datalattice.api.webdav.documents import directory_link, directory_page
 from datalattice.api.webdav.properties import (
     PROTECTED,
@@ -126,7 +126,7 @@ class DavMethods(DavResources):
 
     def _options(self, asked: DavAsked) -> Response:
         headers = {
-            "dav": "1, 2",
+            "dav": "1, 2",  # 2: with locks (RFC 4918, 18.2)
             "allow": ", ".join((*self._methods, PUT_METHOD)),
             "ms-author-via": "DAV",
         }
@@ -154,14 +154,13 @@ class DavMethods(DavResources):
         if none is not None and (none.strip() == "*" or tag in _weakly(none)):
             return Response(status_code=304, headers=headers)
         part, status = range(info.size), 200
-        if asked.headers.get("if-range", tag) == tag:
-            asked_range = byte_range(asked.headers.get("range", ""), info.size)
-            if asked_range is not None and asked_range.start >= info.size:
-                headers["content-range"] = f"bytes */{info.size}"
-                return Response(status_code=416, headers=headers)
-            if asked_range is not None:
-                part, status = asked_range, 206
-                headers["content-range"] = f"bytes {part.start}-{part.stop - 1}/{info.size}"
+        span = asked_range(asked.headers, tag, info.size)
+        if span is not None and span.start >= info.size:
+            headers["content-range"] = f"bytes */{info.size}"
+            return Response(status_code=416, headers=headers)
+        if span is not None:
+            part, status = span, 206
+            headers["content-range"] = f"bytes {part.start}-{part.stop - 1}/{info.size}"
         headers["content-length"] = str(len(part))
         if asked.method == "HEAD" or not part:
             return Response(status_code=status, headers=headers)
@@ -238,6 +237,7 @@ class DavMethods(DavResources):
         ), held is None
 
     def _delete(self, asked: DavAsked) -> Response:
+        # "Not a drive (403), which other copies would bring back" (docs/webdav.md "Methods").
         self.check_inside(asked)
         # RFC 4918, 9.6.1: a directory is removed with all that is below it.
         depth(asked.headers, ("infinity",))
@@ -324,6 +324,7 @@ class DavMethods(DavResources):
     def _propfind(self, asked: DavAsked) -> Response:
         wanted = RequestedProperties.parse(asked.body)
         how = asked.headers.get("depth", "infinity").lower()
+        # "`infinity`, the meaning of a missing header, is 403" (docs/webdav.md "Methods").
         if how == "infinity":
             raise DavError(403, "Depth: 0 or 1, got infinity", "propfind-finite-depth")
         depth(asked.headers, ("0", "1"))
@@ -349,6 +350,7 @@ class DavMethods(DavResources):
         self.check_inside(asked, is_root=True)
         changes = changes_in(asked.body)
         info = self.call(asked, actions.StatFile(**asked.target))
+        # "Properties of your own; all of a request or none" (docs/webdav.md "Methods").
         if PROTECTED.isdisjoint(changes):
             request = actions.SetProperties(
                 **asked.target,

@@ -50,6 +50,7 @@ class DavPath(NamedTuple):
         inner = raw.removeprefix(base).removeprefix("/")
         is_slashed = inner.endswith("/") or not inner
         parts = inner.removesuffix("/").split("/") if inner.removesuffix("/") else []
+        # Padded, so that a short path has an empty owner or drive.
         owner, drive, *names = [*map(_segment, parts), "", ""][: max(len(parts), 2)]
         if owner and not _OWNER.fullmatch(owner):
             raise NoSuchPath(f"{owner[:80]!r}: an owner is own, a DID or a key in hex")

@@ -112,6 +112,7 @@ class DavResources:
 
     def stat(self, asked: DavAsked, path: DavPath) -> FileInfo | None:
         """Return the info of a path in a drive at the request's first look; None: no such file."""
+        # One entry for both spellings of a path.
         path = path._replace(is_slashed=False)
         if path not in asked.seen:
             request = StatFile(owner=path.owner, drive=path.drive, path=path.path)
