@@ -35,6 +35,7 @@ class AccessRule(Message, name="datalattice.v1.AccessRule"):
     version: Annotated[str, Field(4)] = ""
 
 
+# `a` to read it, too: a rule names who may do what.
 @action("policy.get", ActionKind.QUERY, "a", _RULE, GET("/access/{scope...}"))
 class GetPolicy(ActionRequest[AccessRule], name="datalattice.v1.GetPolicyRequest"):
     """Return the rule of a scope, such as `lattice/kv/DID/shop`, and what it inherits.

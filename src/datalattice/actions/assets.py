@@ -37,6 +37,7 @@ class AssetPage(Message, name="datalattice.v1.AssetPage"):
     items: Annotated[tuple[bytes, ...], Field(4, codec=HASH_FORMAT)] = ()
 
 
+# By `offset` and with a total, as other implementations of venues have it.
 @action("venue.assets", ActionKind.QUERY, "r", _ASSETS, GET("/assets"), is_tool=True)
 class ListAssets(ActionRequest[AssetPage], name="datalattice.v1.ListAssetsRequest"):
     """List the assets of this node's venue. limit: up to 1,000. offset: how many to skip."""

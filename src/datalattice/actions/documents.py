@@ -174,6 +174,7 @@ class _FieldReader(NamedTuple):
     presence: bool
 
 
+# Filled by any thread: two threads make equal entries.
 _writers: Final[dict[type[Message], tuple[_FieldWriter, ...]]] = {}
 _readers: Final[dict[type[Message], Mapping[str, _FieldReader]]] = {}
 

@@ -172,6 +172,7 @@ class ReadFile(ActionRequest[FilePiece], name="datalattice.v1.ReadFileRequest"):
     owner: Annotated[str, Field(6)] = OWN_NAME
 
 
+# EFFECT: a file is written whole, so the same request gives the same file.
 @action(
     "drive.write",
     ActionKind.EFFECT,
@@ -315,6 +316,8 @@ class LockInfo(Message, name="datalattice.v1.LockInfo"):
     is_new: Annotated[bool, Field(7)] = False
 
 
+# `w`: a lock keeps others from writing. EFFECT: a repeated call finds the first lock and answers
+# FileLocked, or takes a further shared one, which ends by itself.
 @action("drive.lock", ActionKind.EFFECT, "w", _DRIVE, POST("/drives/{drive}/locks", 201))
 class TakeLock(ActionRequest[LockInfo], name="datalattice.v1.TakeLockRequest"):
     """Lock a file or directory: until the lock ends, writes at this node need its token.

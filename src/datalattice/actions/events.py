@@ -50,6 +50,7 @@ class NodeEvent(Message, name="lattice.daemon.v1.NodeEvent"):
     join_failed: Annotated[JoinFailed | None, Field(3, oneof="event")] = None
     sync_result: Annotated[StoreSynced | None, Field(4, oneof="event")] = None
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
+    # Not of the reference, whose fields stay below 15.
     lagged: Annotated[LaggedEvents | None, Field(16, oneof="event")] = None
 
 

@@ -50,6 +50,7 @@ class KeyEntry(Message, name="datalattice.v1.KeyEntry"):
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
+# `{key...}`: a key may contain slashes.
 @action(
     "kv.get",
     ActionKind.QUERY,

@@ -115,6 +115,7 @@ class Merged(Message, name="datalattice.v1.Merged"):
     changed: Annotated[bool, Field(2)] = False
 
 
+# EFFECT: a merge of the same value changes nothing.
 @action(
     "lattice.merge",
     ActionKind.EFFECT,

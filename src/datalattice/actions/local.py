@@ -20,6 +20,7 @@ class WrittenSlots(Message, name="datalattice.v1.WrittenSlots"):
     done: Annotated[bool, Field(1)] = False
 
 
+# EFFECT: cells are named by their hashes, so to store them again changes nothing.
 @action("root.stage", ActionKind.EFFECT, "a", "admin", is_local=True)
 class StageValues(ActionRequest[WrittenSlots], name="datalattice.v1.StageValuesRequest"):
     """Store cells that a swap will refer to: `packed` is a Vector of values.

@@ -83,6 +83,7 @@ class StoreTypes(Message, name="lattice.daemon.v1.StoreTypes"):
     items: Annotated[tuple[str, ...], Field(1)] = ()
 
 
+# Open to all: the kinds are those of the program, and say nothing about its data.
 @action(
     "node.store_types",
     ActionKind.QUERY,

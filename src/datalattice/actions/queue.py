@@ -66,6 +66,7 @@ class OfferedRecords(Message, name="datalattice.v1.Offered"):
     spans: Annotated[tuple[PartitionSpan, ...], Field(1)] = ()
 
 
+# ONCE: repeated, it would append the records twice.
 @action(
     "queue.offer",
     ActionKind.ONCE,

@@ -570,7 +570,7 @@ class StoreInvite(Message, name="lattice.daemon.v1.InviteToken"):
     token: Annotated[str, Field(1)] = ""
 
 
-# ONCE: each call without an id makes a further invite.
+# ONCE: each call without an id makes a further invite. `a`: who has it becomes a peer of the store.
 @action(
     "stores.invite",
     ActionKind.ONCE,

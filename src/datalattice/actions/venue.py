@@ -72,6 +72,7 @@ class DidDocument(Message, name="datalattice.v1.DidDocument"):
 _DID_JSON = "application/did+json"
 
 
+# Open to all: whoever checks a record of the venue needs its key.
 @action(
     "venue.did",
     ActionKind.QUERY,
@@ -119,7 +120,7 @@ class JobRecord(Message, name="datalattice.v1.JobRecord"):
     message: Annotated[str, Field(12)] = ""
     steps: Annotated[Value, Field(13, codec=CELL_FORMAT)] = None
     venue: Annotated[str, Field(14)] = ""
-    remote_id: Annotated[bytes, Field(16, codec=JOB_ID, json="remoteId")] = b""
+    remote_id: Annotated[bytes, Field(16, codec=JOB_ID, json="remoteId")] = b""  # 15 is `resume`
     resume: Annotated[str, Field(RESUME_NUMBER)] = ""
 
 
@@ -148,7 +149,7 @@ class JobList(Message, name="datalattice.v1.JobList"):
     jobs: Annotated[tuple[bytes, ...], Field(1, codec=JOB_ID)] = ()
 
 
-# "A job belongs to its caller": the scope has the DID of the caller.
+# "A job belongs to its caller" (docs/grid.md): the scope has the DID of the caller.
 @action("venue.jobs", ActionKind.QUERY, "r", _JOBS, GET("/jobs", "jobs"), is_tool=True)
 class ListJobIds(ActionRequest[JobList], name="datalattice.v1.ListJobIdsRequest"):
     """List the caller's jobs, newest first; an administrator sees all.
@@ -194,6 +195,7 @@ class CancelJob(ActionRequest[JobRecord], name="datalattice.v1.CancelJobRequest"
     id: Annotated[bytes, Field(1, codec=JOB_ID)] = b""
 
 
+# EFFECT: repeated, it answers Conflict, and the job stays as it is; so does `venue.resume`.
 @action("venue.pause", ActionKind.EFFECT, "x", _JOBS, PUT("/jobs/{id}/pause"))
 class PauseJob(ActionRequest[JobRecord], name="datalattice.v1.PauseJobRequest"):
     """Stop a job until it is resumed. Raises: Conflict: it has ended, or is paused."""
@@ -216,6 +218,7 @@ class QueuedMessage(Message, name="datalattice.v1.QueuedMessage"):
     queued: Annotated[bool, Field(3)] = True
 
 
+# ONCE: repeated, it would give the job two messages.
 @action(
     "venue.message", ActionKind.ONCE, "x", _JOBS, POST("/jobs/{id}", 202, "message"), is_tool=True
 )
@@ -235,6 +238,7 @@ class MessageJob(ActionRequest[QueuedMessage], name="datalattice.v1.MessageJobRe
     "x",
     _JOBS,
     DELETE("/jobs/{id}"),
+    # The form that other implementations of venues have.
     aliases=(PUT("/jobs/{id}/delete"),),
 )
 class DeleteJob(ActionRequest[Empty], name="datalattice.v1.DeleteJobRequest"):

@@ -21,6 +21,7 @@ from datalattice.limits import FAN_OUT
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Records are counted after each leaf, so a full batch ends with one.
 assert BATCH_RECORDS_MAX % FAN_OUT == 0
 
 RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
@@ -94,9 +95,8 @@ def log_batches(
             columns.count = min(BATCH_RECORDS_MAX, part.stop - first)
             yield batch(columns)
         return
-    # The vector begins at the log's start: truncated records are not in it.
-    start = part.start
-    found = element_runs(part.entries, part.first - start, part.stop - start, fetch, many)
+    first, stop = part.first - part.start, part.stop - part.start
+    found = element_runs(part.entries, first, stop, fetch, many)
     for columns in gathered(found, part.first, columns_from, BATCH_RECORDS_MAX):
         yield batch(columns)
 
@@ -169,12 +169,10 @@ def _strings(spans: Spans, columns: Columns, kind: pa.DataType) -> pa.Array:
     count = len(spans.marks)
     if spans.absent == count:
         return pa.nulls(count, kind)
-    # The bounds delimit the entries and the bytes between them. So only every second string is
-    # an entry.
+    # The bounds delimit the entries and the bytes between them, so every second string is an entry.
     bounds = _native(spans.bounds.getvalue(), 4)
     text = pa.py_buffer(columns.sheet.text())
     strings = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, bounds, text])
-    # Every second range is an entry; the others are the bytes between two entries.
     numbers = pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))
     chosen = pa.Array.from_buffers(pa.int32(), count, [_validity(spans), numbers], spans.absent)
     found = strings.take(chosen)
@@ -212,8 +210,5 @@ def _native(numbers: bytes, width: int) -> pa.Buffer:
 def _variants(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    return pa.array([_variant(text) for text in texts.to_pylist()], kind)
-
-
-def _variant(text: object) -> dict[str, bytes] | None:
-    return None if text is None else variant_parts(str(text))
+    parts = [None if text is None else variant_parts(text) for text in texts.to_pylist()]
+    return pa.array(parts, kind)

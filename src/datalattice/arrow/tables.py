@@ -346,6 +346,7 @@ def _venue_table(
         raise UsageError(f"`table` is one of {', '.join(tables)}, got {table!r}")
     chosen, format = GridTable(table), _format(values, "values")
     known = GRID_COLUMNS[chosen]
+    # Contents only on request: each may have 16 MiB.
     names = _chosen(columns, known, known[:-1] if chosen is GridTable.STORAGE else known)
     make = GridRows(chosen, names, format, content_bytes_max)
     entries = handle.entries(chosen.value)
@@ -366,6 +367,7 @@ def _venue_table(
 def _store_table(
     handle: CellStore, *, columns: Sequence[str] | None = None, verify: bool = True
 ) -> Table:
+    # References are computed from the encodings, so only on request.
     names = _chosen(columns, tuple(CELL_TYPES), tuple(CELL_TYPES)[:2])
     # Fixed here: "Cells committed after planning are left out" (docs/spark-formats.md, Cells).
     extent = extent_of(handle)

@@ -100,6 +100,7 @@ class _Databases(SequenceRun[Database]):
     @operation("key", "ttl")
     def expire(self, step: Fields) -> None:
         done = self.on(step).expire(step.text("key"), step.integer("ttl") / 1_000)
+        # Files write 1 and 0 here, or true and false.
         wanted = step.need("returns")
         expect("returns", int(wanted) if isinstance(wanted, bool) else wanted, int(done))
 

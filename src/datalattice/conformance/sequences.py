@@ -193,6 +193,7 @@ def _compare_stated(final: Mapping[str, Any], reference: Mapping[str, object]) -
         if name not in reference:
             raise Mismatch(f"final names the handle {name!r}, which the last step does not")
         value = read_cell(node, f"final of {name}")
+        # Files write the state nil as null, or as its hash.
         if reference[name] != hash_or_none(value) and reference[name] != value_hash(value).hex():
             raise Mismatch(f"final of {name} is not the value of the last step")
 

@@ -73,6 +73,7 @@ class FolderService:
         self._path: Final = path
         self._identity: Final = identity
         self._clock: Final = clock or SystemClock()
+        # Read now, so that invalid rules stop the start.
         self._policies: Final = Policies(path, _base_policy(config))
         self._limits: Final = RateLimits(_allowances(config))
         self._cache_bytes: Final = config.cache_bytes
@@ -102,6 +103,7 @@ class FolderService:
         """
         self._urls, self._statements = tuple(urls), statements
         service, access = self._opened()
+        # A call of the owner may have opened it before the doors had addresses.
         access.reached_at(self._urls)
         return service, access
 

@@ -66,6 +66,7 @@ def mark_of(request: ActionRequest[Any], caller: Principal, id: str) -> RequestM
     check_request_id(id)
     # All programs of the folder's owner are one principal, on every socket.
     who = "owner" if caller.is_local else caller.did or ""
+    # With the action: requests of two actions may have equal bytes.
     asked = hashlib.sha256(f"{request.action.name}\0".encode() + request.encode())
     return RequestMark(_short(who), _short(id), asked.digest())
 

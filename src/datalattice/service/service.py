@@ -282,6 +282,7 @@ class Service:
 
     def _path(self, path: str) -> list[str]:
         """Return the segments of a scope for a path of the lattice."""
+        # In one spelling, whatever the caller wrote: rules name that one.
         keys = canonical_path([parse_path_key(part) for part in path.split("/") if part])
         return [_named(key) for key in keys]
 

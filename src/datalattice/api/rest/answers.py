@@ -114,6 +114,7 @@ def file_answer(
     headers = {
         "etag": tag,
         "accept-ranges": "bytes",
+        # Kept by browsers, and asked for again by its tag.
         "cache-control": "no-cache",
         INFO_HEADER: json.dumps(to_document(info)),
     }

@@ -97,6 +97,7 @@ class RateLimits:
         per_s, burst = self._allowances[use]
         found = self._buckets[use].get(key)
         if found is None:
+            # A bucket that was dropped had refilled the most, so an unknown caller has a full one.
             return burst
         tokens, counted_ms = found
         # After the clock was set back, the bucket gains nothing for that time.

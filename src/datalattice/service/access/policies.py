@@ -70,6 +70,8 @@ class Policies:
 
         Raises: UsageError: as the constructor.
         """
+        # "A reload reads and checks everything first: each part returns a function that puts its
+        # settings in force" (docs/design/service.md).
         before, rules = self._policy, self._read()
 
         def take() -> None:

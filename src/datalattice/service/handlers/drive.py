@@ -263,6 +263,7 @@ def move_file(call: ServiceCall, request: actions.MoveFile) -> actions.Empty:
 def copy_file(call: ServiceCall, request: actions.CopyFile) -> actions.Empty:
     """Copy a file or directory."""
     with _writing(call, request, _placing(split_path(request.target))) as drive:
+        # First: an absent source is the error, whatever is at the target.
         found = drive.stat(request.path)
         _check_ends(drive, request)
         _clear(drive, request)

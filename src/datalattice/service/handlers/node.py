@@ -104,6 +104,8 @@ def list_peers(call: ServiceCall, request: ListPeers) -> NodePeers:
 # --- done by the running node ---------------------------------------------------------------------
 
 
+# "The node does the actions that need its writer (`node/operations.py`), each durable when it
+# answers" (docs/design/control.md).
 @handles(GetNodeHealth)
 @handles(WaitForRoot)
 @handles(StopNode)

@@ -505,6 +505,7 @@ def _event_number(handle: StoreHandle, position: Value) -> int:
         raise not_a_position(position)
     with handle.store.read() as view:
         # The mark must be equal: another copy of the store may have other events by this number.
+        # Number 0, the beginning, has a mark for ever, and event 1 is dropped with event 1,025.
         if view.event_mark(number) != mark or (not number and view.last_event > EVENTS_MAX):
             raise StaleToken(f"the store no longer keeps event {number}; begin without a token")
     return number

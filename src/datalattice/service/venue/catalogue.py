@@ -195,6 +195,7 @@ class Catalogue:
     def of_record(self, record: Map) -> tuple[ResolvedOperation | None, str]:
         """Return the operation of a job and "", or None and why it cannot run here."""
         try:
+            # By its asset: the name may mean another operation by now.
             return self.of_asset(bytes.fromhex(str(record.get("op")))), ""
         # A job whose operation is gone must not keep the venue from starting.
         except (DataLatticeError, ValueError) as error:

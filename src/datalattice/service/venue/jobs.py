@@ -201,6 +201,7 @@ class JobRun:
             return answer
         async with self.messages:
             private = self.job.private
+            # A message that came before the question is its answer.
             if private.queue:
                 first, *rest = private.queue
                 taken = replace(private.answered(first), queue=tuple(rest))

@@ -229,6 +229,7 @@ class LiveJobs:
     def cancel_soon(self, id: bytes, why: str) -> None:
         """Cancel a job if it is live."""
         job = self.live.get(id)
+        # At the end of the venue jobs are stopped, to be recovered, and none is cancelled.
         if job is not None and not job.status.is_terminal and self.is_open:
             self.apply(job, JobEvent.CANCEL, {"error": why})
 

@@ -111,6 +111,7 @@ class VenueRunner:
         await self._off_loop(lambda: self._catalogue.publish(self._storage.register))
         look = partial(found_at_start, self._storage, self._catalogue)
         found: FoundVenue = await self._off_loop(look)
+        # Jobs with later ids are of this start, and are no orphans.
         self._begun = self._jobs.next_id()
         self._jobs.is_open = True
         self._repeats.load(found.requests)
@@ -122,6 +123,7 @@ class VenueRunner:
         self._jobs.last_id = max((job.id for job, _ in found.jobs), default=self._begun)
         # In a task, since the first look at the lists reads all records.
         self._jobs.spawn(self._fail_orphans())
+        # Not earlier: a call may be about one of these jobs.
         self._gate.open()
         self._scheduler.begin(found.schedule)
 
@@ -376,6 +378,7 @@ class VenueRunner:
     async def delete(self, id: bytes, caller: JobCaller) -> None:
         """Cancel a job if it is live, and hide it on this node."""
         await self.cancel(id, caller)
+        # Hidden, since peers hold the record and would bring it back.
         await self._off_loop(lambda: self._storage.hide(id))
 
     def watch(self, id: bytes, wake: Callable[[], None]) -> Callable[[], None]:

@@ -139,6 +139,8 @@ class AssetAdapter(PlainAdapter):
         if text is None:
             if did is None or self._source is None:
                 raise NoSuchPath(f"this node holds no asset {asset.hex()}")
+            # "The other venue sees the DID of this venue" (docs/grid.md), so a rule says for whom
+            # it is called.
             self._may_call(caller)
             text = await self._source.metadata(did, asset)
             # The id is the hash of the text, so the other venue needs no trust.

@@ -111,6 +111,7 @@ def configured_venues(
 
 
 def _python(config: VenuePythonConfig, folder: Path) -> PythonAdapter:
+    # "From the node's folder on, before those of the daemon" (docs/node.md "Configuration").
     path = [str(folder / one) for one in config.path]
     functions = [_function(name, one, path) for name, one in config.entries().items()]
     return PythonAdapter(functions, config, path)

@@ -207,6 +207,8 @@ class GridAdapter(PlainAdapter):
             delegations = _texts(saved["ucans"])
         else:
             return
+        # "It is asked once: if it is away, the job there goes on" (docs/design/venue.md "Other
+        # venues").
         await self._venues.call(door, CancelJob(id=remote_id), delegations=delegations)
 
     # --- the input --------------------------------------------------------------------------------

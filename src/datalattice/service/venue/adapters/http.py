@@ -140,6 +140,7 @@ class HttpAdapter(PlainAdapter):
     def check(self, meta: OperationMetadata, input: Json) -> None:
         """Refuse a malformed request, and a host whose name is not allowed."""
         _, to, _, _ = self._request(meta, input)
+        # By name alone: the addresses are checked when the job connects.
         why = self._rules.refused_name(to.host)
         if why is not None:
             raise UsageError(why)
