@@ -45,6 +45,7 @@ class CellFormat:
             return document
         if type(document) is int and abs(document) <= _EXACT_MAX:
             return document
+        # Python reads NaN and Infinity, which JSON lacks.
         if type(document) is float and not math.isfinite(document):
             raise UsageError(
                 f'write {document} as marked JSON: "NaN", "Infinity" or "-Infinity" in '

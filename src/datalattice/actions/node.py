@@ -64,6 +64,8 @@ class NodeInfo(Message, name="lattice.daemon.v1.NodeStatus"):
     stats: Annotated[VenueStats | None, Field(26)] = None
 
 
+# Open to all: "`/api/v1/status` serve the statements to all callers" (docs/rest.md "TLS"), who know
+# by them that they reach this node.
 @action(
     "node.status",
     ActionKind.QUERY,

@@ -480,6 +480,7 @@ class ListStorePeers(ActionRequest[StorePeers], name="lattice.daemon.v1.ListPeer
     id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
+# `a`, as for an invite: it decides who shares the store.
 @action(
     "stores.revoke",
     ActionKind.EFFECT,
@@ -550,6 +551,7 @@ class JoinedStore(Message, name="lattice.daemon.v1.JoinedStore"):
     store_id: Annotated[bytes, Field(1, codec=STORE_ID_FORMAT)] = b""
 
 
+# `a`: from then on the node holds the data of that store.
 @action(
     "stores.join",
     ActionKind.EFFECT,

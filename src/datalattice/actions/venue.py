@@ -84,6 +84,7 @@ class GetVenueDid(ActionRequest[DidDocument], name="datalattice.v1.GetVenueDidRe
     """Return the DID document of this node's venue: its key, and the URLs of its doors."""
 
 
+# Open to all: the document names the venue, and has nothing of the asset but its id.
 @action(
     "venue.asset_did",
     ActionKind.QUERY,

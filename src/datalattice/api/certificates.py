@@ -110,6 +110,7 @@ class DoorCertificate:
         """Return (key, chain) of the operator's files."""
         assert self._files is not None
         chain, key = (_read(path) for path in self._files)
+        # Refused here: callers would see no more than a failed handshake.
         if _ends(chain, self._files[0]) < self._now():
             raise UsageError(f"the certificate {self._files[0]} has expired; replace it")
         try:

@@ -361,6 +361,7 @@ class Doors:
     ) -> None:
         assert self._ending is not None
         door = GrpcDoor(service) if listener is None else GrpcDoor(service, _entering(access))
+        # A door that failed has no calls that could finish.
         grace_s = 0.0
         try:
             if listener is None:

@@ -212,6 +212,7 @@ class CellRows:
             book[1 + part] = (rows if isinstance(rows, Map) else EMPTY_MAP).put_many(fresh)
         self._fresh.clear()
         for principal, book in self._read.items():
+            # Without a head it was only read.
             if book[0]:
                 self._books = self._books.put(principal, Vector.of(book))
         self._read.clear()

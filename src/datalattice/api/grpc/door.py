@@ -451,6 +451,7 @@ class GrpcDoor:
         metadata, address = _shown(context)
 
         def answer(data: bytes) -> bytes:
+            # For each request: the credential may end, or the rules change, during the stream.
             caller = self._authenticate(metadata, address)
             return self._encoded(self._reflection.answer(data, caller))
 

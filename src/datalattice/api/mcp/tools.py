@@ -186,6 +186,7 @@ def _operation_tool(offered: OfferedOperation) -> OperationTool | None:
     schema: Any = to_document(offered).get("input")
     if not isinstance(schema, dict):
         schema = {"type": "object"}
+    # "Operations whose input is not an object are left out" (docs/mcp.md).
     if schema.setdefault("type", "object") != "object":
         return None
     words = offered.path.removeprefix("v/ops/")

@@ -371,6 +371,7 @@ class RestDoor:
     def _read(self, asked: _Asked) -> tuple[ActionRequest[Any], Principal]:
         if asked.caller is None:
             asked = self._proved(asked)
+        # The signature was checked with the head, which has the digest.
         elif asked.shown.is_signed:
             self._service.check_body(asked.shown, hashlib.sha256(asked.body).digest())
         assert asked.caller is not None

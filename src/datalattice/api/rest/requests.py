@@ -80,6 +80,8 @@ def shown_credentials(
     address = None if request.client is None else request.client.host
     return Credentials(
         request.method,
+        # "The URL as the caller wrote it, percent-escapes included, since it is signed"
+        # (docs/design/access.md).
         str(request.url),
         merged_headers(request) if headers is None else headers,
         is_unread=has_body(request),
@@ -220,6 +222,7 @@ def asked_range(headers: Mapping[str, str], tag: str | None, size: int) -> range
     if first == "":
         return range(max(0, size - int(last)), size) if last else None
     end = min(int(last) + 1, size) if last else size
+    # A range whose end comes before its beginning is ignored (RFC 9110, 14.1.1).
     return range(int(first), end) if not last or int(last) >= int(first) else None
 
 

@@ -57,6 +57,7 @@ class BodyRoom:
 
         def grow(size: int) -> None:
             nonlocal held
+            # From its first byte, once it is longer than a small one.
             more = size - held if size > SMALL_BODY_BYTES else 0
             if self._held + more > self._most:
                 raise Backpressure(

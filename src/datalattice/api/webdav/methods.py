@@ -114,6 +114,7 @@ class DavMethods(DavResources):
         made = ACTION_OF.get(method)
         if made is not None and asked.path.drive:
             self._service.check_head(made(**asked.target), caller)
+        # After the right was checked, since the answer says what is there.
         if lists.lists and not lists.holds(lambda tag: self.state(asked, tag)):
             raise DavError(412, "If: none of its lists holds")
         return asked

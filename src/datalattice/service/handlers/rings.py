@@ -45,6 +45,7 @@ def _number(ring: EventRing[Any], position: Value) -> int:
         raise StaleToken(
             f"resume: the token is of an earlier start of the node; a fresh start begins {_FRESH}"
         )
+    # No event of this ring has had a greater number.
     if not 0 <= number <= ring.after(0)[0]:
         raise not_a_position(position)
     return number

@@ -94,6 +94,7 @@ def _ref(info: StoreInfo) -> actions.StoreRef:
 def create_store(call: ServiceCall, request: actions.CreateStore) -> actions.StoreRef:
     """Create a store."""
     stores = call.node.weaver
+    # Before anything is made: an unknown kind is refused.
     kind = stores.machine(request.store_type).kind
     name = request.name or None
     path = call.node.path

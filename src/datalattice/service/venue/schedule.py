@@ -60,6 +60,7 @@ class ScheduledCall:
 def _read(cell: Map) -> ScheduledCall | None:
     asset, reference, owner = cell.get("op"), cell.get("opName"), cell.get("owner")
     time_ms = cell.get("time")
+    # Of another version: it stays in the register and does not fire.
     if not (isinstance(asset, bytes) and isinstance(owner, str) and isinstance(time_ms, int)):
         return None
     return ScheduledCall(

@@ -48,6 +48,7 @@ class HostRules:
 
     def __post_init__(self) -> None:
         for name in ("allow", "block"):
+            # A text is a sequence of texts, too: its letters would be the hosts.
             if isinstance(getattr(self, name), str):
                 raise UsageError(
                     f"{name} is a tuple of hosts, got the text {getattr(self, name)!r}"

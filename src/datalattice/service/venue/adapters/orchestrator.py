@@ -123,7 +123,7 @@ class _Orchestration:
             await self._run_steps()
         except OperationFailed:
             await self._stop()
-            await self._show()
+            await self._show()  # with the cancelled steps
             raise
         finally:
             await self._stop()

@@ -241,6 +241,7 @@ class _Query:
 
     def _counted(self, rows: Iterator[Any]) -> Iterator[Any]:
         for row in rows:
+            # Counted as it is read, so that a long table ends at the bound.
             self._loaded_rows += 1
             self._loaded_bytes += row_bytes(row)
             if self._loaded_rows > self._limits.table_rows:
