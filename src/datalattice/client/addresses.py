@@ -19,6 +19,7 @@ TLS: Final = "tls"
 PLAIN_SCHEME: Final = "tcp"
 IROH: Final = "iroh"
 SCHEMES: Final = (TLS, PLAIN_SCHEME, IROH)
+# "all addresses of a node, at most 16, with commas" (docs/node.md "Addresses")
 TICKET_ADDRESSES_MAX: Final = 16
 """Most addresses of one node in a ticket."""
 

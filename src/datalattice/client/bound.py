@@ -89,6 +89,7 @@ class FormerRoot:
     """
 
     def __init__(self, store: Store, hash: bytes) -> None:
+        # Before the root is read, so that no collection comes in between.
         self._lease = store.lease(hash, LEASE_S)
         self._renew_s = time.monotonic() + LEASE_S / 2
         self._root = store.load(hash)
@@ -170,7 +171,7 @@ def close_abandoned() -> None:
 @atexit.register
 def _close_at_exit() -> None:
     for held in list(_unclosed):
-        # "With a `ResourceWarning` if it held unflushed writes."
+        # "with a `ResourceWarning` if it held unflushed writes" (docs/design/front-door.md "Open")
         if held.has_unflushed:
             warnings.warn("a node with unflushed writes was not closed", ResourceWarning, 1)
         held.close()
@@ -192,6 +193,7 @@ class Reports:
 
     def since(self, number: int) -> list[tuple[int, MergeNotice]]:
         """Return the reports whose numbers are greater than `number`, each with its number."""
+        # A copy, because another thread may add a report meanwhile.
         return [one for one in list(self._kept) if one[0] > number]
 
 
@@ -439,7 +441,8 @@ class NodeBinding:
     def present(self) -> Value:
         """Return the root that handles read: the batch's, the past one or the newest; or None."""
         self.check_open()
-        # A batch "gathers the writes that this thread or task makes through this node's handles".
+        # A batch "gathers the writes that this thread or task makes through this node's handles,
+        # and reads see them" (docs/design/front-door.md "Open").
         draft = self._batch()
         if draft is not None:
             return draft.root()
@@ -465,7 +468,8 @@ class NodeBinding:
     def _writing_keys(self) -> OwnKeys:
         """Return the keys to sign writes with. Raises: StoreClosed, ReadOnly, NoSigningKey."""
         self.check_open()
-        # "Writes raise `ReadOnly`", also for an owner whose key is here.
+        # "needs and makes no key; writes raise `ReadOnly`" (docs/design/front-door.md "Open"), also
+        # where the key is here.
         if self.is_read_only:
             why = "it shows the past" if self._past is not None else "it was opened with read_only"
             raise ReadOnly(f"this node cannot be written to: {why}")
@@ -517,13 +521,13 @@ class NodeBinding:
         An exception that leaves the block undoes all of them. A nested batch joins the outer one.
         """
         keys = self._writing_keys()
-        # "Nested batches join the outer one."
+        # "Nested batches join the outer one." (docs/design/front-door.md "Open")
         if self._batch() is not None:
             yield
             return
         with ExitStack() as stack:
-            # "It takes the write turn when it begins (a running node goes on merging what peers
-            # send)."
+            # "It takes the write turn when it begins (a running node still merges what peers
+            # send)." (docs/design/front-door.md "Open")
             if self._delayed is None:
                 editor = stack.enter_context(self._data.turn(keys, self._wait_s))
                 draft = Draft(editor.root(), self.context)

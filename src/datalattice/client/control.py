@@ -46,7 +46,8 @@ NO_KEY: Final = (
 
 CALL_TIMEOUT_S: Final = 60.0  # longer than any action takes; tasks report progress instead
 
-REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000  # "with room for their lengths"
+# "Requests and answers have at most 49,000,000 bytes." (docs/node.md "Control socket")
+REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000
 """Bytes of one request, with room for its envelope."""
 
 
@@ -260,6 +261,7 @@ def error_of(code: str, text: str) -> DataLatticeError:
     for kind in _kinds(DataLatticeError):
         if kind.code == code:
             return kind(text)
+    # A newer service may have codes that this client does not know.
     return Unavailable(f"{code}: {text}")
 
 

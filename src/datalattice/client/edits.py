@@ -209,9 +209,11 @@ class Editor:
                     cursor = EditRoot(before, self.context)
                     result = change(cursor, self.key_pair)
                     after = cursor.finished()
+                    # A change that wrote nothing needs no commit.
                     if same(before, after) or self._commit(before, after):
                         return result
                 except AnswerLost as lost:
+                    # The change was made: if its slots prove to be set, this is its result.
                     lost.result = result
                     raise
                 except (MissingData, Corruption):
@@ -508,7 +510,7 @@ class RemoteEditor(NodeEditor):
             parts = novelty(slot.after, self._store)
             size = sum(len(encoding) for _, encoding, _ in parts)
             # "Cells beyond 4 MB go ahead in `root.stage`, 4 MB at a time; the swap then refers to
-            # them."
+            # them." If the node lacks a cell below them, the change runs again on its newer root.
             if size > _BATCH_BYTES and not self._bring(parts):
                 return False
         wanted = Vector.of([slot.to_cell() for slot in slots])
@@ -523,6 +525,8 @@ class RemoteEditor(NodeEditor):
         try:
             return self._client.call(request)
         except (PeerUnavailable, Timeout) as error:
+            # "If the connection ends during the swap, the tool says that it does not know whether
+            # the edit happened, and does not repeat it." (docs/design/control.md)
             lost = AnswerLost(f"{error}; whether the edit happened is not known")
             lost.node = self._client.node
             raise lost from error

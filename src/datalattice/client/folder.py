@@ -50,7 +50,7 @@ class Folder:
     def identity_path(self) -> Path:
         """The file of the key that the node proves to peers."""
         named, older = self.path / "identity.key", self.path / "key"
-        # Folders of the first versions have `key`.
+        # "In older folders it is called `key`" (docs/node.md "Files in a node's folder").
         return older if older.exists() and not named.exists() else named
 
     @property
@@ -189,7 +189,8 @@ def read_key(path: Path) -> KeyPair:
         raise NoSigningKey(f"no key at {path}; make one with `lattice key new`") from error
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be read: {error.strerror}") from error
-    # Others may have copied a private key that they can read.
+    # "One that others can read is refused." (docs/cli.md "Keys and values"): they may have copied
+    # it.
     if mode & 0o077:
         raise UsageError(
             f"the key file {path} can be read by others (mode {mode:04o}); run: chmod 600 {path}"

@@ -127,7 +127,7 @@ class Forks:
         return ForkInfo(
             id=record.id.hex(),
             owner=owner_text(record.owner),
-            # "An owner's node holds a key that may sign for the owner"
+            # "An *owner's node* holds a key that may sign for the owner" (docs/design/forks.md)
             mine=self._context.signer(record.owner) is not None,
             path=record.path,
             kind=record.branch,

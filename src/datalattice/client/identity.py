@@ -119,6 +119,8 @@ def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
     with found as store, explaining_missing(folder):
         before = read_key_pairs(folder)
         identity = KeyPair.generate(entropy)
+        # "in an order in which, whenever it is interrupted, either the old identity has all its
+        # data or the new one has all of it" (docs/design/identity.md "Identity and owners")
         owner = folder.named_key_path(OWNER_NAME)
         if not owner.exists():
             write_key(owner, before.owner)  # before the old identity, which may be it, is replaced

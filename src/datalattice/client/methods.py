@@ -441,6 +441,7 @@ def _methods(descriptor_set: bytes, service: str) -> dict[str, StoreMethod]:
     # The service chooses the description, from which classes are made in this process.
     if len(descriptor_set) > DESCRIPTOR_BYTES_MAX:
         raise LimitExceeded(f"the description of a store has at most {DESCRIPTOR_BYTES_MAX} bytes")
+    # A pool for each store: two may describe different messages under one name.
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set).file:

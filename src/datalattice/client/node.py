@@ -93,8 +93,12 @@ _MEMORY: Final = ":memory:"
 EACH: Final = "each"
 SYNC: Final = "sync"
 
+# "seconds to wait for the write turn, then `StoreLocked`, naming the process that holds it"
+# (docs/design/front-door.md "Open")
 _WAIT_S: Final = 10.0
 
+# "writes wait for the disk, so use `run`, which has 8 threads" (docs/design/front-door.md "Async
+# and waiting")
 _THREADS: Final = 8
 """Threads of `Node.run`."""
 
@@ -643,7 +647,7 @@ class Node:
                 with contextlib.suppress(PeerUnavailable, Timeout):
                     self.ask(PullPeers())
                     is_asked = True
-                    continue
+                    continue  # compared once more, with the roots that the peers stated now
             if time.monotonic() >= give_up_s:
                 behind = [
                     str(peer.get("address")) for peer in peers if peer.get("equal") is not True
@@ -731,6 +735,7 @@ class Node:
         if self._binding.held.is_closed:
             return f"<Node {where}, closed>"
         own = "no key" if self._binding.keys is None else f"own {self.owner}"
+        # Only own data is counted, which a node without a key does not have.
         parts = [] if self._binding.keys is None else self._parts()
         found = self.running
         served = "" if found is None else f"; served at {found.address or found.control}"
@@ -756,6 +761,7 @@ class Node:
         """Return the table that a notebook shows: all topics, databases, drives and stores."""
         rows: list[tuple[object, ...]] = []
         for owner in self.owners():
+            # An owner by DID has a venue only, which is not listed.
             if is_public_key(owner.key):
                 for kind, names in (
                     ("topic", self.topics(owner=owner)),

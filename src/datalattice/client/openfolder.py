@@ -148,6 +148,7 @@ class OpenFolder:
         try:  # `with explaining_missing` would make a read half as slow again
             hash = store.root_hash()
             if hash is not None and seen[0] != hash:
+                # One tuple, so that no thread pairs a hash with the root of another.
                 self._seen = seen = (hash, store.load(hash))
         except MissingData as error:
             raise damaged_store(self.folder, error) from error
@@ -191,8 +192,8 @@ class OpenFolder:
                     lost = None
                     result = editor.edit(change)
                     break
-            # "A write whose answer was lost is decided by looking": the next editor shows the
-            # root.
+            # "A write whose answer was lost is decided by the new root" (docs/design/front-door.md
+            # "Open"), which the next editor shows.
             except AnswerLost as error:
                 lost = error
                 self._end_of(lost, wait_s)
@@ -277,7 +278,7 @@ class OpenFolder:
     def _context(self, store: CellStore, keys: OwnKeys) -> MergeContext:
         """Return the context of edits with these keys, after the checks of a new writer."""
         if store.has_failed:
-            store.resume()
+            store.resume()  # of an earlier write, whose cells are stored again with this one
         owner = keys.owner.public_key
         context = self._checked.get(owner)
         if context is None:
@@ -404,7 +405,9 @@ class OpenFolder:
 
         Raises: StoreLocked: another process, or another caller in this one, has it.
         """
-        # "`ConsumerBusy(Unavailable)` by a lock file": it ends with its process, however that ends.
+        # "`ConsumerBusy(Unavailable)` by a lock file" (docs/design/front-door.md "Handles"): it
+        # ends with its process, however that ends. The name is hashed, because it may have any
+        # characters.
         folder = self.folder.path / "locks"
         path = str(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock")
         try:

@@ -140,6 +140,7 @@ def in_line(folder: Folder, attempt: Callable[[], T], wait_s: float) -> T:
     path = str(folder.store_path)
     try:
         if not folder.store_path.is_dir():  # the line is a file in it
+            # Another process may be making the store: then this one waits in line below.
             with contextlib.suppress(StoreLocked):
                 return attempt()
         return wait_for_lock(RealDisk(), path, attempt, wait_s)
@@ -152,7 +153,8 @@ def raise_format(folder: Folder) -> None:
 
     Raises: StoreVersion: one is newer. As `guard_folder`.
     """
-    # Imported here: readers do not need it.
+    # "Commands that write refuse a newer folder, too." (docs/node.md "Upgrades"); readers do not
+    # need the module.
     from datalattice.client.upgrading import PARTS, check_format, guard_folder
 
     if check_format(folder.path) != PARTS:

@@ -83,7 +83,8 @@ def forget_name(folder: Folder, name: str) -> bool:
 
 def checked_owner_name(name: str) -> str:
     """Return `name` if it can be a local name. Raises: UsageError: it cannot."""
-    # "A local name has a character that is no hex digit", so it is never read as part of a key.
+    # "A local name has a character that is no hex digit" (docs/design/front-door.md "Handles"), so
+    # it is never read as part of a key.
     is_word = 0 < len(name) <= _NAME_CHARS_MAX and name.isprintable() and not set(name) & set(" /:")
     if not is_word or set(name) <= _HEX or name.startswith("0x") or name in (OWN_NAME, ALL):
         raise UsageError(
@@ -179,6 +180,7 @@ def owner_of(key: Value, *, names: Mapping[str, bytes], owners: Iterable[Value])
     others = [other.hex() for other in owners if isinstance(other, bytes) and other != key]
     length = _SHORT_DIGITS
     # "`Owner` prints as its local name, else 8 hex digits or as many as are unique."
+    # (docs/design/front-door.md "Handles")
     while any(other.startswith(digits[:length]) for other in others):
         length += 1
     return Owner(key, digits[:length])

@@ -193,6 +193,7 @@ class RestClient(RemoteClient):
             connection.close()  # KeyboardInterrupt: as for a timeout
             raise
         if answer.status >= 400:
+            # Read to its end, so that the connection can carry the next request.
             raise problem_error(answer.status, self._read(answer))
         return answer
 
@@ -242,6 +243,7 @@ class RestStream(ResultStream[R]):
         connection = self._client._make()
         try:
             connection.connect()
+            # Before the request, so that `close` in another thread ends the wait for its answer.
             self._socket = connection.sock
             answer = self._client._send(connection, self._going.request)
             if self._socket is not None:
@@ -396,6 +398,7 @@ def written_request(
     target, body, kind = _written(request)
     headers = {"accept": f"application/json, {_RAW}", "user-agent": "datalattice", **more}
     if {"value", "hash"} <= {field.name for field in request.action.result.declared()}:
+        # A value is asked for as its cells, which are shorter than JSON and need no marks.
         headers["accept"] = f"{_RAW}, application/json;q=0.5"
     if kind:
         headers["content-type"] = kind

@@ -66,6 +66,7 @@ class RetryPolicy:
     11 s in all, enough for a restart of the service.
     """
 
+    # "repeat them after a lost connection, up to 8 times in 11 s" (docs/clients.md "Errors")
     tries: int = 8
     first_s: float = 0.1
     most_s: float = 5.0

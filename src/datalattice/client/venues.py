@@ -160,7 +160,7 @@ class VenueClient:
             # At the limit the stream is closed, which ends the iteration over it.
             timer = None if limit_s is None else threading.Timer(limit_s, records.close)
             if timer is not None:
-                timer.daemon = True
+                timer.daemon = True  # it does not keep a program alive that is interrupted
                 timer.start()
             try:
                 for found in records:

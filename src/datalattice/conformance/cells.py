@@ -56,7 +56,8 @@ TAG_SIGNED_WITHOUT_KEY: Final = 0x91
 def _cases(document: Fields) -> Iterable[Case]:
     found = list(listed_vectors(document))
     count = document.integer("count")
-    # The file states its count, so a vector that was cut out is noticed.
+    # "A cells file states their `count`." (docs/conformance.md "How to add"), so a vector that was
+    # cut out is noticed.
     if count != len(found):
         raise Mismatch(f"the file says it holds {count} vectors, but holds {len(found)}")
     return [Case(name, _kind(fields), fields) for name, fields in found]
@@ -64,7 +65,8 @@ def _cases(document: Fields) -> Iterable[Case]:
 
 def _kind(fields: Fields) -> str:
     """Return the kind of a vector: its field `kind`, else what its other fields show."""
-    # Decoding vectors name their kind: a cell and a message have the same fields.
+    # "In the cells family the kind follows from the fields, unless `kind` names it."
+    # (docs/conformance.md "Kinds of vectors"): a cell and a message have the same fields.
     if "kind" in fields:
         return str(fields["kind"])
     if "parse" in fields:

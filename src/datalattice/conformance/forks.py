@@ -62,7 +62,7 @@ def run_fork(fields: Fields) -> None:
     own, other = _read(fields, "own"), _read(fields, "other")
     found = verdict(lattice.latest(own, other, Walk()))
     fields.expect("greater", ANSWERS[found])
-    # "The same from both sides": replicas must decide alike.
+    # Replicas must decide alike, from whichever side they look.
     expect("the other way round", -found, verdict(lattice.latest(other, own, Walk())))
     join = _read(fields, "join")
     expect("join", value_hash(join).hex(), value_hash(lattice.merge(own, other)).hex())

@@ -179,7 +179,8 @@ def _run_merge(level: str) -> Callable[[Fields], None]:
         expect_cell("merged again", expected, lattice.merge(merged, other))
         rejected = [as_text(key, "rejected_keys") for key in fields.get("rejected_keys", [])]
         expect("rejected_keys", sorted(rejected), sorted(_last(one) for one in reports))
-        # With rejected entries a merge is not symmetric: own entries stay, others are dropped.
+        # "run both ways where nothing is refused" (docs/conformance.md "Grid files"): of refused
+        # entries the own ones stay, and those of the other are dropped.
         if not rejected and not sanitise(own, lattice)[1]:
             expect_cell("merged the other way", expected, lattice.merge(other, own))
 

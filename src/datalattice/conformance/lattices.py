@@ -135,7 +135,8 @@ def run_merge(fields: Fields) -> None:
     same_as = fields.need("same_as")
     facts = (same(wanted, own), same(wanted, other))
     _check_same_as(same_as, facts)
-    # By identity: callers test `merged is own` to see that nothing changed.
+    # "for a merge also which of the two objects comes back" (docs/conformance.md "Kinds of
+    # vectors"): callers test `merged is own` to see that nothing changed.
     if same_as in ("own", "both") and got is not own:
         raise Mismatch("the result must be own itself, and is another object of equal value")
     if same_as == "other" and got is not other:

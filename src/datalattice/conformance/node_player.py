@@ -277,7 +277,8 @@ def play(transcript: Fields) -> None:
 
 
 async def _play_all(found: list[Case]) -> list[BaseException | None]:
-    # Each has a node with threads and a socket of its own.
+    # "Those of one file are played at the same time, each against a node of its own: silence takes
+    # time." (docs/conformance.md "Node transcripts")
     room = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def one(case: Case) -> None:

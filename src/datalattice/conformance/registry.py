@@ -107,7 +107,8 @@ def find_format(document: Fields) -> VectorFormat:
 def find_runner(kind: str) -> Runner:
     """Return the runner of `kind`, or raise `Mismatch` naming what is known."""
     runner = _kinds.get(kind)
-    # "A vector that is not run proves nothing": an unknown kind fails.
+    # "what is not run proves nothing" (docs/conformance.md "Rules of the runner"): an unknown kind
+    # fails.
     if runner is None:
         raise Mismatch(f"unknown kind {kind!r}; known: {', '.join(sorted(_kinds))}")
     return runner

@@ -160,7 +160,9 @@ def run_steps(
         where = f"step {position} ({step.get('op')} on {step.get('on')})"
         try:
             perform(step)
-            if position < differs:  # later states follow our decision, not the reference
+            # "the step from which only returned values are compared" (docs/conformance.md
+            # "Rulings"): states from there on follow our decision.
+            if position < differs:
                 _compare_states(step.fields("states"), states())
         except Mismatch as mismatch:
             raise Mismatch(f"{where}: {mismatch}") from mismatch

@@ -57,7 +57,8 @@ def cases(document: Fields) -> Iterator[Case]:
     for position, node in enumerate(document.array("transcripts")):
         transcript = as_fields(node, f"transcript {position}")
         run = transcript.text("run")
-        # "skip" marks what only the reference can play; any other word is a fault of the file.
+        # "One with `run: skip` is not played and not counted." (docs/conformance.md "Node
+        # transcripts"): only the reference can play it. Any other word is a fault of the file.
         if run == "server":
             yield Case(transcript.text("name"), TRANSCRIPT_KIND, transcript)
         elif run != "skip":
@@ -160,6 +161,7 @@ def pings_in(payload: bytes) -> Iterator[bytes]:
 
 def compare_frame(step: Fields, payload: bytes) -> None:
     """Raise `Mismatch` unless a frame has the recorded top cell and set of children."""
+    # "the same top cell and the same set of children" (docs/conformance.md "Node transcripts")
     top, children = _structure(_recorded(step))
     own_top, own_children = _structure(payload)
     expect("top cell", top.hex(), own_top.hex())
@@ -169,6 +171,8 @@ def compare_frame(step: Fields, payload: bytes) -> None:
 
 def compare_volatile(step: Fields, payload: bytes, pings: set[bytes]) -> None:
     """Raise `Mismatch` unless a Result equals the recorded one, except in `volatile` slots."""
+    # "a Result that is equal but for the slots listed, whose error is one of `allow`"
+    # (docs/conformance.md "Node transcripts")
     recorded, own = result_in(_recorded(step)), result_in(payload)
     free: set[str] = set()
     allowed: set[str] = set()

@@ -126,7 +126,8 @@ def _container(
 
     def built(items: list[Any]) -> Value:
         bulk: Value = kind.of(items)
-        # Both ways of building, since each has code of its own and one canonical result.
+        # "Containers are built in bulk and by single updates, and both must agree."
+        # (docs/conformance.md "Typed descriptions"): each way has code of its own.
         if len(items) <= SINGLE_UPDATES_MAX:
             single = empty
             for item in items:

@@ -175,6 +175,8 @@ class Sync:
             mine = self._hash_here(names)
             other = self._theirs.get(names)
             winner = None if names in self._blocked else self._winner(names, mine, other)
+            # A directory in which something stays is not deleted: the side that lacks it gets it
+            # back, if it may change.
             if names in needed and winner == Side.DRIVE and other is None:
                 winner = Side.LOCAL if self._direction != Direction.TO_LOCAL else None
             elif names in needed and winner == Side.LOCAL and mine is None:
@@ -322,6 +324,7 @@ class Sync:
                 written.append(names)
             except (AlreadyExists, UsageError) as error:
                 faults[names] = str(error)
+        # A directory after its contents.
         for names in sorted(gone, key=len, reverse=True):
             path = inside(self._path, *names)
             if _hash_at(drive, path) == self._theirs.get(names):
@@ -419,6 +422,7 @@ class Sync:
                 kept[names] = _DIRECTORY
             elif seen and item and hash == seen.hash and seen == _state_of(item, seen.hash):
                 kept[names] = seen
+            # Still different: what they shared before tells the next run which side has changed.
             elif names in self._before and (hash or item or names in self._blocked):
                 kept[names] = self._before[names]
         self._baseline_path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)

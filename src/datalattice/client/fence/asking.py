@@ -211,7 +211,11 @@ class _Asker:
         peer.is_own = key == self._identity.public_key
         if peer.is_own:
             peer.reason = OWN_KEY
+        # A peer of the settings was named, so its unsigned data is accepted: "known: own keys,
+        # peers that were named, and `allow`" (docs/node.md "Hosting").
         self._replica.charges.introduce(peer.id, key or peer.id, is_wanted=True, is_known=True)
+        # "The peer must have proved its key before anything else is said: by TLS, or at a pinned
+        # address." (docs/node.md "Partial replication")
         paths = self._partial.get(key or peer.address.public_key or b"")
         if paths is not None:
             self._replica.views.restrict(peer.id, paths)
@@ -268,6 +272,7 @@ class _Asker:
             return
         try:
             data = stream.recv(FRAME_READ_BYTES)
+            # `select` does not see bytes that TLS has decrypted and not given out yet.
             while isinstance(stream, ssl.SSLSocket) and stream.pending():
                 data += stream.recv(FRAME_READ_BYTES)
             peer.buffer.feed(data)
@@ -327,6 +332,7 @@ class _Asker:
         is_more = True
         while is_more:
             effects = self._replicator.take_effects()
+            # Sending and closing may have effects of their own.
             is_more = bool(effects)
             for twin in effects.twins:
                 assert isinstance(twin, NodeStart)

@@ -160,6 +160,7 @@ class GrpcClient(RemoteClient):
         going = Resumption(request, self._resume_s, renews=self._route.renews_token)
 
         def begin(asked: ActionRequest[R]) -> Any:
+            # For each attempt anew: after a lost connection the door proves its identity again.
             method = self._open().unary_stream(f"/{asked.action.method}")
             return method(asked.encode(), metadata=self._route.metadata())
 

@@ -87,6 +87,7 @@ class AsyncGrpcClient(AsyncRemoteClient):
         method = (await self._open()).unary_unary(f"/{action.method}")
         metadata = self._route.metadata(request_id)
         try:
+            # A door refuses calls beyond its limit for a connection, so they wait here.
             async with self._calls:
                 data: bytes = await method(
                     request.encode(), timeout=self._timeout_s, metadata=metadata
@@ -107,6 +108,7 @@ class AsyncGrpcClient(AsyncRemoteClient):
     async def _items(self, request: ActionRequest[R]) -> AsyncGenerator[R, None]:
         going = Resumption(request, self._resume_s, renews=self._route.renews_token)
         while True:
+            # For each attempt anew: after a lost connection the door proves its identity again.
             method = (await self._open()).unary_stream(f"/{request.action.method}")
             call = method(going.request.encode(), metadata=self._route.metadata())
             try:

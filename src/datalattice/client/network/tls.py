@@ -112,6 +112,8 @@ def explain(error: ssl.SSLError, remote: str) -> str:
     return f"no TLS handshake with {remote}: {why}"
 
 
+# "If the other end vanishes without closing, the connection ends after two minutes at most"
+# (docs/node.md "Peers").
 _KEEP_ALIVE: Final = (
     ("TCP_KEEPIDLE", 30),  # seconds of silence before the first probe
     ("TCP_KEEPINTVL", 10),
@@ -139,6 +141,8 @@ def open_stream(address: str, timeout_s: float, key_pair: KeyPair | None = None)
     """
     target = parse_address(address)
     if target.scheme == IROH:
+        # "Commands that work without a running node do not dial iroh addresses." (docs/node.md
+        # "Iroh")
         raise OSError("only a running node dials iroh addresses")
     with ExitStack() as opened:  # closes the socket if a later step fails
         stream = opened.enter_context(
@@ -196,6 +200,8 @@ def _certificate(name: str, key: Ed25519PublicKey, *, is_authority: bool) -> x50
 
 def _context(protocol: int, path: str, offered: Sequence[str]) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
+    # "Only TLS 1.3 is spoken, without session tickets, resumption or early data: each connection
+    # proves the keys anew." (docs/design/identity.md)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # a node is its key, at any address
     context.verify_mode = ssl.CERT_REQUIRED
@@ -211,11 +217,9 @@ def _context(protocol: int, path: str, offered: Sequence[str]) -> ssl.SSLContext
 
 @contextmanager
 def _file_of(secret: bytes) -> Iterator[str]:
-    """Yield the path of a file with a secret, because `ssl` reads keys from files only.
-
-    The file is in memory if the system allows that; otherwise it is private to the user, and
-    deleted after use.
-    """
+    """Yield the path of a file with a secret, because `ssl` reads keys from files only."""
+    # "in an anonymous file in memory where the system has them (Linux), otherwise in a file that
+    # only its user can read and that is removed at once" (docs/design/identity.md)
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("identity", os.MFD_CLOEXEC)
         path = f"/proc/self/fd/{handle}"

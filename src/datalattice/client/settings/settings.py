@@ -428,6 +428,8 @@ def _parsed(name: str, text: str, variable: str) -> object:
     base = _base(_kinds()[name].type)
     text = text.strip()
     try:
+        # "In variables, lists have commas, and booleans are `true` and `false`" ... "In the
+        # environment, tables are JSON." (docs/node.md "Configuration")
         if base is tuple:
             return tuple(text.replace(",", " ").split())
         if base is bool:
