@@ -135,6 +135,7 @@ def daemon(folder: Path, settings: str) -> Iterator[Place]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
+        # The greeting is one JSON document over several lines; the stream stays open after it.
         told = "".join(takewhile(lambda line: line != "}\n", process.stdout))
         if not told:
             words = Path(log.name).read_text("utf-8", "replace").splitlines()
@@ -248,6 +249,7 @@ def verify(south: Place, north: Place, job: JobRecord, asset: bytes, data: DataS
     content = venue.content(asset) or b""
     metadata = venue.metadata(asset)
     record: Any = to_python(venue.job(job.remote_id))
+    # In the order of the file, as the queue is, so the last flight of an aircraft stays.
     latest = {row["tailnum"]: row["dest"] for row in rows_of(data) if row["air_time"] != "NA"}
     airports = Counter(latest.values())
     ranked = sorted(airports.items(), key=lambda one: (-one[1], one[0]))

@@ -105,17 +105,21 @@ def plan_of(days: int) -> Plan:
         if not 0 <= at < len(weather):
             continue
         report = {name: row[name] for name in REPORT}
+        # In the last round, Spark waits for this hour no longer: neither it nor the answer has this
+        # report.
         if at < count and number % LOST_EVERY == 0:
             weather[-1].append(report)
             continue
         weather[at + 1 if at < count and number % LATE_EVERY == 0 else at].append(report)
         sky[row["origin"], row["time_hour"]] = sky_of(row)
+    # After the weather: a flight looks up the sky of its hour, and of a report that came late, too.
     for row in rows_of("flights"):
         at = round_of(row)
         if not 0 <= at < len(flights):
             continue
         flights[at].append({name: row[name] for name in FLIGHT})
         kind = sky.get((row["origin"], row["time_hour"]))
+        # Later flights only move the time on; a flight without a report is not in the join, either.
         if at < count and kind is not None:
             line = answer[f"{row['time_hour'][:10]}/{row['origin']}/{kind}"]
             line["flights"] += 1
@@ -161,6 +165,7 @@ class Hq(NamedTuple):
         client = connect(self.folder.path)
         assert client is not None
         with client:
+            # A short wait: the caller also looks at the root of its own node between two of them.
             wanted = WaitForRoot(known=bytes.fromhex(known) or None, timeout_ms=200)
             return client.call(wanted).root_hash.hex()
 
@@ -177,6 +182,7 @@ def headquarters(path: Path) -> Iterator[Hq]:
     assert node.stdin is not None
     assert node.stdout is not None
     try:
+        # The line comes once the node serves, so whoever has its address can dial it.
         greeting = node.stdout.readline().decode()
         yield Hq(folder, greeting.removeprefix("listening at ").strip())
     finally:
@@ -221,6 +227,7 @@ def delays(spark: SparkSession, folder: Path) -> DataFrame:
         .agg(
             f.count("*").alias("flights"),
             f.count(delay).alias("departed"),
+            # The sum of no delays is NULL; the plain answer has 0.
             f.coalesce(f.sum(delay), f.lit(0)).alias("minutes"),
         )
     )
@@ -283,9 +290,11 @@ async def run(days: int, folder: Path) -> bool:
                     await loop.run_in_executor(
                         one_thread, run_spark, spark, hq.folder.path, folder / "checkpoint"
                     )
+                # What Spark wrote last is at hq; the watch may end only once the dashboard has it.
                 await same_root(dashboard, hq)
                 watch.close()
                 await shown
+                # Only the asked days: the later rounds may have closed days after them, too.
                 got = {key: line_of(value) for key, value in table.items() if key in plan.answer}
         finally:
             await loop.run_in_executor(one_thread, end_session, spark)

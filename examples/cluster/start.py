@@ -61,6 +61,7 @@ class Cluster:
 
     def start_master(self) -> str:
         """Start the master; return its address."""
+        # Free ports, which the log then names: several clusters can run on one machine.
         arguments = ["--host", LOOPBACK, "--port", "0", "--webui-port", "0"]
         log = self._start("master", "spark-class", [MASTER, *arguments])
         return self._said(log, rb"Starting Spark master at (spark://\S+)")
@@ -94,6 +95,7 @@ class Cluster:
             arguments += ["--conf", f"{name}={value}"]
         # The server's own Python, which plans and commits, may have nothing installed.
         self._environment["PYTHONPATH"] = import_path()
+        # "spark-internal" stands for a program: the server's class is in Spark's own jars.
         log = self._start("connect", "spark-submit", [*arguments, "spark-internal"], "1g")
         found = self._said(log, rb"Spark Connect server started at: \S*?:([0-9]+)\D")
         return f"sc://{LOOPBACK}:{found}"

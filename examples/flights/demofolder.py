@@ -75,6 +75,7 @@ class DemoFolder:
             raise UsageError(f"{self.path} is not a folder; name another with --dir")
         if not self.path.is_dir() or (self.path / MARK).exists():
             return
+        # Locks alone are left by a run that ended before it marked the folder.
         if any(path.name not in {LOCK, NODES_LOCK} for path in self.path.iterdir()):
             raise UsageError(
                 f"{self.path} holds files that are not a demo's; name another folder with --dir"
@@ -107,6 +108,7 @@ class DemoFolder:
     def _empty(self) -> None:
         for name in CONTENTS:
             path = self.path / name
+            # A link is removed, never what it points to: that is not the demo's.
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -127,6 +129,8 @@ class DemoFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with _opened(self.path / LOCK) as own, _opened(self.path / NODES_LOCK) as nodes:
             try:
+                # Without waiting, as the other demo may run for minutes; the nodes of a killed one
+                # end in seconds.
                 fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UsageError(f"another demo is running in {self.path}") from error

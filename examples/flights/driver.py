@@ -52,6 +52,7 @@ def compute(task: Task, scratch: Path, receive: Callable[[Groups, int], None]) -
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
+            # The child finds `flights` as this process did, however that was started.
             env={**os.environ, **folders, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,
         )
@@ -103,6 +104,8 @@ def _end(process: subprocess.Popen[bytes], answers: IO[bytes], messages: IO[byte
     """Return when Spark's processes have ended."""
     with contextlib.suppress(BrokenPipeError):
         answers.close()
+    # The end of this stream, not of the process: Java and the workers hold it open, too. What still
+    # comes is read, so that no writer waits for room in the pipe.
     handle = messages.fileno()
     while select.select([handle], [], [], END_TIMEOUT_S)[0] and os.read(handle, READ_BYTES):
         pass

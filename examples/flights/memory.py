@@ -31,6 +31,7 @@ def peak_memory_mib(names: Mapping[int, str]) -> dict[str, int]:
 def _family(pid: int) -> Iterator[int]:
     yield pid
     try:
+        # The kernel lists children by the thread that started them.
         tasks = list((_PROC / str(pid) / "task").iterdir())
     except OSError:
         return  # the process has ended, or the system has no /proc
@@ -49,6 +50,7 @@ def _peak_kib(pid: int) -> int | None:
     except OSError:
         return None
     for line in status.splitlines():
+        # The peak, which the kernel keeps: looking seldom misses none.
         if line.startswith("VmHWM:"):
             return int(line.split()[1])
     return None
@@ -59,4 +61,5 @@ def _program(pid: int) -> str:
         name = (_PROC / str(pid) / "comm").read_text("utf-8", "replace").strip()
     except OSError:
         return "other"
+    # The nodes are in `names`; all other Python processes below the demo are Spark's.
     return "spark worker" if name.startswith("python") else name

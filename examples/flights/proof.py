@@ -32,6 +32,7 @@ def read_figures(root: Value, owner: bytes) -> dict[str, Figure]:
     for entry in topics_of(root, owner).partition(FIGURES_TOPIC, 0).entries():
         key, value = entry.key, entry.value
         if isinstance(key, str) and isinstance(value, str):
+            # In the order of the queue, so the last figure of a key stays.
             found[key] = Figure.from_json(value)
     return found
 
@@ -105,6 +106,7 @@ def _figures(figures: Figures, expected: Figures) -> Check:
 
 def _roots(nodes: Sequence[Site], hashes: Mapping[str, str]) -> Check:
     """Compare the root hashes that the nodes announce with those on their disks."""
+    # A node announces what it has in memory; that it is durable is seen only on the disk.
     found = dict(hashes)
     for site in nodes:
         with open_store_reader(site.folder) as store:
@@ -128,6 +130,7 @@ def _signatures(nodes: Sequence[Site], step: ProgressBar) -> Check:
             section = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
             signed = dict(section.entries()) if isinstance(section, Map) else {}
             for owner, cell in signed.items():
+                # A valid signature of another owner under this key is a forgery as well.
                 valid = isinstance(cell, Signed) and cell.public_key == owner and cell.verify()
                 count += valid
                 if not valid:

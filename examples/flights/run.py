@@ -149,6 +149,7 @@ class _Run:
         )
         with self.journal.step("ingest", words) as bars:
             count = self._append(sites, begin, bars)
+        # The claim that the sites were apart is checked while they still are.
         connected = [site.name for site in sites if site.connection_count()]
         if connected:
             raise Unavailable(
@@ -214,11 +215,15 @@ class _Run:
         }
         with reading(hq.folder) as root:
             covered = _covered(topics_of(root, hq.public_key).topic(FIGURES_TOPIC).metadata())
+        # The figures name the offsets that they cover, so this is known without starting Spark, and
+        # also where the checkpoint was lost.
         if covered == ends:
             with self.journal.wait("spark", "Spark has nothing new to read since the last run"):
                 return False
         words = "Spark reads the queues at hq, figures go back signed"
         with self.journal.step("spark", words) as bars:
+            # The offsets are written after the figures: a run that is killed in between reads
+            # nothing new, and writes them then.
             self._stream(bars)
             edit(
                 hq.folder,
@@ -249,6 +254,7 @@ class _Run:
 
         try:
             compute(task, self.folder.scratch, receive)
+        # A node has ended: beginning again would not help.
         except PeerUnavailable:
             raise
         except Unavailable:

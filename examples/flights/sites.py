@@ -55,6 +55,7 @@ class Site:
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.folder = Folder(path)
+        # A later run continues the queues of the first one, which are under its keys.
         if not self.folder.key_path.exists():
             write_key(self.folder.key_path, KeyPair.generate())
         self.public_key = read_key(self.folder.key_path).public_key
@@ -144,6 +145,7 @@ class Site:
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
+            # Its writes are durable batch by batch, so a node that does not end loses nothing.
             process.kill()
             process.wait()
         if process.stdout is not None:

@@ -132,6 +132,8 @@ def _stream(spark: SparkSession, task: Task, receive: Callable[[Groups], None]) 
     query = (
         _figures(rows, task.columns)
         .writeStream.outputMode("complete")
+        # "complete": each micro-batch gives the sums of everything so far, so one that is repeated
+        # after an interruption gives the same figures, not twice as much.
         .foreachBatch(lambda batch, _number: receive(_collected(batch)))
         .option("checkpointLocation", task.checkpoint)
         .trigger(availableNow=True)
