@@ -28,6 +28,7 @@ def measured(size: int, pause_ms: int) -> str:
         mesh.write(number % size, b"first")
         mesh.pass_time(200)
     mesh.pass_time(20_000)
+    # The counts are those of a mesh at rest: neither its beginning nor the pruning is in them.
     mesh.sent.clear()
     mesh.bytes_sent = 0
     for number in range(WRITES):

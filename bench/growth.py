@@ -100,6 +100,7 @@ def measure(shape: str, nodes: int, *, all_write: bool) -> Point:
         events_max=10_000_000,
     )
     simulation.begin()
+    # Until all are connected and have told each other their states: that is not the change.
     simulation.run_for(SETTLE_MS)
     frames, sent = simulation.network.frames, simulation.network.sent_bytes
     began_ms = simulation.timeline.now_ms

@@ -13,23 +13,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-pycrdt: ModuleType | None
-loro: ModuleType | None
-try:
-    import pycrdt
-except ImportError:
-    pycrdt = None
-try:
-    import loro
-except ImportError:
-    loro = None
+from figures import installed
+
+pycrdt, loro = installed("pycrdt"), installed("loro")
 
 
 def _pycrdt_map(keys: list[str]) -> Any:
-    assert pycrdt is not None
     document = pycrdt.Doc()
     entries = document.get("m", type=pycrdt.Map)
     with document.transaction():
@@ -39,7 +30,6 @@ def _pycrdt_map(keys: list[str]) -> Any:
 
 
 def _pycrdt_merge(keys: list[str], runs: int) -> list[float]:
-    assert pycrdt is not None
     own, other = _pycrdt_map(keys), pycrdt.Doc()
     other.apply_update(own.get_update())
     entries = other.get("m", type=pycrdt.Map)
@@ -56,7 +46,6 @@ def _pycrdt_merge(keys: list[str], runs: int) -> list[float]:
 
 
 def _loro_map(keys: list[str]) -> Any:
-    assert loro is not None
     document = loro.LoroDoc()
     entries = document.get_map("m")
     for i, key in enumerate(keys):
@@ -66,7 +55,6 @@ def _loro_map(keys: list[str]) -> Any:
 
 
 def _loro_merge(keys: list[str], runs: int) -> list[float]:
-    assert loro is not None
     own, other = _loro_map(keys), loro.LoroDoc()
     other.import_(own.export(loro.ExportMode.Snapshot()))
     entries = other.get_map("m")
@@ -82,11 +70,11 @@ def _loro_merge(keys: list[str], runs: int) -> list[float]:
     return times
 
 
-_PUTS: dict[str, tuple[ModuleType | None, Callable[[list[str]], Any]]] = {
+_PUTS: dict[str, tuple[Any, Callable[[list[str]], Any]]] = {
     "pycrdt": (pycrdt, _pycrdt_map),
     "loro": (loro, _loro_map),
 }
-_MERGES: dict[str, tuple[ModuleType | None, Callable[[list[str], int], list[float]]]] = {
+_MERGES: dict[str, tuple[Any, Callable[[list[str], int], list[float]]]] = {
     "pycrdt": (pycrdt, _pycrdt_merge),
     "loro": (loro, _loro_merge),
 }

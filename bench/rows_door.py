@@ -97,6 +97,7 @@ def follow_rows(folder: Path, count: int) -> Iterator[Row]:
     command = [sys.executable, "-c", FOLLOWER, str(folder)]
     with datalattice.open(folder) as node:
         ticks = node.queue("ticks")
+        # The topic exists before it is followed; "end" leaves this record out.
         ticks.offer(0)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
             assert follower.stdout is not None

@@ -107,6 +107,7 @@ def _checked(work: Callable[[], object]) -> list[Batch]:
         found.append(cells)
         return learn_cells(cells, facts)
 
+    # Where they are used, not where they are defined: it has imported their names.
     with patch.multiple(incomplete, learn_cell=one, learn_cells=many):
         work()
     return found

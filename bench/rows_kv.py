@@ -7,7 +7,6 @@ sign nothing and cannot be merged. Redis takes part where its server and client 
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import socket
 import sqlite3
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from figures import Row, row
+from figures import Row, installed, row
 
 from datalattice.apps.kv import Database, KVStoreLattice
 from datalattice.crypto import KeyPair
@@ -27,16 +26,7 @@ from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.store import CellStore
 
-
-def _installed(name: str) -> Any:
-    """Return a module, None where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
-
-
-lmdb, redis = _installed("lmdb"), _installed("redis")
+lmdb, redis = installed("lmdb"), installed("redis")
 
 VALUE = "v" * 100
 KEYS = KeyPair(bytes(range(32)))
@@ -117,6 +107,7 @@ def _lmdb(folder: Path) -> Peer:
 
 def _redis(folder: Path) -> Peer:
     with socket.create_server(("127.0.0.1", 0)) as free:
+        # Redis takes no socket that is open; the port is free again when the server starts.
         port = free.getsockname()[1]
     options = ["--port", str(port), "--bind", "127.0.0.1", "--appendonly", "yes", "--save", ""]
     options += ["--appendfsync", "always", "--dir", str(folder)]
@@ -176,6 +167,7 @@ def _get_rate(open_peer: Callable[[Path], Peer], count: int, again: int) -> floa
         for first in range(0, count, 10_000):
             writer.put(dict.fromkeys(names[first : first + 10_000], VALUE))
         writer.close()
+        # Opened anew: caches of the writing must not answer.
         reader = open_peer(folder)
         start = time.perf_counter()
         for _ in range(again):
@@ -205,6 +197,7 @@ def _merge(count: int, changed: int, times: int) -> Row:
     store, lattice = database.store(), KVStoreLattice()
     rates: list[float] = []
     for turn in range(times):
+        # The fork is made of the database as it was, so each turn merges keys that only it changed.
         fork = database.fork()
         fork.update(dict.fromkeys(names[turn * changed : (turn + 1) * changed], f"new {turn}"))
         start = time.perf_counter()

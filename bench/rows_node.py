@@ -70,6 +70,7 @@ def pushes(batches: int) -> list[bytes]:
         node.publish((number + 1) * 1_000)
         frames.extend(payload for _, payload in node.take_effects().sends)
         node.written("peer", 100, 0)
+    # Two batches in one frame would be one commit, and the rate would be of another work.
     assert len(frames) == batches
     return frames
 
@@ -298,6 +299,7 @@ def exchange(nodes: list[Replicator], now_ms: int) -> int:
             near.tick(now_ms)
         if quiet:
             return size
+        # Time moves, so that what waits for the pace of pushes leaves.
         now_ms += 10
     raise AssertionError("the replicas never fell silent")
 

@@ -187,6 +187,8 @@ async def _ask_http(
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 20"), head
+    # The least that a client has to do, the same for each server: a real one would be most of the
+    # time.
     size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
     await reader.readexactly(size)
 
@@ -197,6 +199,7 @@ async def _ask_redis(
     writer.write(request)
     line = await reader.readline()
     assert line[:1] in b"+$", line
+    # A read is answered with its length first, a write with one line.
     if line.startswith(b"$"):
         await reader.readexactly(int(line[1:]) + 2)
 

@@ -36,7 +36,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from figures import Row, row
+from figures import Row, installed, row
+from weaver_pair import memory
 
 from datalattice.clock import Hlc, SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy, verify_strict
@@ -47,15 +48,6 @@ from datalattice.weaver.machine import Proposal
 from datalattice.weaver.store import WeaverStore
 from datalattice.weaver.stores import STORE_TABLES, Stores
 from datalattice.weaver.systemops import UniversalOp
-
-
-def _installed(name: str) -> Any:
-    """Return a module, None where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
-
 
 KEY = KeyPair(bytes(range(32)))
 PAYLOAD = b"x" * 100
@@ -79,7 +71,7 @@ def rows(quick: bool) -> Iterator[Row]:
     yield _reopen(20_000 if quick else 1_000_000)
     yield _bytes(10_000 if quick else 50_000)
     yield _get(turns, 5_000 if quick else 50_000)
-    if _installed("pyspark") is not None:
+    if installed("pyspark") is not None:
         yield from _spark_read(10_000 if quick else 100_000)
     yield from _history(10_000 if quick else 100_000)
 
@@ -422,7 +414,7 @@ def _get(turns: int, count: int) -> Row:
 
 def _history(count: int) -> Iterator[Row]:
     found = {}
-    for name in ("weaver", *(name for name in HISTORY_PEERS if _installed(name) is not None)):
+    for name in ("weaver", *(name for name in HISTORY_PEERS if installed(name) is not None)):
         # A process each: memory that one has freed would be used by the next without being counted.
         command = [sys.executable, __file__, name, str(count)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -433,13 +425,6 @@ def _history(count: int) -> Iterator[Row]:
     for name in ("memory", "room"):
         each = {kind: one[name] / count for kind, one in found.items()}
         yield row(f"weaver-history-{name}", each.pop("weaver"), "B/put", each)
-
-
-def _memory() -> int:
-    """Return the bytes of memory of this process that are no copy of a file."""
-    status = Path("/proc/self/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("RssAnon:")]
-    return int(line.split()[1]) * 1024
 
 
 def _values(count: int) -> Iterator[tuple[int, bytes]]:
@@ -453,7 +438,7 @@ def _weaver_history(count: int, folder: Path) -> int:
         store = stores.create("core:kvstore")
         for i, value in _values(count):
             store.execute("Put", PutRequest(key=_key(i, HISTORY_KEYS), value=value))
-        return _memory()
+        return memory()
 
 
 def _automerge_history(count: int, folder: Path) -> int:
@@ -464,7 +449,7 @@ def _automerge_history(count: int, folder: Path) -> int:
             key = _key(i, HISTORY_KEYS).decode()
             change.put(core.ROOT, key, core.ScalarType.Bytes, value)
     (folder / "document").write_bytes(document.save())
-    return _memory()
+    return memory()
 
 
 def _loro_history(count: int, folder: Path) -> int:
@@ -475,7 +460,7 @@ def _loro_history(count: int, folder: Path) -> int:
         values.insert(_key(i, HISTORY_KEYS).decode(), value)
         document.commit()
     (folder / "document").write_bytes(document.export(loro.ExportMode.Snapshot()))
-    return _memory()
+    return memory()
 
 
 def _pycrdt_history(count: int, folder: Path) -> int:
@@ -485,7 +470,7 @@ def _pycrdt_history(count: int, folder: Path) -> int:
     for i, value in _values(count):
         values[_key(i, HISTORY_KEYS).decode()] = value
     (folder / "document").write_bytes(document.get_update())
-    return _memory()
+    return memory()
 
 
 HISTORIES: dict[str, Callable[[int, Path], int]] = {
@@ -499,13 +484,13 @@ HISTORIES: dict[str, Callable[[int, Path], int]] = {
 def main() -> None:
     """Measure one system of the history rows in this process."""
     name, count = sys.argv[1], int(sys.argv[2])
-    _installed(name)  # its library is no part of the memory that the puts take
+    installed(name)  # its library is no part of the memory that the puts take
     with _folder() as folder:
-        before = _memory()
+        before = memory()
         begun = time.perf_counter()
-        memory = HISTORIES[name](count, folder) - before
+        grown = HISTORIES[name](count, folder) - before
         seconds = time.perf_counter() - begun
-        print(json.dumps({"seconds": seconds, "memory": memory, "room": _room(folder)}))
+        print(json.dumps({"seconds": seconds, "memory": grown, "room": _room(folder)}))
 
 
 if __name__ == "__main__":

@@ -109,6 +109,7 @@ class _Cost:
         self.bytes += sum(len(message.encode()) for message in messages)
 
     def end(self, different: int) -> None:
+        # Both sides run in this process.
         self.seconds = (time.process_time() - self._begun) / 2
         assert self.needs == different, "a side has not learned what it lacks"
 

@@ -77,6 +77,7 @@ class _Site:
 
 def measured(sites: int) -> Push:
     """Return the mean cost of a push among `sites` sites, without their first syncs."""
+    # Two runs, as the bytes that are stored are known only once the store is closed.
     warm, all_ = _run(sites, WARM_SYNCS), _run(sites, SYNCS)
     pushes = sites * (SYNCS - WARM_SYNCS)
     return Push(

@@ -115,6 +115,7 @@ def on_cores(cores: int) -> Iterator[SparkSession]:
         try:
             register(spark)
             ids = spark.range(0, 4 * cores, 1, 4 * cores)
+            # More tasks than cores, so that each worker gets one.
             ids.mapInArrow(unchanged, "id BIGINT").count()
             yield spark
         finally:
