@@ -188,6 +188,7 @@ def _operation(tool: OperationTool) -> types.Tool:
 
 def _result(answer: ToolAnswer) -> types.CallToolResult:
     text = json.dumps(answer.document, ensure_ascii=False)
+    # As a text, too, for clients that know no structured content.
     content: list[Any] = [types.TextContent(text=text)]
     if answer.link is not None:
         content.append(types.ResourceLink(name="value", uri=answer.link))

@@ -321,6 +321,7 @@ def _check_size(document: dict[str, Any]) -> None:
 
 
 def _is_shallow(document: object) -> bool:
+    # Level by level: recursion over a deep value would exhaust Python's stack.
     level: list[Any] = [document]
     for _ in range(RESULT_DEPTH_MAX):
         inside = [one.values() if isinstance(one, dict) else one for one in level]

@@ -240,6 +240,7 @@ class _RestApplication:
         A web page whose host name resolves to this machine must not reach it (DNS rebinding).
         """
         origin = headers.get("origin", "")
+        # The origin `null`, of a page without one, is no name of this door.
         named = [headers.get("host", ""), *([origin.partition("://")[2]] if origin else [])]
         return all(_name_of(one) in self._hosts for one in named)
 

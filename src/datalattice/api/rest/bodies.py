@@ -123,6 +123,7 @@ def _quality(text: str) -> float:
         found = float(text)
     except ValueError:
         return 0.0
+    # An invalid quality refuses its type, as 0 does.
     return found if 0.0 <= found <= 1.0 else 0.0
 
 
@@ -220,4 +221,5 @@ def sse_event(item: Message, name: str = "") -> bytes:
     document = to_document(item)
     token = document.pop("resume", "")
     named = b"event: " + name.encode() + b"\n" if name else b""
+    # JSON on one line, since a line end would end the data.
     return named + event_id(token) + b"data: " + json.dumps(document).encode() + b"\n\n"

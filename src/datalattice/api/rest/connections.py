@@ -142,6 +142,7 @@ class BoundedHttp(HttpToolsProtocol):
         size = self.transport.get_write_buffer_size()
 
         def late() -> None:
+            # "The reader takes something every 30 s" (docs/rest.md "Bounds"), however little.
             if self.transport.get_write_buffer_size() < size:
                 self._watch_reader()
             else:

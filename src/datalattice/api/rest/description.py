@@ -134,6 +134,7 @@ def _field_schema(field: FieldInfo, schemas: dict[str, Any]) -> Any:
 
 def _request_body(action: Action, arguments: Arguments, schemas: dict[str, Any]) -> dict[str, Any]:
     if arguments.is_value:
+        # `cells=1` is a form of answers: a body is a complete value.
         content: dict[str, Any] = {kind: {} for kind in REPRESENTATIONS if "cells" not in kind}
     elif arguments.is_octets:
         content = {OCTETS: {}}

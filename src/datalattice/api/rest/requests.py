@@ -61,6 +61,8 @@ def merged_headers(request: Request) -> dict[str, str]:
     """Return the headers; the values of a repeated one are joined by commas."""
     found: dict[str, str] = {}
     for name, value in request.headers.items():
+        # "Both values of a header that came twice, since two credentials must not look like one"
+        # (docs/design/access.md).
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
 

@@ -148,6 +148,7 @@ def escaped_text(text: str) -> str:
 
 
 def _allowed(character: str) -> str:
+    # "Char" of XML 1.0 (2.2).
     point = ord(character)
     if point >= 0x20:
         is_allowed = not 0xD800 <= point <= 0xDFFF and point not in (0xFFFE, 0xFFFF)

@@ -192,7 +192,10 @@ class Authenticator:
                 UsageError: several credentials, or a token in the URL. RateLimited: too many
                 invalid ones came from this address, or the table of nonces is full.
         """
+        # A cached principal has no origin: it serves many calls.
         caller = replace(self._proved(credentials, now_ms), origin=credentials.origin)
+        # "It is not a credential: a caller proves its identity by a token or a signature and shows
+        # its delegations beside that" (docs/design/access.md "Delegations").
         shown = credentials.credential_headers().get(DELEGATIONS)
         return caller if shown is None else self._delegate(caller, shown, now_ms)
 

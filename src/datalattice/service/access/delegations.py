@@ -55,6 +55,8 @@ class _DelegatedPart(NamedTuple):
 
     def covers(self, other: _DelegatedPart) -> bool:
         return (
+            # "The same owner, a path at or above, all of the abilities. Abilities of several proofs
+            # do not add up" (docs/design/access.md).
             self.owner == other.owner
             and other.path[: len(self.path)] == self.path
             and other.abilities <= self.abilities

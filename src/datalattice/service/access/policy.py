@@ -88,6 +88,8 @@ class AccessDecision(NamedTuple):
         """
         if self.is_allowed:
             return
+        # "That depends on the scope alone, so it does not reveal what exists"
+        # (docs/design/access.md).
         if self.is_anonymous:
             raise Unauthenticated("a credential is required: a token or a signed request")
         raise Unauthorized(f"the caller does not have the right {self.right} on {self.scope}")

@@ -41,6 +41,7 @@ class SpentIds:
         Raises: BadCredential: it was used before. RateLimited: the table is full.
         """
         digest = _digest(_NONCE, did, nonce)
+        # One transaction: of two requests with one nonce, one is refused.
         with self._engine.write() as txn:
             known = txn.get(SPENT_TABLE, b"i" + digest)
             if known is not None and int.from_bytes(known, "big") > now_ms:

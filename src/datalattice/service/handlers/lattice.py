@@ -85,13 +85,15 @@ def get_path(call: ServiceCall, request: actions.GetPath) -> actions.PathValue:
     """Return the value at a path."""
     keys = canonical_path(_keys(request.path))
     if not request.at:
-        root = _shown(call, call.node.cursor().get())
-        value = value_at(root, keys)
-        return actions.PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
+        return _path_value(call, call.node.cursor().get(), keys)
     with call.node.as_of(request.at) as past:
-        root = _shown(call, past.cursor().get())
-        value = value_at(root, keys)
-        return actions.PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
+        return _path_value(call, past.cursor().get(), keys)
+
+
+def _path_value(call: ServiceCall, root: Value, keys: Sequence[Value]) -> actions.PathValue:
+    root = _shown(call, root)
+    value = value_at(root, keys)
+    return actions.PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
 
 
 @handles(actions.MergePath)
@@ -153,6 +155,7 @@ class _Roots(Stream[Value]):
         root = self._cursor.get() if self._begun is None else self._begun
         self._begun = None
         before, self._seen_hash = self._seen_hash, value_hash(root)
+        # Changes may lead back to the root that the reader has.
         return [] if before == self._seen_hash else [root]
 
     def now(self) -> Value:

@@ -64,6 +64,7 @@ class ResolvedOperation:
         schema = operation_of(self.metadata).get("input")
         properties = schema.get("properties") if isinstance(schema, dict) else None
         known = properties.items() if isinstance(properties, dict) else ()
+        # "writeOnly": the word of JSON Schema for what is given and never shown.
         hidden = {
             name for name, one in known if isinstance(one, dict) and one.get("writeOnly") is True
         }

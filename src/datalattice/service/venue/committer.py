@@ -52,6 +52,7 @@ class JobCommitter:
         loop = asyncio.get_running_loop()
         self._waiting.update(batch)
         if self._durable is None:
+            # One for the batch that waits: all of its callers share it.
             self._durable = loop.create_future()
         if later_s:
             self._timer = self._timer or loop.call_later(later_s, self._begin)

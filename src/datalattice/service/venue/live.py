@@ -433,6 +433,7 @@ class LiveJobs:
         if self.live.pop(job.id, None) is not None:
             self._counts[job.caller] -= 1
             if not self._counts[job.caller]:
+                # So that `callers` counts those with live jobs.
                 del self._counts[job.caller]
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -53,6 +53,7 @@ class RepeatedCalls:
             id, digest, time_ms = cell.get("id"), cell.get("digest"), cell.get("time")
             if isinstance(id, bytes) and isinstance(digest, bytes) and isinstance(time_ms, int):
                 found.append((time_ms, key, id, digest))
+        # By time, since `add` drops the first ones.
         for time_ms, key, id, digest in sorted(found):
             self._calls[key] = (id, digest, time_ms)
 

@@ -259,6 +259,7 @@ class VenueRunner:
     async def _accepted(self, id: bytes, caller: JobCaller) -> Map:
         """Return the record of a job that an earlier call made, when it is durable."""
         job = self._jobs.live.get(id)
+        # Two calls with one id may come together: the second waits for the commit of the first.
         if job is not None and job.accepted is not None:
             await durably(job.accepted)
         return await self.get(id, caller)
@@ -329,6 +330,7 @@ class VenueRunner:
         job = await self._mine_live(id, caller)
         if job.operation is None:
             raise Conflict(f"job {id.hex()} cannot run here: its operation is unknown")
+        # Before it runs: an adapter with effects needs a durable STARTED.
         await durably(self._jobs.apply(job, JobEvent.RESUME))
         self._jobs.begin_again(job)
         return _shown(job)
@@ -385,7 +387,7 @@ class VenueRunner:
         """Call `wake` after each durable change of a live job; return the function that ends it."""
         job = self._jobs.live.get(id)
         if job is None:
-            return lambda: None
+            return lambda: None  # it has ended, and changes no more
         job.wakes.add(wake)
         return lambda: job.wakes.discard(wake)
 

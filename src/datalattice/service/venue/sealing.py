@@ -51,4 +51,6 @@ class PartSealer:
         try:
             return decode_message(self._box.decrypt(text, self._did + entry), limit=_BYTES_MAX)
         except CryptoError:
+            # "A venue with another key cannot, and a job that it finds is FAILED"
+            # (docs/design/venue.md).
             return None

@@ -54,6 +54,7 @@ def _limit(kind: int, most: int) -> None:
 
 
 def _end_with_the_venue(folder: str) -> NoReturn:
+    # The venue sends one frame: the next thing to be read is its end.
     while os.read(0, 1):
         pass
     shutil.rmtree(folder, ignore_errors=True)

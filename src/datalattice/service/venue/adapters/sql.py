@@ -151,6 +151,7 @@ class SqlAdapter(PlainAdapter):
             for name, source in query.request.tables.items():
                 query.load(name, self._tables.open(caller, source))
         except Unauthorized as error:
+            # Its text alone is the error of the job, without the name of a class.
             raise OperationFailed(str(error)) from error
         return query.answer()
 

@@ -87,6 +87,8 @@ def _request(source: Json) -> ReadRecords | ReadKeys:
     if bool(topic) == bool(database):
         raise UsageError("a table has either `topic` or `database`")
     owner = text_member(given, "owner", OWN_NAME)
+    # "The rights of `queue.range` and `kv.range` are asked for when the job runs"
+    # (docs/venue-operations.md "SQL over lattice data").
     if topic:
         return ReadRecords(topic=topic, owner=owner)
     return ReadKeys(database=database, owner=owner)
